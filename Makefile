@@ -1,0 +1,47 @@
+# Everything people and CI run. Each target sets up what it needs in .venv.
+#   make demo              the main job on an embedded synthetic log
+#   make test              the tests; TALEREC_DATA=DIR adds the real logs, EXTRAS=all the heavy parts
+#   make check             lint, format, types
+#   make bench             the benchmarks (see benchmarks/README.md)
+
+PYTHON ?= python3
+EXTRAS ?=
+BIN := .venv/bin
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet -c constraints.txt
+comma := ,
+EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)torch)
+
+.PHONY: setup demo test check bench clean
+
+setup: .venv/.ready-dev$(EXTRAS)
+
+.venv/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "talerec needs Python 3.11 or newer (PYTHON=... names another)"; exit 1; }
+	@echo "setting up .venv (a minute or so, once)"
+	@$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.ready: .venv/.python pyproject.toml constraints.txt
+	@$(PIP) -e .
+	@touch $@
+
+.venv/.ready-dev$(EXTRAS): .venv/.python pyproject.toml constraints.txt
+	@$(PIP) -e ".[dev$(EXTRA_LIST)]"
+	@touch $@ .venv/.ready
+
+demo: .venv/.ready
+	@$(BIN)/talerec demo
+
+test: .venv/.ready-dev$(EXTRAS)
+	@EXTRAS=$(EXTRAS) $(BIN)/python -m pytest
+
+check: .venv/.ready-dev$(EXTRAS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+
+bench: .venv/.ready-dev$(EXTRAS)
+	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf .venv build dist talerec-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

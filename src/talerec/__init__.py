@@ -1,0 +1,70 @@
+"""talerec: from a log of user, item, time to what comes next.
+
+Names are loaded when they are first used, so that `import talerec` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Log": "talerec.log",
+    "read_log": "talerec.readers",
+    "read_items": "talerec.readers",
+    "k_core": "talerec.prepare",
+    "drop_duplicates": "talerec.prepare",
+    "order_ties": "talerec.prepare",
+    "leave_one_out": "talerec.prepare",
+    "split_at": "talerec.prepare",
+    "Split": "talerec.prepare",
+    "synthetic_log": "talerec.synthetic",
+    "describe": "talerec.description",
+    "Gram": "talerec.grams",
+    "tale_gram": "talerec.grams",
+    "Model": "talerec.models",
+    "TALE": "talerec.models",
+    "Popular": "talerec.models",
+    "MODELS": "talerec.models",
+    "load": "talerec.models",
+    "evaluate": "talerec.evaluation",
+    "TalerecError": "talerec.errors",
+}
+
+if TYPE_CHECKING:
+    from talerec.description import describe as describe
+    from talerec.errors import TalerecError as TalerecError
+    from talerec.evaluation import evaluate as evaluate
+    from talerec.grams import Gram as Gram
+    from talerec.grams import tale_gram as tale_gram
+    from talerec.log import Log as Log
+    from talerec.models import MODELS as MODELS
+    from talerec.models import load as load
+    from talerec.models.base import Model as Model
+    from talerec.models.popular import Popular as Popular
+    from talerec.models.tale import TALE as TALE
+    from talerec.prepare import Split as Split
+    from talerec.prepare import drop_duplicates as drop_duplicates
+    from talerec.prepare import k_core as k_core
+    from talerec.prepare import leave_one_out as leave_one_out
+    from talerec.prepare import order_ties as order_ties
+    from talerec.prepare import split_at as split_at
+    from talerec.readers import read_items as read_items
+    from talerec.readers import read_log as read_log
+    from talerec.synthetic import synthetic_log as synthetic_log
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'talerec' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

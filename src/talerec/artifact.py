@@ -1,0 +1,421 @@
+"""Artifacts: a folder NAME.tale of plain files that is whole at every moment.
+
+    manifest.json        facts, and name, size and sha256 of every other file
+    NAME-HASH.npy        arrays, memory-mapped on load
+    NAME-HASH.parquet    tables
+
+Data files carry their hash in their name and are written and synced first. Then the manifest is
+replaced by renaming one file, and files that it does not name are removed. A crash at any moment
+leaves the old artifact or the new one, never a mixture. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import math
+import os
+import platform
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import polars as pl
+
+from talerec import __version__
+from talerec.arrays import Array
+from talerec.errors import TalerecError
+
+logger = logging.getLogger("talerec")
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+_LOCK = ".talerec.lock"
+_CHUNK = 2**24
+_DATA_FILE = re.compile(r"\w+-[0-9a-f]{16}\.(npy|parquet)")
+_UNFINISHED = re.compile(r"(\w+\.npy|\w+\.parquet|manifest\.json)\.new")
+_NUMBERS = re.compile(r"[<|][biuf][1248]")  # dtypes
+_KINDS = {"model": str, "params": dict, "training": dict, "files": dict, "version": str}
+_PASSING = ("seconds", "saved", "versions", "version")  # no part of what a version stands for
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """What an artifact holds: facts (JSON), arrays and tables by name."""
+
+    facts: dict[str, Any]
+    arrays: dict[str, Array]
+    tables: dict[str, pl.DataFrame]
+
+
+# -- the target ------------------------------------------------------------------------------------
+
+
+def check_target(path: str | Path) -> Path:
+    """The folder to write to; refused where something else is, or where nothing can be written."""
+    folder = Path(path)
+    try:
+        obstacle = _obstacle(folder)
+    except OSError as error:
+        obstacle = f"cannot be written: {error.strerror or error}"
+    if obstacle:
+        raise TalerecError(f"{folder} {obstacle}")
+    return folder
+
+
+def _obstacle(folder: Path) -> str | None:
+    if folder.is_symlink() and not folder.exists():
+        return "cannot be written: it is a link to nothing"
+    if folder.exists() and not folder.is_dir():
+        return "is a file; a model is a folder, such as model.tale"
+    if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
+        return "holds other files; name a folder for the model alone"
+    where = next(place for place in (folder, *folder.parents) if place.exists())
+    if not where.is_dir():
+        return f"cannot be written: {where} is a file"
+    if not os.access(where, os.W_OK | os.X_OK):
+        return f"cannot be written: no permission in {where}"
+    return None
+
+
+def _is_ours(folder: Path) -> bool:
+    """A manifest alone proves nothing: other programs call theirs the same."""
+    return (folder / _LOCK).exists() or bool(_listed(folder))
+
+
+def _listed(folder: Path) -> set[str] | None:
+    """Data files that the manifest in place names; None where it cannot be understood."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        names = {entry["file"] for entry in manifest["files"].values()}
+    except FileNotFoundError:
+        return set()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return names
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def write(path: str | Path, bundle: Bundle) -> Path:
+    """Write a bundle to the folder `path`, replacing the artifact there in one step."""
+    folder = check_target(path)
+    try:
+        with _made(folder), _locked(folder):
+            before = _without_strays(folder)
+            try:
+                _write_locked(folder, bundle)
+            except BaseException:
+                with suppress(OSError):
+                    _undo(folder, before)
+                raise
+    except OSError as error:
+        raise TalerecError(f"{folder} cannot be written: {error.strerror or error}") from error
+    return folder
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Folders that a failed write made, and nobody filled, go again."""
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for place in new:
+                if place.exists():
+                    place.rmdir()
+        raise
+
+
+def _without_strays(folder: Path) -> set[str]:
+    """The names in the folder, after what a crash left behind is gone."""
+    listed = _listed(folder)
+    if listed is not None:
+        _remove_strays(folder, listed)
+    return set(os.listdir(folder))
+
+
+def _write_locked(folder: Path, bundle: Bundle) -> None:
+    files: dict[str, dict[str, Any]] = {}
+    for name, array in bundle.arrays.items():
+        values = np.ascontiguousarray(array)
+        written = _write_file(folder, name, ".npy", partial(_put_array, values))
+        files[name] = {**written, "dtype": values.dtype.str, "shape": list(values.shape)}
+    for name, table in bundle.tables.items():
+        files[name] = _write_file(folder, name, ".parquet", partial(_put_table, table))
+    _sync_folder(folder)
+    _replace_manifest(folder, bundle.facts, files)
+    with suppress(OSError):  # the new model is in place; the next writer tries again
+        _remove_strays(folder, {entry["file"] for entry in files.values()})
+
+
+def _replace_manifest(folder: Path, facts: dict[str, Any], files: dict[str, Any]) -> None:
+    content = {
+        "format": FORMAT,
+        **facts,
+        "params": _spelled(facts["params"]),
+        "files": files,
+        "saved": datetime.now(UTC).isoformat(),
+        "versions": _versions(),
+    }
+    content["version"] = _identity(content)
+    text = json.dumps(content, indent=2, allow_nan=False)
+    temporary = folder / f"{MANIFEST}.new"
+    _write_synced(temporary, lambda out: out.write(text.encode()))
+    os.replace(temporary, folder / MANIFEST)
+    _sync_folder(folder)
+    _sync_folder(folder.parent)
+
+
+def _identity(manifest: dict[str, Any]) -> str:
+    """The version: a hash of what the model is, not of when, how fast and with what it was made."""
+    lasting = {name: value for name, value in manifest.items() if name not in _PASSING}
+    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _spelled(params: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return {name: "inf" if value == math.inf else value for name, value in params.items()}
+
+
+def _meant(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: math.inf if value == "inf" else value for name, value in params.items()}
+
+
+class _Hashing:
+    """A file that knows the hash of what was written to it."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self.out, self.hash, self.size = out, hashlib.sha256(), 0
+
+    def write(self, part: Any) -> None:
+        self.out.write(part)
+        self.hash.update(part)
+        self.size += len(part)
+
+
+_Put = Callable[[_Hashing], None]
+
+
+def _put_array(values: Array, out: _Hashing) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
+    out.write(header.getvalue())
+    flat = values.reshape(-1).data.cast("B") if values.size else b""
+    for a in range(0, len(flat), _CHUNK):
+        out.write(flat[a : a + _CHUNK])
+
+
+def _put_table(table: pl.DataFrame, out: _Hashing) -> None:
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    out.write(buffer.getvalue())
+
+
+def _write_file(folder: Path, name: str, ending: str, put: _Put) -> dict[str, Any]:
+    temporary = folder / f"{name}{ending}.new"
+    written = _write_synced(temporary, put)
+    digest = written.hash.hexdigest()
+    final = folder / f"{name}-{digest[:16]}{ending}"
+    os.replace(temporary, final)
+    return {"file": final.name, "bytes": written.size, "sha256": digest}
+
+
+def _write_synced(path: Path, put: _Put) -> _Hashing:
+    with path.open("wb") as out:
+        hashing = _Hashing(out)
+        put(hashing)
+        out.flush()
+        os.fsync(out.fileno())
+    return hashing
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # not every system lets a folder be opened
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _remove_strays(folder: Path, keep: set[str]) -> None:
+    for name in os.listdir(folder):
+        ours = _DATA_FILE.fullmatch(name) or _UNFINISHED.fullmatch(name)
+        if ours and name not in keep:
+            (folder / name).unlink(missing_ok=True)
+
+
+def _undo(folder: Path, before: set[str]) -> None:
+    """Take away what a failed write put there."""
+    listed = _listed(folder)
+    _remove_strays(folder, before if listed is None else listed)
+    if not (folder / MANIFEST).exists():
+        (folder / _LOCK).unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One writer at a time; the lock ends with the process."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / _LOCK).open("wb") as handle:
+            _wait_for(handle, folder)
+            if _is_at(handle, folder / _LOCK):  # a writer that failed may have taken it away
+                yield
+                return
+
+
+def _wait_for(handle: BinaryIO, folder: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows: writers there must not overlap
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        logger.info("waiting for another process that is writing %s", folder)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def _is_at(handle: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "talerec": __version__}
+    for package in ("numpy", "scipy", "numba", "polars"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def read(path: str | Path, *, verify: bool = False) -> Bundle:
+    """Open an artifact: sizes and tables are always checked, the bytes of arrays with `verify`."""
+    folder = Path(path)
+    while True:
+        manifest = read_manifest(folder)
+        try:
+            return _open(folder, manifest, verify)
+        except TalerecError:
+            if read_manifest(folder) == manifest:  # otherwise it was replaced while we read it
+                raise
+
+
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """The manifest, checked: its format, its own hash, and that it names files and nothing else."""
+    folder = Path(path)
+    manifest = _parsed(folder)
+    if manifest.get("format") != FORMAT:
+        raise TalerecError(
+            f"{folder} has format {manifest['format']!r}, "
+            f"and this version of talerec reads format {FORMAT}"
+        )
+    if not _is_whole(manifest):
+        raise TalerecError(f"{folder}: {MANIFEST} is damaged")
+    return {**manifest, "params": _meant(manifest["params"])}
+
+
+def _parsed(folder: Path) -> dict[str, Any]:
+    if not folder.exists():
+        raise TalerecError(f"{folder} does not exist")
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise TalerecError(f"{folder} is no talerec model: it has no {MANIFEST}") from None
+    except OSError as error:
+        raise TalerecError(f"{folder}: {MANIFEST} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        manifest = None
+    if not isinstance(manifest, dict) or "format" not in manifest:
+        raise TalerecError(f"{folder}: {MANIFEST} is damaged")
+    return manifest
+
+
+def _is_whole(manifest: dict[str, Any]) -> bool:
+    return (
+        all(isinstance(manifest.get(name), kind) for name, kind in _KINDS.items())
+        and manifest["version"] == _identity(manifest)
+        and all(_is_entry(entry) for entry in manifest["files"].values())
+    )
+
+
+def _is_entry(entry: Any) -> bool:
+    """A data file of this folder: a path that leads elsewhere is none."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
+        return False
+    name = _DATA_FILE.fullmatch(entry["file"])
+    known = isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
+    return name is not None and known and (name[1] == "parquet" or _is_array(entry))
+
+
+def _is_array(entry: dict[str, Any]) -> bool:
+    """Plain numbers of a known shape, for which the file has room."""
+    dtype, shape = entry.get("dtype"), entry.get("shape")
+    if not isinstance(dtype, str) or not _NUMBERS.fullmatch(dtype) or not isinstance(shape, list):
+        return False
+    sizes = all(isinstance(size, int) and size >= 0 for size in shape)
+    return bool(sizes and int(dtype[-1]) * math.prod(shape) <= entry["bytes"])
+
+
+def _open(folder: Path, manifest: dict[str, Any], verify: bool) -> Bundle:
+    arrays: dict[str, Array] = {}
+    tables: dict[str, pl.DataFrame] = {}
+    for name, entry in manifest["files"].items():
+        path = folder / entry["file"]
+        try:
+            _check_size(path, entry["bytes"])
+            if path.suffix == ".npy":
+                arrays[name] = _read_array(path, entry, verify)
+            else:
+                tables[name] = _read_table(path, entry)
+        except FileNotFoundError:
+            raise TalerecError(f"{folder}: {path.name} is missing") from None
+        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+            raise TalerecError(f"{folder}: {path.name} is damaged: {error}") from None
+    facts = {name: value for name, value in manifest.items() if name != "files"}
+    return Bundle(facts, arrays, tables)
+
+
+def _check_size(path: Path, expected: int) -> None:
+    size = path.stat().st_size
+    if size != expected:
+        raise ValueError(f"it has {size:,} bytes instead of {expected:,}")
+
+
+def _check_hash(path: Path, expected: str) -> None:
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+            raise ValueError("its hash does not match")
+
+
+def _read_array(path: Path, entry: dict[str, Any], verify: bool) -> Array:
+    """The manifest says what the array is, so the file's own header is for others to read."""
+    if verify:
+        _check_hash(path, entry["sha256"])
+    dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
+    header = entry["bytes"] - dtype.itemsize * math.prod(shape)
+    return np.memmap(path, dtype, "r", header, shape)
+
+
+def _read_table(path: Path, entry: dict[str, Any]) -> pl.DataFrame:
+    """A table is read whole in any case, so its hash costs little."""
+    _check_hash(path, entry["sha256"])
+    return pl.read_parquet(path)

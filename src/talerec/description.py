@@ -1,0 +1,60 @@
+"""What a log is like: the counts of the paper's Table 1, and what decides which model fits it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from talerec.errors import TalerecError
+from talerec.log import Log
+from talerec.prepare import duplicated
+from talerec.times import DAY
+
+
+def describe(log: Log) -> dict[str, Any]:
+    """Counts, density, intervals, and shares of ties and repeats."""
+    if not log.rows:
+        raise TalerecError("the log is empty: it has no rows")
+    length = np.diff(log.ptr)
+    gaps = _gaps(log)
+    distinct = _distinct_pairs(log)
+    return {
+        "users": len(log.users),
+        "items": len(log.items),
+        "rows": log.rows,
+        "density": log.rows / (len(log.users) * len(log.items)),
+        "rows_per_user": _spread(length),
+        "rows_per_item": _spread(np.bincount(log.item, minlength=len(log.items))),
+        "interval_days": {
+            "mean": float(gaps.mean() / DAY) if gaps.size else None,
+            "median": float(np.median(gaps) / DAY) if gaps.size else None,
+        },
+        "ties": float((gaps == 0).mean()) if gaps.size else 0.0,
+        "repeats": int(log.rows - distinct),
+        "duplicate_rows": int(duplicated(log).sum()),
+        "first_time": str(np.datetime64(int(log.time.min()), "us")),
+        "last_time": str(np.datetime64(int(log.time.max()), "us")),
+        "time_read_as": log.unit,
+    }
+
+
+def _spread(counts: Any) -> dict[str, Any]:
+    return {
+        "mean": float(counts.mean()),
+        "median": float(np.median(counts)),
+        "max": int(counts.max()),
+    }
+
+
+def _gaps(log: Log) -> Any:
+    """Microseconds between consecutive rows of a user."""
+    within = np.ones(log.rows, bool)
+    within[log.ptr[:-1][np.diff(log.ptr) > 0]] = False
+    return np.diff(log.time, prepend=log.time[:1])[within]
+
+
+def _distinct_pairs(log: Log) -> int:
+    """How many (user, item) pairs have a row."""
+    keys = log.user_codes().astype(np.int64) * len(log.items) + log.item
+    return len(np.unique(keys))

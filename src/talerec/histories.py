@@ -1,0 +1,102 @@
+"""Histories: what is known of each asker, as runs of rows in two shared columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+
+from talerec.arrays import Array
+from talerec.errors import TalerecError
+from talerec.log import Log, Vocabulary
+from talerec.times import FARTHEST, moment
+
+
+@dataclass(frozen=True, eq=False)
+class Histories:
+    """History h is rows start[h]..stop[h], oldest first.
+
+    item int32: positions in a vocabulary, -1 for an item that is not in it (it keeps its place)
+    time int64 microseconds
+    """
+
+    start: Array
+    stop: Array
+    item: Array
+    time: Array
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def slice(self, a: int, b: int) -> Histories:
+        """Histories a..b, with no more of the columns than they span."""
+        start, stop = self.start[a:b], self.stop[a:b]
+        low, high = int(start.min(initial=len(self.item))), int(stop.max(initial=0))
+        return Histories(start - low, stop - low, self.item[low:high], self.time[low:high])
+
+    def moments(self, *, joint: bool) -> Array:
+        """When rows happened; unless `joint`, every row is a moment of its own."""
+        return self.time if joint else np.arange(len(self.item))
+
+    @classmethod
+    def of_users(cls, log: Log, users: Array) -> Histories:
+        return cls(log.ptr[users], log.ptr[users + 1], log.item, log.time)
+
+    @classmethod
+    def from_ids(cls, given: Sequence[Sequence[Any]], items: Vocabulary, unknown: str) -> Histories:
+        """From external ids: each history a sequence of item ids, or of (item id, time) pairs, oldest first.
+
+        Without times every row is an instant of its own. With them rows are put into time order.
+        """
+        if not _is_list(given) or not all(_is_list(history) for history in given):
+            raise TalerecError("histories is a list of histories, each a list of items")
+        rows = [[_row(event) for event in history] for history in given]
+        lengths = np.fromiter((len(history) for history in rows), np.int64, len(rows))
+        ptr = np.concatenate([[0], np.cumsum(lengths)])
+        flat = [event for history in rows for event in _in_time(history)]
+        item = items.positions([name for name, _ in flat], "item", unknown)
+        time = np.fromiter((moment for _, moment in flat), np.int64, len(flat))
+        return cls(ptr[:-1], ptr[1:], item.astype(np.int32), time)
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+
+
+def _row(event: Any) -> tuple[Any, int | None]:
+    if isinstance(event, tuple | list):
+        if len(event) != 2:
+            raise TalerecError(f"{event!r} is no row of a history: write an item, or (item, time)")
+        return event[0], _moment(event[1])
+    return event, None
+
+
+def _moment(value: Any) -> int | None:
+    """A time in a history: a datetime, or microseconds as Log keeps them."""
+    if value is None:
+        return None
+    if isinstance(value, datetime) and value == value:  # pandas' NaT is not
+        return moment(value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return moment(datetime(value.year, value.month, value.day))
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TalerecError(f"{value!r} is no time: give a datetime or whole microseconds")
+    if abs(int(value)) > FARTHEST:
+        raise TalerecError(f"time {value} is beyond any date")
+    return int(value)
+
+
+def _in_time(history: list[tuple[Any, int | None]]) -> list[tuple[Any, int]]:
+    moments = [moment for _, moment in history if moment is not None]
+    if len(moments) == len(history):
+        return sorted(((name, moment) for name, moment in history if moment is not None), key=_time)
+    if moments:
+        raise TalerecError("give a time with every row of a history, or with none")
+    return [(name, place) for place, (name, _) in enumerate(history)]
+
+
+def _time(row: tuple[Any, int]) -> int:
+    return row[1]

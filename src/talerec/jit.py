@@ -1,0 +1,38 @@
+"""How kernels are compiled: once, without the GIL, kept on disk where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+
+def kernel(function: F) -> F:
+    """Compile `function` on first use and cache it on disk; in memory alone where nothing can be written."""
+    try:
+        return cast(F, numba.njit(function, cache=True, **_OPTIONS))
+    except RuntimeError:  # Numba found no folder that it may write its cache to
+        return cast(F, numba.njit(function, **_OPTIONS))
+
+
+def reducing(function: F) -> F:
+    """A template whose sums may be reordered by the compiler, so that it can use the whole width of the machine.
+
+    The order is fixed once compiled: results do not depend on threads, but may differ in the last
+    digit between kinds of processor.
+    """
+    options = {"fastmath": {"reassoc", "contract"}, "forceinline": True, **_OPTIONS}
+    return cast(F, numba.njit(function, **options))
+
+
+def template(function: F) -> F:
+    """Compile `function` into the kernel that calls it; it may take other kernels as arguments.
+
+    Inlining is forced: a kernel passed as a real argument would be an address, which no cache can keep.
+    """
+    return cast(F, numba.njit(function, forceinline=True, **_OPTIONS))

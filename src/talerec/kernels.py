@@ -1,0 +1,353 @@
+"""Compiled loops over rows of a log: arrays in, arrays out.
+
+Rows are sorted by user and time, so a user is a run of rows `start..stop`. Times are int64
+microseconds. Nothing here knows of ids, files or models.
+
+A Gram is built one target item at a time. For every row q of that item, a *pairs* function
+gives two coefficients for each row s of the same user:
+
+    half[s]   the share of the unordered pair (s, q), s <= q, in G = M + M'   (s = q: one half)
+    cross[s]  the weight of source s for the target q, the entry of K
+
+and the accumulator adds them up per item of s. An item's row belongs to one thread and its
+rows are visited in one order, so sums do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from talerec.arrays import Array, Arrays, Kernel
+from talerec.jit import kernel, template
+
+#: exp(-x) is zero in float64 beyond this.
+UNDERFLOW = 745.2
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+@kernel
+def group_rows(code: Array, groups: int) -> tuple[Array, Array]:
+    """Rows by group, in row order within a group: (ptr, row numbers)."""
+    ptr = np.zeros(groups + 1, np.int64)
+    for c in code:
+        ptr[c + 1] += 1
+    for g in range(groups):
+        ptr[g + 1] += ptr[g]
+    rows = np.empty(len(code), np.int64)
+    place = ptr[:-1].copy()
+    for r in range(len(code)):
+        rows[place[code[r]]] = r
+        place[code[r]] += 1
+    return ptr, rows
+
+
+@kernel
+def sort_rows(rows: Array, key: Array, a: int, b: int, spare: Array) -> None:
+    """Put rows[a:b] into the order of key[row], equal keys as they stand: a merge sort, in place."""
+    width = 1
+    while width < b - a:
+        for low in range(a, b - width, 2 * width):
+            left, right, out = low, low + width, low
+            middle, high = low + width, min(low + 2 * width, b)
+            if key[rows[middle - 1]] <= key[rows[middle]]:
+                continue
+            while left < middle and right < high:
+                if key[rows[right]] < key[rows[left]]:
+                    spare[out] = rows[right]
+                    right += 1
+                else:
+                    spare[out] = rows[left]
+                    left += 1
+                out += 1
+            while left < middle:
+                spare[out] = rows[left]
+                left, out = left + 1, out + 1
+            rows[low:out] = spare[low:out]
+        width *= 2
+
+
+@kernel
+def sort_groups(ptr: Array, rows: Array, key: Array) -> None:
+    """Put each group's rows into the order of `key`, equal keys as they stand. In place."""
+    spare = np.empty_like(rows)
+    for g in range(len(ptr) - 1):
+        sort_rows(rows, key, ptr[g], ptr[g + 1], spare)
+
+
+@kernel
+def ends(ptr: Array) -> Array:
+    """For every row, the end of its user's run."""
+    stop = np.empty(ptr[-1], np.int32)
+    for u in range(len(ptr) - 1):
+        stop[ptr[u] : ptr[u + 1]] = ptr[u + 1]
+    return stop
+
+
+@kernel
+def order_within_instants(ptr: Array, time: Array, key: Array) -> Array:
+    """Row numbers with the rows of one user at one instant ordered by `key` (equal keys as they stand)."""
+    rows = np.arange(len(time))
+    spare = np.empty_like(rows)
+    for u in range(len(ptr) - 1):
+        a = ptr[u]
+        while a < ptr[u + 1]:
+            b = a + 1
+            while b < ptr[u + 1] and time[b] == time[a]:
+                b += 1
+            sort_rows(rows, key, a, b, spare)
+            a = b
+    return rows
+
+
+# -- trend -----------------------------------------------------------------------------------------
+
+
+@kernel
+def trend_counts(ptr: Array, time: Array, before: int, after: int) -> Array:
+    """Eq. 14: rows of the same item within [t - before, t + after], for rows grouped by item in time order."""
+    count = np.empty(len(time), np.int64)
+    for g in range(len(ptr) - 1):
+        low = high = ptr[g]
+        for r in range(ptr[g], ptr[g + 1]):
+            while time[r] - time[low] > before:
+                low += 1
+            while high < ptr[g + 1] and time[high] - time[r] <= after:
+                high += 1
+            count[r] = high - low
+    return count
+
+
+# -- TALE's pairs ----------------------------------------------------------------------------------
+
+
+@kernel
+def instants(ptr: Array, time: Array) -> tuple[Array, Array]:
+    """For every row, the first row of its user's instant and the first row after it."""
+    first, after = np.empty(len(time), np.int32), np.empty(len(time), np.int32)
+    for u in range(len(ptr) - 1):
+        a = ptr[u]
+        while a < ptr[u + 1]:
+            b = a + 1
+            while b < ptr[u + 1] and time[b] == time[a]:
+                b += 1
+            first[a:b] = a
+            after[a:b] = b
+            a = b
+    return first, after
+
+
+@kernel
+def tale_intervals(ptr: Array, time: Array, decay: float, floor: float) -> tuple[Array, ...]:
+    """What Eq. 13 needs of each row; `decay` in microseconds.
+
+    step   exp(-(t_{r+1} - t_r) / decay), to the user's next row
+    reach  the first row that comes more than a horizon later: there w is the floor
+    begin  the first row whose weight for row r is not zero (all of them when floor > 0)
+    """
+    horizon = 0.0
+    if floor < 1:
+        horizon = decay * math.log(1 / floor) if floor > 0 else math.inf
+    vanish = math.inf if floor > 0 else UNDERFLOW * decay
+    step = np.ones(len(time), np.float64)
+    reach, begin = np.empty(len(time), np.int32), np.empty(len(time), np.int32)
+    for u in range(len(ptr) - 1):
+        end, low = ptr[u], ptr[u]
+        for r in range(ptr[u], ptr[u + 1]):
+            if r + 1 < ptr[u + 1]:
+                step[r] = math.exp(-(time[r + 1] - time[r]) / decay)
+            while end < ptr[u + 1] and time[end] - time[r] <= horizon:
+                end += 1
+            while time[r] - time[low] > vanish:
+                low += 1
+            reach[r], begin[r] = end, low
+    return step, reach, begin
+
+
+@kernel
+def tale_pairs(rows: Arrays, q: int, half: Array, cross: Array, sums: Array) -> None:
+    """Eqs. 6, 13 for the pairs (s, q) of one user, s in begin[q]..after[q]; written at s - begin[q].
+
+    The sum over targets l after q of w(t_l - t_s) w(t_l - t_q) falls into three runs: up to
+    reach[s] both weights are exponentials, up to reach[q] one is the floor, then both are.
+    With E1, E2 the running sums of exp(-(t_l - t_q)/decay) and of its square,
+
+        exp(-(t_q - t_s)/decay) E2(reach[s]) + floor (E1(reach[q]) - E1(reach[s])) + floor^2 (stop - reach[q])
+
+    Rows of q's own instant are each other's targets: each of the m - 1 others (less s, when s
+    is one of them) adds w(t_q - t_s). Nothing large is subtracted, so nothing cancels.
+    """
+    begin, first, after, reach, stop, step, scale, floor = rows
+    lo, next_instant, end = begin[q], after[q], reach[q]
+    decayed = 1.0
+    sums[0, 0] = sums[0, 1] = 0.0
+    for l in range(next_instant, end):  # noqa: E741 (the paper's l)
+        decayed *= step[l - 1]
+        k = l - next_instant
+        sums[k + 1, 0] = sums[k, 0] + decayed
+        sums[k + 1, 1] = sums[k, 1] + decayed * decayed
+    both_floors = floor * floor * (stop[q] - end)
+    all_one = sums[end - next_instant, 0]
+    mates = next_instant - first[q] - 1
+
+    decayed = 1.0
+    s = q
+    while s >= lo and reach[s] > q:  # nearer than the horizon: the weight is an exponential
+        if s < q:
+            decayed *= step[s]
+        k = reach[s] - next_instant
+        total = decayed * sums[k, 1] + floor * (all_one - sums[k, 0]) + both_floors
+        together = mates - 1 if s < q and s >= first[q] else mates
+        pair = scale[s] * scale[q]
+        half[s - lo] = pair * (total + together * decayed)
+        cross[s - lo] = pair * decayed
+        s -= 1
+    far = scale[q] * (floor * all_one + both_floors + mates * floor)
+    weight = scale[q] * floor
+    for r in range(lo, s + 1):
+        half[r - lo] = scale[r] * far
+        cross[r - lo] = scale[r] * weight
+    half[q - lo] *= 0.5
+    cross[q - lo] = 0.0
+    for r in range(q + 1, next_instant):
+        half[r - lo] = 0.0
+        cross[r - lo] = scale[r] * scale[q]
+
+
+# -- accumulators ----------------------------------------------------------------------------------
+
+
+@kernel
+def count_pattern(log: Arrays, a: int, b: int, out: Array) -> None:
+    """How many items share a pair with each target item a..b (the item itself always counts)."""
+    ptr, rows, item, begin, after = log
+    seen = np.full(len(ptr) - 1, -1, np.int32)
+    for j in range(a, b):
+        seen[j] = j
+        found = 1
+        for x in range(ptr[j], ptr[j + 1]):
+            q = rows[x]
+            for s in range(begin[q], after[q]):
+                if seen[item[s]] != j:
+                    seen[item[s]] = j
+                    found += 1
+        out[j] = found
+
+
+@template
+def _add_target(
+    pairs: Kernel, args: Arrays, log: Arrays, j: int, scratch: Arrays, sums: Array
+) -> None:
+    """Add every pair whose later row holds item j to `sums[item of s]` = (M, K)."""
+    ptr, rows, item, begin, after = log
+    half, cross, work = scratch
+    for x in range(ptr[j], ptr[j + 1]):
+        q = rows[x]
+        pairs(args, q, half, cross, work)
+        for s in range(begin[q], after[q]):
+            i = item[s]
+            sums[i, 0] += half[s - begin[q]]
+            sums[i, 1] += cross[s - begin[q]]
+
+
+@template
+def _scratch(longest: int) -> Arrays:
+    return np.empty(longest), np.empty(longest), np.empty((longest + 1, 2))
+
+
+@template
+def _accumulate_dense(
+    pairs: Kernel, args: Arrays, log: Arrays, longest: int, a: int, b: int, M: Array, K: Array
+) -> None:
+    """Rows a..b of dense M and K'."""
+    n = M.shape[1]
+    scratch = _scratch(longest)
+    sums = np.empty((n, 2))
+    for j in range(a, b):
+        sums[:] = 0.0
+        _add_target(pairs, args, log, j, scratch, sums)
+        for i in range(n):
+            M[j, i] = sums[i, 0]
+            K[j, i] = sums[i, 1]
+
+
+@template
+def _accumulate_sparse(
+    pairs: Kernel,
+    args: Arrays,
+    log: Arrays,
+    longest: int,
+    a: int,
+    b: int,
+    indptr: Array,
+    indices: Array,
+    M: Array,
+    K: Array,
+) -> None:
+    """Rows a..b of sparse M and K', both with the pattern that `count_pattern` counted."""
+    ptr, rows, item, begin, after = log
+    n = len(ptr) - 1
+    scratch = _scratch(longest)
+    sums = np.zeros((n, 2))
+    seen = np.full(n, -1, np.int32)
+    for j in range(a, b):
+        lo, hi = indptr[j], indptr[j + 1]
+        seen[j] = j
+        indices[lo] = j
+        place = lo + 1
+        for x in range(ptr[j], ptr[j + 1]):
+            q = rows[x]
+            for s in range(begin[q], after[q]):
+                if seen[item[s]] != j:
+                    seen[item[s]] = j
+                    indices[place] = item[s]
+                    place += 1
+        _add_target(pairs, args, log, j, scratch, sums)
+        indices[lo:hi].sort()
+        for x in range(lo, hi):
+            i = indices[x]
+            M[x] = sums[i, 0]
+            K[x] = sums[i, 1]
+            sums[i, 0] = sums[i, 1] = 0.0
+
+
+@kernel
+def tale_dense(args: Arrays, log: Arrays, longest: int, a: int, b: int, M: Array, K: Array) -> None:
+    _accumulate_dense(tale_pairs, args, log, longest, a, b, M, K)
+
+
+@kernel
+def tale_sparse(
+    args: Arrays,
+    log: Arrays,
+    longest: int,
+    a: int,
+    b: int,
+    indptr: Array,
+    indices: Array,
+    M: Array,
+    K: Array,
+) -> None:
+    _accumulate_sparse(tale_pairs, args, log, longest, a, b, indptr, indices, M, K)
+
+
+@kernel
+def symmetrise(M: Array, a: int, b: int) -> None:
+    """M + M', in place: the pairs (i, j), j <= i, of rows a..b, in tiles that fit the cache."""
+    tile = 64
+    for low in range(0, b, tile):
+        for top in range(a, b, tile):
+            for i in range(max(top, low), min(top + tile, b)):
+                for j in range(low, min(low + tile, i + 1)):
+                    M[i, j] = M[j, i] = M[i, j] + M[j, i]
+
+
+@kernel
+def fill_rows(indptr: Array, indices: Array, values: Array, out: Array) -> None:
+    """Write compressed rows into a dense array."""
+    for i in range(len(indptr) - 1):
+        for x in range(indptr[i], indptr[i + 1]):
+            out[i, indices[x]] = values[x]

@@ -1,0 +1,74 @@
+"""How much memory there is, how much was used, and a refusal in time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from talerec.errors import TalerecError
+
+#: Of a container (cgroup v2, v1): its limit, what it uses, and the caches that it would give up first.
+_CONTAINERS = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    (
+        "/sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
+
+
+def available_bytes() -> int:
+    """Bytes this process may still take: the machine's free memory, or the container's where that is less."""
+    free = _machine_bytes()
+    for folder, limit, used, cached in _CONTAINERS:
+        with suppress(OSError, ValueError):  # ValueError: a limit "max" is none
+            free = min(free, _container_bytes(Path(folder), limit, used, cached))
+    return max(free, 0)
+
+
+def _container_bytes(folder: Path, limit: str, used: str, cached: str) -> int:
+    """Pages of files that were read count as used, but make way when memory is asked for."""
+    spare = 0
+    with suppress(OSError):
+        for line in (folder / "memory.stat").read_text().splitlines():
+            name, _, size = line.partition(" ")
+            spare = int(size) if name == cached else spare
+    return int((folder / limit).read_text()) - int((folder / used).read_text()) + spare
+
+
+def _machine_bytes() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_rss_mb() -> float:
+    """The most memory this process has held, in MB (2**20 bytes)."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def human(size: float) -> str:
+    """Bytes for people: 1.2 GB."""
+    for unit in ("bytes", "KB", "MB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.1f} GB"
+
+
+def require(size: int, what: str, advice: str) -> None:
+    """Refuse before starting when `size` bytes for `what` will not fit."""
+    free = available_bytes()
+    if size > free:
+        raise TalerecError(f"{what} needs {human(size)}, but {human(free)} is free; {advice}")

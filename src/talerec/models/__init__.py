@@ -1,0 +1,31 @@
+"""Every model by name. The command line, the tuner and the docs read this list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from talerec import artifact
+from talerec.errors import TalerecError
+from talerec.models import params
+from talerec.models.base import Model, restore
+from talerec.models.popular import Popular
+from talerec.models.tale import TALE
+
+MODELS: dict[str, type[Model]] = {model.name: model for model in (TALE, Popular)}
+
+
+def model_class(name: str) -> type[Model]:
+    """The model of that name."""
+    if name not in MODELS:
+        raise TalerecError(f"there is no model {name!r}; the models are {', '.join(MODELS)}")
+    return MODELS[name]
+
+
+def load(path: str | Path, *, verify: bool = False) -> Model:
+    """A saved model, memory-mapped. `verify` reads every byte and checks its hash."""
+    kept = artifact.read(path, verify=verify)
+    if kept.facts["model"] not in MODELS:
+        raise TalerecError(
+            f"{path} holds a model {kept.facts['model']!r}, which this version does not know"
+        )
+    return restore(params.build(model_class(kept.facts["model"]), kept.facts["params"]), kept)

@@ -1,0 +1,331 @@
+"""The contract that every model keeps: Log -> weights -> scores -> ranks, ids outside, positions inside."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import polars as pl
+
+from talerec import artifact, columns, rank
+from talerec.arrays import Array
+from talerec.errors import TalerecError
+from talerec.histories import Histories
+from talerec.log import Log, Vocabulary
+from talerec.models import params
+from talerec.threads import even
+from talerec.weights import Query, Weights
+
+Ids = Sequence[Any] | pl.Series
+
+_BLOCK = (
+    65_536  # histories turned into queries at a time: memory does not grow with the number of users
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What fitting leaves behind."""
+
+    weights: Weights
+    items: Vocabulary
+    info: pl.DataFrame | None
+    log: Log | None  # training histories; None in an artifact saved without them
+    solver: str | None
+    seconds: dict[str, float]
+    training: dict[str, Any]
+
+
+class Model(ABC):
+    """A recommender. Subclasses are dataclasses whose fields are the hyper-parameters."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    _fitted: Fitted | None = None
+
+    def __post_init__(self) -> None:
+        params.check(self)
+
+    # -- what a model defines --
+
+    @abstractmethod
+    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        """Weights from a log, and the name of the solver that made them (None: no system was solved)."""
+
+    @abstractmethod
+    def query(self, histories: Histories, marks: Array) -> Query:
+        """x: how much each item of a history counts. `marks`: zeros, one per item, left as found."""
+
+    # -- fitting --
+
+    def fit(self, log: Log) -> Self:
+        """Learn from every row of `log`."""
+        clock = Clock()
+        weights, solver = self.learn(log, clock)
+        training = {
+            "users": len(log.users),
+            "items": len(log.items),
+            "rows": log.rows,
+            "first_time": int(log.time.min()),
+            "last_time": int(log.time.max()),
+        }
+        self._fitted = Fitted(weights, log.items, log.info, log, solver, clock.seconds, training)
+        return self
+
+    @property
+    def fitted(self) -> Fitted:
+        if self._fitted is None:
+            raise TalerecError(f"this {self.name} model is not fitted yet: call fit(log) first")
+        return self._fitted
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Hyper-parameters by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    @property
+    def weights(self) -> Any:
+        """B, source (row) x target (column): a NumPy array or a SciPy CSR array, in item positions."""
+        return self.fitted.weights.matrix
+
+    @property
+    def item_ids(self) -> pl.Series:
+        """External item ids in position order."""
+        return self.fitted.items.ids
+
+    # -- recommending --
+
+    def recommend(
+        self,
+        users: Ids,
+        k: int = 10,
+        *,
+        hide_seen: bool = False,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+        unknown: str = "error",
+    ) -> pl.DataFrame:
+        """The next items of users from the training log: columns user_id, item_id, score, rank."""
+        log = self.fitted.log
+        if log is None:
+            raise TalerecError("this model was saved without histories: use recommend_histories")
+        found = log.users.positions(users, "user", unknown)
+        found = found[found >= 0]
+        best = self._top(Histories.of_users(log, found), k, hide_seen, allow, deny, unknown)
+        return _frame(best, self.item_ids, log.users.ids.gather(found).alias(columns.USER))
+
+    def recommend_histories(
+        self,
+        histories: Sequence[Sequence[Any]],
+        k: int = 10,
+        *,
+        hide_seen: bool = False,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+        unknown: str = "error",
+    ) -> pl.DataFrame:
+        """The next items after histories of your own: columns history (its number, from 0), item_id, score, rank.
+
+        A history is a list of item ids, or of (item id, time), oldest first.
+        """
+        given = Histories.from_ids(histories, self.fitted.items, unknown)
+        best = self._top(given, k, hide_seen, allow, deny, unknown)
+        numbers = pl.arange(len(given), eager=True).alias(columns.HISTORY)
+        return _frame(best, self.item_ids, numbers)
+
+    def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
+        """What the model expects after this item alone, without the item itself: item_id, score, rank."""
+        found = Histories.from_ids([[item]], self.fitted.items, "error")
+        best = self._top(found, k, True, None, None, "error")
+        return _frame(best, self.item_ids, pl.Series("item", [0])).drop("item")
+
+    def explain(self, history: Sequence[Any], item: Any, *, unknown: str = "error") -> pl.DataFrame:
+        """What each row of a history gives to the score of `item`: item_id, contribution; they add up to it.
+
+        Of an item that occurs more than once, the last row counts. A model with base scores has one
+        more row, whose item_id is null.
+        """
+        fitted = self.fitted
+        rows = Histories.from_ids([history], fitted.items, unknown)
+        target = int(fitted.items.positions([item], "item", "error")[0])
+        x = self._query(rows)
+        weight_of = dict(zip(x.item.tolist(), x.weight.tolist(), strict=True))
+        given: list[float] = []
+        for i in reversed(rows.item.tolist()):
+            weight = weight_of.pop(i, 0.0)
+            given.append(weight * fitted.weights.entry(i, target) if weight else 0.0)
+        names = _names(fitted.items, rows.item)
+        given.reverse()
+        if fitted.weights.base is not None:
+            names = names.append(pl.Series([None], dtype=names.dtype))
+            given.append(float(np.nan_to_num(fitted.weights.base[target])))
+        return pl.DataFrame({columns.ITEM: names, columns.SHARE: given})
+
+    def rank_targets(self, histories: Histories, targets: Array, *, hide_seen: bool) -> Array:
+        """The rank (from 1) of each history's target among all items, 0 where it has none."""
+        weights = self.fitted.weights
+
+        def place(part: Histories, a: int, b: int) -> Array:
+            mask = rank.Mask.make(part, hide_seen=hide_seen, allowed=None)
+            return rank.ranks(weights, self._query(part), mask, targets[a:b])
+
+        return np.concatenate([np.empty(0, np.int64), *_blocks(histories, place)])
+
+    def _top(
+        self,
+        histories: Histories,
+        k: int,
+        hide_seen: bool,
+        allow: Ids | None,
+        deny: Ids | None,
+        unknown: str,
+    ) -> tuple[Array, Array, Array]:
+        weights = self.fitted.weights
+        self._check_k(k)
+        allowed = self._allowed(allow, deny, unknown)
+
+        def best(part: Histories, a: int, b: int) -> tuple[Array, Array, Array]:
+            mask = rank.Mask.make(part, hide_seen=hide_seen, allowed=allowed)
+            return rank.top(weights, self._query(part), mask, k)
+
+        parts = list(_blocks(histories, best))
+        if not parts:
+            return np.empty((0, k), np.int32), np.empty((0, k)), np.empty(0, np.int64)
+        items, scores, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        return items, scores, counts
+
+    def _query(self, histories: Histories) -> Query:
+        return self.query(histories, self.fitted.weights.scratch()[2])
+
+    def _check_k(self, k: int) -> None:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise TalerecError(f"k is {k!r}; it takes a whole number from 1")
+        if k > len(self.item_ids):
+            raise TalerecError(f"k is {k}, but the model knows {len(self.item_ids)} items")
+
+    def _allowed(self, allow: Ids | None, deny: Ids | None, unknown: str) -> Array | None:
+        if allow is None and deny is None:
+            return None
+        items = self.fitted.items
+        allowed = np.full(len(items), allow is None, np.uint8)
+        for ids, value in ((allow, 1), (deny, 0)):
+            if ids is not None:
+                found = items.positions(ids, "item", unknown)
+                allowed[found[found >= 0]] = value
+        return allowed
+
+    # -- keeping --
+
+    def save(self, path: str | Path, *, histories: bool = True) -> Path:
+        """Write the model to the folder `path` (NAME.tale), whole or not at all."""
+        return artifact.write(path, bundle(self, histories=histories))
+
+
+class Clock:
+    """Seconds by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+
+def _blocks(histories: Histories, work: Callable[[Histories, int, int], Any]) -> Iterator[Any]:
+    for a, b in even(len(histories), _BLOCK):
+        yield work(histories.slice(a, b), a, b)
+
+
+def _names(items: Vocabulary, positions: Array) -> pl.Series:
+    """External ids of positions, null for unknown ones."""
+    known = pl.Series(np.where(positions >= 0, positions, 0), dtype=pl.Int64)
+    names = items.ids.gather(known)
+    return pl.select(pl.when(pl.Series(positions >= 0)).then(names)).to_series()
+
+
+def _frame(best: tuple[Array, Array, Array], items: pl.Series, askers: pl.Series) -> pl.DataFrame:
+    """One row per recommendation: asker, item_id, score, rank."""
+    found, scores, counts = best
+    there = np.arange(found.shape[1]) < counts[:, None]
+    asker, place = np.nonzero(there)
+    return pl.DataFrame(
+        {
+            askers.name: askers.gather(asker),
+            columns.ITEM: items.gather(found[there]),
+            columns.SCORE: scores[there],
+            columns.RANK: place + 1,
+        }
+    )
+
+
+# -- artifacts -------------------------------------------------------------------------------------
+
+
+def bundle(model: Model, *, histories: bool) -> artifact.Bundle:
+    """A fitted model as plain facts, arrays and tables."""
+    fitted = model.fitted
+    arrays: dict[str, Array] = {}
+    matrix = fitted.weights.matrix
+    if fitted.weights.is_sparse:
+        arrays |= {"indptr": matrix.indptr, "indices": matrix.indices, "data": matrix.data}
+    else:
+        arrays["weights"] = matrix
+    if fitted.weights.base is not None:
+        arrays["base"] = fitted.weights.base
+    items = pl.DataFrame({columns.ITEM: fitted.items.ids}) if fitted.info is None else fitted.info
+    tables = {"items": items}
+    if histories and fitted.log is not None:
+        log = fitted.log
+        arrays |= {"ptr": log.ptr, "item": log.item, "time": log.time}
+        tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
+    facts = {
+        "model": model.name,
+        "params": model.params,
+        "solver": fitted.solver,
+        "seconds": fitted.seconds,
+        "training": fitted.training,
+        "has_item_info": fitted.info is not None,
+    }
+    return artifact.Bundle(facts, arrays, tables)
+
+
+def restore(model: Model, kept: artifact.Bundle) -> Model:
+    """Put what `bundle` kept back into a model with the same parameters."""
+    from scipy import sparse
+
+    arrays, facts = kept.arrays, kept.facts
+    table = kept.tables["items"]
+    items = Vocabulary(table[columns.ITEM])
+    info = table if facts["has_item_info"] else None
+    if "weights" in arrays:
+        matrix: Any = arrays["weights"]
+    else:
+        parts = (arrays["data"], arrays["indices"], arrays["indptr"])
+        matrix = sparse.csr_array(parts, shape=(len(items), len(items)))
+    log = None
+    if "ptr" in arrays:
+        users = Vocabulary(kept.tables["users"][columns.USER])
+        log = Log(arrays["ptr"], arrays["item"], arrays["time"], users, items, info)
+    model._fitted = Fitted(
+        Weights(matrix, arrays.get("base")),
+        items,
+        info,
+        log,
+        facts["solver"],
+        facts["seconds"],
+        facts["training"],
+    )
+    return model

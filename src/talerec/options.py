@@ -1,0 +1,90 @@
+"""Options of the command line that more than one command has, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def option(*names: str, help: str, metavar: str | None = None, panel: str | None = None) -> Any:
+    """What Typer makes an option of."""
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel)
+
+
+def flag(name: str, help: str, panel: str | None = None) -> Any:
+    """An option that is there or not."""
+    return option(name, help=help, metavar="", panel=panel)
+
+
+_LOG, _MODEL = "Log", "Model"  # panels of the help page
+_FORMATS = "CSV, TSV, Parquet, NDJSON or RecBole .inter; plain, .gz or .zst."
+LogFile = Annotated[Path, typer.Argument(metavar="LOG", help=_FORMATS)]
+Artifact = Annotated[Path, typer.Argument(metavar="MODEL", help="A saved model, NAME.tale.")]
+User = Annotated[
+    str, option("--user", metavar="COLUMN", help="Where the user ids are.", panel=_LOG)
+]
+Item = Annotated[
+    str, option("--item", metavar="COLUMN", help="Where the item ids are.", panel=_LOG)
+]
+Time = Annotated[str, option("--time", metavar="COLUMN", help="Where the times are.", panel=_LOG)]
+Unit = Annotated[
+    str | None,
+    option(
+        "--time-unit",
+        metavar="s|ms|us|ns",
+        help="What numbers in the time column mean; guessed by their size.",
+        panel=_LOG,
+    ),
+]
+AnyTime = Annotated[bool, flag("--any-time", "Let times before 1970 or after 2100 through.", _LOG)]
+Core = Annotated[
+    int | None,
+    option(
+        "--core",
+        metavar="K",
+        help="Drop users and items with fewer than K rows, until none are left.",
+        panel=_LOG,
+    ),
+]
+Ties = Annotated[
+    str,
+    option(
+        "--ties",
+        metavar="file|item|random:SEED",
+        help="Order of a user's rows of one instant.",
+        panel=_LOG,
+    ),
+]
+Unique = Annotated[
+    bool, flag("--drop-duplicates", "Keep one of equal rows (user, item, time).", _LOG)
+]
+Items = Annotated[
+    Path | None,
+    option(
+        "--items",
+        metavar="FILE",
+        help="Side table with a column item_id: titles and so on.",
+        panel=_LOG,
+    ),
+]
+ModelName = Annotated[
+    str, option("--model", metavar="NAME", help="Which model; see talerec models.", panel=_MODEL)
+]
+Settings = Annotated[
+    list[str],
+    option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A parameter, such as reg=200 or decay=1/512; repeat for more.",
+        panel=_MODEL,
+    ),
+]
+Json = Annotated[bool, flag("--json", "Print one JSON value and nothing else.")]
+K = Annotated[int, option("-k", "--k", metavar="K", help="How many items.")]
+HideSeen = Annotated[bool, flag("--hide-seen", "Leave out what the history holds.")]
+Unknown = Annotated[
+    str,
+    option("--unknown", metavar="error|skip", help="What becomes of ids the model does not know."),
+]

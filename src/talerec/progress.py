@@ -1,0 +1,36 @@
+"""Progress of long work: the library reports, whoever listens shows.
+
+A stage is one named piece of work of known size. Without a listener reports cost nothing;
+the command line installs one that draws bars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Tick = Callable[[float], None]
+Listener = Callable[[str, float], Tick]
+
+
+def _ignore(stage: str, total: float) -> Tick:
+    return lambda done: None
+
+
+_listener: ContextVar[Listener] = ContextVar("talerec_progress", default=_ignore)
+
+
+def stage(name: str, total: float) -> Tick:
+    """Open a stage; call the result with the amount of work that was just done."""
+    return _listener.get()(name, total)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Send every stage opened inside the block to `listener`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)

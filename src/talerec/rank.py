@@ -1,0 +1,250 @@
+"""The one rule of ranking, for recommending and for judging alike.
+
+Higher score first; equal scores by item position. An item without a score, or hidden, has no rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from talerec.arrays import Array, Arrays, Kernel
+from talerec.histories import Histories
+from talerec.jit import kernel, template
+from talerec.threads import even, run_chunks
+from talerec.weights import Query, Weights, score_dense, score_sparse
+
+_BATCH = 256  # queries a thread takes at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """What must not be ranked: items where `allowed` is 0, and for query q item[start[q]:stop[q]].
+
+    allowed: uint8, one per item; empty means all. Unknown items (-1) hide nothing.
+    """
+
+    allowed: Array
+    start: Array
+    stop: Array
+    item: Array
+
+    @classmethod
+    def make(cls, histories: Histories, *, hide_seen: bool, allowed: Array | None) -> Mask:
+        stop = histories.stop if hide_seen else histories.start
+        every = np.empty(0, np.uint8)
+        return cls(every if allowed is None else allowed, histories.start, stop, histories.item)
+
+
+@kernel
+def before(score: float, item: int, other_score: float, other_item: int) -> bool:
+    """The rule: does (score, item) stand before the other?"""
+    return score > other_score or (score == other_score and item < other_item)
+
+
+@template
+def _sift(items: Array, scores: Array, root: int, size: int) -> None:
+    """Restore a heap whose root is its last-ranked entry."""
+    while True:
+        last = root
+        for child in (2 * root + 1, 2 * root + 2):
+            if child < size and before(scores[last], items[last], scores[child], items[child]):
+                last = child
+        if last == root:
+            return
+        items[root], items[last] = items[last], items[root]
+        scores[root], scores[last] = scores[last], scores[root]
+        root = last
+
+
+@template
+def _best(scratch: Arrays, found: int, allowed: Array, items: Array, scores: Array) -> int:
+    """The first len(items) candidates in rank order; the number that there are."""
+    score, candidates, _, hidden = scratch
+    k, size = len(items), 0
+    for c in range(found):
+        j = candidates[c]
+        if np.isnan(score[j]) or hidden[j] or (len(allowed) and not allowed[j]):
+            continue
+        if size < k:
+            items[size], scores[size] = j, score[j]
+            size += 1
+            if size == k:
+                for root in range(k // 2 - 1, -1, -1):
+                    _sift(items, scores, root, k)
+        elif before(score[j], j, scores[0], items[0]):
+            items[0], scores[0] = j, score[j]
+            _sift(items, scores, 0, k)
+    if size < k:
+        for root in range(size // 2 - 1, -1, -1):
+            _sift(items, scores, root, size)
+    for last in range(size - 1, 0, -1):
+        items[0], items[last] = items[last], items[0]
+        scores[0], scores[last] = scores[last], scores[0]
+        _sift(items, scores, 0, last)
+    return size
+
+
+@template
+def _place(scratch: Arrays, found: int, allowed: Array, target: int) -> int:
+    """The target's rank from 1 among the candidates, or 0 where it has none."""
+    score, candidates, _, hidden = scratch
+    if target < 0 or hidden[target] or (len(allowed) and not allowed[target]):
+        return 0
+    rank, scored = 1, False
+    for c in range(found):
+        j = candidates[c]
+        if np.isnan(score[j]) or hidden[j] or (len(allowed) and not allowed[j]):
+            continue
+        if j == target:
+            scored = True
+        elif before(score[j], j, score[target], target):
+            rank += 1
+    return rank if scored else 0
+
+
+@template
+def _hide(mask: Arrays, q: int, hidden: Array, value: int) -> None:
+    _, start, stop, item = mask
+    for r in range(start[q], stop[q]):
+        if item[r] >= 0:
+            hidden[item[r]] = value
+
+
+@template
+def _top_loop(
+    fill: Kernel,
+    arrays: Arrays,
+    query: Arrays,
+    mask: Arrays,
+    a: int,
+    b: int,
+    scratch: Arrays,
+    items: Array,
+    scores: Array,
+    counts: Array,
+) -> None:
+    ptr, item, weight = query
+    allowed = mask[0]
+    for q in range(a, b):
+        found = fill(arrays, item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]], scratch)
+        _hide(mask, q, scratch[3], 1)
+        counts[q] = _best(scratch, found, allowed, items[q], scores[q])
+        _hide(mask, q, scratch[3], 0)
+
+
+@template
+def _place_loop(
+    fill: Kernel,
+    arrays: Arrays,
+    query: Arrays,
+    mask: Arrays,
+    a: int,
+    b: int,
+    scratch: Arrays,
+    targets: Array,
+    ranks: Array,
+) -> None:
+    ptr, item, weight = query
+    allowed = mask[0]
+    for q in range(a, b):
+        found = fill(arrays, item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]], scratch)
+        _hide(mask, q, scratch[3], 1)
+        ranks[q] = _place(scratch, found, allowed, targets[q])
+        _hide(mask, q, scratch[3], 0)
+
+
+@kernel
+def _top_dense(
+    arrays: Arrays,
+    query: Arrays,
+    mask: Arrays,
+    a: int,
+    b: int,
+    scratch: Arrays,
+    items: Array,
+    scores: Array,
+    counts: Array,
+) -> None:
+    _top_loop(score_dense, arrays, query, mask, a, b, scratch, items, scores, counts)
+
+
+@kernel
+def _top_sparse(
+    arrays: Arrays,
+    query: Arrays,
+    mask: Arrays,
+    a: int,
+    b: int,
+    scratch: Arrays,
+    items: Array,
+    scores: Array,
+    counts: Array,
+) -> None:
+    _top_loop(score_sparse, arrays, query, mask, a, b, scratch, items, scores, counts)
+
+
+@kernel
+def _place_dense(
+    arrays: Arrays,
+    query: Arrays,
+    mask: Arrays,
+    a: int,
+    b: int,
+    scratch: Arrays,
+    targets: Array,
+    ranks: Array,
+) -> None:
+    _place_loop(score_dense, arrays, query, mask, a, b, scratch, targets, ranks)
+
+
+@kernel
+def _place_sparse(
+    arrays: Arrays,
+    query: Arrays,
+    mask: Arrays,
+    a: int,
+    b: int,
+    scratch: Arrays,
+    targets: Array,
+    ranks: Array,
+) -> None:
+    _place_loop(score_sparse, arrays, query, mask, a, b, scratch, targets, ranks)
+
+
+def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Array, Array]:
+    """The first k items of every query: (items, scores), both queries x k, and how many of the k there are."""
+    items = np.full((len(query), k), -1, np.int32)
+    scores = np.full((len(query), k), np.nan)
+    counts = np.zeros(len(query), np.int64)
+    run = _top_sparse if weights.is_sparse else _top_dense
+    parts = _parts(query, mask)
+    run_chunks(
+        "rank",
+        lambda a, b: run(weights.arrays, *parts, a, b, weights.scratch(), items, scores, counts),
+        even(len(query), _BATCH),
+    )
+    return items, scores, counts
+
+
+def ranks(weights: Weights, query: Query, mask: Mask, targets: Array) -> Array:
+    """The rank (from 1) of one target for every query under full ranking; 0 where it has none."""
+    out = np.zeros(len(query), np.int64)
+    run = _place_sparse if weights.is_sparse else _place_dense
+    parts = _parts(query, mask)
+    run_chunks(
+        "rank",
+        lambda a, b: run(weights.arrays, *parts, a, b, weights.scratch(), targets, out),
+        even(len(query), _BATCH),
+    )
+    return out
+
+
+def _parts(query: Query, mask: Mask) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    return (query.ptr, query.item, query.weight), (
+        mask.allowed,
+        mask.start,
+        mask.stop,
+        mask.item,
+    )

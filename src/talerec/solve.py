@@ -1,0 +1,205 @@
+"""From a Gram to weights: B = (G + diag(penalty))^-1 K."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from talerec import blas, kernels, local_kernels, memory
+from talerec.arrays import Array, is_sparse
+from talerec.errors import TalerecError
+from talerec.grams import Gram
+from talerec.progress import stage
+from talerec.threads import equal_work, even, run_chunks
+
+logger = logging.getLogger("talerec")
+
+
+SOLVERS = ("auto", "exact", "local")
+
+# exact
+_TILE = 4096  # one threaded factorisation of a large matrix crashes in current OpenBLAS
+_RESIDUAL = 1e-4  # of the right-hand side: beyond it float32 has lost the answer
+_PROBES = 32  # columns that the residual is measured on
+
+# local
+_HEAD = 2048  # items with the longest rows of G, whose pairs are kept dense
+_CHUNKS = 64
+
+# auto
+_EXACT_UP_TO = 4_000  # items
+_DENSE = 0.25  # a Gram fuller than this has no small neighbourhoods
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Weights (source x target, float32) and the solver that made them."""
+
+    weights: Any
+    solver: str
+
+
+def solve(
+    gram: Gram, penalty: float | Array, *, solver: str = "auto", neighbors: int = 100
+) -> Solution:
+    """Weights by the solver asked for; `penalty` is what is added to the diagonal of G."""
+    if solver not in SOLVERS:
+        raise TalerecError(f"solver is {solver!r}; it takes one of {', '.join(SOLVERS)}")
+    diagonal = np.broadcast_to(np.float64(penalty), gram.items)
+    chosen = choose(gram) if solver == "auto" else solver
+    if chosen == "local":
+        return Solution(local(gram, diagonal, neighbors), "local")
+    return Solution(exact(gram, diagonal), "exact")
+
+
+def choose(gram: Gram) -> str:
+    """What `auto` takes, and why, in one line of the log."""
+    n = gram.items
+    room = memory.available_bytes()
+    needed = 2 * n * n * 4
+    if n <= _EXACT_UP_TO:
+        chosen, why = "exact", f"up to {_EXACT_UP_TO:,} items it takes seconds"
+    elif gram.density < _DENSE:
+        chosen, why = "local", f"{gram.density:.1%} of the Gram is filled"
+    elif needed < 0.9 * room:
+        chosen, why = "exact", f"{gram.density:.1%} of the Gram is filled, and it fits"
+    else:
+        chosen, why = "local", f"exact needs {memory.human(needed)} of {memory.human(room)}"
+    logger.info("solver auto: %s for %s items (%s)", chosen, f"{n:,}", why)
+    return chosen
+
+
+# -- exact -----------------------------------------------------------------------------------------
+
+
+def exact(gram: Gram, penalty: Array) -> Array:
+    """Eq. 6 by Cholesky, in place: two n x n float32 arrays, no more; float64 where float32 is not enough."""
+    for dtype in (np.float32, np.float64):
+        _require_room(gram.items, dtype)
+        B = _exact_in(gram, penalty, dtype)
+        if B is not None:
+            return B.astype(np.float32, copy=False)
+        if dtype is np.float32:
+            logger.warning("float32 is not accurate enough for this penalty: solving in float64")
+    raise TalerecError("the system cannot be solved: raise reg (or give the log more rows)")
+
+
+def _require_room(n: int, dtype: type) -> None:
+    size = np.dtype(dtype).itemsize
+    memory.require(
+        2 * n * n * size,
+        f"the exact solver for {n:,} items (two {n:,} x {n:,} float{8 * size} arrays)",
+        "use solver=local, or a k-core to drop rare items",
+    )
+
+
+def _exact_in(gram: Gram, penalty: Array, dtype: type) -> Array | None:
+    """B in `dtype`, or None when the factor fails or the normal equations are not met."""
+    A = _filled(gram.G, dtype)
+    A.flat[:: len(A) + 1] += penalty.astype(dtype)
+    n = len(A)
+    tick = stage("solve", 7.0)  # n^3/3 for the factor, n^3 for each triangle
+    if not _factor(A):
+        return None
+    tick(1.0)
+    B = _filled(gram.K, dtype)
+    tiles = even(n, _TILE)
+    for a, b in tiles:  # U' Y = K, from the top
+        if a:
+            blas.subtract_product_transposed(B[a:b], A[:a, a:b], B[:a])
+        blas.solve_left_transposed(A[a:b, a:b], B[a:b])
+        tick(3.0 * (b - a) / n)
+    for a, b in reversed(tiles):  # U B = Y, from the bottom
+        if b < n:
+            blas.subtract_product(B[a:b], A[a:b, b:], B[b:])
+        blas.solve_left(A[a:b, a:b], B[a:b])
+        tick(3.0 * (b - a) / n)
+    return B if residual(gram, penalty, B) < _RESIDUAL else None
+
+
+def _factor(A: Array) -> bool:
+    """A = U'U in the upper triangle, one row of tiles at a time."""
+    for a, b in even(len(A), _TILE):
+        if a:
+            for c, d in even(len(A), _TILE):
+                if d > a:
+                    blas.subtract_product_transposed(A[a:b, c:d], A[:a, a:b], A[:a, c:d])
+        if not blas.cholesky(A[a:b, a:b]):
+            return False
+        if b < len(A):
+            blas.solve_left_transposed(A[a:b, a:b], A[a:b, b:])
+    return True
+
+
+def residual(gram: Gram, penalty: Array, B: Array) -> float:
+    """|(G + diag(penalty)) B - K| / |K| over a few columns spread over the items."""
+    columns = np.unique(np.linspace(0, gram.items - 1, min(_PROBES, gram.items)).astype(int))
+    K = gram.K[:, columns]
+    K = K.toarray() if is_sparse(K) else K
+    X = B[:, columns].astype(np.float64)
+    error = gram.G @ X + penalty[:, None] * X - K
+    size = float(np.linalg.norm(K))
+    missed = float(np.linalg.norm(error))
+    return missed / size if size else missed
+
+
+# -- local -----------------------------------------------------------------------------------------
+
+
+def local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool = False) -> Any:
+    """Eq. 6 on a support of at most `neighbors` sources per target; CSR weights.
+
+    With `zero_diagonal` an item is never its own source. With `neighbors` >= items every item is
+    in every support, and the weights are the exact ones.
+    """
+    n = gram.items
+    G, K = _compressed(gram.G, "csr"), _compressed(gram.K, "csc")
+    diagonal = gram.G.diagonal() + penalty
+    longest_first = np.argsort(-np.diff(G[0]), kind="stable")
+    head = local_kernels.dense_head(G, longest_first, min(_HEAD, n))
+    sources = np.diff(K[0])
+    room = np.minimum(sources + 1, neighbors) if neighbors < n else np.full(n, n)
+    ptr = np.concatenate([[0], np.cumsum(room)])
+    item, weight = np.empty(ptr[-1], np.int32), np.empty(ptr[-1], np.float32)
+    count = np.zeros(n, np.int64)
+    rules = (diagonal, neighbors, not zero_diagonal)
+    out = (ptr, item, weight, count)
+    run_chunks(
+        "solve",
+        lambda a, b: local_kernels.solve_targets(G, head, K, *rules, a, b, *out),
+        equal_work(ptr + 8 * np.arange(n + 1), _CHUNKS),
+    )
+    return _by_source(ptr, item, weight, count)
+
+
+def _compressed(matrix: Any, form: str) -> tuple[Array, Array, Array]:
+    """(indptr, indices, values) by row (csr) or by column (csc)."""
+    if not is_sparse(matrix):
+        matrix = sparse.csr_array(matrix) if form == "csr" else sparse.csc_array(matrix)
+    return matrix.indptr, matrix.indices, matrix.data
+
+
+def _by_source(ptr: Array, item: Array, weight: Array, count: Array) -> Any:
+    """Weights written target by target, with gaps, as CSR by source; zeros are not kept."""
+    n = len(count)
+    within = np.repeat(np.arange(n), np.diff(ptr))
+    keep = (np.arange(ptr[-1]) - ptr[within] < count[within]) & (weight != 0)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(within[keep], minlength=n))])
+    by_target = sparse.csc_array((weight[keep], item[keep], indptr), shape=(n, n))
+    by_source = by_target.tocsr()
+    by_source.sort_indices()
+    return by_source
+
+
+def _filled(matrix: Any, dtype: type) -> Array:
+    """A C-ordered dense copy in `dtype`, without a second one on the way."""
+    if not is_sparse(matrix):
+        return np.array(matrix, dtype, order="C")
+    out: Array = np.zeros(matrix.shape, dtype)
+    target = out if matrix.format == "csr" else out.T
+    kernels.fill_rows(matrix.indptr, matrix.indices, matrix.data, target)
+    return out

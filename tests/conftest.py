@@ -1,0 +1,20 @@
+"""Shared by all tests: where the real logs are, and which heavy parts are wanted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of real logs; tests that need it say that they were skipped without it."""
+    folder = os.environ.get("TALEREC_DATA")
+    if not folder:
+        pytest.skip("needs the real logs: set TALEREC_DATA to their folder")
+    path = Path(folder).resolve()
+    if not path.is_dir():
+        pytest.fail(f"TALEREC_DATA is {folder}, which is no folder")
+    return path

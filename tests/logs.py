@@ -1,0 +1,69 @@
+"""Tiny logs, and Hypothesis strategies that make nasty ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from talerec.log import Log
+
+SECOND = 10**6
+DAY = 86_400 * SECOND
+YEAR = 365 * DAY
+START = 1_262_304_000 * SECOND  # 2010-01-01
+
+#: For properties of cheap functions; no deadline, since the first example may compile a kernel.
+quick = settings(max_examples=40, deadline=None)
+
+Row = tuple[Any, Any, int]  # user, item, microseconds
+
+
+def tiny_log(rows: list[tuple[Any, Any, float]]) -> Log:
+    """A log from (user, item, seconds since 1970), rows in any order."""
+    return log_of([(user, item, round(seconds * SECOND)) for user, item, seconds in rows])
+
+
+def log_of(rows: list[Row]) -> Log:
+    """A log from (user, item, microseconds since 1970), rows in any order."""
+    users, items, times = (list(column) for column in zip(*rows, strict=True))
+    frame = pl.DataFrame({"user_id": users, "item_id": items, "timestamp": times})
+    return Log.from_frame(frame, time_unit="us")
+
+
+def rows_of(log: Log) -> list[Row]:
+    """The rows of a log as it keeps them, with external ids."""
+    ids = zip(log.user_codes(), log.item, log.time, strict=True)
+    return [(log.users.ids[int(u)], log.items.ids[int(i)], int(t)) for u, i, t in ids]
+
+
+def histories_of(rows: list[Row]) -> dict[Any, list[Row]]:
+    """Rows by user, in the order of the users' ids; a user's rows by time, ties as they stand."""
+    users = sorted({user for user, _, _ in rows})
+    return {u: sorted((row for row in rows if row[0] == u), key=lambda row: row[2]) for u in users}
+
+
+#: Few distinct instants, so that ties are common; gaps of a microsecond, of hours and of 14 years.
+instants = st.one_of(
+    st.sampled_from([START, START + 1, START + SECOND, START + DAY // 8, START + 14 * YEAR]),
+    st.integers(0, 20).map(lambda hours: START + hours * DAY // 24),
+    st.integers(0, 89 * YEAR),
+)
+
+
+@st.composite
+def rows(draw: st.DrawFn, max_users: int = 5, max_items: int = 5, max_rows: int = 30) -> list[Row]:
+    """Unsorted rows with ties, repeats and duplicates; at times one user or one item."""
+    users = st.integers(0, draw(st.sampled_from([1, max_users, max_users])) - 1)
+    items = st.integers(0, draw(st.sampled_from([1, max_items, max_items])) - 1)
+    row = st.tuples(users, items.map("i{}".format), instants)
+    drawn = draw(st.lists(row, min_size=1, max_size=max_rows))
+    again = draw(st.lists(st.sampled_from(drawn), max_size=min(3, max_rows - len(drawn))))
+    return drawn + again
+
+
+def logs(max_users: int = 5, max_items: int = 5, max_rows: int = 30) -> st.SearchStrategy[Log]:
+    """Logs of such rows; every time lies inside 1970 to 2100."""
+    return rows(max_users, max_items, max_rows).map(log_of)

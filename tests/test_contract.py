@@ -1,0 +1,168 @@
+"""What every model promises, run for every entry of MODELS on logs whose right answer is obvious."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+import talerec as tr
+from logs import tiny_log
+from talerec.errors import TalerecError
+from talerec.models import MODELS
+
+K = 3
+
+
+def loop_log(users: int = 40, items: int = 8, rows: int = 6):
+    """Everybody walks round the same circle of items, from a place of their own, a day a step."""
+    return tiny_log(
+        [(u, (u + s) % items, 1.6e9 + u + 86_400 * s) for u in range(users) for s in range(rows)]
+    )
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def model(request):
+    return MODELS[request.param]().fit(loop_log())
+
+
+def test_fit_returns_the_model_itself(model):
+    assert MODELS[model.name]().fit(loop_log()).__class__ is MODELS[model.name]
+
+
+def test_a_model_has_a_name_a_paper_and_documented_parameters(model):
+    import dataclasses
+
+    assert model.name
+    assert model.paper
+    assert all(field.metadata["help"] for field in dataclasses.fields(model))
+    json.dumps(model.params)
+
+
+def test_recommendations_are_a_frame_with_these_columns(model):
+    frame = model.recommend([0, 1], k=K)
+    assert frame.columns == ["user_id", "item_id", "score", "rank"]
+    assert frame["rank"].to_list() == [1, 2, 3, 1, 2, 3]
+    frame = model.recommend_histories([[1, 2], [3]], k=K)
+    assert frame.columns == ["history", "item_id", "score", "rank"]
+
+
+def test_scores_fall_and_equal_scores_stand_by_item(model):
+    for part in model.recommend(list(range(10)), k=8).partition_by("user_id"):
+        rows = list(zip((-part["score"]).to_list(), part["item_id"].to_list(), strict=True))
+        assert rows == sorted(rows)
+
+
+def test_a_batch_equals_one_by_one(model):
+    users = list(range(20))
+    batch = model.recommend(users, k=K)
+    single = pl.concat([model.recommend([user], k=K) for user in users])
+    assert batch.equals(single)
+
+
+def test_users_and_their_own_histories_get_the_same(model):
+    log = loop_log()
+    by_user = model.recommend([5], k=K)
+    rows = list(
+        zip(
+            log.item[log.ptr[5] : log.ptr[6]].tolist(),
+            log.time[log.ptr[5] : log.ptr[6]].tolist(),
+            strict=True,
+        )
+    )
+    by_history = model.recommend_histories([rows], k=K)
+    assert by_user.drop("user_id").equals(by_history.drop("history"))
+
+
+def test_refitting_equals_fitting(model):
+    again = MODELS[model.name]().fit(loop_log(users=9, items=5)).fit(loop_log())
+    assert again.recommend([0, 1, 2], k=K).equals(model.recommend([0, 1, 2], k=K))
+
+
+def test_saving_then_loading_gives_the_same_scores_and_parameters(model, tmp_path):
+    model.save(tmp_path / "m.tale")
+    loaded = tr.load(tmp_path / "m.tale", verify=True)
+    assert type(loaded) is type(model)
+    assert loaded.params == model.params
+    assert loaded.recommend(list(range(9)), k=K).equals(model.recommend(list(range(9)), k=K))
+    assert loaded.recommend_histories([[1]], k=K).equals(model.recommend_histories([[1]], k=K))
+
+
+def test_hidden_and_denied_items_never_come_back(model):
+    seen = model.recommend_histories([[1, 2]], k=8, hide_seen=True)["item_id"].to_list()
+    assert not {1, 2} & set(seen)
+    denied = model.recommend_histories([[1]], k=8, deny=[3, 4])["item_id"].to_list()
+    assert not {3, 4} & set(denied)
+    allowed = model.recommend_histories([[1]], k=8, allow=[2, 5], deny=[5])["item_id"].to_list()
+    assert set(allowed) <= {2}
+
+
+def test_contributions_add_up_to_the_score(model):
+    for history in ([1], [1, 2, 3], [3, 1, 3, 2]):
+        for row in model.recommend_histories([history], k=8).iter_rows(named=True):
+            given = model.explain(history, row["item_id"])
+            assert given["contribution"].sum() == pytest.approx(row["score"], abs=1e-12)
+
+
+def test_similar_items_leave_out_the_item(model):
+    frame = model.similar_items(3, k=7)
+    assert frame.columns == ["item_id", "score", "rank"]
+    assert 3 not in frame["item_id"].to_list()
+
+
+def test_k_is_checked(model):
+    for k in (0, -1, 2.5, True, "3"):
+        with pytest.raises(TalerecError, match="k is"):
+            model.recommend([0], k=k)
+    with pytest.raises(TalerecError, match="k is 9, but the model knows 8 items"):
+        model.recommend([0], k=9)
+
+
+def test_unknown_ids_are_named_or_skipped(model):
+    with pytest.raises(TalerecError, match="user 'nobody'"):
+        model.recommend(["nobody"], k=K)
+    with pytest.raises(TalerecError, match="item 77"):
+        model.recommend_histories([[77]], k=K)
+    assert model.recommend(["nobody"], k=K, unknown="skip").is_empty()
+    skipped = model.recommend_histories([[77, 1]], k=K, unknown="skip")
+    known = model.recommend_histories([[1]], k=K)
+    assert skipped["item_id"].to_list() == known["item_id"].to_list()
+
+
+def test_an_unfitted_model_says_so():
+    for kind in MODELS.values():
+        with pytest.raises(TalerecError, match="not fitted"):
+            kind().recommend([1])
+
+
+@pytest.mark.parametrize(
+    "rows", [[(1, 1, 1e9)], [(1, 1, 1e9), (1, 1, 1e9)], [(1, 1, 1e9), (2, 2, 2e9)]]
+)
+def test_the_smallest_logs_fit(model, rows, tmp_path):
+    small = MODELS[model.name]().fit(tiny_log(rows))
+    frame = small.recommend([1], k=1)
+    assert len(frame) <= 1
+    small.save(tmp_path / "small.tale")
+    assert tr.load(tmp_path / "small.tale").recommend([1], k=1).equals(frame)
+
+
+def test_the_next_item_of_a_circle_is_found():
+    model = tr.TALE(reg=0.1, solver="exact").fit(loop_log())
+    for item in range(8):
+        best = model.recommend_histories([[(item - 1) % 8, item]], k=1)["item_id"][0]
+        assert best == (item + 1) % 8
+
+
+def test_scores_go_from_source_to_target_and_not_back():
+    """After 1 comes 2, always; after 2 comes nothing: x @ B, never B @ x."""
+    log = tiny_log([(u, i, 1e9 + i) for u in range(9) for i in (1, 2)])
+    model = tr.TALE(reg=0.1).fit(log)
+    assert model.recommend_histories([[1]], k=1)["item_id"].to_list() == [2]
+    assert model.recommend_histories([[2]], k=2).is_empty()
+
+
+def test_a_model_that_is_not_finite_is_never_made():
+    weights = np.asarray(tr.TALE(reg=1e-6, solver="exact").fit(loop_log()).weights)
+    assert np.isfinite(weights).all()

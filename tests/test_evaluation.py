@@ -1,0 +1,165 @@
+"""Evaluation: metrics from ranks, groups, and a protocol that cannot look ahead."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import talerec as tr
+from logs import logs, rows_of, tiny_log
+from talerec import metrics, threads
+from talerec.errors import TalerecError
+from talerec.models import base
+
+
+@given(st.lists(st.integers(0, 30), min_size=1), st.integers(1, 20))
+def test_metrics_equal_their_definitions(ranks, k):
+    frame = pl.DataFrame({"rank": ranks})
+    found = frame.select(expression.mean() for expression in metrics.per_case([k])).row(
+        0, named=True
+    )
+    hits = [r for r in ranks if 1 <= r <= k]
+    assert found[f"HR@{k}"] == pytest.approx(len(hits) / len(ranks))
+    assert found[f"NDCG@{k}"] == pytest.approx(sum(1 / math.log2(r + 1) for r in hits) / len(ranks))
+    assert found[f"MRR@{k}"] == pytest.approx(sum(1 / r for r in hits) / len(ranks))
+
+
+def slow_evaluation(model, log, hide_seen, on):
+    """Leave-one-out by hand: lists, external ids, the model's own recommendations."""
+    histories = {}
+    for user, item, moment in rows_of(log):
+        histories.setdefault(user, []).append((item, moment))
+    known = set(model.item_ids.to_list())
+    ranks = []
+    for rows in histories.values():
+        if len(rows) < 3:
+            continue
+        end = len(rows) - (1 if on == "test" else 2)
+        best = model.recommend_histories(
+            [rows[:end]], k=len(known), hide_seen=hide_seen, unknown="skip"
+        )
+        order = best["item_id"].to_list()
+        target = rows[end][0]
+        ranks.append(order.index(target) + 1 if target in order else 0)
+    return ranks
+
+
+@given(
+    logs(max_users=5, max_items=6, max_rows=40),
+    st.booleans(),
+    st.sampled_from(["test", "validation"]),
+)
+@settings(max_examples=25, deadline=None)
+def test_ranks_equal_recommending_everything_and_looking(log, hide_seen, on):
+    try:
+        split = tr.leave_one_out(log)
+    except TalerecError:
+        return
+    for same_time in ("ordered", "joint"):
+        model = tr.TALE(reg=1.0, same_time=same_time).fit(split.train)
+        result = tr.evaluate(model, split, hide_seen=hide_seen, on=on)
+        assert result.frame["rank"].to_list() == slow_evaluation(model, log, hide_seen, on)
+
+
+def walk(users=60, items=12, rows=7, seed=3):
+    rng = np.random.default_rng(seed)
+    return tiny_log(
+        [
+            (u, int((u + s + rng.integers(0, 2)) % items), 1.6e9 + float(rng.integers(0, 10**6)))
+            for u in range(users)
+            for s in range(rows)
+        ]
+    )
+
+
+def test_small_blocks_and_many_threads_change_nothing(monkeypatch):
+    split = tr.leave_one_out(walk())
+    model = tr.TALE(reg=1.0).fit(split.train)
+    whole = tr.evaluate(model, split)
+    monkeypatch.setattr(base, "_BLOCK", 7)
+    monkeypatch.setattr(threads, "thread_count", lambda: 3)
+    assert tr.evaluate(model, split).frame.equals(whole.frame)
+
+
+def test_a_future_row_changes_nothing_that_was_learned():
+    rows = rows_of(walk())
+    last = max(moment for _, _, moment in rows)
+    before = tr.leave_one_out(tr.Log.from_frame(frame(rows)))
+    split_point = last - 10**11
+    planted = [*rows, (0, 999, last + 1)]
+    first = tr.split_at(tr.Log.from_frame(frame(rows)), split_point)
+    second = tr.split_at(tr.Log.from_frame(frame(planted)), split_point)
+    assert 999 not in second.train.items.ids.to_list()
+    a, b = (tr.TALE().fit(split.train) for split in (first, second))
+    np.testing.assert_array_equal(np.asarray(a.weights), np.asarray(b.weights))
+    assert before.train.rows < len(rows)
+
+
+def frame(rows):
+    users, items, times = (list(column) for column in zip(*rows, strict=True))
+    return pl.DataFrame({"user_id": users, "item_id": items, "timestamp": times})
+
+
+def test_an_item_that_training_never_saw_is_a_miss_and_stays_a_case():
+    log = tiny_log([(u, i, 1e9 + i) for u in range(5) for i in (1, 2, 3)] + [(0, 99, 2e9)])
+    split = tr.leave_one_out(log)
+    result = tr.evaluate(tr.TALE(reg=1.0).fit(split.train), split)
+    assert len(result.frame) == 5
+    assert result.frame["rank"][0] == 0
+    assert result.frame["popularity"][0] == "tail"
+
+
+def test_a_repeat_is_a_miss_when_seen_items_are_hidden():
+    log = tiny_log([(u, i, 1e9 + s) for u in range(6) for s, i in enumerate((1, 2, 1, 2))])
+    split = tr.leave_one_out(log)
+    model = tr.TALE(reg=0.1).fit(split.train)
+    assert tr.evaluate(model, split).metrics["HR@5"] == 1.0
+    assert tr.evaluate(model, split, hide_seen=True).metrics["HR@5"] == 0.0
+
+
+def test_groups_are_means_over_their_cases_and_cover_all():
+    split = tr.leave_one_out(walk())
+    result = tr.evaluate(tr.TALE(reg=1.0).fit(split.train), split)
+    for parts in result.groups.values():
+        assert sum(part["cases"] for part in parts.values()) == len(result.frame)
+        total = sum((part["NDCG@10"] or 0) * part["cases"] for part in parts.values())
+        assert total / len(result.frame) == pytest.approx(result.metrics["NDCG@10"])
+
+
+def test_equal_gaps_fall_into_one_group():
+    log = tiny_log(
+        [(u, i, 1e9 + (100 * u if i == 4 else 0)) for u in range(9) for i in (1, 2, 3, 4)]
+    )
+    split = tr.leave_one_out(log)
+    found = tr.evaluate(tr.TALE().fit(split.train), split).frame
+    per_gap = found.group_by("gap_us").agg(pl.col("gap").n_unique())
+    assert per_gap["gap"].max() == 1
+    order = found.sort("gap_us")["gap"].to_list()
+    assert order == sorted(order, key=["short", "mid", "long"].index)
+
+
+def test_head_is_the_top_fifth_of_the_items_by_training_rows():
+    rows = [(u, i, 1e9 + u * 10 + i) for u in range(4) for i in range(5)]
+    rows += [(u, 7, 2e9) for u in range(4)] + [(u, 8, 3e9) for u in range(4)]
+    split = tr.leave_one_out(tiny_log([*rows, (9, 0, 1000000000.0)]))
+    result = tr.evaluate(tr.Popular().fit(split.train), split, on="validation")
+    assert set(result.frame["popularity"].to_list()) == {"tail"}
+
+
+def test_a_model_of_other_rows_is_refused():
+    split = tr.leave_one_out(walk())
+    with pytest.raises(TalerecError, match="not fitted on this split"):
+        tr.evaluate(tr.TALE().fit(walk(items=5)), split)
+
+
+def test_k_that_is_no_count_is_refused():
+    split = tr.leave_one_out(walk())
+    model = tr.Popular().fit(split.train)
+    for k in (0, -3, 1.5, True):
+        with pytest.raises(TalerecError, match="k is"):
+            tr.evaluate(model, split, k=[k])

@@ -1,0 +1,140 @@
+"""Imports point one way, heavy libraries stay out until they are needed, names are pinned."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import talerec
+
+SOURCE = Path(talerec.__file__).parent
+
+#: From the bottom up; a module imports only from layers below its own. The page in ARCHITECTURE.md says why.
+LAYERS = [
+    {"errors", "columns", "arrays", "progress", "jit"},
+    {"memory", "threads", "times", "kernels", "local_kernels", "blas"},
+    {"log", "artifact"},
+    {"readers", "histories", "grams", "synthetic"},
+    {"prepare", "solve", "weights"},
+    {"rank", "description"},
+    {"models.params"},
+    {"models.base"},
+    {"models.tale", "models.popular"},
+    {"models"},
+    {"metrics"},
+    {"evaluation"},
+    {"show"},
+    {"demo", "options"},
+    {"cli"},
+]
+HEAVY = ("numba", "scipy", "pyarrow", "torch", "optuna", "pyspark", "polars", "numpy")
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
+    found.pop("__init__")
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of the package that a file imports, wherever in the file it does."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("talerec"):
+            base = node.module.removeprefix("talerec").lstrip(".")
+            for alias in node.names:
+                full = f"{base}.{alias.name}".lstrip(".")
+                names.add(full if full in modules() else base)
+    return names - {""}
+
+
+def level(name: str) -> int:
+    return next(place for place, layer in enumerate(LAYERS) if name in layer)
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_a_module_imports_only_from_layers_below_it(name):
+    for other in imported(modules()[name]):
+        assert level(other) < level(name), f"{name} imports {other}"
+
+
+@pytest.mark.parametrize(("library", "home"), [("torch", "solve_torch"), ("typer", "cli options")])
+def test_a_special_library_is_imported_in_its_home_only(library, home):
+    for name, path in modules().items():
+        roots = {
+            alias.name.split(".")[0]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        } | {
+            (node.module or "").split(".")[0]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom)
+        }
+        assert library not in roots or name in home.split(), f"{name} imports {library}"
+
+
+def loaded_by(code: str) -> list[str]:
+    program = f"{code}\nimport sys, json; print(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return json.loads(out.stdout)
+
+
+def test_import_talerec_loads_nothing_heavy():
+    loaded = loaded_by("import talerec")
+    assert not set(HEAVY) & set(loaded)
+
+
+def test_the_command_line_starts_without_the_heavy_libraries():
+    loaded = loaded_by("import talerec.cli")
+    assert not set(HEAVY) & set(loaded)
+
+
+def test_public_names_are_these_and_load():
+    assert sorted(talerec.__all__) == sorted(
+        [
+            "Gram", "Log", "MODELS", "Model", "Popular", "Split", "TALE", "TalerecError",
+            "__version__", "describe", "drop_duplicates", "evaluate", "k_core", "leave_one_out",
+            "load", "order_ties", "read_items", "read_log", "split_at", "synthetic_log", "tale_gram",
+        ]
+    )  # fmt: skip
+    for name in talerec.__all__:
+        assert getattr(talerec, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = talerec.nothing  # type: ignore[attr-defined]
+
+
+def test_a_function_stays_a_function_after_its_module_was_imported():
+    code = "import talerec.evaluation, talerec.description, talerec as tr; assert callable(tr.evaluate) and callable(tr.describe)"
+    loaded_by(code)
+
+
+def test_kernels_compile_in_memory_where_no_cache_can_be_written(monkeypatch):
+    import numba
+
+    from talerec import jit
+
+    real = numba.njit
+
+    def no_cache(function, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return real(function, **options)
+
+    monkeypatch.setattr(jit.numba, "njit", no_cache)
+
+    @jit.kernel
+    def double(x):
+        return 2 * x
+
+    assert double(21) == 42

@@ -1,0 +1,202 @@
+"""Hyper-parameters: what they take, and what is said of what they do not take."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from talerec.errors import TalerecError
+from talerec.models import MODELS, params
+from talerec.models.params import param
+
+
+@dataclass
+class Sample:
+    name: ClassVar[str] = "sample"
+    weight: float = param(1.0, "any weight")
+    share: float = param(0.5, "a share", low=0, high=1)
+    days: float = param(2.0, "days", above=0)
+    count: int = param(3, "how many", low=1)
+    side: str = param("left", "where", choices=("left", "right"))
+
+    def __post_init__(self) -> None:
+        params.check(self)
+
+
+@dataclass
+class Bare:
+    name: ClassVar[str] = "bare"
+
+
+def refusal(**values: object) -> str:
+    with pytest.raises(TalerecError) as caught:
+        Sample(**values)
+    return str(caught.value)
+
+
+def parsed(*settings: str) -> dict[str, object]:
+    return params.parse(Sample, settings)
+
+
+# -- check -----------------------------------------------------------------------------------------
+
+
+def test_whole_numbers_become_floats_where_those_are_meant() -> None:
+    made = Sample(weight=4, share=np.int64(1), days=Fraction(1, 2))
+    assert [made.weight, made.share, made.days] == [4.0, 1.0, 0.5]
+    assert all(type(value) is float for value in (made.weight, made.share, made.days))
+
+
+def test_floats_that_are_whole_become_integers_where_those_are_meant() -> None:
+    made = Sample(count=np.float32(7))
+    assert made.count == 7
+    assert type(made.count) is int
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"share": 1.5}, "share is 1.5; it must be from 0 to 1"),
+        ({"share": -0.1}, "share is -0.1; it must be from 0 to 1"),
+        ({"days": 0}, "days is 0; it must be above 0"),
+        ({"days": -math.inf}, "days is -inf; it must be above 0"),
+        ({"count": 0}, "count is 0; it must be at least 1"),
+        ({"count": 2.5}, "count is 2.5; it takes a whole number"),
+        ({"count": math.inf}, "count is inf; it must be at most 2147483647"),
+        ({"count": -math.inf}, "count is -inf; it takes a whole number"),
+        ({"count": 1e30}, "count is 1e+30; it must be at most 2147483647"),
+        ({"side": "up"}, "side is 'up'; it takes left or right"),
+        ({"side": 3}, "side is 3; it takes left or right"),
+        ({"weight": math.nan}, "weight is nan; it takes a number"),
+        ({"weight": np.float64("nan")}, "it takes a number"),
+        ({"weight": "2"}, "weight is '2'; it takes a number"),
+        ({"weight": True}, "weight is True; it takes a number"),
+        ({"weight": None}, "weight is None; it takes a number"),
+        ({"weight": [1.0]}, "weight is [1.0]; it takes a number"),
+        ({"weight": np.array([1.0, 2.0])}, "it takes a number"),
+        ({"weight": Decimal("NaN")}, "it takes a number"),
+        ({"weight": 1j}, "weight is 1j; it takes a number"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_by_name(
+    values: dict[str, object], message: str
+) -> None:
+    assert message in refusal(**values)
+
+
+def test_infinity_is_a_number_where_nothing_forbids_it() -> None:
+    assert Sample(days=math.inf).days == math.inf
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=1e-300))
+def test_what_is_allowed_is_kept_to_the_last_bit(value: float) -> None:
+    assert Sample(days=value).days == value
+
+
+@given(st.one_of(st.floats(), st.integers(), st.text(), st.booleans(), st.none()))
+def test_any_value_is_taken_or_refused_and_nothing_else(value: object) -> None:
+    for name in ("weight", "share", "days", "count", "side"):
+        with suppress(TalerecError):
+            Sample(**{name: value})
+
+
+# -- parse -----------------------------------------------------------------------------------------
+
+
+def test_settings_are_read_as_written() -> None:
+    assert parsed("weight=1/512", "share=.25", "days=inf", "count=12", "side=right") == {
+        "weight": 1 / 512,
+        "share": 0.25,
+        "days": math.inf,
+        "count": 12,
+        "side": "right",
+    }
+
+
+def test_spaces_around_name_and_value_do_not_matter() -> None:
+    assert parsed(" weight = 1e-3 ", "side= left") == {"weight": 1e-3, "side": "left"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("weight", "--set takes name=value, not 'weight'"),
+        ("=3", "--set takes name=value, not '=3'"),
+        ("weight=", "--set takes name=value, not 'weight='"),
+        ("", "--set takes name=value, not ''"),
+        ("wait=3", "sample has no parameter 'wait'; its parameters are weight, share, days,"),
+        ("name=3", "sample has no parameter 'name'"),
+        ("weight=heavy", "weight is 'heavy'; it takes a number such as 0.5 or 1/512"),
+        ("weight=1/0", "weight is '1/0'; it takes a number"),
+        ("weight=1/2/3", "weight is '1/2/3'; it takes a number"),
+        (f"weight={10**400}/3", "it takes a number"),
+        ("weight=0x10", "weight is '0x10'; it takes a number"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_is_refused_by_name(setting: str, message: str) -> None:
+    with pytest.raises(TalerecError) as caught:
+        parsed(setting)
+    assert message in str(caught.value)
+
+
+def test_a_parameter_given_twice_is_refused() -> None:
+    with pytest.raises(TalerecError, match="--set gives weight twice"):
+        parsed("weight=1", "weight=2")
+
+
+def test_a_model_without_parameters_says_so() -> None:
+    with pytest.raises(TalerecError, match="bare has no parameter 'reg'; it has none"):
+        params.parse(Bare, ["reg=1"])
+
+
+def test_not_a_number_passes_the_reader_and_is_refused_by_the_model() -> None:
+    with pytest.raises(TalerecError, match="weight is nan; it takes a number"):
+        Sample(**parsed("weight=nan"))
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(1, 10**6))
+def test_fractions_are_the_nearest_double(a: int, b: int) -> None:
+    assert parsed(f"weight={a}/{b}") == {"weight": a / b}
+
+
+@given(st.floats(allow_nan=False))
+def test_numbers_come_back_as_python_writes_them(value: float) -> None:
+    assert parsed(f"weight={value!r}") == {"weight": value}
+
+
+# -- build and describe ----------------------------------------------------------------------------
+
+
+def test_build_makes_a_model_or_names_the_parameter_that_it_does_not_have() -> None:
+    assert params.build(Sample, {"count": 5}).count == 5
+    with pytest.raises(TalerecError, match="sample has no parameter 'size'"):
+        params.build(Sample, {"size": 5})
+
+
+def test_description_says_default_meaning_and_range() -> None:
+    takes = {row["name"]: row["takes"] for row in params.described(Sample)}
+    assert takes == {
+        "weight": "any",
+        "share": "from 0 to 1",
+        "days": "above 0",
+        "count": "at least 1",
+        "side": "left or right",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_describes_its_parameters_and_accepts_its_defaults(name: str) -> None:
+    kind = MODELS[name]
+    described = params.described(kind)
+    assert all(row["help"] for row in described)
+    settings = [f"{row['name']}={row['default']}" for row in described]
+    assert params.build(kind, params.parse(kind, settings)).params == kind().params

@@ -1,0 +1,121 @@
+"""One ranking rule, tested against sorting, for dense and sparse weights alike."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import oracle
+from talerec import rank
+from talerec.histories import Histories
+from talerec.weights import Query, Weights, recency
+
+#: Few values, so that equal scores and missing weights are common.
+entries = st.sampled_from([0.0, 0.0, 0.0, 1.0, 1.0, 0.5, -1.0, 2.0])
+
+
+@st.composite
+def problems(draw):
+    n = draw(st.integers(1, 9))
+    B = np.array([[draw(entries) for _ in range(n)] for _ in range(n)], np.float32)
+    base = None
+    if draw(st.booleans()):
+        base = np.array([draw(st.sampled_from([math.nan, 0.0, 1.0, 3.0])) for _ in range(n)])
+    histories = draw(st.lists(st.lists(st.integers(-1, n - 1), max_size=6), min_size=1, max_size=5))
+    allowed = draw(st.none() | st.sets(st.integers(0, n - 1)))
+    return B, base, histories, allowed, draw(st.booleans())
+
+
+def as_histories(rows):
+    ptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    item = np.array([i for row in rows for i in row], np.int32)
+    return Histories(ptr[:-1], ptr[1:], item, np.arange(len(item)))
+
+
+def ask(weights, rows, allowed, hide_seen):
+    histories = as_histories(rows)
+    marks = weights.scratch()[2]
+    query = recency(histories, histories.time, 2.0, 2500, marks)
+    given = None
+    if allowed is not None:
+        given = np.zeros(weights.items, np.uint8)
+        given[list(allowed)] = 1
+    return query, rank.Mask.make(histories, hide_seen=hide_seen, allowed=given)
+
+
+def expected(row, B, base, allowed, hide_seen):
+    x = oracle.history_weights(row, list(range(len(row))), 2.0, joint=False)
+    return oracle.ranking(x, B, base=base, hidden=set(row) if hide_seen else (), allowed=allowed)
+
+
+@given(problems(), st.booleans(), st.integers(1, 9))
+@settings(max_examples=300, deadline=None)
+def test_top_k_equals_sorting_all_items(problem, sparse_weights, k):
+    B, base, rows, allowed, hide_seen = problem
+    weights = Weights(sparse.csr_array(B) if sparse_weights else B, base)
+    query, mask = ask(weights, rows, allowed, hide_seen)
+    items, scores, counts = rank.top(weights, query, mask, k)
+    for q, row in enumerate(rows):
+        wanted = expected(row, B, base, allowed, hide_seen)[:k]
+        assert counts[q] == len(wanted)
+        assert items[q, : counts[q]].tolist() == [item for item, _ in wanted]
+        np.testing.assert_allclose(scores[q, : counts[q]], [s for _, s in wanted], atol=1e-12)
+
+
+@given(problems(), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_a_targets_rank_is_its_place_in_the_sorted_list(problem, sparse_weights):
+    B, base, rows, allowed, hide_seen = problem
+    weights = Weights(sparse.csr_array(B) if sparse_weights else B, base)
+    query, mask = ask(weights, rows, allowed, hide_seen)
+    for target in range(-1, len(B)):
+        found = rank.ranks(weights, query, mask, np.full(len(rows), target, np.int32))
+        for q, row in enumerate(rows):
+            order = [item for item, _ in expected(row, B, base, allowed, hide_seen)]
+            assert found[q] == (order.index(target) + 1 if target in order else 0)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 5), st.integers(0, 3)), max_size=12), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_history_weights_count_the_last_row_of_an_item_and_places_by_instant(rows, joint):
+    rows = sorted(rows, key=lambda row: row[1])
+    items, times = [i for i, _ in rows], [t for _, t in rows]
+    histories = Histories(
+        np.array([0]), np.array([len(rows)]), np.array(items, np.int32), np.array(times, np.int64)
+    )
+    query = recency(histories, histories.moments(joint=joint), 3.0, 2500, np.zeros(6, np.uint8))
+    wanted = oracle.history_weights(items, times, 3.0, joint=joint)
+    assert dict(zip(query.item.tolist(), query.weight.tolist(), strict=True)) == pytest.approx(
+        wanted
+    )
+
+
+def test_a_cancelled_score_of_zero_is_still_a_score():
+    B = np.array([[0, 0, 1.0], [0, 0, -1.0], [0, 0, 0]], np.float32)
+    for matrix in (B, sparse.csr_array(B)):
+        weights = Weights(matrix)
+        query = Query(np.array([0, 2]), np.array([0, 1], np.int32), np.array([1.0, 1.0]))
+        mask = rank.Mask.make(as_histories([[0, 1]]), hide_seen=False, allowed=None)
+        items, scores, counts = rank.top(weights, query, mask, 3)
+        assert counts[0] == 1
+        assert items[0, 0] == 2
+        assert scores[0, 0] == 0.0
+
+
+def test_many_queries_in_batches_equal_one_by_one():
+    rng = np.random.default_rng(0)
+    B = rng.normal(size=(40, 40)).astype(np.float32)
+    weights = Weights(B)
+    rows = [rng.integers(0, 40, rng.integers(1, 9)).tolist() for _ in range(1000)]
+    query, mask = ask(weights, rows, None, True)
+    items, scores, _ = rank.top(weights, query, mask, 5)
+    for q in range(0, 1000, 97):
+        one, one_mask = ask(weights, [rows[q]], None, True)
+        found, score, _ = rank.top(weights, one, one_mask, 5)
+        np.testing.assert_array_equal(items[q], found[0])
+        np.testing.assert_array_equal(scores[q], score[0])

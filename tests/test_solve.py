@@ -1,0 +1,186 @@
+"""The exact solver: equal to least squares per column, in place, honest about memory and accuracy."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import oracle
+from logs import logs
+from talerec import memory, solve
+from talerec.errors import TalerecError
+from talerec.grams import Gram, tale_gram
+
+SETTINGS = {
+    "decay": 1.0,
+    "floor": 0.3,
+    "window": 180.0,
+    "trend": 0.1,
+    "trend_side": "both",
+    "same_time": "ordered",
+    "max_history": 2500,
+}
+
+
+def random_gram(n, seed=0, density=0.2):
+    rng = np.random.default_rng(seed)
+    S = rng.random((3 * n, n)) * (rng.random((3 * n, n)) < density)
+    T = rng.random((3 * n, n)) * (rng.random((3 * n, n)) < density)
+    return S, T, Gram(sparse.csr_array(S.T @ S), sparse.csc_array(S.T @ T))
+
+
+@given(logs(max_users=5, max_items=6, max_rows=40), st.sampled_from([0.5, 10.0, 300.0]))
+@settings(max_examples=50, deadline=None)
+def test_weights_equal_least_squares_column_by_column(log, reg):
+    expected = oracle.ridge(*oracle.tale_rows(log, decay=1.0, floor=0.3, trend=0.1), reg)
+    found = solve.solve(tale_gram(log, **SETTINGS), reg, solver="exact").weights
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("tile", [1, 7, 16, 50, 64])
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_tiles_of_any_size_give_the_same_weights(monkeypatch, tile, kind):
+    S, T, gram = random_gram(50)
+    if kind == "dense":
+        gram = Gram(gram.G.toarray(), gram.K.toarray())
+    monkeypatch.setattr(solve, "_TILE", tile)
+    found = solve.solve(gram, 2.0, solver="exact").weights
+    np.testing.assert_allclose(found, oracle.ridge(S, T, 2.0), rtol=1e-3, atol=1e-5)
+
+
+def test_the_normal_equations_are_met():
+    _, _, gram = random_gram(120)
+    B = solve.solve(gram, 5.0, solver="exact").weights.astype(np.float64)
+    missed = gram.G.toarray() @ B + 5.0 * B - gram.K.toarray()
+    assert np.abs(missed).max() < 1e-5 * np.abs(gram.K.toarray()).max() * 120
+
+
+def test_a_penalty_per_item_is_added_to_the_diagonal():
+    _, _, gram = random_gram(30)
+    penalty = np.linspace(1, 50, 30)
+    expected = np.linalg.solve(gram.G.toarray() + np.diag(penalty), gram.K.toarray())
+    found = solve.solve(gram, penalty, solver="exact").weights
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_system_that_float32_cannot_hold_is_solved_in_float64_and_says_so(caplog):
+    rng = np.random.default_rng(1)
+    S = 100 * np.repeat(rng.random((60, 20)), 2, axis=1)  # every item has a twin
+    gram = Gram(sparse.csr_array(S.T @ S), sparse.csc_array(S.T @ rng.random((60, 40))))
+    with caplog.at_level(logging.WARNING, "talerec"):
+        found = solve.solve(gram, 1e-3, solver="exact").weights
+    assert "float64" in caplog.text
+    expected = np.linalg.solve(gram.G.toarray() + 1e-3 * np.eye(40), gram.K.toarray())
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_system_without_a_solution_is_refused():
+    bad = Gram(sparse.csr_array(-np.eye(4)), sparse.csc_array(np.eye(4)))
+    with pytest.raises(TalerecError, match="raise reg"):
+        solve.solve(bad, 0.5, solver="exact")
+
+
+def test_too_little_memory_is_said_before_the_work_with_sizes(monkeypatch):
+    _, _, gram = random_gram(30)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    with pytest.raises(TalerecError, match=r"two 30 x 30 float32 arrays.*7\.2 KB") as error:
+        solve.solve(gram, 1.0, solver="exact")
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_solver_is_refused():
+    with pytest.raises(TalerecError, match="magic"):
+        solve.solve(random_gram(5)[2], 1.0, solver="magic")
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.parametrize("neighbors", [40, 41, 10**6])
+def test_local_with_all_neighbours_equals_exact(neighbors, kind):
+    _, _, gram = random_gram(40, density=0.1)
+    if kind == "dense":
+        gram = Gram(gram.G.toarray(), gram.K.toarray())
+    exact = solve.solve(gram, 2.0, solver="exact").weights
+    local = solve.solve(gram, 2.0, solver="local", neighbors=neighbors).weights.toarray()
+    np.testing.assert_allclose(local, exact, rtol=1e-4, atol=1e-6 * np.abs(exact).max())
+
+
+@given(
+    logs(max_users=6, max_items=9, max_rows=60), st.integers(1, 8), st.sampled_from([0, 2, 2048])
+)
+@settings(max_examples=60, deadline=None)
+def test_local_weights_solve_the_normal_equations_on_their_support(log, neighbors, head):
+    gram = tale_gram(log, **SETTINGS)
+    before, solve._HEAD = solve._HEAD, head
+    try:
+        B = solve.solve(gram, 0.5, solver="local", neighbors=neighbors).weights.toarray()
+    finally:
+        solve._HEAD = before
+    G, K = (
+        np.asarray(gram.G.todense() if gram.is_sparse else gram.G),
+        np.asarray(gram.K.todense() if gram.is_sparse else gram.K),
+    )
+    for j in range(gram.items):
+        N = np.flatnonzero(B[:, j])
+        assert len(N) <= neighbors
+        if len(N):
+            b = np.linalg.solve(G[np.ix_(N, N)] + 0.5 * np.eye(len(N)), K[N, j])
+            np.testing.assert_allclose(B[N, j], b, rtol=1e-4, atol=1e-6)
+
+
+def test_local_takes_the_sources_of_largest_gain_and_the_target_itself():
+    _, _, gram = random_gram(60, density=0.3)
+    B = solve.solve(gram, 1.0, solver="local", neighbors=10).weights.toarray()
+    K = gram.K.toarray()
+    gain = K**2 / (gram.G.diagonal()[:, None] + 1.0)
+    for j in range(60):
+        gain[j, j] = np.inf
+        assert set(np.flatnonzero(B[:, j])) == set(np.argsort(-gain[:, j])[:10])
+
+
+def test_local_with_a_zero_diagonal_never_uses_the_target_itself():
+    _, _, gram = random_gram(30, density=0.3)
+    ones = np.ones(30)
+    everything = solve.local(gram, ones, 10**6, zero_diagonal=True).toarray()
+    G, K = gram.G.toarray(), gram.K.toarray()
+    for j in range(30):
+        N = np.delete(np.arange(30), j)
+        b = np.linalg.solve(G[np.ix_(N, N)] + np.eye(29), K[N, j])
+        np.testing.assert_allclose(everything[N, j], b, rtol=1e-3, atol=1e-5)
+        assert everything[j, j] == 0
+    assert not solve.local(gram, ones, 7, zero_diagonal=True).diagonal().any()
+
+
+def test_local_gives_the_same_bits_on_any_number_of_threads(monkeypatch):
+    _, _, gram = random_gram(200, density=0.05)
+    made = []
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("TALEREC_THREADS", threads)
+        made.append(solve.solve(gram, 1.0, solver="local", neighbors=20).weights)
+    for other in made[1:]:
+        np.testing.assert_array_equal(made[0].indices, other.indices)
+        np.testing.assert_array_equal(made[0].data, other.data)
+
+
+@pytest.mark.parametrize(
+    ("items", "density", "free", "chosen"),
+    [
+        (3_000, 0.01, 10**12, "exact"),
+        (50_000, 0.01, 10**12, "local"),
+        (50_000, 0.9, 10**12, "exact"),
+        (50_000, 0.9, 10**9, "local"),
+    ],
+)
+def test_auto_chooses_by_size_density_and_memory_and_says_why(
+    monkeypatch, caplog, items, density, free, chosen
+):
+    monkeypatch.setattr(memory, "available_bytes", lambda: free)
+    monkeypatch.setattr(Gram, "items", items)
+    monkeypatch.setattr(Gram, "density", density)
+    with caplog.at_level(logging.INFO, "talerec"):
+        assert solve.choose(Gram(None, None)) == chosen
+    assert f"solver auto: {chosen}" in caplog.text

@@ -16,8 +16,8 @@ SOURCE = Path(talerec.__file__).parent
 
 #: From the bottom up; a module imports only from layers below its own. The page in ARCHITECTURE.md says why.
 LAYERS = [
-    {"errors", "columns", "arrays", "progress", "jit"},
-    {"memory", "threads", "times", "kernels", "local_kernels", "blas"},
+    {"errors", "columns", "arrays", "progress", "jit", "tiles"},
+    {"memory", "threads", "times", "kernels", "local_kernels", "blas", "solve_torch"},
     {"log", "artifact"},
     {"readers", "histories", "grams", "synthetic"},
     {"prepare", "solve", "weights"},

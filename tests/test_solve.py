@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -184,3 +187,71 @@ def test_auto_chooses_by_size_density_and_memory_and_says_why(
     with caplog.at_level(logging.INFO, "talerec"):
         assert solve.choose(Gram(None, None)) == chosen
     assert f"solver auto: {chosen}" in caplog.text
+
+
+# -- torch -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torch_solver():
+    if os.environ.get("EXTRAS") != "all":
+        pytest.skip("needs torch: EXTRAS=all make test")
+    from talerec import solve_torch
+
+    return solve_torch
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.parametrize("tile", [7, 64])
+def test_torch_equals_exact(torch_solver, monkeypatch, kind, tile):
+    _, _, gram = random_gram(50)
+    if kind == "dense":
+        gram = Gram(gram.G.toarray(), gram.K.toarray())
+    monkeypatch.setattr(torch_solver, "_TILE", tile)
+    found = solve.solve(gram, 2.0, solver="torch")
+    assert found.solver == "torch"
+    expected = solve.solve(gram, 2.0, solver="exact").weights
+    np.testing.assert_allclose(found.weights, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float64", "refined"])
+def test_torch_can_be_more_precise_than_float32(torch_solver, monkeypatch, precision):
+    monkeypatch.setattr(torch_solver, "_REFINED", 16)
+    _, _, gram = random_gram(40, seed=4)
+    expected = np.linalg.solve(gram.G.toarray() + 1e-2 * np.eye(40), gram.K.toarray())
+    parts = solve._compressed(gram.G, "csr"), solve._compressed(gram.K, "csc")
+    error = {
+        kind: np.abs(torch_solver.solve(*parts, np.full(40, 1e-2), precision=kind) - expected).max()
+        for kind in ("float32", precision)
+    }
+    assert error[precision] < error["float32"]
+    assert error[precision] < 1e-6 * np.abs(expected).max()
+
+
+def test_a_device_with_too_little_memory_is_said_and_exact_is_used(
+    torch_solver, monkeypatch, caplog
+):
+    def full(n, kind, place):
+        raise TalerecError("30 items need 1.0 GB on the GPU, but 0.5 GB is free")
+
+    monkeypatch.setattr(torch_solver, "_require_room", full)
+    with caplog.at_level(logging.WARNING, "talerec"):
+        found = solve.solve(random_gram(30)[2], 1.0, solver="torch")
+    assert found.solver == "exact"
+    assert "1.0 GB on the GPU" in caplog.text
+    assert "using exact" in caplog.text
+
+
+def test_without_torch_exact_is_used_and_says_so(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "talerec.solve_torch", None)
+    monkeypatch.delattr("talerec.solve_torch", raising=False)
+    with caplog.at_level(logging.WARNING, "talerec"):
+        found = solve.solve(random_gram(20)[2], 1.0, solver="torch")
+    assert found.solver == "exact"
+    assert "torch is not installed" in caplog.text
+
+
+def test_the_torch_solver_loads_with_numpy_and_torch_alone(torch_solver):
+    code = "import talerec.solve_torch, sys; print(sorted({'scipy', 'numba', 'polars', 'pyarrow'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

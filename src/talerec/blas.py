@@ -17,6 +17,7 @@ import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
 from talerec.arrays import Array
+from talerec.tiles import Operations
 
 _LETTER = {"float32": "s", "float64": "d"}
 _REAL = {"float32": ctypes.c_float, "float64": ctypes.c_double}
@@ -94,3 +95,12 @@ def _gemm(C: Array, A: Array, B: Array, transpose: bytes, inner: int) -> None:
         cython_blas, "gemm", C, b"N", transpose, C.shape[1], C.shape[0], inner,
         -1.0, B, _ld(B), A, _ld(A), 1.0, C, _ld(C),
     )  # fmt: skip
+
+
+OPERATIONS = Operations(
+    cholesky,
+    solve_left_transposed,
+    solve_left,
+    subtract_product,
+    subtract_product_transposed,
+)

@@ -14,12 +14,13 @@ from talerec.arrays import Array, is_sparse
 from talerec.errors import TalerecError
 from talerec.grams import Gram
 from talerec.progress import stage
-from talerec.threads import equal_work, even, run_chunks
+from talerec.threads import equal_work, run_chunks
+from talerec.tiles import factor, substitute
 
 logger = logging.getLogger("talerec")
 
 
-SOLVERS = ("auto", "exact", "local")
+SOLVERS = ("auto", "exact", "local", "torch")
 
 # exact
 _TILE = 4096  # one threaded factorisation of a large matrix crashes in current OpenBLAS
@@ -53,6 +54,8 @@ def solve(
     chosen = choose(gram) if solver == "auto" else solver
     if chosen == "local":
         return Solution(local(gram, diagonal, neighbors), "local")
+    if chosen == "torch" and (weights := by_torch(gram, diagonal)) is not None:
+        return Solution(weights, "torch")
     return Solution(exact(gram, diagonal), "exact")
 
 
@@ -101,38 +104,13 @@ def _exact_in(gram: Gram, penalty: Array, dtype: type) -> Array | None:
     """B in `dtype`, or None when the factor fails or the normal equations are not met."""
     A = _filled(gram.G, dtype)
     A.flat[:: len(A) + 1] += penalty.astype(dtype)
-    n = len(A)
-    tick = stage("solve", 7.0)  # n^3/3 for the factor, n^3 for each triangle
-    if not _factor(A):
+    tick = stage("solve", 1.0)
+    if not factor(blas.OPERATIONS, A, _TILE):
         return None
-    tick(1.0)
+    tick(1 / 7)  # n^3/3 for the factor, n^3 for each of two triangles
     B = _filled(gram.K, dtype)
-    tiles = even(n, _TILE)
-    for a, b in tiles:  # U' Y = K, from the top
-        if a:
-            blas.subtract_product_transposed(B[a:b], A[:a, a:b], B[:a])
-        blas.solve_left_transposed(A[a:b, a:b], B[a:b])
-        tick(3.0 * (b - a) / n)
-    for a, b in reversed(tiles):  # U B = Y, from the bottom
-        if b < n:
-            blas.subtract_product(B[a:b], A[a:b, b:], B[b:])
-        blas.solve_left(A[a:b, a:b], B[a:b])
-        tick(3.0 * (b - a) / n)
+    substitute(blas.OPERATIONS, A, B, _TILE, lambda share: tick(6 / 7 * share))
     return B if residual(gram, penalty, B) < _RESIDUAL else None
-
-
-def _factor(A: Array) -> bool:
-    """A = U'U in the upper triangle, one row of tiles at a time."""
-    for a, b in even(len(A), _TILE):
-        if a:
-            for c, d in even(len(A), _TILE):
-                if d > a:
-                    blas.subtract_product_transposed(A[a:b, c:d], A[:a, a:b], A[:a, c:d])
-        if not blas.cholesky(A[a:b, a:b]):
-            return False
-        if b < len(A):
-            blas.solve_left_transposed(A[a:b, a:b], A[a:b, b:])
-    return True
 
 
 def residual(gram: Gram, penalty: Array, B: Array) -> float:
@@ -145,6 +123,32 @@ def residual(gram: Gram, penalty: Array, B: Array) -> float:
     size = float(np.linalg.norm(K))
     missed = float(np.linalg.norm(error))
     return missed / size if size else missed
+
+
+# -- torch -----------------------------------------------------------------------------------------
+
+
+def by_torch(gram: Gram, penalty: Array) -> Array | None:
+    """Eq. 6 on the GPU (or torch's CPU build); None, with the reason in the log, where that cannot be done."""
+    try:
+        from talerec import solve_torch
+    except ImportError:
+        logger.warning("torch is not installed (pip install 'talerec[torch]'): using exact")
+        return None
+    G = _compressed(gram.G, "csr") if gram.is_sparse else gram.G
+    K = _compressed(gram.K, "csc") if gram.is_sparse else gram.K
+    why = ""
+    for precision in ("float32", "float64"):
+        try:
+            B: Array = solve_torch.solve(G, K, penalty, precision=precision)
+        except TalerecError as error:
+            why = str(error)
+            continue
+        if residual(gram, penalty, B) < _RESIDUAL:
+            return B
+        why = f"{precision} is not accurate enough"
+    logger.warning("torch cannot solve this (%s): using exact", why)
+    return None
 
 
 # -- local -----------------------------------------------------------------------------------------

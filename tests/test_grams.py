@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import oracle
 from logs import logs, tiny_log
-from talerec import grams
+from talerec import grams, kernels
+from talerec.errors import TalerecError
 from talerec.grams import Gram, tale_gram, trend_scale
 from talerec.models import TALE
 
@@ -176,3 +177,47 @@ def test_a_blend_of_grams_is_their_weighted_sum():
     G, K = dense(blend)
     np.testing.assert_allclose(G, 0.25 * dense(timed)[0] + 0.75 * dense(untimed)[0])
     np.testing.assert_allclose(K, 0.25 * dense(timed)[1] + 0.75 * dense(untimed)[1])
+
+
+def random_log(rows=3000, users=60, items=150):
+    rng = np.random.default_rng(2)
+    drawn = rng.integers(0, [users, items, 10**7], (rows, 3))
+    return tiny_log([(int(u), int(i), 1e9 + float(t)) for u, i, t in drawn])
+
+
+def test_a_budget_that_float64_would_break_is_kept_with_float32_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(grams, "_SMALL", 0)
+    monkeypatch.setattr(grams, "_SPARSE_ENTRY", 0)
+    log = random_log()
+    full = gram(log)
+    entries = full.K.nnz
+    with caplog.at_level("WARNING", "talerec"):
+        lean = gram(log, memory=entries * 30)
+    assert lean.G.dtype == lean.K.dtype == np.float32
+    assert "float32" in caplog.text
+    np.testing.assert_allclose(lean.G.toarray(), full.G.toarray(), rtol=1e-6)
+
+
+def test_a_budget_that_nothing_fits_is_refused_before_the_work_with_sizes(monkeypatch):
+    monkeypatch.setattr(grams, "_SMALL", 0)
+    monkeypatch.setattr(grams, "_SPARSE_ENTRY", 0)
+    with pytest.raises(TalerecError, match=r"pairs of items need .* KB, but 1 KB is free"):
+        gram(random_log(), memory=1000)
+
+
+def test_the_gram_is_symmetric_and_its_rows_are_sorted(monkeypatch):
+    monkeypatch.setattr(grams, "_SMALL", 0)
+    monkeypatch.setattr(grams, "_SPARSE_ENTRY", 0)
+    G = gram(random_log(), trend=0.1).G
+    assert (G - G.T).nnz == 0 or np.abs((G - G.T).data).max() == 0
+    for i in range(G.shape[0]):
+        row = G.indices[G.indptr[i] : G.indptr[i + 1]]
+        assert (np.diff(row) > 0).all()
+
+
+@given(st.lists(st.integers(0, 70_000), max_size=300))
+@settings(max_examples=50, deadline=None)
+def test_positions_are_sorted(values):
+    array = np.array(values, np.int32)
+    kernels.sort_positions(array, 70_001, np.empty(70_001, np.int32))
+    assert array.tolist() == sorted(values)

@@ -408,3 +408,27 @@ def test_drawn_rows_keep_to_their_limits(drawn: list[Row]) -> None:
     assert len({user for user, _, _ in drawn}) <= 3
     assert len({item for _, item, _ in drawn}) <= 2
     assert all(0 <= time < 4_102_444_800 * 10**6 for _, _, time in drawn)
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_a_few_ids_are_found_in_a_large_vocabulary_as_many_are(kind):
+    ids = pl.Series([kind(3 * i) for i in range(5000)])
+    vocabulary, _ = Vocabulary.encode(ids)
+    asked = [kind(i) for i in (0, 1, 2, 3, 14_997, 14_998, 7_500)]
+    few = vocabulary.positions(asked, "item", "skip")
+    many = vocabulary.positions(asked * 300, "item", "skip")[: len(asked)]
+    assert few.tolist() == many.tolist()
+    names = vocabulary.ids.to_list()
+    assert [names[p] if p >= 0 else None for p in few] == [a if a in names else None for a in asked]
+
+
+def test_ids_that_share_a_hash_are_told_apart(monkeypatch):
+    ids = pl.Series([f"item{i}" for i in range(3000)])
+    vocabulary, _ = Vocabulary.encode(ids)
+    monkeypatch.setattr("talerec.log._keys", lambda ids: np.zeros(len(ids), np.uint64))
+    assert [
+        vocabulary.ids[int(p)] for p in vocabulary.positions(["item7", "item9"], "item", "error")
+    ] == ["item7", "item9"]
+    monkeypatch.setattr("talerec.log._keys", lambda ids: np.arange(len(ids), dtype=np.uint64))
+    other, _ = Vocabulary.encode(ids)
+    assert other.positions(["nothing"], "item", "skip").tolist() == [-1]

@@ -119,3 +119,36 @@ def test_many_queries_in_batches_equal_one_by_one():
         found, score, _ = rank.top(weights, one, one_mask, 5)
         np.testing.assert_array_equal(items[q], found[0])
         np.testing.assert_array_equal(scores[q], score[0])
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("hide_seen", [False, True])
+def test_a_search_that_stops_early_gives_what_a_full_one_gives(seed, hide_seen):
+    """Long histories over sparse weights: dense weights are always searched in full."""
+    rng = np.random.default_rng(seed)
+    n = 300
+    B = (rng.normal(size=(n, n)) * (rng.random((n, n)) < 0.1)).astype(np.float32)
+    base = None if seed % 2 else np.where(rng.random(n) < 0.3, rng.random(n), np.nan)
+    rows = [rng.integers(0, n, 80).tolist() for _ in range(40)]
+    for k in (1, 10, 250):
+        found = []
+        for matrix in (B, sparse.csr_array(B)):
+            weights = Weights(matrix, base)
+            query, mask = ask(weights, rows, None, hide_seen)
+            found.append(rank.top(weights, query, mask, k))
+        for full, early in zip(*found, strict=True):
+            np.testing.assert_array_equal(full, early)
+
+
+def test_a_search_does_stop_early():
+    """The row of an old source is not read: with a weight that is no number it would spoil the scores."""
+    n = 60
+    B = sparse.csr_array(
+        np.triu(np.ones((n, n), np.float32)) * np.arange(1, n + 1, dtype=np.float32)
+    )
+    weights = Weights(B, None, np.full(n, 60.0, np.float32))
+    B.data[B.indptr[0] : B.indptr[1] - 5] = np.nan
+    query, mask = ask(weights, [list(range(n - 1))], None, False)
+    items, scores, _ = rank.top(weights, query, mask, 3)
+    assert np.isfinite(scores).all()
+    assert items[0].tolist() == [59, 58, 57]

@@ -5,6 +5,7 @@ Grams add: users may be counted in parts and summed, and a blend of two models i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,13 @@ from scipy import sparse
 
 from talerec import kernels
 from talerec.arrays import Array, Arrays, Matrix, is_sparse
+from talerec.errors import TalerecError
 from talerec.log import Log
+from talerec.memory import available_bytes, human
 from talerec.threads import equal_work, run_chunks
 from talerec.times import DAY, days
+
+logger = logging.getLogger("talerec")
 
 _CHUNKS = 128  # pieces of work; more than any number of cores, so that all stay busy
 _SMALL = 4_000  # items: a full dense Gram is so small that its pattern need not be counted
@@ -25,7 +30,10 @@ _SPARSE_ENTRY = 12  # bytes: a float64 and an int32
 
 @dataclass(frozen=True, eq=False)
 class Gram:
-    """G (symmetric) and K (source x target), float64; both sparse (CSR, CSC) or both dense."""
+    """G (symmetric) and K (source x target), float64; both sparse (CSR, CSC) or both dense.
+
+    A sparse one is float32 where a memory budget allows no more.
+    """
 
     G: Matrix
     K: Matrix
@@ -84,8 +92,9 @@ def tale_gram(
     trend_side: str,
     same_time: str,
     max_history: int,
+    memory: int | None = None,
 ) -> Gram:
-    """Eqs. 6, 13, 14: TALE's Gram. `decay` and `window` in days."""
+    """Eqs. 6, 13, 14: TALE's Gram. `decay` and `window` in days; `memory`: bytes it may take (None: what is free)."""
     scale = trend_scale(log, window, trend, trend_side)
     recent = log.recent(max_history)
     if not recent.all():
@@ -93,7 +102,7 @@ def tale_gram(
     step, reach, begin = kernels.tale_intervals(log.ptr, log.time, decay * DAY, floor)
     first, after = _instants(log, same_time)
     rows = (begin, first, after, reach, kernels.ends(log.ptr), step, scale, floor)
-    return _accumulate(log, begin, after, rows, kernels.tale_sparse, kernels.tale_dense)
+    return _accumulate(log, begin, after, rows, kernels.tale_sparse, kernels.tale_dense, memory)
 
 
 def _instants(log: Log, same_time: str) -> tuple[Array, Array]:
@@ -114,6 +123,7 @@ def _accumulate(
     args: tuple[Any, ...],
     sparse_kernel: Callable[..., None],
     dense_kernel: Callable[..., None],
+    memory: int | None,
 ) -> Gram:
     """Sum a model's pairs (s in begin[q]..after[q] for every row q) into a Gram, sparse while that is smaller."""
     n = len(log.items)
@@ -132,15 +142,49 @@ def _accumulate(
         triangle = equal_work(np.arange(n + 1.0) ** 2, _CHUNKS)
         run_chunks("gram", lambda a, b: kernels.symmetrise(M, a, b), triangle)
         return Gram(M, KT.T)
+    kind = _value_type(indptr[-1], memory)
     indices = np.empty(indptr[-1], np.int32)
-    M, KT = np.empty(indptr[-1]), np.empty(indptr[-1])
+    M, KT = np.empty(indptr[-1], kind), np.empty(indptr[-1], kind)
     run_chunks(
         "gram",
         lambda a, b: sparse_kernel(args, by_item, longest, a, b, indptr, indices, M, KT),
         chunks,
     )
-    later = sparse.csr_array((M, indices, indptr), shape=(n, n))
-    return Gram(later + later.T, sparse.csc_array((KT, indices, indptr), shape=(n, n)))
+    G = _symmetric(indptr, indices, M)
+    return Gram(G, sparse.csc_array((KT, indices, indptr), shape=(n, n)))
+
+
+def _value_type(entries: int, memory: int | None) -> type:
+    """float64, or float32 where only that fits the budget; refused, with sizes, where neither does."""
+    budget = available_bytes() if memory is None else memory
+    for kind in (np.float64, np.float32):
+        size = np.dtype(kind).itemsize
+        needed = entries * (3 * 4 + 4 * size)  # pattern, M and K, and M + M' before it is merged
+        if needed <= budget:
+            if kind is np.float32:
+                logger.warning(
+                    "the Gram is kept in float32: float64 does not fit the memory budget"
+                )
+            return kind
+    raise TalerecError(
+        f"the Gram's {entries:,} pairs of items need {human(needed)}, but {human(budget)} is free; "
+        "use a k-core, or a smaller max_history"
+    )
+
+
+def _symmetric(indptr: Array, indices: Array, M: Array) -> Matrix:
+    """M + M', sparse, with no more memory than both take side by side."""
+    n = len(indptr) - 1
+    start, middle, items, values = kernels.both_ways(indptr, indices, M)
+    count = np.empty(n, np.int64)
+    run_chunks(
+        "gram",
+        lambda a, b: kernels.merge_rows(start, middle, items, values, a, b, count),
+        equal_work(start, _CHUNKS),
+    )
+    bounds = kernels.close_gaps(start, count, items, values)
+    items, values = items[: bounds[-1]], values[: bounds[-1]]
+    return sparse.csr_array((values, items, bounds), shape=(n, n))
 
 
 def _pattern(by_item: Arrays, n: int, chunks: list[tuple[int, int]]) -> Array:

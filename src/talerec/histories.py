@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -53,13 +54,16 @@ class Histories:
         """
         if not _is_list(given) or not all(_is_list(history) for history in given):
             raise TalerecError("histories is a list of histories, each a list of items")
-        rows = [[_row(event) for event in history] for history in given]
-        lengths = np.fromiter((len(history) for history in rows), np.int64, len(rows))
-        ptr = np.concatenate([[0], np.cumsum(lengths)])
-        flat = [event for history in rows for event in _in_time(history)]
-        item = items.positions([name for name, _ in flat], "item", unknown)
-        time = np.fromiter((moment for _, moment in flat), np.int64, len(flat))
-        return cls(ptr[:-1], ptr[1:], item.astype(np.int32), time)
+        rows = [list(history) for history in given]
+        ptr = np.cumsum([0, *map(len, rows)])
+        names = list(chain.from_iterable(rows))
+        time = np.arange(len(names))
+        if not set(map(type, names)) <= {int, str}:
+            flat = [event for history in rows for event in _in_time([_row(row) for row in history])]
+            names = [name for name, _ in flat]
+            time = np.fromiter((moment for _, moment in flat), np.int64, len(flat))
+        item = items.positions(names, "item", unknown)
+        return cls(ptr[:-1], ptr[1:], item.astype(np.int32, copy=False), time)
 
 
 def _is_list(given: Any) -> bool:

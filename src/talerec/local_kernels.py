@@ -3,6 +3,10 @@
 The support N of target j holds the sources with the largest gain K_ij^2 / (G_ii + penalty_i) and
 the target itself. Its own weight, which K alone would never suggest, is what keeps an item that
 was just seen from being recommended again; with it one solve is as good as the exact solution.
+
+Items are numbered by rank here: 0 has the most entries in its row of G. Of G only the half below
+the diagonal is kept, by rank: each pair stands in the row of the item with fewer entries, so no row
+is long, not even that of the most popular item.
 """
 
 from __future__ import annotations
@@ -13,21 +17,31 @@ import numpy as np
 
 from talerec.arrays import Array, Arrays
 from talerec.jit import kernel, reducing, template
+from talerec.kernels import sort_positions
 
 
 @kernel
-def dense_head(G: Arrays, order: Array, size: int) -> tuple[Array, Array]:
-    """G among the items order[:size], dense, and each item's place there (-1: not among them)."""
+def count_half(G: Arrays, rank: Array, a: int, b: int, count: Array) -> None:
+    """How many entries of rows a..b of G lead to an item of lower rank, by rank of the row."""
+    indptr, indices, _ = G
+    for i in range(a, b):
+        found = 0
+        for x in range(indptr[i], indptr[i + 1]):
+            found += rank[indices[x]] < rank[i]
+        count[rank[i]] = found
+
+
+@kernel
+def fill_half(G: Arrays, rank: Array, a: int, b: int, half: Arrays) -> None:
+    """Write those entries: row and column by rank."""
     indptr, indices, values = G
-    place = np.full(len(indptr) - 1, -1, np.int32)
-    for h in range(size):
-        place[order[h]] = h
-    H = np.zeros((size, size))
-    for h in range(size):
-        for x in range(indptr[order[h]], indptr[order[h] + 1]):
-            if place[indices[x]] >= 0:
-                H[h, place[indices[x]]] = values[x]
-    return place, H
+    starts, columns, entries = half
+    for i in range(a, b):
+        place = starts[rank[i]]
+        for x in range(indptr[i], indptr[i + 1]):
+            if rank[indices[x]] < rank[i]:
+                columns[place], entries[place] = rank[indices[x]], values[x]
+                place += 1
 
 
 @kernel
@@ -50,48 +64,48 @@ def keep_largest(gain: Array, item: Array, count: int, room: int) -> int:
 
 @template
 def _support(
-    K: Arrays, diagonal: Array, j: int, own: bool, room: int, item: Array, gain: Array
+    K: Arrays,
+    rank: Array,
+    diagonal: Array,
+    j: int,
+    own: bool,
+    room: int,
+    source: Array,
+    gain: Array,
 ) -> int:
-    """The sources of target j, written to item[]; none where nothing ever led to j."""
+    """The sources of target j, as ranks, written to source[]; none where nothing ever led to j."""
     indptr, indices, values = K
     count = 0
     for x in range(indptr[j], indptr[j + 1]):
+        r = rank[indices[x]]
         if indices[x] != j and values[x] != 0.0:
-            item[count] = indices[x]
-            gain[count] = values[x] * values[x] / diagonal[indices[x]]
+            source[count] = r
+            gain[count] = values[x] * values[x] / diagonal[r]
             count += 1
-    size = keep_largest(gain, item, count, room - 1 if own and room > 1 else room)
+    size = keep_largest(gain, source, count, room - 1 if own and room > 1 else room)
     if own and size < room and indptr[j] < indptr[j + 1]:
-        item[size] = j
+        source[size] = rank[j]
         size += 1
     return size
 
 
 @template
-def _gather(G: Arrays, head: Arrays, item: Array, size: int, place: Array, A: Array) -> None:
-    """A[p, q + 1] = G[item[p], item[q]] for q < p.
+def _gather(half: Arrays, source: Array, size: int, place: Array, A: Array) -> None:
+    """A[p, q + 1] = G[source[p], source[q]] for q < p; source[] ascends.
 
-    Rows of G are short but for a head of items, whose pairs stand in a dense array. A short row is
-    scanned without a branch: what is not in the support lands in column 0.
+    A row of the half holds lower ranks only, so every pair is found in one row, the shorter of its
+    two, and lands below the diagonal. It is scanned without a branch: what is not in the support
+    lands in column 0.
     """
-    indptr, indices, values = G
-    in_head, H = head
+    starts, columns, entries = half
     for p in range(size):
-        place[item[p]] = p + 1
+        place[source[p]] = p + 1
     for p in range(size):
-        i = item[p]
-        if in_head[i] < 0:
-            A[p, : size + 1] = 0.0
-            for x in range(indptr[i], indptr[i + 1]):
-                A[p, place[indices[x]]] = values[x]
+        A[p, : p + 1] = 0.0
+        for x in range(starts[source[p]], starts[source[p] + 1]):
+            A[p, place[columns[x]]] = entries[x]
     for p in range(size):
-        place[item[p]] = 0
-    for p in range(size):
-        h = in_head[item[p]]
-        if h >= 0:
-            for q in range(p):
-                k = in_head[item[q]]
-                A[p, q + 1] = H[h, k] if k >= 0 else A[q, p + 1]
+        place[source[p]] = 0
 
 
 @reducing
@@ -126,9 +140,9 @@ def _back(L: Array, right: Array, size: int, b: Array) -> None:
 
 @kernel
 def solve_targets(
-    G: Arrays,
-    head: Arrays,
+    half: Arrays,
     K: Arrays,
+    names: Arrays,
     diagonal: Array,
     neighbors: int,
     own: bool,
@@ -141,32 +155,57 @@ def solve_targets(
 ) -> None:
     """Weights into targets a..b, each from ptr[j] on; `diagonal` is that of G plus the penalty.
 
-    G by row, K by target. `own`: may a target be its own source? Not for a zero diagonal.
+    K is by target, in items; `half` and `diagonal` are by rank; `names` holds each item's rank and
+    each rank's item. `own`: may a target be its own source? Not for a zero diagonal.
     """
+    rank, item = names
     n = len(diagonal)
     widest = min(neighbors, n)
-    item, gain, right = np.empty(n + 1, np.int32), np.empty(n), np.zeros(n)
-    place = np.zeros(n, np.int32)
+    source, gain, right = np.empty(n + 1, np.int32), np.empty(n), np.zeros(n)
+    place, spare = np.zeros(n, np.int32), np.empty(n, np.int32)
     A, L = np.zeros((widest, widest + 1)), np.zeros((widest, widest))
     ridge, goal, weight = np.empty(widest), np.empty(widest), np.empty(widest)
+    indptr, indices, values = K
     for j in range(a, b):
         size = 0
         if neighbors >= n:
-            for i in range(n):
-                if own or i != j:
-                    item[size] = i
+            for r in range(n):
+                if own or r != rank[j]:
+                    source[size] = r
                     size += 1
         else:
-            size = _support(K, diagonal, j, own, widest, item, gain)
-        for x in range(K[0][j], K[0][j + 1]):
-            right[K[1][x]] = K[2][x]
+            size = _support(K, rank, diagonal, j, own, widest, source, gain)
+            sort_positions(source[:size], n, spare)
+        for x in range(indptr[j], indptr[j + 1]):
+            right[rank[indices[x]]] = values[x]
         for p in range(size):
-            ridge[p], goal[p] = diagonal[item[p]], right[item[p]]
-        for x in range(K[0][j], K[0][j + 1]):
-            right[K[1][x]] = 0.0
-        _gather(G, head, item, size, place, A)
+            ridge[p], goal[p] = diagonal[source[p]], right[source[p]]
+        for x in range(indptr[j], indptr[j + 1]):
+            right[rank[indices[x]]] = 0.0
+        _gather(half, source, size, place, A)
         _factor(A, L, ridge, size)
         _back(L, goal, size, weight)
         for p in range(size):
-            out_item[ptr[j] + p], out_weight[ptr[j] + p] = item[p], weight[p]
+            out_item[ptr[j] + p], out_weight[ptr[j] + p] = item[source[p]], weight[p]
         out_count[j] = size
+
+
+@kernel
+def by_source(ptr: Array, item: Array, weight: Array, count: Array) -> tuple[Array, Array, Array]:
+    """Weights written target by target, with gaps, as CSR by source; zeros are not kept."""
+    n = len(count)
+    indptr = np.zeros(n + 1, np.int64)
+    for j in range(n):
+        for x in range(ptr[j], ptr[j] + count[j]):
+            indptr[item[x] + 1] += weight[x] != 0.0
+    for i in range(n):
+        indptr[i + 1] += indptr[i]
+    indices, values = np.empty(indptr[n], np.int32), np.empty(indptr[n], np.float32)
+    place = indptr[:-1].copy()
+    for j in range(n):
+        for x in range(ptr[j], ptr[j] + count[j]):
+            if weight[x] != 0.0:
+                i = item[x]
+                indices[place[i]], values[place[i]] = j, weight[x]
+                place[i] += 1
+    return indptr, indices, values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -14,6 +15,8 @@ from talerec import columns
 from talerec.arrays import Array
 from talerec.errors import TalerecError
 from talerec.times import to_microseconds
+
+_FEW = 1000  # ids: up to here a lookup is faster than a join
 
 
 class Vocabulary:
@@ -42,13 +45,19 @@ class Vocabulary:
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise TalerecError(f"{values!r} is no list of {kind} ids")
         given = list(values)
-        for value in given:
+        for value in given if not set(map(type, given)) <= {int, str} else ():
             if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
                 raise TalerecError(f"{kind} {value!r} is no id: ids are text or whole numbers")
-        found = self._codes(self.own(pl.Series([str(value) for value in given], dtype=pl.String)))
+        found = self._codes(self._typed(given))
         if unknown == "error" and (missing := np.flatnonzero(found < 0)).size:
             raise TalerecError(f"{kind} {given[missing[0]]!r} is not known to the model")
         return found
+
+    def _typed(self, given: list[Any]) -> pl.Series:
+        if self.ids.dtype == pl.Int64 and set(map(type, given)) == {int}:
+            with suppress(OverflowError):
+                return pl.Series(np.array(given, np.int64))
+        return self.own(pl.Series([str(value) for value in given], dtype=pl.String))
 
     def own(self, ids: pl.Series) -> pl.Series:
         """Ids as people give them (5 or "5") in this vocabulary's own type; what cannot be one is null."""
@@ -68,10 +77,43 @@ class Vocabulary:
             {"id": self.ids, "position": pl.arange(len(self), eager=True, dtype=pl.Int32)}
         )
 
+    @cached_property
+    def _index(self) -> tuple[Array, Array]:
+        """Keys of the ids in order, and the position of each."""
+        keys = _keys(self.ids)
+        order = np.argsort(keys, kind="stable").astype(np.int32)
+        return keys[order], order
+
+    def _few(self, values: pl.Series) -> Array | None:
+        """Positions by bisection; None where two ids share a key, and bisection may find the wrong one."""
+        keys, order = self._index
+        asked = _keys(values)
+        place = np.searchsorted(keys, asked)
+        found = np.minimum(place, len(keys) - 1)
+        if (place + 1 < len(keys)).any() and (
+            keys[np.minimum(place + 1, len(keys) - 1)] == asked
+        ).any():
+            return None
+        positions = order[found]
+        same = keys[found] == asked
+        if self.ids.dtype == pl.String:
+            same &= np.array(self.ids[positions].to_list()) == np.array(values.to_list())
+        return np.where(same, positions, np.int32(-1))
+
     def _codes(self, values: pl.Series) -> Array:
+        """Positions of ids in this vocabulary's own type, -1 for others. A few are looked up, many are joined."""
+        if 0 < len(values) <= _FEW < len(self) and not values.null_count():
+            found = self._few(values)
+            if found is not None:
+                return found
         frame = pl.DataFrame({"id": values})
-        found = frame.join(self._table, on="id", how="left", maintain_order="left")["position"]
-        return found.fill_null(-1).to_numpy(writable=True)
+        joined = frame.join(self._table, on="id", how="left", maintain_order="left")["position"]
+        return joined.fill_null(-1).to_numpy(writable=True)
+
+
+def _keys(ids: pl.Series) -> Array:
+    """A number for every id: a whole number is its own, text has its hash."""
+    return (ids if ids.dtype == pl.Int64 else ids.hash()).to_numpy()
 
 
 def _in_order(ids: pl.Series) -> pl.Series:

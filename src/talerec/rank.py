@@ -13,9 +13,19 @@ from talerec.arrays import Array, Arrays, Kernel
 from talerec.histories import Histories
 from talerec.jit import kernel, template
 from talerec.threads import even, run_chunks
-from talerec.weights import Query, Weights, score_dense, score_sparse
+from talerec.weights import (
+    Query,
+    Weights,
+    add_base,
+    add_source,
+    forget,
+    score_dense,
+    score_sparse,
+)
 
 _BATCH = 256  # queries a thread takes at a time
+_SMALL = 2.0**-13  # of all that a history could give: what is left is asked about from here on,
+_SMALLER = 2.0**-5  # and each time again when it has become so much less
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +163,7 @@ def _place_loop(
         _hide(mask, q, scratch[3], 1)
         ranks[q] = _place(scratch, found, allowed, targets[q])
         _hide(mask, q, scratch[3], 0)
+        forget(scratch, found)
 
 
 @kernel
@@ -170,9 +181,60 @@ def _top_dense(
     _top_loop(score_dense, arrays, query, mask, a, b, scratch, items, scores, counts)
 
 
+@template
+def _settled(
+    scratch: Arrays, found: int, allowed: Array, rest: float, items: Array, scores: Array
+) -> bool:
+    """Are the first k the same whatever scores change by `rest` at most, and new ones appear up to it?
+
+    items and scores have room for k + 1, and hold the first k in any case.
+    """
+    k = len(items) - 1
+    size = _best(scratch, found, allowed, items, scores)
+    runner_up = max(scores[k], 0.0) if size > k else 0.0
+    return size >= k and scores[k - 1] - rest > runner_up + rest
+
+
+@template
+def _finish(arrays: Arrays, item: Array, weight: Array, x: int, j: int, score: float) -> float:
+    """The score of item j with what the sources from x on give, in their order."""
+    indptr, indices, values, _ = arrays
+    for y in range(x, len(item)):
+        lo, hi = indptr[item[y]], indptr[item[y] + 1]
+        e = lo + np.searchsorted(indices[lo:hi], j)
+        if e < hi and indices[e] == j:
+            score += weight[y] * values[e]
+    return score
+
+
+@template
+def _search(
+    arrays: Arrays, item: Array, weight: Array, rest: Array, scratch: Arrays, allowed: Array, k: int
+) -> int:
+    """Scores whose first k are those of the whole history; returns the number of candidates.
+
+    Sources come newest first and weigh less and less. From time to time it is asked whether those
+    that are left could still change who the first k are; where not, only these get the rest.
+    """
+    found, small = add_base(arrays, scratch), rest[0] * _SMALL
+    items, scores = np.empty(k + 1, np.int32), np.empty(k + 1)
+    for x in range(len(item)):
+        if rest[x] < small:
+            small = rest[x] * _SMALLER
+            if _settled(scratch, found, allowed, rest[x], items, scores):
+                forget(scratch, found)
+                for c in range(k):
+                    scratch[1][c] = items[c]
+                    scratch[0][items[c]] = _finish(arrays, item, weight, x, items[c], scores[c])
+                return k
+        found = add_source(arrays, item[x], weight[x], scratch, found)
+    return found
+
+
 @kernel
 def _top_sparse(
     arrays: Arrays,
+    peaks: Array,
     query: Arrays,
     mask: Arrays,
     a: int,
@@ -182,7 +244,17 @@ def _top_sparse(
     scores: Array,
     counts: Array,
 ) -> None:
-    _top_loop(score_sparse, arrays, query, mask, a, b, scratch, items, scores, counts)
+    ptr, item, weight = query
+    for q in range(a, b):
+        mine, weights = item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]]
+        rest = np.zeros(len(mine) + 1)
+        for x in range(len(mine) - 1, -1, -1):
+            rest[x] = rest[x + 1] + abs(weights[x]) * peaks[mine[x]]
+        _hide(mask, q, scratch[3], 1)
+        found = _search(arrays, mine, weights, rest, scratch, mask[0], len(items[q]))
+        counts[q] = _best(scratch, found, mask[0], items[q], scores[q])
+        _hide(mask, q, scratch[3], 0)
+        forget(scratch, found)
 
 
 @kernel
@@ -218,13 +290,16 @@ def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Arra
     items = np.full((len(query), k), -1, np.int32)
     scores = np.full((len(query), k), np.nan)
     counts = np.zeros(len(query), np.int64)
-    run = _top_sparse if weights.is_sparse else _top_dense
-    parts = _parts(query, mask)
-    run_chunks(
-        "rank",
-        lambda a, b: run(weights.arrays, *parts, a, b, weights.scratch(), items, scores, counts),
-        even(len(query), _BATCH),
-    )
+    arrays, parts = weights.arrays, _parts(query, mask)
+
+    def work(a: int, b: int) -> None:
+        out = (*parts, a, b, weights.scratch(), items, scores, counts)
+        if weights.is_sparse:
+            _top_sparse(arrays, weights.peaks, *out)
+        else:
+            _top_dense(arrays, *out)
+
+    run_chunks("rank", work, even(len(query), _BATCH))
     return items, scores, counts
 
 

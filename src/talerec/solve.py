@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from talerec import blas, kernels, local_kernels, memory
-from talerec.arrays import Array, is_sparse
+from talerec.arrays import Array, Arrays, is_sparse
 from talerec.errors import TalerecError
 from talerec.grams import Gram
 from talerec.progress import stage
@@ -28,7 +28,6 @@ _RESIDUAL = 1e-4  # of the right-hand side: beyond it float32 has lost the answe
 _PROBES = 32  # columns that the residual is measured on
 
 # local
-_HEAD = 2048  # items with the longest rows of G, whose pairs are kept dense
 _CHUNKS = 64
 
 # auto
@@ -161,23 +160,35 @@ def local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool = F
     in every support, and the weights are the exact ones.
     """
     n = gram.items
-    G, K = _compressed(gram.G, "csr"), _compressed(gram.K, "csc")
-    diagonal = gram.G.diagonal() + penalty
-    longest_first = np.argsort(-np.diff(G[0]), kind="stable")
-    head = local_kernels.dense_head(G, longest_first, min(_HEAD, n))
-    sources = np.diff(K[0])
-    room = np.minimum(sources + 1, neighbors) if neighbors < n else np.full(n, n)
+    G = _compressed(gram.G, "csr")
+    item = np.argsort(-np.diff(G[0]), kind="stable").astype(np.int32)
+    rank = np.empty(n, np.int32)
+    rank[item] = np.arange(n, dtype=np.int32)
+    K = _compressed(gram.K, "csc")
+    room = np.minimum(np.diff(K[0]) + 1, neighbors) if neighbors < n else np.full(n, n)
     ptr = np.concatenate([[0], np.cumsum(room)])
-    item, weight = np.empty(ptr[-1], np.int32), np.empty(ptr[-1], np.float32)
-    count = np.zeros(n, np.int64)
-    rules = (diagonal, neighbors, not zero_diagonal)
-    out = (ptr, item, weight, count)
+    out = (ptr, np.empty(ptr[-1], np.int32), np.empty(ptr[-1], np.float32), np.zeros(n, np.int64))
+    diagonal = (gram.G.diagonal() + penalty)[item]
+    rules = (_half(G, rank), K, (rank, item), diagonal, neighbors, not zero_diagonal)
     run_chunks(
         "solve",
-        lambda a, b: local_kernels.solve_targets(G, head, K, *rules, a, b, *out),
-        equal_work(ptr + 8 * np.arange(n + 1), _CHUNKS),
+        lambda a, b: local_kernels.solve_targets(*rules, a, b, *out),
+        equal_work(np.cumsum(np.concatenate([[0], room**2 + 64])), _CHUNKS),
     )
-    return _by_source(ptr, item, weight, count)
+    indptr, indices, values = local_kernels.by_source(*out)
+    return sparse.csr_array((values, indices, indptr), shape=(n, n))
+
+
+def _half(G: Arrays, rank: Array) -> Arrays:
+    """The entries of G below the diagonal, rows and columns by rank."""
+    n = len(rank)
+    count = np.empty(n, np.int64)
+    chunks = equal_work(G[0], _CHUNKS)
+    run_chunks("solve", lambda a, b: local_kernels.count_half(G, rank, a, b, count), chunks)
+    starts = np.concatenate([[0], np.cumsum(count)])
+    half = (starts, np.empty(starts[-1], np.int32), np.empty(starts[-1], G[2].dtype))
+    run_chunks("solve", lambda a, b: local_kernels.fill_half(G, rank, a, b, half), chunks)
+    return half
 
 
 def _compressed(matrix: Any, form: str) -> tuple[Array, Array, Array]:
@@ -185,18 +196,6 @@ def _compressed(matrix: Any, form: str) -> tuple[Array, Array, Array]:
     if not is_sparse(matrix):
         matrix = sparse.csr_array(matrix) if form == "csr" else sparse.csc_array(matrix)
     return matrix.indptr, matrix.indices, matrix.data
-
-
-def _by_source(ptr: Array, item: Array, weight: Array, count: Array) -> Any:
-    """Weights written target by target, with gaps, as CSR by source; zeros are not kept."""
-    n = len(count)
-    within = np.repeat(np.arange(n), np.diff(ptr))
-    keep = (np.arange(ptr[-1]) - ptr[within] < count[within]) & (weight != 0)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(within[keep], minlength=n))])
-    by_target = sparse.csc_array((weight[keep], item[keep], indptr), shape=(n, n))
-    by_source = by_target.tocsr()
-    by_source.sort_indices()
-    return by_source
 
 
 def _filled(matrix: Any, dtype: type) -> Array:

@@ -10,7 +10,7 @@ import torch
 from talerec.errors import TalerecError
 from talerec.tiles import Operations, edges, factor, substitute
 
-_TILE = 2048  # large enough for full speed, small enough that triangles cost little
+_TILE = 1024  # small enough that triangles cost little and need little room, large enough for full speed
 _REFINED = 4096  # columns refined at a time
 _KINDS = {"float32": torch.float32, "float64": torch.float64, "refined": torch.float32}
 
@@ -33,13 +33,20 @@ def solve(
     with torch.no_grad():
         A = _dense(G, n, kind, place)
         A.diagonal().add_(ridge)
-        if not factor(OPERATIONS, A, _TILE):
-            raise TalerecError(f"the factor fails in {precision}")
         B = _dense(K, n, kind, place, columns=True)
-        substitute(OPERATIONS, A, B, _TILE, lambda share: None)
+        if not solve_in_place(A, B):
+            raise TalerecError(f"the factor fails in {precision}")
         if precision == "refined":
             _refine(G, K, penalty, A, B)
         return B.to(torch.float32).cpu().numpy()
+
+
+def solve_in_place(A: torch.Tensor, B: torch.Tensor) -> bool:
+    """B <- A^-1 B, and A's upper triangle its factor; False where A is not positive definite."""
+    if not factor(OPERATIONS, A, _TILE):
+        return False
+    substitute(OPERATIONS, A, B, _TILE, lambda share: None)
+    return True
 
 
 def _require_room(n: int, kind: torch.dtype, place: torch.device) -> None:

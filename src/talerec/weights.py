@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,13 @@ class Query:
 class Weights:
     """B, dense float32 (C order) or CSR with float32 values; `base` adds a score that no history is asked for.
 
-    `base` is float64, NaN for an item without one, or None.
+    `base` is float64, NaN for an item without one, or None. `peaks`: the largest absolute weight of
+    each source, which lets a search stop early.
     """
 
     matrix: Any
     base: Array | None = None
+    known_peaks: Array | None = None
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
 
     @property
@@ -61,16 +64,26 @@ class Weights:
             return self.matrix.indptr, self.matrix.indices, self.matrix.data, base
         return self.matrix, base
 
+    @cached_property
+    def peaks(self) -> Array:
+        if self.known_peaks is not None:
+            return self.known_peaks
+        if not self.is_sparse:
+            return np.asarray(np.abs(self.matrix).max(axis=1, initial=0))
+        peaks: Array = row_peaks(self.matrix.indptr, self.matrix.data)
+        return peaks
+
     def scratch(self) -> tuple[Array, ...]:
         """This thread's work space, one entry per item: scores, candidates, marks, hidden.
 
-        Kernels leave it as they found it: marks and hidden all zero.
+        Kernels leave it as they found it: marks and hidden all zero, and with sparse weights every
+        score NaN, which stands for none.
         """
         held: tuple[Array, ...] | None = getattr(self._scratch, "arrays", None)
         if held is None:
             n = self.items
             candidates = np.empty(n, np.int32) if self.is_sparse else np.arange(n, dtype=np.int32)
-            held = (np.zeros(n), candidates, np.zeros(n, np.uint8), np.zeros(n, np.uint8))
+            held = (np.full(n, np.nan), candidates, np.zeros(n, np.uint8), np.zeros(n, np.uint8))
             self._scratch.arrays = held
         return held
 
@@ -99,52 +112,78 @@ def score_dense(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> 
     B, base = arrays
     scores = scratch[0]
     n = len(scores)
-    scores[:] = 0.0
+    for j in range(n):
+        scores[j] = 0.0 if len(base) == 0 or np.isnan(base[j]) else base[j]
     for x in range(len(item)):
         row, w = B[item[x]], weight[x]
         for j in range(n):
             scores[j] += w * row[j]
     for j in range(n):
         if scores[j] == 0.0:
-            stored = False
+            stored = len(base) > 0 and not np.isnan(base[j])
             for x in range(len(item)):
                 stored = stored or B[item[x], j] != 0.0
             if not stored:
                 scores[j] = np.nan
-    if len(base):
-        for j in range(n):
-            if not np.isnan(base[j]):
-                scores[j] = base[j] + (0.0 if np.isnan(scores[j]) else scores[j])
     return n
 
 
 @template
 def score_sparse(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> int:
-    indptr, indices, values, base = arrays
-    scores, candidates, marks = scratch[:3]
-    found = 0
-    if len(base):
-        for j in range(len(base)):
-            if not np.isnan(base[j]):
-                scores[j] = base[j]
-                marks[j] = 1
-                candidates[found] = j
-                found += 1
+    found = add_base(arrays, scratch)
     for x in range(len(item)):
-        w = weight[x]
-        for e in range(indptr[item[x]], indptr[item[x] + 1]):
-            j = indices[e]
-            if values[e] == 0.0:
-                continue
-            if not marks[j]:
-                marks[j] = 1
-                scores[j] = 0.0
-                candidates[found] = j
-                found += 1
-            scores[j] += w * values[e]
-    for c in range(found):
-        marks[candidates[c]] = 0
+        found = add_source(arrays, item[x], weight[x], scratch, found)
     return found
+
+
+@template
+def add_base(arrays: Arrays, scratch: Arrays) -> int:
+    """Start with the items that have a base score; how many candidates that makes."""
+    base = arrays[3]
+    scores, candidates = scratch[:2]
+    found = 0
+    for j in range(len(base)):
+        if not np.isnan(base[j]):
+            scores[j] = base[j]
+            candidates[found] = j
+            found += 1
+    return found
+
+
+@template
+def add_source(arrays: Arrays, i: int, w: float, scratch: Arrays, found: int) -> int:
+    """Add w times row i of B; how many candidates there are now."""
+    indptr, indices, values, _ = arrays
+    scores, candidates = scratch[:2]
+    for e in range(indptr[i], indptr[i + 1]):
+        if values[e] == 0.0:
+            continue
+        j = indices[e]
+        score = scores[j]
+        if np.isnan(score):
+            candidates[found] = j
+            found += 1
+            score = 0.0
+        scores[j] = score + w * values[e]
+    return found
+
+
+@template
+def forget(scratch: Arrays, found: int) -> None:
+    """Take the candidates' scores back."""
+    scores, candidates = scratch[:2]
+    for c in range(found):
+        scores[candidates[c]] = np.nan
+
+
+@kernel
+def row_peaks(indptr: Array, values: Array) -> Array:
+    """The largest absolute value of each compressed row."""
+    peaks = np.zeros(len(indptr) - 1, np.float32)
+    for i in range(len(peaks)):
+        for e in range(indptr[i], indptr[i + 1]):
+            peaks[i] = max(peaks[i], abs(values[e]))
+    return peaks
 
 
 # -- histories -------------------------------------------------------------------------------------

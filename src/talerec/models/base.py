@@ -119,7 +119,7 @@ class Model(ABC):
         found = log.users.positions(users, "user", unknown)
         found = found[found >= 0]
         best = self._top(Histories.of_users(log, found), k, hide_seen, allow, deny, unknown)
-        return _frame(best, self.item_ids, log.users.ids.gather(found).alias(columns.USER))
+        return _frame(best, self.item_ids, log.users.ids[found].alias(columns.USER))
 
     def recommend_histories(
         self,
@@ -137,7 +137,7 @@ class Model(ABC):
         """
         given = Histories.from_ids(histories, self.fitted.items, unknown)
         best = self._top(given, k, hide_seen, allow, deny, unknown)
-        numbers = pl.arange(len(given), eager=True).alias(columns.HISTORY)
+        numbers = pl.Series(columns.HISTORY, np.arange(len(given)))
         return _frame(best, self.item_ids, numbers)
 
     def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
@@ -263,8 +263,8 @@ def _frame(best: tuple[Array, Array, Array], items: pl.Series, askers: pl.Series
     asker, place = np.nonzero(there)
     return pl.DataFrame(
         {
-            askers.name: askers.gather(asker),
-            columns.ITEM: items.gather(found[there]),
+            askers.name: askers[asker],
+            columns.ITEM: items[found[there]],
             columns.SCORE: scores[there],
             columns.RANK: place + 1,
         }
@@ -281,6 +281,7 @@ def bundle(model: Model, *, histories: bool) -> artifact.Bundle:
     matrix = fitted.weights.matrix
     if fitted.weights.is_sparse:
         arrays |= {"indptr": matrix.indptr, "indices": matrix.indices, "data": matrix.data}
+        arrays["peaks"] = fitted.weights.peaks
     else:
         arrays["weights"] = matrix
     if fitted.weights.base is not None:
@@ -320,7 +321,7 @@ def restore(model: Model, kept: artifact.Bundle) -> Model:
         users = Vocabulary(kept.tables["users"][columns.USER])
         log = Log(arrays["ptr"], arrays["item"], arrays["time"], users, items, info)
     model._fitted = Fitted(
-        Weights(matrix, arrays.get("base")),
+        Weights(matrix, arrays.get("base"), arrays.get("peaks")),
         items,
         info,
         log,

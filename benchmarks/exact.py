@@ -1,0 +1,112 @@
+"""The exact solver beside bare LAPACK potrf + potrs, and the memory that it adds.
+
+    python benchmarks/exact.py [--items 4000 12000 24000] [--alone 30000]
+
+Bare: scipy.linalg.lapack.spotrf and spotrs on whole arrays, in place. Above 24,000 items that call
+crashes with two threads in the OpenBLAS of current wheels; `--alone` runs ours without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+from scipy.linalg import lapack
+
+import talerec as tr
+from talerec import solve
+
+
+def made_up(n: int) -> tr.Gram:
+    """A sparse Gram of n items: the time of a dense solve does not depend on what is in it."""
+    rng = np.random.default_rng(0)
+    item = (n * rng.random((3 * n, 6)) ** 2).astype(np.int32)
+    rows = np.repeat(np.arange(3 * n), 5)
+    S = sparse.csr_array((np.ones(15 * n), (rows, item[:, :5].ravel())), shape=(3 * n, n))
+    T = sparse.csr_array((np.ones(3 * n), (np.arange(3 * n), item[:, 5])), shape=(3 * n, n))
+    return tr.Gram((S.T @ S).tocsr(), (S.T @ T).tocsc())
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+class Watch:
+    """The most memory held while a block runs, above what was held before it."""
+
+    def __enter__(self) -> Watch:
+        self.before, self.most, self.on = resident(), resident(), True
+        self.thread = threading.Thread(target=self._look)
+        self.thread.start()
+        return self
+
+    def _look(self) -> None:
+        while self.on:
+            self.most = max(self.most, resident())
+            time.sleep(0.01)
+
+    def __exit__(self, *_: object) -> None:
+        self.on = False
+        self.thread.join()
+        self.growth = self.most - self.before
+
+
+def ours(n: int) -> dict[str, float]:
+    gram = made_up(n)
+    solve.exact(made_up(500), np.full(500, 10.0))
+    with Watch() as watch:
+        start = time.perf_counter()
+        solve.exact(gram, np.full(n, 10.0))
+        seconds = time.perf_counter() - start
+    return {"seconds": seconds, "arrays": watch.growth / (2 * 4 * n * n)}
+
+
+def bare(n: int) -> dict[str, float]:
+    gram = made_up(n)
+    solve.exact(made_up(500), np.full(500, 10.0))
+    A = solve._filled(gram.G, np.float32)
+    A.flat[:: n + 1] += 10
+    K = np.asfortranarray(solve._filled(gram.K, np.float32))
+    start = time.perf_counter()
+    U, _ = lapack.spotrf(A.T, lower=1, overwrite_a=1)
+    lapack.spotrs(U, K, lower=1, overwrite_b=1)
+    return {"seconds": time.perf_counter() - start}
+
+
+def run_self(kind: str, n: int) -> dict[str, float]:
+    command = [sys.executable, __file__, "--run", kind, "--items", str(n)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--items", type=int, nargs="*", default=[4_000, 12_000])
+    parser.add_argument("--alone", type=int, nargs="*", default=[])
+    parser.add_argument("--run", choices=["ours", "bare"], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.run:
+        print(json.dumps({"ours": ours, "bare": bare}[given.run](given.items[0])))
+        return
+    for n in given.items:
+        mine, theirs = run_self("ours", n), run_self("bare", n)
+        print(
+            f"{n:7,} items: ours {mine['seconds']:7.2f} s, bare {theirs['seconds']:7.2f} s, "
+            f"{mine['seconds'] / theirs['seconds']:.2f} times; memory {mine['arrays']:.3f} of two arrays",
+            flush=True,
+        )
+    for n in given.alone:
+        mine = run_self("ours", n)
+        print(
+            f"{n:7,} items: ours {mine['seconds']:7.2f} s; memory {mine['arrays']:.3f} of two arrays"
+        )
+
+
+if __name__ == "__main__":
+    main()

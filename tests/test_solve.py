@@ -247,3 +247,9 @@ def test_the_torch_solver_loads_with_numpy_and_torch_alone(torch_solver):
     code = "import talerec.solve_torch, sys; print(sorted({'scipy', 'numba', 'polars', 'pyarrow'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_sparse_weights_and_grams_keep_their_indices_in_four_bytes():
+    gram = random_gram(30)[2]
+    local = solve.solve(gram, 1.0, solver="local", neighbors=5).weights
+    assert local.indices.dtype == local.indptr.dtype == np.int32

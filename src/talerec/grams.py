@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from talerec import kernels
-from talerec.arrays import Array, Arrays, Matrix, is_sparse
+from talerec.arrays import Array, Arrays, Matrix, is_sparse, narrow
 from talerec.errors import TalerecError
 from talerec.log import Log
 from talerec.memory import available_bytes, human
@@ -151,7 +151,7 @@ def _accumulate(
         chunks,
     )
     G = _symmetric(indptr, indices, M)
-    return Gram(G, sparse.csc_array((KT, indices, indptr), shape=(n, n)))
+    return Gram(G, sparse.csc_array((KT, indices, narrow(indptr)), shape=(n, n)))
 
 
 def _value_type(entries: int, memory: int | None) -> type:
@@ -184,7 +184,7 @@ def _symmetric(indptr: Array, indices: Array, M: Array) -> Matrix:
     )
     bounds = kernels.close_gaps(start, count, items, values)
     items, values = items[: bounds[-1]], values[: bounds[-1]]
-    return sparse.csr_array((values, items, bounds), shape=(n, n))
+    return sparse.csr_array((values, items, narrow(bounds)), shape=(n, n))
 
 
 def _pattern(by_item: Arrays, n: int, chunks: list[tuple[int, int]]) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from talerec import blas, kernels, local_kernels, memory
-from talerec.arrays import Array, Arrays, is_sparse
+from talerec.arrays import Array, Arrays, is_sparse, narrow
 from talerec.errors import TalerecError
 from talerec.grams import Gram
 from talerec.progress import stage
@@ -176,7 +176,7 @@ def local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool = F
         equal_work(np.cumsum(np.concatenate([[0], room**2 + 64])), _CHUNKS),
     )
     indptr, indices, values = local_kernels.by_source(*out)
-    return sparse.csr_array((values, indices, indptr), shape=(n, n))
+    return sparse.csr_array((values, indices, narrow(indptr)), shape=(n, n))
 
 
 def _half(G: Arrays, rank: Array) -> Arrays:

@@ -279,7 +279,7 @@ def test_recommend_for_all_users_and_for_a_file_of_users(model: Path, tmp_path: 
     assert [part["user_id"] for part in everybody] == list(range(1, 21))
     path = tmp_path / "users.txt"
     path.write_bytes("﻿4\r\n\n 9 \n".encode())
-    some = talerec("recommend", model, "--users", path, "-k", 1, "--json").json
+    some = talerec("recommend", model, "--users", f"@{path}", "-k", 1, "--json").json
     assert [part["user_id"] for part in some] == [4, 9]
 
 
@@ -614,7 +614,7 @@ def test_usage_mistakes_name_the_page_that_says_more(model: Path) -> None:
 def test_a_users_file_that_is_no_text_is_refused(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "users.bin"
     path.write_bytes(b"\xff\xfe\x00\x80")
-    assert refusal("recommend", model, "--users", path) == (
+    assert refusal("recommend", model, "--users", f"@{path}") == (
         f"{path} is no text file of one id per line"
     )
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -23,13 +27,42 @@ def loop_log(users: int = 40, items: int = 8, rows: int = 6):
     )
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
-def model(request):
-    return MODELS[request.param]().fit(loop_log())
+#: Every model as it comes, and those that have more than one kind of weights.
+MADE = {**MODELS, "tale, local": partial(tr.TALE, solver="local", neighbors=5)}
 
 
-def test_fit_returns_the_model_itself(model):
-    assert MODELS[model.name]().fit(loop_log()).__class__ is MODELS[model.name]
+@pytest.fixture(scope="module", params=list(MADE))
+def make(request):
+    return MADE[request.param]
+
+
+@pytest.fixture(scope="module")
+def model(make):
+    return make().fit(loop_log())
+
+
+def test_fit_returns_the_model_itself(make):
+    unfitted = make()
+    assert unfitted.fit(loop_log()) is unfitted
+
+
+def test_a_model_can_be_copied_and_pickled(model):
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.recommend([0, 1], k=K).equals(model.recommend([0, 1], k=K))
+
+
+def test_many_threads_may_ask_one_model(model):
+    users = list(range(40))
+    alone = [model.recommend([user], k=K) for user in users]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda user: model.recommend([user], k=K), users * 3))
+    assert all(found.equals(alone[n % 40]) for n, found in enumerate(together))
+
+
+def test_a_log_without_rows_is_refused(make):
+    log = loop_log()
+    with pytest.raises(TalerecError, match="no rows"):
+        make().fit(log.keep(np.zeros(log.rows, bool)))
 
 
 def test_a_model_has_a_name_a_paper_and_documented_parameters(model):
@@ -76,8 +109,8 @@ def test_users_and_their_own_histories_get_the_same(model):
     assert by_user.drop("user_id").equals(by_history.drop("history"))
 
 
-def test_refitting_equals_fitting(model):
-    again = MODELS[model.name]().fit(loop_log(users=9, items=5)).fit(loop_log())
+def test_refitting_equals_fitting(model, make):
+    again = make().fit(loop_log(users=9, items=5)).fit(loop_log())
     assert again.recommend([0, 1, 2], k=K).equals(model.recommend([0, 1, 2], k=K))
 
 
@@ -140,8 +173,8 @@ def test_an_unfitted_model_says_so():
 @pytest.mark.parametrize(
     "rows", [[(1, 1, 1e9)], [(1, 1, 1e9), (1, 1, 1e9)], [(1, 1, 1e9), (2, 2, 2e9)]]
 )
-def test_the_smallest_logs_fit(model, rows, tmp_path):
-    small = MODELS[model.name]().fit(tiny_log(rows))
+def test_the_smallest_logs_fit(make, rows, tmp_path):
+    small = make().fit(tiny_log(rows))
     frame = small.recommend([1], k=1)
     assert len(frame) <= 1
     small.save(tmp_path / "small.tale")

@@ -16,6 +16,7 @@ from talerec import grams, kernels
 from talerec.errors import TalerecError
 from talerec.grams import Gram, tale_gram, trend_scale
 from talerec.models import TALE
+from talerec.solve import solve
 
 UNTIMED = {"decay": 1.0, "floor": 1.0, "trend": 0.0}
 EPS = np.finfo(np.float64).eps
@@ -196,12 +197,24 @@ def test_a_budget_that_float64_would_break_is_kept_with_float32_and_says_so(monk
     assert lean.G.dtype == lean.K.dtype == np.float32
     assert "float32" in caplog.text
     np.testing.assert_allclose(lean.G.toarray(), full.G.toarray(), rtol=1e-6)
+    np.testing.assert_allclose(lean.K.toarray(), full.K.toarray(), rtol=1e-6)
+    for solver in ("exact", "local"):
+        a, b = (solve(made, 10.0, solver=solver, neighbors=40).weights for made in (lean, full))
+        a, b = (made if solver == "exact" else made.toarray() for made in (a, b))
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
+
+
+def test_a_dense_gram_that_does_not_fit_is_refused_before_the_work(monkeypatch):
+    with pytest.raises(
+        TalerecError, match=r"dense Gram of 5 items needs 400 bytes, but may take 1"
+    ):
+        gram(tiny_log([(1, i, 1e9 + i) for i in range(5)] * 2), memory=1)
 
 
 def test_a_budget_that_nothing_fits_is_refused_before_the_work_with_sizes(monkeypatch):
     monkeypatch.setattr(grams, "_SMALL", 0)
     monkeypatch.setattr(grams, "_SPARSE_ENTRY", 0)
-    with pytest.raises(TalerecError, match=r"pairs of items need .* KB, but 1 KB is free"):
+    with pytest.raises(TalerecError, match=r"pairs of items needs .* KB, but may take 1 KB"):
         gram(random_log(), memory=1000)
 
 

@@ -16,9 +16,9 @@ SOURCE = Path(talerec.__file__).parent
 
 #: From the bottom up; a module imports only from layers below its own. The page in ARCHITECTURE.md says why.
 LAYERS = [
-    {"errors", "columns", "arrays", "progress", "jit", "tiles"},
-    {"memory", "threads", "times", "kernels", "local_kernels", "blas", "solve_torch"},
-    {"log", "artifact"},
+    {"errors", "columns", "arrays", "progress", "jit", "tiles", "clock"},
+    {"memory", "threads", "times", "kernels", "blas", "solve_torch"},
+    {"log", "artifact", "local_kernels"},
     {"readers", "histories", "grams", "synthetic"},
     {"prepare", "solve", "weights"},
     {"rank", "description"},

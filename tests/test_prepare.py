@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -291,8 +292,8 @@ def test_cases_are_for_test_or_validation() -> None:
     log = tiny_log([("u", "a", 1), ("u", "b", 2), ("u", "a", 3)])
     with pytest.raises(TalerecError, match="on is 'train'; it takes test or validation"):
         leave_one_out(log).cases("train")
-    with pytest.raises(TalerecError, match="a split at:now has no validation rows"):
-        split_at(log, 2 * 10**6, "at:now").cases("validation")
+    with pytest.raises(TalerecError, match="a split at:2 has no validation rows"):
+        split_at(log, "2").cases("validation")
     assert leave_one_out(log).name == "leave-one-out"
 
 
@@ -304,3 +305,15 @@ def test_time_order_decides_which_row_is_last_and_ties_break_as_they_stand() -> 
     by_item = leave_one_out(order_ties(log, "item"))
     assert log.items.ids[int(order_ties(log, "item").item[-1])] == "z"
     assert by_item.train.items.ids.to_list() == ["x"]
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["2020-01-02", datetime(2020, 1, 2), datetime(2020, 1, 2, tzinfo=UTC), 1577923200 * 10**6],
+)
+def test_a_moment_is_a_text_a_datetime_or_microseconds(moment: Any) -> None:
+    day = 1577836800  # 2020-01-01
+    log = tiny_log([("u", "a", day), ("u", "b", day + 86_400), ("u", "c", day + 90_000)])
+    split = split_at(log, moment)
+    assert split.train.items.ids.to_list() == ["a"]
+    assert split.test.target_time.tolist() == [(day + 86_400) * 10**6]

@@ -39,7 +39,7 @@ def as_histories(rows):
 
 def ask(weights, rows, allowed, hide_seen):
     histories = as_histories(rows)
-    marks = weights.scratch()[2]
+    marks = weights.scratch()[3]
     query = recency(histories, histories.time, 2.0, 2500, marks)
     given = None
     if allowed is not None:
@@ -130,11 +130,12 @@ def test_a_search_that_stops_early_gives_what_a_full_one_gives(seed, hide_seen):
     B = (rng.normal(size=(n, n)) * (rng.random((n, n)) < 0.1)).astype(np.float32)
     base = None if seed % 2 else np.where(rng.random(n) < 0.3, rng.random(n), np.nan)
     rows = [rng.integers(0, n, 80).tolist() for _ in range(40)]
+    allowed = None if seed < 3 else set(rng.choice(n, 40, replace=False).tolist())
     for k in (1, 10, 250):
         found = []
         for matrix in (B, sparse.csr_array(B)):
             weights = Weights(matrix, base)
-            query, mask = ask(weights, rows, None, hide_seen)
+            query, mask = ask(weights, rows, allowed, hide_seen)
             found.append(rank.top(weights, query, mask, k))
         for full, early in zip(*found, strict=True):
             np.testing.assert_array_equal(full, early)

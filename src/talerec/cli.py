@@ -254,7 +254,7 @@ def evaluate(
 ) -> None:
     """Hold rows back, fit on the rest, and rank every item for every case."""
     from talerec import evaluation, show
-    from talerec.models.base import Clock
+    from talerec.clock import Clock
 
     made = _make_model(model, set)
     cutoffs, splitter = _cutoffs(k), _splitter(split)
@@ -294,8 +294,8 @@ def _splitter(text: str) -> Callable[[Log], Split]:
     kind, _, moment = text.partition(":")
     if kind != "at":
         raise TalerecError(f"--split is {text!r}; it takes leave-one-out or at:TIME")
-    at = times.parse_moment(moment)
-    return lambda log: prepare.split_at(log, at, text)
+    times.parse_moment(moment)  # a mistake is found before the log is read
+    return lambda log: prepare.split_at(log, moment)
 
 
 @app.command(
@@ -312,7 +312,7 @@ def recommend(
         option(
             "--users",
             metavar="IDS|FILE|all",
-            help="Users of the training log: ids with commas between, a file of one id per line, or all.",
+            help="Users of the training log: ids with commas between, @FILE with one id per line, or all.",
         ),
     ] = None,
     history: Annotated[
@@ -361,7 +361,7 @@ def _users(model: Model, path: Path, text: str, unknown: str) -> list[Any]:
         raise TalerecError(f"{path} was saved without histories: use --history, not --users")
     if text == "all":
         return log.users.ids.to_list()
-    given = _lines(Path(text)) if os.path.isfile(text) else _ids(text) or []
+    given = _lines(Path(text[1:])) if text.startswith("@") else _ids(text) or []
     if not given:
         raise TalerecError(f"--users {text!r} names no user")
     found = log.users.positions(given, "user", unknown)

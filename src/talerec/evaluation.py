@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import polars as pl
 
 from talerec import columns, memory, metrics
 from talerec.arrays import Array
+from talerec.clock import Clock
 from talerec.errors import TalerecError
 from talerec.models.base import Model
 from talerec.prepare import Cases, Split
@@ -92,10 +92,10 @@ def evaluate(
     known = model.item_ids
     if len(known) != len(split.train.items) or not known.equals(split.train.items.ids):
         raise TalerecError("the model was not fitted on this split's training rows (split.train)")
-    start = time.perf_counter()
-    ranks = model.rank_targets(cases.histories, cases.target, hide_seen=hide_seen)
-    seconds = {"load": 0.0, "gram": 0.0, "solve": 0.0, **model.fitted.seconds}
-    seconds["score"] = time.perf_counter() - start
+    clock = Clock()
+    with clock("score"):
+        ranks = model.rank_targets(cases.histories, cases.target, hide_seen=hide_seen)
+    seconds = {"load": 0.0, "gram": 0.0, "solve": 0.0, **model.fitted.seconds, **clock.seconds}
     return Evaluation(
         model=model.name,
         params=model.params,

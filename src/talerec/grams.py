@@ -95,10 +95,12 @@ def tale_gram(
     memory: int | None = None,
 ) -> Gram:
     """Eqs. 6, 13, 14: TALE's Gram. `decay` and `window` in days; `memory`: bytes it may take (None: what is free)."""
-    scale = trend_scale(log, window, trend, trend_side)
     recent = log.recent(max_history)
     if not recent.all():
-        log, scale = log.keep(recent), scale[recent]
+        log = log.keep(recent)
+    if log.rows >= 2**31:
+        raise TalerecError(f"the log has {log.rows:,} rows; one machine takes up to {2**31 - 1:,}")
+    scale = trend_scale(log, window, trend, trend_side)
     step, reach, begin = kernels.tale_intervals(log.ptr, log.time, decay * DAY, floor)
     first, after = _instants(log, same_time)
     rows = (begin, first, after, reach, kernels.ends(log.ptr), step, scale, floor)
@@ -137,6 +139,7 @@ def _accumulate(
     small = n <= _SMALL and work[-1] >= n * n
     indptr = None if small else _pattern(by_item, n, chunks)
     if indptr is None or 2 * indptr[-1] * _SPARSE_ENTRY >= n * n * 8:
+        _require(2 * 8 * n * n, f"the dense Gram of {n:,} items", memory)
         M, KT = np.empty((n, n)), np.empty((n, n))
         run_chunks("gram", lambda a, b: dense_kernel(args, by_item, longest, a, b, M, KT), chunks)
         triangle = equal_work(np.arange(n + 1.0) ** 2, _CHUNKS)
@@ -156,20 +159,22 @@ def _accumulate(
 
 def _value_type(entries: int, memory: int | None) -> type:
     """float64, or float32 where only that fits the budget; refused, with sizes, where neither does."""
+    needed = {kind: entries * (3 * 4 + 4 * kind().itemsize) for kind in (np.float64, np.float32)}
+    if needed[np.float64] <= (available_bytes() if memory is None else memory):
+        return np.float64  # per entry: pattern, M and K, and M + M' before it is merged
+    _require(needed[np.float32], f"the Gram of {entries:,} pairs of items", memory)
+    logger.warning("the Gram is kept in float32: float64 does not fit the memory budget")
+    return np.float32
+
+
+def _require(size: int, what: str, memory: int | None) -> None:
+    """Refuse before starting when `size` bytes are more than the budget."""
     budget = available_bytes() if memory is None else memory
-    for kind in (np.float64, np.float32):
-        size = np.dtype(kind).itemsize
-        needed = entries * (3 * 4 + 4 * size)  # pattern, M and K, and M + M' before it is merged
-        if needed <= budget:
-            if kind is np.float32:
-                logger.warning(
-                    "the Gram is kept in float32: float64 does not fit the memory budget"
-                )
-            return kind
-    raise TalerecError(
-        f"the Gram's {entries:,} pairs of items need {human(needed)}, but {human(budget)} is free; "
-        "use a k-core, or a smaller max_history"
-    )
+    if size > budget:
+        raise TalerecError(
+            f"{what} needs {human(size)}, but may take {human(budget)}; "
+            "use a k-core, or a smaller max_history"
+        )
 
 
 def _symmetric(indptr: Array, indices: Array, M: Array) -> Matrix:

@@ -39,8 +39,8 @@ class Histories:
         return Histories(start - low, stop - low, self.item[low:high], self.time[low:high])
 
     def moments(self, *, joint: bool) -> Array:
-        """When rows happened; unless `joint`, every row is a moment of its own."""
-        return self.time if joint else np.arange(len(self.item))
+        """When rows happened, or nothing: unless `joint`, every row is a moment of its own."""
+        return self.time if joint else np.empty(0, np.int64)
 
     @classmethod
     def of_users(cls, log: Log, users: Array) -> Histories:

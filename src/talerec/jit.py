@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -10,6 +12,22 @@ import numba
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+
+def _drop_stale(folder: Path) -> None:
+    """Remove cached kernels that are older than the code they were compiled from.
+
+    Numba looks at the file that a kernel stands in, and not at templates from other files.
+    """
+    shared = [folder / name for name in ("jit.py", "kernels.py", "weights.py")]
+    with suppress(OSError):
+        newest = max(path.stat().st_mtime for path in shared)
+        for path in (folder / "__pycache__").glob("*.nb[ic]"):
+            if path.stat().st_mtime < newest:
+                path.unlink(missing_ok=True)
+
+
+_drop_stale(Path(__file__).parent)
 
 
 def kernel(function: F) -> F:

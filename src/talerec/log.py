@@ -90,9 +90,8 @@ class Vocabulary:
         asked = _keys(values)
         place = np.searchsorted(keys, asked)
         found = np.minimum(place, len(keys) - 1)
-        if (place + 1 < len(keys)).any() and (
-            keys[np.minimum(place + 1, len(keys) - 1)] == asked
-        ).any():
+        inside = place + 1 < len(keys)
+        if (keys[place[inside] + 1] == asked[inside]).any():
             return None
         positions = order[found]
         same = keys[found] == asked

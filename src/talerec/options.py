@@ -44,7 +44,7 @@ Core = Annotated[
     option(
         "--core",
         metavar="K",
-        help="Drop users and items with fewer than K rows, until none are left.",
+        help="Drop users and items with fewer than K rows, again until nothing changes.",
         panel=_LOG,
     ),
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import numpy as np
 
-from talerec import kernels
+from talerec import kernels, times
 from talerec.arrays import Array
 from talerec.errors import TalerecError
 from talerec.histories import Histories
@@ -125,12 +126,15 @@ def leave_one_out(log: Log) -> Split:
     )
 
 
-def split_at(log: Log, moment: int, name: str = "at") -> Split:
-    """Rows before `moment` (microseconds) are training; each user's first row from then on is the test.
+def split_at(log: Log, moment: str | datetime | int) -> Split:
+    """Rows before `moment` are training; each user's first row from then on is the test.
+
+    A moment is a datetime, a text such as 2019-10-01 or unix seconds as text, or whole microseconds.
 
     Users with no row before the moment, or none after it, ask no question.
     """
-    train = log.time < moment
+    when = _microseconds(moment)
+    train = log.time < when
     if train.all() or not train.any():
         side = "after" if train.all() else "before"
         raise TalerecError(f"no row lies {side} the point of the split")
@@ -140,7 +144,14 @@ def split_at(log: Log, moment: int, name: str = "at") -> Split:
     askers = np.flatnonzero((target > log.ptr[:-1]) & (target < log.ptr[1:]))
     if not askers.size:
         raise TalerecError("no user has rows on both sides of the point of the split")
+    name = f"at:{moment if isinstance(moment, str) else np.datetime64(when, 'us')}"
     return Split(name, log.users, learned, None, _cases(log, items, askers, target[askers]))
+
+
+def _microseconds(moment: str | datetime | int) -> int:
+    if isinstance(moment, datetime):
+        return times.moment(moment)
+    return times.parse_moment(moment) if isinstance(moment, str) else int(moment)
 
 
 def _learned(log: Log, train: Array) -> tuple[Log, Array]:

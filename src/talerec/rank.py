@@ -18,9 +18,9 @@ from talerec.weights import (
     Weights,
     add_base,
     add_source,
-    forget,
     score_dense,
     score_sparse,
+    take_slots,
 )
 
 _BATCH = 256  # queries a thread takes at a time
@@ -69,22 +69,30 @@ def _sift(items: Array, scores: Array, root: int, size: int) -> None:
 
 
 @template
+def _visible(j: int, hidden: Array, allowed: Array) -> bool:
+    return not hidden[j] and (len(allowed) == 0 or allowed[j] != 0)
+
+
+@template
 def _best(scratch: Arrays, found: int, allowed: Array, items: Array, scores: Array) -> int:
     """The first len(items) candidates in rank order; the number that there are."""
-    score, candidates, _, hidden = scratch
+    candidates, score, _, _, hidden = scratch
     k, size = len(items), 0
     for c in range(found):
-        j = candidates[c]
-        if np.isnan(score[j]) or hidden[j] or (len(allowed) and not allowed[j]):
+        if np.isnan(score[c]):
+            continue
+        if size == k and not before(score[c], candidates[c], scores[0], items[0]):
+            continue
+        if not _visible(candidates[c], hidden, allowed):
             continue
         if size < k:
-            items[size], scores[size] = j, score[j]
+            items[size], scores[size] = candidates[c], score[c]
             size += 1
             if size == k:
                 for root in range(k // 2 - 1, -1, -1):
                     _sift(items, scores, root, k)
-        elif before(score[j], j, scores[0], items[0]):
-            items[0], scores[0] = j, score[j]
+        else:
+            items[0], scores[0] = candidates[c], score[c]
             _sift(items, scores, 0, k)
     if size < k:
         for root in range(size // 2 - 1, -1, -1):
@@ -99,19 +107,20 @@ def _best(scratch: Arrays, found: int, allowed: Array, items: Array, scores: Arr
 @template
 def _place(scratch: Arrays, found: int, allowed: Array, target: int) -> int:
     """The target's rank from 1 among the candidates, or 0 where it has none."""
-    score, candidates, _, hidden = scratch
-    if target < 0 or hidden[target] or (len(allowed) and not allowed[target]):
+    candidates, score, _, _, hidden = scratch
+    if target < 0 or not _visible(target, hidden, allowed):
         return 0
-    rank, scored = 1, False
+    own = np.nan
     for c in range(found):
-        j = candidates[c]
-        if np.isnan(score[j]) or hidden[j] or (len(allowed) and not allowed[j]):
-            continue
-        if j == target:
-            scored = True
-        elif before(score[j], j, score[target], target):
-            rank += 1
-    return rank if scored else 0
+        if candidates[c] == target:
+            own = score[c]
+    if np.isnan(own):
+        return 0
+    rank = 1
+    for c in range(found):
+        if before(score[c], candidates[c], own, target):
+            rank += _visible(candidates[c], hidden, allowed)
+    return rank
 
 
 @template
@@ -120,28 +129,6 @@ def _hide(mask: Arrays, q: int, hidden: Array, value: int) -> None:
     for r in range(start[q], stop[q]):
         if item[r] >= 0:
             hidden[item[r]] = value
-
-
-@template
-def _top_loop(
-    fill: Kernel,
-    arrays: Arrays,
-    query: Arrays,
-    mask: Arrays,
-    a: int,
-    b: int,
-    scratch: Arrays,
-    items: Array,
-    scores: Array,
-    counts: Array,
-) -> None:
-    ptr, item, weight = query
-    allowed = mask[0]
-    for q in range(a, b):
-        found = fill(arrays, item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]], scratch)
-        _hide(mask, q, scratch[3], 1)
-        counts[q] = _best(scratch, found, allowed, items[q], scores[q])
-        _hide(mask, q, scratch[3], 0)
 
 
 @template
@@ -160,10 +147,9 @@ def _place_loop(
     allowed = mask[0]
     for q in range(a, b):
         found = fill(arrays, item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]], scratch)
-        _hide(mask, q, scratch[3], 1)
+        _hide(mask, q, scratch[4], 1)
         ranks[q] = _place(scratch, found, allowed, targets[q])
-        _hide(mask, q, scratch[3], 0)
-        forget(scratch, found)
+        _hide(mask, q, scratch[4], 0)
 
 
 @kernel
@@ -178,7 +164,13 @@ def _top_dense(
     scores: Array,
     counts: Array,
 ) -> None:
-    _top_loop(score_dense, arrays, query, mask, a, b, scratch, items, scores, counts)
+    ptr, item, weight = query
+    for q in range(a, b):
+        mine, weights = item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]]
+        found = score_dense(arrays, mine, weights, scratch)
+        _hide(mask, q, scratch[4], 1)
+        counts[q] = _best(scratch, found, mask[0], items[q], scores[q])
+        _hide(mask, q, scratch[4], 0)
 
 
 @template
@@ -209,25 +201,34 @@ def _finish(arrays: Arrays, item: Array, weight: Array, x: int, j: int, score: f
 
 @template
 def _search(
-    arrays: Arrays, item: Array, weight: Array, rest: Array, scratch: Arrays, allowed: Array, k: int
+    arrays: Arrays,
+    item: Array,
+    weight: Array,
+    rest: Array,
+    scratch: Arrays,
+    allowed: Array,
+    items: Array,
+    scores: Array,
 ) -> int:
     """Scores whose first k are those of the whole history; returns the number of candidates.
 
     Sources come newest first and weigh less and less. From time to time it is asked whether those
     that are left could still change who the first k are; where not, only these get the rest.
+    items and scores are work space for k + 1.
     """
-    found, small = add_base(arrays, scratch), rest[0] * _SMALL
-    items, scores = np.empty(k + 1, np.int32), np.empty(k + 1)
+    slots = take_slots(arrays, item, scratch)
+    found, small, k = add_base(arrays, scratch, slots), rest[0] * _SMALL, len(items) - 1
     for x in range(len(item)):
         if rest[x] < small:
             small = rest[x] * _SMALLER
             if _settled(scratch, found, allowed, rest[x], items, scores):
-                forget(scratch, found)
                 for c in range(k):
-                    scratch[1][c] = items[c]
-                    scratch[0][items[c]] = _finish(arrays, item, weight, x, items[c], scores[c])
-                return k
-        found = add_source(arrays, item[x], weight[x], scratch, found)
+                    scratch[0][c] = items[c]
+                    scratch[1][c] = _finish(arrays, item, weight, x, items[c], scores[c])
+                found = k
+                break
+        found = add_source(arrays, item[x], weight[x], scratch, slots, found)
+    slots[:] = 0
     return found
 
 
@@ -245,16 +246,18 @@ def _top_sparse(
     counts: Array,
 ) -> None:
     ptr, item, weight = query
+    k = items.shape[1]
+    first_items, first_scores = np.empty(k + 1, np.int32), np.empty(k + 1)
     for q in range(a, b):
         mine, weights = item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]]
         rest = np.zeros(len(mine) + 1)
         for x in range(len(mine) - 1, -1, -1):
             rest[x] = rest[x + 1] + abs(weights[x]) * peaks[mine[x]]
-        _hide(mask, q, scratch[3], 1)
-        found = _search(arrays, mine, weights, rest, scratch, mask[0], len(items[q]))
+        _hide(mask, q, scratch[4], 1)
+        work = (first_items, first_scores)
+        found = _search(arrays, mine, weights, rest, scratch, mask[0], *work)
         counts[q] = _best(scratch, found, mask[0], items[q], scores[q])
-        _hide(mask, q, scratch[3], 0)
-        forget(scratch, found)
+        _hide(mask, q, scratch[4], 0)
 
 
 @kernel

@@ -48,6 +48,7 @@ def read_log(
     `time_unit` (s, ms, us, ns) says what numbers mean; without it their size does. `any_time`
     lets times before 1970 and after 2100 through. `items` names a side table (see `read_items`).
     """
+    side = None if items is None else read_items(items)
     path = Path(path)
     with _faults_named(path):
         try:
@@ -61,7 +62,7 @@ def read_log(
             )
         except TalerecError as error:
             raise TalerecError(f"{error}{_hint(str(error), (user, item, time))}") from None
-    return log if items is None else log.with_items(read_items(items))
+    return log if side is None else log.with_items(side)
 
 
 def _hint(message: str, names: tuple[str, str, str]) -> str:

@@ -27,7 +27,7 @@ from talerec.progress import Tick, listening
 # Ids, titles and paths are other people's text: nothing in them is markup.
 out = Console(highlight=False, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
-_NOTHING = "nothing to recommend: no history item has a weight to any item that is left"
+_NOTHING = "nothing to recommend: no item is left that the history gives a score"
 _LAST = 5  # rows of a history that a title names
 
 
@@ -55,7 +55,7 @@ def setup_logging(quiet: bool) -> Iterator[None]:
     logger, notes = logging.getLogger("talerec"), _Notes()
     before = logger.handlers[:], logger.level
     logger.handlers[:] = [notes]
-    logger.setLevel(logging.ERROR if quiet else logging.INFO)
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
     try:
         yield
     except TalerecError:

@@ -14,7 +14,7 @@ from talerec.arrays import Array, Arrays, is_sparse, narrow
 from talerec.errors import TalerecError
 from talerec.grams import Gram
 from talerec.progress import stage
-from talerec.threads import equal_work, run_chunks
+from talerec.threads import equal_work, run_chunks, thread_count
 from talerec.tiles import factor, substitute
 
 logger = logging.getLogger("talerec")
@@ -146,6 +146,7 @@ def by_torch(gram: Gram, penalty: Array) -> Array | None:
         if residual(gram, penalty, B) < _RESIDUAL:
             return B
         why = f"{precision} is not accurate enough"
+        logger.warning("torch: %s", why)
     logger.warning("torch cannot solve this (%s): using exact", why)
     return None
 
@@ -167,6 +168,12 @@ def local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool = F
     K = _compressed(gram.K, "csc")
     room = np.minimum(np.diff(K[0]) + 1, neighbors) if neighbors < n else np.full(n, n)
     ptr = np.concatenate([[0], np.cumsum(room)])
+    widest = min(neighbors, n)
+    memory.require(
+        int(ptr[-1]) * 8 + len(G[1]) * 6 + 16 * widest * widest * thread_count(),
+        f"the local solver for {n:,} items with {neighbors:,} neighbors",
+        "use fewer neighbors, or a k-core to drop rare items",
+    )
     out = (ptr, np.empty(ptr[-1], np.int32), np.empty(ptr[-1], np.float32), np.zeros(n, np.int64))
     diagonal = (gram.G.diagonal() + penalty)[item]
     rules = (_half(G, rank), K, (rank, item), diagonal, neighbors, not zero_diagonal)

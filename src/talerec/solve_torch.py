@@ -27,8 +27,15 @@ def solve(
     if precision not in _KINDS:
         raise TalerecError(f"precision is {precision!r}; it takes one of {', '.join(_KINDS)}")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    _require_room(len(penalty), _KINDS[precision], place)
+    try:
+        return _solve(G, K, penalty, precision, place)
+    except torch.OutOfMemoryError as error:
+        raise TalerecError(str(error).splitlines()[0]) from None
+
+
+def _solve(G: Any, K: Any, penalty: Any, precision: str, place: torch.device) -> Any:
     kind, n = _KINDS[precision], len(penalty)
-    _require_room(n, kind, place)
     ridge = torch.as_tensor(np.ascontiguousarray(penalty), dtype=kind, device=place)
     with torch.no_grad():
         A = _dense(G, n, kind, place)

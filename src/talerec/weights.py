@@ -39,14 +39,20 @@ class Query:
 class Weights:
     """B, dense float32 (C order) or CSR with float32 values; `base` adds a score that no history is asked for.
 
-    `base` is float64, NaN for an item without one, or None. `peaks`: the largest absolute weight of
-    each source, which lets a search stop early.
+    `base` is float64, NaN for an item without one, or None. `known_peaks` are `peaks` that were saved.
     """
 
     matrix: Any
     base: Array | None = None
     known_peaks: Array | None = None
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Weights, (
+            self.matrix,
+            self.base,
+            self.known_peaks,
+        )  # work space stays with its threads
 
     @property
     def items(self) -> int:
@@ -66,24 +72,24 @@ class Weights:
 
     @cached_property
     def peaks(self) -> Array:
+        """The largest absolute weight of each source of sparse weights."""
         if self.known_peaks is not None:
             return self.known_peaks
-        if not self.is_sparse:
-            return np.asarray(np.abs(self.matrix).max(axis=1, initial=0))
         peaks: Array = row_peaks(self.matrix.indptr, self.matrix.data)
         return peaks
 
     def scratch(self) -> tuple[Array, ...]:
-        """This thread's work space, one entry per item: scores, candidates, marks, hidden.
+        """This thread's work space: candidates and their scores, slots, marks and hidden by item.
 
-        Kernels leave it as they found it: marks and hidden all zero, and with sparse weights every
-        score NaN, which stands for none.
+        Kernels leave it as they found it: slots, marks and hidden all zero, and with dense weights
+        every item a candidate.
         """
         held: tuple[Array, ...] | None = getattr(self._scratch, "arrays", None)
         if held is None:
             n = self.items
-            candidates = np.empty(n, np.int32) if self.is_sparse else np.arange(n, dtype=np.int32)
-            held = (np.full(n, np.nan), candidates, np.zeros(n, np.uint8), np.zeros(n, np.uint8))
+            slots = np.zeros(2 << n.bit_length() if self.is_sparse else 0, np.int32)
+            marks, hidden = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
+            held = (np.arange(n, dtype=np.int32), np.empty(n), slots, marks, hidden)
             self._scratch.arrays = held
         return held
 
@@ -103,14 +109,14 @@ def no_weights(n: int) -> Any:
 
 # -- scores ----------------------------------------------------------------------------------------
 #
-# score_*(weights, items, weights of the items, scratch) -> number of candidates. Scores stand at
-# scores[j] for each candidate j; NaN marks one without a score.
+# score_*(weights, items, weights of the items, scratch) -> number of candidates. The candidates' items
+# and scores stand at the front of the work space; a score of NaN stands for none.
 
 
 @template
 def score_dense(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> int:
     B, base = arrays
-    scores = scratch[0]
+    scores = scratch[1]
     n = len(scores)
     for j in range(n):
         scores[j] = 0.0 if len(base) == 0 or np.isnan(base[j]) else base[j]
@@ -130,50 +136,68 @@ def score_dense(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> 
 
 @template
 def score_sparse(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> int:
-    found = add_base(arrays, scratch)
+    slots = take_slots(arrays, item, scratch)
+    found = add_base(arrays, scratch, slots)
     for x in range(len(item)):
-        found = add_source(arrays, item[x], weight[x], scratch, found)
+        found = add_source(arrays, item[x], weight[x], scratch, slots, found)
+    slots[:] = 0
     return found
 
 
 @template
-def add_base(arrays: Arrays, scratch: Arrays) -> int:
+def take_slots(arrays: Arrays, item: Array, scratch: Arrays) -> Array:
+    """As many slots as the history may need, and no more: a small table stays in the cache."""
+    indptr, base = arrays[0], arrays[3]
+    most = len(base)
+    for x in range(len(item)):
+        most += indptr[item[x] + 1] - indptr[item[x]]
+    most = min(most, len(scratch[0]))
+    size = 16
+    while size < 2 * most:
+        size *= 2
+    slots: Array = scratch[2][: min(size, len(scratch[2]))]
+    return slots
+
+
+@template
+def slot_of(j: int, slots: Array, candidates: Array) -> int:
+    """Where item j stands in the table, or the empty slot where it would."""
+    last = len(slots) - 1
+    slot = ((j * 2654435769) >> 7) & last
+    while slots[slot] != 0 and candidates[slots[slot] - 1] != j:
+        slot = (slot + 1) & last
+    return slot
+
+
+@template
+def add_base(arrays: Arrays, scratch: Arrays, slots: Array) -> int:
     """Start with the items that have a base score; how many candidates that makes."""
     base = arrays[3]
-    scores, candidates = scratch[:2]
+    candidates, scores = scratch[:2]
     found = 0
     for j in range(len(base)):
         if not np.isnan(base[j]):
-            scores[j] = base[j]
-            candidates[found] = j
+            candidates[found], scores[found] = j, base[j]
             found += 1
+            slots[slot_of(j, slots, candidates)] = found
     return found
 
 
 @template
-def add_source(arrays: Arrays, i: int, w: float, scratch: Arrays, found: int) -> int:
+def add_source(arrays: Arrays, i: int, w: float, scratch: Arrays, slots: Array, found: int) -> int:
     """Add w times row i of B; how many candidates there are now."""
     indptr, indices, values, _ = arrays
-    scores, candidates = scratch[:2]
+    candidates, scores = scratch[:2]
     for e in range(indptr[i], indptr[i + 1]):
         if values[e] == 0.0:
             continue
-        j = indices[e]
-        score = scores[j]
-        if np.isnan(score):
-            candidates[found] = j
+        slot = slot_of(indices[e], slots, candidates)
+        if slots[slot] == 0:
+            candidates[found], scores[found] = indices[e], 0.0
             found += 1
-            score = 0.0
-        scores[j] = score + w * values[e]
+            slots[slot] = found
+        scores[slots[slot] - 1] += w * values[e]
     return found
-
-
-@template
-def forget(scratch: Arrays, found: int) -> None:
-    """Take the candidates' scores back."""
-    scores, candidates = scratch[:2]
-    for c in range(found):
-        scores[candidates[c]] = np.nan
 
 
 @kernel
@@ -203,7 +227,8 @@ def _recency(
 ) -> tuple[Array, Array, Array]:
     """x_i = exp(-place / recency), the last occurrence of an item counting.
 
-    A row's place is the number of rows strictly later in `time`. Rows beyond the last `longest`
+    A row's place is the number of rows strictly later in `time`; with an empty `time` every row is an
+    instant of its own. Rows beyond the last `longest`
     and items that are unknown (-1) weigh nothing, but keep their places.
     """
     room = 0
@@ -215,7 +240,7 @@ def _recency(
     for q in range(len(start)):
         place = 0
         for r in range(stop[q] - 1, max(start[q], stop[q] - longest) - 1, -1):
-            if r + 1 < stop[q] and time[r] < time[r + 1]:
+            if r + 1 < stop[q] and (len(time) == 0 or time[r] < time[r + 1]):
                 place = stop[q] - 1 - r
             i = item[r]
             if i >= 0 and not marks[i]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -16,6 +14,7 @@ import polars as pl
 
 from talerec import artifact, columns, rank
 from talerec.arrays import Array
+from talerec.clock import Clock
 from talerec.errors import TalerecError
 from talerec.histories import Histories
 from talerec.log import Log, Vocabulary
@@ -67,6 +66,8 @@ class Model(ABC):
 
     def fit(self, log: Log) -> Self:
         """Learn from every row of `log`."""
+        if not log.rows:
+            raise TalerecError("the log is empty: it has no rows to learn from")
         clock = Clock()
         weights, solver = self.learn(log, clock)
         training = {
@@ -75,6 +76,8 @@ class Model(ABC):
             "rows": log.rows,
             "first_time": int(log.time.min()),
             "last_time": int(log.time.max()),
+            "ties": log.ties,
+            "time_read_as": log.unit,
         }
         self._fitted = Fitted(weights, log.items, log.info, log, solver, clock.seconds, training)
         return self
@@ -202,7 +205,7 @@ class Model(ABC):
         return items, scores, counts
 
     def _query(self, histories: Histories) -> Query:
-        return self.query(histories, self.fitted.weights.scratch()[2])
+        return self.query(histories, self.fitted.weights.scratch()[3])
 
     def _check_k(self, k: int) -> None:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
@@ -226,22 +229,6 @@ class Model(ABC):
     def save(self, path: str | Path, *, histories: bool = True) -> Path:
         """Write the model to the folder `path` (NAME.tale), whole or not at all."""
         return artifact.write(path, bundle(self, histories=histories))
-
-
-class Clock:
-    """Seconds by name."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            spent = time.perf_counter() - start
-            self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
 
 def _blocks(histories: Histories, work: Callable[[Histories, int, int], Any]) -> Iterator[Any]:
@@ -319,7 +306,9 @@ def restore(model: Model, kept: artifact.Bundle) -> Model:
     log = None
     if "ptr" in arrays:
         users = Vocabulary(kept.tables["users"][columns.USER])
-        log = Log(arrays["ptr"], arrays["item"], arrays["time"], users, items, info)
+        rows = (arrays["ptr"], arrays["item"], arrays["time"])
+        training = facts["training"]
+        log = Log(*rows, users, items, info, training["time_read_as"], training["ties"])
     model._fitted = Fitted(
         Weights(matrix, arrays.get("base"), arrays.get("peaks")),
         items,

@@ -8,9 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from talerec.arrays import Array
+from talerec.clock import Clock
 from talerec.histories import Histories
 from talerec.log import Log
-from talerec.models.base import Clock, Model
+from talerec.models.base import Model
 from talerec.weights import Query, Weights, no_weights
 
 

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from talerec import weights
 from talerec.arrays import Array
+from talerec.clock import Clock
 from talerec.grams import Gram, tale_gram
 from talerec.histories import Histories
 from talerec.log import Log
-from talerec.models.base import Clock, Model
+from talerec.models.base import Model
 from talerec.models.params import param
 from talerec.solve import SOLVERS, solve
 
@@ -42,6 +43,7 @@ class TALE(Model):
     )
     solver: str = param("auto", "how the system is solved", choices=SOLVERS)
     neighbors: int = param(100, "sources per target (local solver)", low=1)
+    memory: float = param(0.0, "GB that the Gram may take; 0: what is free", low=0)
     max_history: int = param(2500, "a user's last rows that are used", low=1)
 
     def gram(self, log: Log) -> Gram:
@@ -55,6 +57,7 @@ class TALE(Model):
             trend_side=self.trend_side,
             same_time=self.same_time,
             max_history=self.max_history,
+            memory=round(self.memory * 1e9) or None,
         )
 
     def learn(self, log: Log, clock: Clock) -> tuple[weights.Weights, str | None]:

@@ -308,7 +308,14 @@ def restore(model: Model, kept: artifact.Bundle) -> Model:
         users = Vocabulary(kept.tables["users"][columns.USER])
         rows = (arrays["ptr"], arrays["item"], arrays["time"])
         training = facts["training"]
-        log = Log(*rows, users, items, info, training["time_read_as"], training["ties"])
+        log = Log(
+            *rows,
+            users,
+            items,
+            info,
+            training.get("time_read_as", "us"),
+            training.get("ties", "file"),
+        )
     model._fitted = Fitted(
         Weights(matrix, arrays.get("base"), arrays.get("peaks")),
         items,

@@ -61,7 +61,9 @@ def _contest(split: Split) -> tuple[dict[str, Model], dict[str, Evaluation]]:
     few = split.train.keep(np.arange(split.train.rows) < _REHEARSAL)
     with show.bars():
         for model in contenders.values():
-            model.fit(few)  # kernels are compiled here, on the first run, and not while a clock runs
+            model.fit(
+                few
+            )  # kernels are compiled here, on the first run, and not while a clock runs
         results = {name: evaluate(m.fit(split.train), split) for name, m in contenders.items()}
     return contenders, results
 

@@ -144,11 +144,14 @@ def test_equal_gaps_fall_into_one_group():
 
 
 def test_head_is_the_top_fifth_of_the_items_by_training_rows():
-    rows = [(u, i, 1e9 + u * 10 + i) for u in range(4) for i in range(5)]
-    rows += [(u, 7, 2e9) for u in range(4)] + [(u, 8, 3e9) for u in range(4)]
-    split = tr.leave_one_out(tiny_log([*rows, (9, 0, 1000000000.0)]))
-    result = tr.evaluate(tr.Popular().fit(split.train), split, on="validation")
-    assert set(result.frame["popularity"].to_list()) == {"tail"}
+    """Five items in training, item 0 by far the most frequent: it alone is the head."""
+    rows = []
+    for u in range(10):
+        target = 0 if u % 2 else 1
+        rows += [(u, i, 1e9 + s) for s, i in enumerate((0, u % 4 + 1, 2, target))]
+    split = tr.leave_one_out(tiny_log(rows))
+    result = tr.evaluate(tr.Popular().fit(split.train), split)
+    assert result.frame["popularity"].to_list() == ["tail", "head"] * 5
 
 
 def test_a_model_of_other_rows_is_refused():

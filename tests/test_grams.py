@@ -206,7 +206,7 @@ def test_a_budget_that_float64_would_break_is_kept_with_float32_and_says_so(monk
 
 def test_a_dense_gram_that_does_not_fit_is_refused_before_the_work(monkeypatch):
     with pytest.raises(
-        TalerecError, match=r"dense Gram of 5 items needs 400 bytes, but may take 1"
+        TalerecError, match=r"dense Gram of 5 items needs 400 bytes, but 1 bytes is allowed"
     ):
         gram(tiny_log([(1, i, 1e9 + i) for i in range(5)] * 2), memory=1)
 
@@ -214,7 +214,7 @@ def test_a_dense_gram_that_does_not_fit_is_refused_before_the_work(monkeypatch):
 def test_a_budget_that_nothing_fits_is_refused_before_the_work_with_sizes(monkeypatch):
     monkeypatch.setattr(grams, "_SMALL", 0)
     monkeypatch.setattr(grams, "_SPARSE_ENTRY", 0)
-    with pytest.raises(TalerecError, match=r"pairs of items needs .* KB, but may take 1 KB"):
+    with pytest.raises(TalerecError, match=r"pairs of items needs .* KB, but 1 KB is allowed"):
         gram(random_log(), memory=1000)
 
 

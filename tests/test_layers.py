@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,10 @@ SOURCE = Path(talerec.__file__).parent
 
 #: From the bottom up; a module imports only from layers below its own. The page in ARCHITECTURE.md says why.
 LAYERS = [
-    {"errors", "columns", "arrays", "progress", "jit", "tiles", "clock"},
-    {"memory", "threads", "times", "kernels", "blas", "solve_torch"},
+    {"errors", "columns", "arrays", "progress", "jit", "clock"},
+    {"memory", "threads", "times", "kernels"},
+    {"tiles"},
+    {"blas", "solve_torch"},
     {"log", "artifact", "local_kernels"},
     {"readers", "histories", "grams", "synthetic"},
     {"prepare", "solve", "weights"},
@@ -138,3 +141,18 @@ def test_kernels_compile_in_memory_where_no_cache_can_be_written(monkeypatch):
         return 2 * x
 
     assert double(21) == 42
+
+
+def test_kernels_older_than_the_templates_they_hold_are_dropped(tmp_path):
+    from talerec import jit
+
+    cache = tmp_path / "__pycache__"
+    cache.mkdir()
+    for name, age in (("jit.py", 50), ("kernels.py", 20), ("weights.py", 30)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    for name, age in (("rank.old.nbi", 25), ("rank.old.nbc", 25), ("rank.new.nbi", 10)):
+        (cache / name).touch()
+        os.utime(cache / name, (1000 - age, 1000 - age))
+    jit._drop_stale(tmp_path)
+    assert [path.name for path in cache.iterdir()] == ["rank.new.nbi"]

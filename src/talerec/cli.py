@@ -282,7 +282,7 @@ def _cutoffs(text: str) -> list[int]:
         cutoffs = [int(part) for part in text.split(",")]
     except ValueError:
         raise TalerecError(f"--k is {text!r}; it takes whole numbers such as 1,5,10") from None
-    metrics.names(cutoffs)  # refuses what is below 1
+    metrics.per_case(cutoffs)  # refuses what is below 1
     return cutoffs
 
 

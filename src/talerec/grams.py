@@ -17,7 +17,7 @@ from talerec import kernels
 from talerec.arrays import Array, Arrays, Matrix, is_sparse, narrow
 from talerec.errors import TalerecError
 from talerec.log import Log
-from talerec.memory import available_bytes, human
+from talerec.memory import available_bytes, require
 from talerec.threads import equal_work, run_chunks
 from talerec.times import DAY, days
 
@@ -25,6 +25,7 @@ logger = logging.getLogger("talerec")
 
 _CHUNKS = 128  # pieces of work; more than any number of cores, so that all stay busy
 _SMALL = 4_000  # items: a full dense Gram is so small that its pattern need not be counted
+_ADVICE = "use a k-core, or a smaller max_history"
 _SPARSE_ENTRY = 12  # bytes: a float64 and an int32
 
 
@@ -139,7 +140,7 @@ def _accumulate(
     small = n <= _SMALL and work[-1] >= n * n
     indptr = None if small else _pattern(by_item, n, chunks)
     if indptr is None or 2 * indptr[-1] * _SPARSE_ENTRY >= n * n * 8:
-        _require(2 * 8 * n * n, f"the dense Gram of {n:,} items", memory)
+        require(2 * 8 * n * n, f"the dense Gram of {n:,} items", _ADVICE, memory)
         M, KT = np.empty((n, n)), np.empty((n, n))
         run_chunks("gram", lambda a, b: dense_kernel(args, by_item, longest, a, b, M, KT), chunks)
         triangle = equal_work(np.arange(n + 1.0) ** 2, _CHUNKS)
@@ -162,19 +163,9 @@ def _value_type(entries: int, memory: int | None) -> type:
     needed = {kind: entries * (3 * 4 + 4 * kind().itemsize) for kind in (np.float64, np.float32)}
     if needed[np.float64] <= (available_bytes() if memory is None else memory):
         return np.float64  # per entry: pattern, M and K, and M + M' before it is merged
-    _require(needed[np.float32], f"the Gram of {entries:,} pairs of items", memory)
+    require(needed[np.float32], f"the Gram of {entries:,} pairs of items", _ADVICE, memory)
     logger.warning("the Gram is kept in float32: float64 does not fit the memory budget")
     return np.float32
-
-
-def _require(size: int, what: str, memory: int | None) -> None:
-    """Refuse before starting when `size` bytes are more than the budget."""
-    budget = available_bytes() if memory is None else memory
-    if size > budget:
-        raise TalerecError(
-            f"{what} needs {human(size)}, but may take {human(budget)}; "
-            "use a k-core, or a smaller max_history"
-        )
 
 
 def _symmetric(indptr: Array, indices: Array, M: Array) -> Matrix:

@@ -67,8 +67,9 @@ def human(size: float) -> str:
     return f"{size:,.1f} GB"
 
 
-def require(size: int, what: str, advice: str) -> None:
-    """Refuse before starting when `size` bytes for `what` will not fit."""
-    free = available_bytes()
-    if size > free:
-        raise TalerecError(f"{what} needs {human(size)}, but {human(free)} is free; {advice}")
+def require(size: int, what: str, advice: str, budget: int | None = None) -> None:
+    """Refuse before starting when `size` bytes for `what` will not fit what is free, or the budget."""
+    room = available_bytes() if budget is None else budget
+    if size > room:
+        is_there = "is free" if budget is None else "is allowed"
+        raise TalerecError(f"{what} needs {human(size)}, but {human(room)} {is_there}; {advice}")

@@ -37,7 +37,3 @@ def per_case(ks: Sequence[int]) -> list[pl.Expr]:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise TalerecError(f"k is {k!r}; it takes a whole number from 1")
     return [metric(k) for metric in (hit_rate, ndcg, mrr) for k in sorted(set(ks))]
-
-
-def names(ks: Sequence[int]) -> list[str]:
-    return [expression.meta.output_name() for expression in per_case(ks)]

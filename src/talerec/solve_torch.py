@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from talerec.errors import TalerecError
-from talerec.tiles import Operations, edges, factor, substitute
+from talerec.threads import even
+from talerec.tiles import Operations, factor, substitute
 
 _TILE = 1024  # small enough that triangles cost little and need little room, large enough for full speed
 _REFINED = 4096  # columns refined at a time
@@ -90,7 +91,7 @@ def _refine(G: Any, K: Any, penalty: Any, A: torch.Tensor, B: torch.Tensor) -> N
     exact = _dense(G, n, double, place)
     exact.diagonal().add_(torch.as_tensor(np.ascontiguousarray(penalty), device=place))
     goal = _dense(K, n, torch.float32, place, columns=True)
-    for a, b in edges(n, _REFINED):
+    for a, b in even(n, _REFINED):
         residual = goal[:, a:b].to(double) - exact @ B[:, a:b].to(double)
         step = residual.to(B.dtype)
         substitute(OPERATIONS, A, step, _TILE, lambda share: None)

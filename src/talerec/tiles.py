@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from talerec.threads import even
+
 
 @dataclass(frozen=True)
 class Operations:
@@ -24,17 +26,12 @@ class Operations:
     subtract_product_transposed: Callable[[Any, Any, Any], None]  # C <- C - A' B
 
 
-def edges(n: int, tile: int) -> list[tuple[int, int]]:
-    """0..n in ranges of `tile`."""
-    return [(a, min(a + tile, n)) for a in range(0, n, tile)]
-
-
 def factor(do: Operations, A: Any, tile: int) -> bool:
     """A = U'U in the upper triangle of A, one row of tiles at a time."""
     n = len(A)
-    for a, b in edges(n, tile):
+    for a, b in even(n, tile):
         if a:
-            for c, d in edges(n, tile):
+            for c, d in even(n, tile):
                 if d > a:
                     do.subtract_product_transposed(A[a:b, c:d], A[:a, a:b], A[:a, c:d])
         if not do.cholesky(A[a:b, a:b]):
@@ -47,12 +44,12 @@ def factor(do: Operations, A: Any, tile: int) -> bool:
 def substitute(do: Operations, A: Any, B: Any, tile: int, tick: Callable[[float], None]) -> None:
     """B <- (U'U)^-1 B with the factor that `factor` left in A; `tick` hears of shares that add up to 1."""
     n = len(A)
-    for a, b in edges(n, tile):  # U' Y = B, from the top
+    for a, b in even(n, tile):  # U' Y = B, from the top
         if a:
             do.subtract_product_transposed(B[a:b], A[:a, a:b], B[:a])
         do.solve_left_transposed(A[a:b, a:b], B[a:b])
         tick((b - a) / n / 2)
-    for a, b in reversed(edges(n, tile)):  # U X = Y, from the bottom
+    for a, b in reversed(even(n, tile)):  # U X = Y, from the bottom
         if b < n:
             do.subtract_product(B[a:b], A[a:b, b:], B[b:])
         do.solve_left(A[a:b, a:b], B[a:b])

@@ -199,3 +199,16 @@ def test_scores_go_from_source_to_target_and_not_back():
 def test_a_model_that_is_not_finite_is_never_made():
     weights = np.asarray(tr.TALE(reg=1e-6, solver="exact").fit(loop_log()).weights)
     assert np.isfinite(weights).all()
+
+
+def test_a_loaded_model_searches_long_histories_as_the_fitted_one_did(tmp_path):
+    """Long enough for the search to stop early, which it does by what was saved."""
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(0, [80, 200, 10**7], (4000, 3))
+    log = tiny_log([(int(u), int(i), 1e9 + float(t)) for u, i, t in drawn])
+    model = tr.TALE(reg=1.0, solver="local", neighbors=30).fit(log)
+    loaded = tr.load(model.save(tmp_path / "m.tale"))
+    histories = rng.integers(0, 200, (30, 60)).tolist()
+    found = loaded.recommend_histories(histories, k=10)
+    assert found.equals(model.recommend_histories(histories, k=10))
+    np.testing.assert_array_equal(loaded.fitted.weights.peaks, model.fitted.weights.peaks)

@@ -1,6 +1,6 @@
 """The exact solver beside bare LAPACK potrf + potrs, and the memory that it adds.
 
-    python benchmarks/exact.py [--items 4000 12000 24000] [--alone 30000]
+    python benchmarks/exact.py [--items 4000 12000 24000] [--repeat 3] [--alone 30000]
 
 Bare: scipy.linalg.lapack.spotrf and spotrs on whole arrays, in place. Above 24,000 items that call
 crashes with two threads in the OpenBLAS of current wheels; `--alone` runs ours without it.
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -34,38 +34,25 @@ def made_up(n: int) -> tr.Gram:
     return tr.Gram((S.T @ S).tocsr(), (S.T @ T).tocsc())
 
 
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def resident(line: str) -> int:
+    """VmRSS: bytes held now. VmHWM: the most that was held since `forget_peak`."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(row.split()[1]) * 1024 for row in status.splitlines() if row.startswith(line))
 
 
-class Watch:
-    """The most memory held while a block runs, above what was held before it."""
-
-    def __enter__(self) -> Watch:
-        self.before, self.most, self.on = resident(), resident(), True
-        self.thread = threading.Thread(target=self._look)
-        self.thread.start()
-        return self
-
-    def _look(self) -> None:
-        while self.on:
-            self.most = max(self.most, resident())
-            time.sleep(0.01)
-
-    def __exit__(self, *_: object) -> None:
-        self.on = False
-        self.thread.join()
-        self.growth = self.most - self.before
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def ours(n: int) -> dict[str, float]:
     gram = made_up(n)
     solve.exact(made_up(500), np.full(500, 10.0))
-    with Watch() as watch:
-        start = time.perf_counter()
-        solve.exact(gram, np.full(n, 10.0))
-        seconds = time.perf_counter() - start
-    return {"seconds": seconds, "arrays": watch.growth / (2 * 4 * n * n)}
+    forget_peak()
+    before = resident("VmRSS")
+    start = time.perf_counter()
+    solve.exact(gram, np.full(n, 10.0))
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "arrays": (resident("VmHWM") - before) / (2 * 4 * n * n)}
 
 
 def bare(n: int) -> dict[str, float]:
@@ -88,6 +75,7 @@ def run_self(kind: str, n: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, nargs="*", default=[4_000, 12_000])
+    parser.add_argument("--repeat", type=int, default=1, help="medians of this many turns")
     parser.add_argument("--alone", type=int, nargs="*", default=[])
     parser.add_argument("--run", choices=["ours", "bare"], help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -95,10 +83,13 @@ def main() -> None:
         print(json.dumps({"ours": ours, "bare": bare}[given.run](given.items[0])))
         return
     for n in given.items:
-        mine, theirs = run_self("ours", n), run_self("bare", n)
+        pairs = [(run_self("ours", n), run_self("bare", n)) for _ in range(given.repeat)]
+        mine, theirs = (statistics.median(run[at]["seconds"] for run in pairs) for at in (0, 1))
+        arrays = max(run[0]["arrays"] for run in pairs)
+        ratios = ", ".join(f"{a['seconds'] / b['seconds']:.2f}" for a, b in pairs)
         print(
-            f"{n:7,} items: ours {mine['seconds']:7.2f} s, bare {theirs['seconds']:7.2f} s, "
-            f"{mine['seconds'] / theirs['seconds']:.2f} times; memory {mine['arrays']:.3f} of two arrays",
+            f"{n:7,} items: ours {mine:7.2f} s, bare {theirs:7.2f} s, "
+            f"{mine / theirs:.2f} times ({ratios}); memory {arrays:.3f} of two arrays",
             flush=True,
         )
     for n in given.alone:

@@ -450,7 +450,7 @@ def test_the_demo_refuses_a_file_before_it_starts(tmp_path: Path) -> None:
         (["trend_side=up"], "trend_side is 'up'; it takes both or past"),
         (["reg"], "--set takes name=value, not 'reg'"),
         (["reg=much"], "reg is 'much'; it takes a number such as 0.5 or 1/512"),
-        (["speed=3"], "tale has no parameter 'speed'; its parameters are reg, decay"),
+        (["speed=3"], "tale has no parameter 'speed'; its parameters are decay, floor"),
         (["reg=1", "reg=2"], "--set gives reg twice"),
     ],
 )

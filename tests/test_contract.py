@@ -28,7 +28,12 @@ def loop_log(users: int = 40, items: int = 8, rows: int = 6):
 
 
 #: Every model as it comes, and those that have more than one kind of weights.
-MADE = {**MODELS, "tale, local": partial(tr.TALE, solver="local", neighbors=5)}
+MADE = {
+    **MODELS,
+    "tale, local": partial(tr.TALE, solver="local", neighbors=5),
+    "swalk, local": partial(tr.SWalk, solver="local", neighbors=5, width=4),
+    "rdlae, local": partial(tr.RDLAE, solver="local", neighbors=5),
+}
 
 
 @pytest.fixture(scope="module", params=list(MADE))

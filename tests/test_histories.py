@@ -16,12 +16,17 @@ from logs import histories_of, logs, quick, rows_of
 from talerec.errors import TalerecError
 from talerec.histories import Histories
 from talerec.log import Log, Vocabulary
+from talerec.times import FARTHEST
 
 ITEMS = Vocabulary(pl.Series(["a", "b", "c"]))
 
 
 def made(given_histories: Any, unknown: str = "error") -> list[list[tuple[int, int]]]:
-    return unrolled(Histories.from_ids(given_histories, ITEMS, unknown))
+    """Items and times; rows without a time stand before all that have one, and count from 0 here."""
+    return [
+        [(item, time + FARTHEST if time < -FARTHEST // 2 else time) for item, time in history]
+        for history in unrolled(Histories.from_ids(given_histories, ITEMS, unknown))
+    ]
 
 
 def unrolled(histories: Histories) -> list[list[tuple[int, int]]]:

@@ -147,7 +147,7 @@ def test_a_search_does_stop_early():
     B = sparse.csr_array(
         np.triu(np.ones((n, n), np.float32)) * np.arange(1, n + 1, dtype=np.float32)
     )
-    weights = Weights(B, None, np.full(n, 60.0, np.float32))
+    weights = Weights(B, known_peaks=np.full(n, 60.0, np.float32))
     B.data[B.indptr[0] : B.indptr[1] - 5] = np.nan
     query, mask = ask(weights, [list(range(n - 1))], None, False)
     items, scores, _ = rank.top(weights, query, mask, 3)

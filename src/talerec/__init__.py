@@ -24,9 +24,25 @@ _HOMES = {
     "describe": "talerec.description",
     "Gram": "talerec.grams",
     "tale_gram": "talerec.grams",
+    "slit_gram": "talerec.grams",
+    "slis_gram": "talerec.grams",
     "Model": "talerec.models",
     "TALE": "talerec.models",
+    "SLIS": "talerec.models",
+    "SLIT": "talerec.models",
+    "SLIST": "talerec.models",
+    "EASE": "talerec.models",
+    "EDLAE": "talerec.models",
+    "RDLAE": "talerec.models",
+    "SWalk": "talerec.models",
+    "SKNN": "talerec.models",
+    "STAN": "talerec.models",
+    "Markov": "talerec.models",
+    "Rules": "talerec.models",
+    "Association": "talerec.models",
     "Popular": "talerec.models",
+    "Trending": "talerec.models",
+    "FPMC": "talerec.models",
     "MODELS": "talerec.models",
     "load": "talerec.models",
     "evaluate": "talerec.evaluation",
@@ -38,12 +54,28 @@ if TYPE_CHECKING:
     from talerec.errors import TalerecError as TalerecError
     from talerec.evaluation import evaluate as evaluate
     from talerec.grams import Gram as Gram
+    from talerec.grams import slis_gram as slis_gram
+    from talerec.grams import slit_gram as slit_gram
     from talerec.grams import tale_gram as tale_gram
     from talerec.log import Log as Log
     from talerec.models import MODELS as MODELS
     from talerec.models import load as load
     from talerec.models.base import Model as Model
+    from talerec.models.ease import EASE as EASE
+    from talerec.models.ease import EDLAE as EDLAE
+    from talerec.models.ease import RDLAE as RDLAE
+    from talerec.models.fpmc import FPMC as FPMC
+    from talerec.models.nearest import SKNN as SKNN
+    from talerec.models.nearest import STAN as STAN
     from talerec.models.popular import Popular as Popular
+    from talerec.models.popular import Trending as Trending
+    from talerec.models.rules import Association as Association
+    from talerec.models.rules import Markov as Markov
+    from talerec.models.rules import Rules as Rules
+    from talerec.models.slist import SLIS as SLIS
+    from talerec.models.slist import SLIST as SLIST
+    from talerec.models.slist import SLIT as SLIT
+    from talerec.models.swalk import SWalk as SWalk
     from talerec.models.tale import TALE as TALE
     from talerec.prepare import Split as Split
     from talerec.prepare import drop_duplicates as drop_duplicates

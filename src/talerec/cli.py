@@ -161,15 +161,25 @@ def describe(
         show.facts(str(log), facts)
 
 
-@app.command()
-def models(json: Json = False) -> None:
-    """Every model, its parameters, their defaults and meaning."""
+@app.command(epilog=_examples("talerec models", "talerec models slist"))
+def models(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One model alone.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Every model: its parameters, their defaults, meaning and search ranges, and where it comes from."""
     from talerec import show
-    from talerec.models import MODELS, params
+    from talerec.models import MODELS, model_class, params
 
     kinds = [
-        {"model": name, "about": (kind.__doc__ or "").strip(), "parameters": params.described(kind)}
-        for name, kind in MODELS.items()
+        {
+            "model": kind.name,
+            "about": (kind.__doc__ or "").strip().splitlines()[0],
+            "paper": kind.paper,
+            "parameters": params.described(kind),
+        }
+        for kind in ([model_class(name)] if name else MODELS.values())
     ]
     if json:
         show.as_json(kinds)

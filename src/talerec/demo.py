@@ -14,6 +14,7 @@ from talerec.evaluation import Evaluation, evaluate
 from talerec.log import Log
 from talerec.models.base import Model
 from talerec.models.popular import Popular
+from talerec.models.rules import Rules
 from talerec.models.tale import TALE
 from talerec.prepare import Split, leave_one_out
 from talerec.synthetic import synthetic_log
@@ -55,6 +56,7 @@ def _contest(split: Split) -> tuple[dict[str, Model], dict[str, Evaluation]]:
     """Every contender, fitted and judged. Bars are drawn here alone: they would overwrite tables."""
     contenders: dict[str, Model] = {
         "what is popular": Popular(),
+        "sequential rules": Rules(),
         "TALE without time": TALE(**UNTIMED),
         "TALE": TALE(**TIMED),
     }

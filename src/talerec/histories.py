@@ -57,7 +57,7 @@ class Histories:
         rows = [list(history) for history in given]
         ptr = np.cumsum([0, *map(len, rows)])
         names = list(chain.from_iterable(rows))
-        time = np.arange(len(names))
+        time = np.arange(len(names)) - FARTHEST  # before anything that has a time
         if not set(map(type, names)) <= {int, str}:
             flat = [event for history in rows for event in _in_time([_row(row) for row in history])]
             names = [name for name, _ in flat]
@@ -99,7 +99,7 @@ def _in_time(history: list[tuple[Any, int | None]]) -> list[tuple[Any, int]]:
         return sorted(((name, moment) for name, moment in history if moment is not None), key=_time)
     if moments:
         raise TalerecError("give a time with every row of a history, or with none")
-    return [(name, place) for place, (name, _) in enumerate(history)]
+    return [(name, place - FARTHEST) for place, (name, _) in enumerate(history)]
 
 
 def _time(row: tuple[Any, int]) -> int:

@@ -10,21 +10,16 @@ gives two coefficients for each row s of the same user:
     cross[s]  the weight of source s for the target q, the entry of K
 
 and the accumulator adds them up per item of s. An item's row belongs to one thread and its
-rows are visited in one order, so sums do not depend on the number of threads.
+rows are visited in one order, so sums do not depend on the number of threads. Where only one of
+the two is wanted, the array for the other has no room. The models' pairs are in `pairs`.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
 from talerec.arrays import Array, Arrays, Kernel
 from talerec.jit import kernel, template
-
-#: exp(-x) is zero in float64 beyond this.
-UNDERFLOW = 745.2
-
 
 # -- rows ------------------------------------------------------------------------------------------
 
@@ -79,6 +74,19 @@ def sort_groups(ptr: Array, rows: Array, key: Array) -> None:
 
 
 @kernel
+def last_rows(ptr: Array, item: Array, items: int) -> Array:
+    """Mask of the rows that are their user's last of their item."""
+    user_of = np.full(items, -1, np.int64)
+    keep = np.zeros(len(item), np.bool_)
+    for u in range(len(ptr) - 1):
+        for r in range(ptr[u + 1] - 1, ptr[u] - 1, -1):
+            if user_of[item[r]] != u:
+                user_of[item[r]] = u
+                keep[r] = True
+    return keep
+
+
+@kernel
 def ends(ptr: Array) -> Array:
     """For every row, the end of its user's run."""
     stop = np.empty(ptr[-1], np.int32)
@@ -119,102 +127,6 @@ def trend_counts(ptr: Array, time: Array, before: int, after: int) -> Array:
                 high += 1
             count[r] = high - low
     return count
-
-
-# -- TALE's pairs ----------------------------------------------------------------------------------
-
-
-@kernel
-def instants(ptr: Array, time: Array) -> tuple[Array, Array]:
-    """For every row, the first row of its user's instant and the first row after it."""
-    first, after = np.empty(len(time), np.int32), np.empty(len(time), np.int32)
-    for u in range(len(ptr) - 1):
-        a = ptr[u]
-        while a < ptr[u + 1]:
-            b = a + 1
-            while b < ptr[u + 1] and time[b] == time[a]:
-                b += 1
-            first[a:b] = a
-            after[a:b] = b
-            a = b
-    return first, after
-
-
-@kernel
-def tale_intervals(ptr: Array, time: Array, decay: float, floor: float) -> tuple[Array, ...]:
-    """What Eq. 13 needs of each row; `decay` in microseconds.
-
-    step   exp(-(t_{r+1} - t_r) / decay), to the user's next row
-    reach  the first row that comes more than a horizon later: there w is the floor
-    begin  the first row whose weight for row r is not zero (all of them when floor > 0)
-    """
-    horizon = 0.0
-    if floor < 1:
-        horizon = decay * math.log(1 / floor) if floor > 0 else math.inf
-    vanish = math.inf if floor > 0 else UNDERFLOW * decay
-    step = np.ones(len(time), np.float64)
-    reach, begin = np.empty(len(time), np.int32), np.empty(len(time), np.int32)
-    for u in range(len(ptr) - 1):
-        end, low = ptr[u], ptr[u]
-        for r in range(ptr[u], ptr[u + 1]):
-            if r + 1 < ptr[u + 1]:
-                step[r] = math.exp(-(time[r + 1] - time[r]) / decay)
-            while end < ptr[u + 1] and time[end] - time[r] <= horizon:
-                end += 1
-            while time[r] - time[low] > vanish:
-                low += 1
-            reach[r], begin[r] = end, low
-    return step, reach, begin
-
-
-@kernel
-def tale_pairs(rows: Arrays, q: int, half: Array, cross: Array, sums: Array) -> None:
-    """Eqs. 6, 13 for the pairs (s, q) of one user, s in begin[q]..after[q]; written at s - begin[q].
-
-    The sum over targets l after q of w(t_l - t_s) w(t_l - t_q) falls into three runs: up to
-    reach[s] both weights are exponentials, up to reach[q] one is the floor, then both are.
-    With E1, E2 the running sums of exp(-(t_l - t_q)/decay) and of its square,
-
-        exp(-(t_q - t_s)/decay) E2(reach[s]) + floor (E1(reach[q]) - E1(reach[s])) + floor^2 (stop - reach[q])
-
-    Rows of q's own instant are each other's targets: each of the m - 1 others (less s, when s
-    is one of them) adds w(t_q - t_s). Nothing large is subtracted, so nothing cancels.
-    """
-    begin, first, after, reach, stop, step, scale, floor = rows
-    lo, next_instant, end = begin[q], after[q], reach[q]
-    decayed = 1.0
-    sums[0, 0] = sums[0, 1] = 0.0
-    for l in range(next_instant, end):  # noqa: E741 (the paper's l)
-        decayed *= step[l - 1]
-        k = l - next_instant
-        sums[k + 1, 0] = sums[k, 0] + decayed
-        sums[k + 1, 1] = sums[k, 1] + decayed * decayed
-    both_floors = floor * floor * (stop[q] - end)
-    all_one = sums[end - next_instant, 0]
-    mates = next_instant - first[q] - 1
-
-    decayed = 1.0
-    s = q
-    while s >= lo and reach[s] > q:  # nearer than the horizon: the weight is an exponential
-        if s < q:
-            decayed *= step[s]
-        k = reach[s] - next_instant
-        total = decayed * sums[k, 1] + floor * (all_one - sums[k, 0]) + both_floors
-        together = mates - 1 if s < q and s >= first[q] else mates
-        pair = scale[s] * scale[q]
-        half[s - lo] = pair * (total + together * decayed)
-        cross[s - lo] = pair * decayed
-        s -= 1
-    far = scale[q] * (floor * all_one + both_floors + mates * floor)
-    weight = scale[q] * floor
-    for r in range(lo, s + 1):
-        half[r - lo] = scale[r] * far
-        cross[r - lo] = scale[r] * weight
-    half[q - lo] *= 0.5
-    cross[q - lo] = 0.0
-    for r in range(q + 1, next_instant):
-        half[r - lo] = 0.0
-        cross[r - lo] = scale[r] * scale[q]
 
 
 # -- accumulators ----------------------------------------------------------------------------------
@@ -287,35 +199,36 @@ def _scratch(longest: int) -> Arrays:
 
 
 @template
-def _accumulate_dense(
+def accumulate_dense(
     pairs: Kernel, args: Arrays, log: Arrays, longest: int, a: int, b: int, M: Array, K: Array
 ) -> None:
     """Rows a..b of dense M and K'."""
-    n = M.shape[1]
+    n = max(M.shape[1], K.shape[1])
     scratch = _scratch(longest)
     sums = np.empty((n, 2))
     for j in range(a, b):
         sums[:] = 0.0
         _add_target(pairs, args, log, j, scratch, sums)
-        for i in range(n):
-            M[j, i] = sums[i, 0]
-            K[j, i] = sums[i, 1]
+        if len(M) > 0:
+            M[j] = sums[:, 0]
+        if len(K) > 0:
+            K[j] = sums[:, 1]
 
 
 @template
-def _accumulate_sparse(
+def accumulate_sparse(
     pairs: Kernel,
     args: Arrays,
     log: Arrays,
     longest: int,
     a: int,
     b: int,
-    indptr: Array,
-    indices: Array,
+    where: Arrays,
     M: Array,
     K: Array,
 ) -> None:
     """Rows a..b of sparse M and K', both with the pattern that `count_pattern` counted."""
+    indptr, indices = where
     ptr, rows, item, begin, after = log
     n = len(ptr) - 1
     half, cross, work = _scratch(longest)
@@ -341,29 +254,11 @@ def _accumulate_sparse(
         sort_positions(indices[lo:hi], n, order)
         for x in range(lo, hi):
             i = indices[x]
-            M[x] = sums[i, 0]
-            K[x] = sums[i, 1]
+            if len(M) > 0:
+                M[x] = sums[i, 0]
+            if len(K) > 0:
+                K[x] = sums[i, 1]
             sums[i, 0] = sums[i, 1] = 0.0
-
-
-@kernel
-def tale_dense(args: Arrays, log: Arrays, longest: int, a: int, b: int, M: Array, K: Array) -> None:
-    _accumulate_dense(tale_pairs, args, log, longest, a, b, M, K)
-
-
-@kernel
-def tale_sparse(
-    args: Arrays,
-    log: Arrays,
-    longest: int,
-    a: int,
-    b: int,
-    indptr: Array,
-    indices: Array,
-    M: Array,
-    K: Array,
-) -> None:
-    _accumulate_sparse(tale_pairs, args, log, longest, a, b, indptr, indices, M, K)
 
 
 @kernel

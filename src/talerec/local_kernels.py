@@ -2,7 +2,8 @@
 
 The support N of target j holds the sources with the largest gain K_ij^2 / (G_ii + penalty_i) and
 the target itself. Its own weight, which K alone would never suggest, is what keeps an item that
-was just seen from being recommended again; with it one solve is as good as the exact solution.
+was just seen from being recommended again. The other sources that ever led to j are too many to be
+solved together, but not to be left out: they join with one step from there (`_join`).
 
 Items are numbered by rank here: 0 has the most entries in its row of G. Of G only the half below
 the diagonal is kept, by rank: each pair stands in the row of the item with fewer entries, so no row
@@ -63,28 +64,50 @@ def keep_largest(gain: Array, item: Array, count: int, room: int) -> int:
 
 
 @template
-def _support(
+def _gains(source: Array, count: int, right: Array, diagonal: Array, gain: Array) -> None:
+    for c in range(count):
+        gain[c] = right[source[c]] ** 2 / diagonal[source[c]]
+
+
+@template
+def _sources(
     K: Arrays,
-    rank: Array,
-    diagonal: Array,
     j: int,
-    own: bool,
+    rank: Array,
+    right: Array,
+    diagonal: Array,
     room: int,
-    source: Array,
+    out: Array,
     gain: Array,
 ) -> int:
-    """The sources of target j, as ranks, written to source[]; none where nothing ever led to j."""
+    """The sources that led to target j, as ranks, written to out[]: all, or the `room` of largest gain."""
     indptr, indices, values = K
     count = 0
     for x in range(indptr[j], indptr[j + 1]):
-        r = rank[indices[x]]
         if indices[x] != j and values[x] != 0.0:
-            source[count] = r
-            gain[count] = values[x] * values[x] / diagonal[r]
+            out[count] = rank[indices[x]]
             count += 1
-    size = keep_largest(gain, source, count, room - 1 if own and room > 1 else room)
-    if own and size < room and indptr[j] < indptr[j + 1]:
-        source[size] = rank[j]
+    _gains(out, count, right, diagonal, gain)
+    return keep_largest(gain, out, count, room)
+
+
+@template
+def _support(
+    sources: Array,
+    count: int,
+    own: int,
+    right: Array,
+    diagonal: Array,
+    room: int,
+    out: Array,
+    gain: Array,
+) -> int:
+    """Those that are solved together, written to out[]: the largest gains, and the target itself (rank `own`, or -1)."""
+    out[:count] = sources[:count]
+    _gains(out, count, right, diagonal, gain)
+    size = keep_largest(gain, out, count, room - 1 if own >= 0 and room > 1 else room)
+    if own >= 0 and size < room:
+        out[size] = own
         size += 1
     return size
 
@@ -138,13 +161,65 @@ def _back(L: Array, right: Array, size: int, b: Array) -> None:
             b[k] -= L[p, k] * b[p]
 
 
+@template
+def _join(
+    half: Arrays,
+    right: Array,
+    diagonal: Array,
+    sources: Array,
+    count: int,
+    support: Array,
+    weight: Array,
+    size: int,
+    scratch: Arrays,
+) -> tuple[float, float]:
+    """What the sources outside the support get: one step of steepest descent from the support's solution.
+
+    Each such i is asked for what its own normal equation lacks, d_i = (K_ij - sum over the support of
+    G_ik b_k) / diagonal_i, left by rank in the first array of `scratch`; the support has 0 there. All get
+    d times the one factor that is best for them together, since they explain in part the same:
+    d'Dd / d'(G + diag(penalty))d, which is returned with what the step explains.
+    """
+    starts, columns, entries = half
+    lacks, held, outside = scratch  # by rank; all zero, and held and outside left so
+    for c in range(count):
+        outside[sources[c]] = 1
+    for p in range(size):
+        held[support[p]] = weight[p]
+        outside[support[p]] = 0
+    for p in range(size):
+        for x in range(starts[support[p]], starts[support[p] + 1]):
+            lacks[columns[x]] -= entries[x] * weight[p] * outside[columns[x]]
+    alone, together = 0.0, 0.0
+    for c in range(count):
+        r = sources[c]
+        if outside[r]:
+            total = right[r] + lacks[r]
+            for x in range(starts[r], starts[r + 1]):
+                total -= entries[x] * held[columns[x]]
+            lacks[r] = total / diagonal[r]
+            alone += lacks[r] * total
+    for c in range(count):
+        r = sources[c]
+        if outside[r]:
+            for x in range(starts[r], starts[r + 1]):
+                together += entries[x] * lacks[columns[x]] * lacks[r]
+    for c in range(count):
+        outside[sources[c]] = 0
+    for p in range(size):
+        held[support[p]] = 0.0
+    share = alone / (alone + 2 * together) if alone > 0.0 else 0.0
+    return share, share * alone
+
+
 @kernel
 def solve_targets(
     half: Arrays,
     K: Arrays,
     names: Arrays,
     diagonal: Array,
-    neighbors: int,
+    together: int,
+    room: int,
     own: bool,
     a: int,
     b: int,
@@ -152,42 +227,67 @@ def solve_targets(
     out_item: Array,
     out_weight: Array,
     out_count: Array,
+    out_explained: Array,
 ) -> None:
     """Weights into targets a..b, each from ptr[j] on; `diagonal` is that of G plus the penalty.
 
     K is by target, in items; `half` and `diagonal` are by rank; `names` holds each item's rank and
-    each rank's item. `own`: may a target be its own source? Not for a zero diagonal.
+    each rank's item. A target has up to `room` sources, of which `together` are solved together; where
+    that is all items, they are. `own`: may a target be its own source? Not for a zero diagonal.
+    Explained: by how much a target's weights make the penalised squared error less than T'T.
     """
     rank, item = names
     n = len(diagonal)
-    widest = min(neighbors, n)
-    source, gain, right = np.empty(n + 1, np.int32), np.empty(n), np.zeros(n)
-    place, spare = np.zeros(n, np.int32), np.empty(n, np.int32)
+    widest = min(together, n)
+    sources, support, spare = (
+        np.empty(n + 1, np.int32),
+        np.empty(n + 1, np.int32),
+        np.empty(n, np.int32),
+    )
+    gain, right, place = np.empty(n), np.zeros(n), np.zeros(n, np.int32)
     A, L = np.zeros((widest, widest + 1)), np.zeros((widest, widest))
     ridge, goal, weight = np.empty(widest), np.empty(widest), np.empty(widest)
+    scratch = (np.zeros(n), np.zeros(n), np.zeros(n, np.uint8))
     indptr, indices, values = K
     for j in range(a, b):
-        size = 0
-        if neighbors >= n:
-            for r in range(n):
-                if own or r != rank[j]:
-                    source[size] = r
-                    size += 1
-        else:
-            size = _support(K, rank, diagonal, j, own, widest, source, gain)
-            sort_positions(source[:size], n, spare)
         for x in range(indptr[j], indptr[j + 1]):
             right[rank[indices[x]]] = values[x]
+        size = count = 0
+        if together >= n:
+            for r in range(n):
+                if own or r != rank[j]:
+                    support[size] = r
+                    size += 1
+        elif indptr[j] < indptr[j + 1]:
+            itself = rank[j] if own else -1
+            count = _sources(K, j, rank, right, diagonal, room, sources, gain)
+            size = _support(sources, count, itself, right, diagonal, widest, support, gain)
+            sort_positions(support[:size], n, spare)
         for p in range(size):
-            ridge[p], goal[p] = diagonal[source[p]], right[source[p]]
-        for x in range(indptr[j], indptr[j + 1]):
-            right[rank[indices[x]]] = 0.0
-        _gather(half, source, size, place, A)
+            ridge[p], goal[p] = diagonal[support[p]], right[support[p]]
+        _gather(half, support, size, place, A)
         _factor(A, L, ridge, size)
         _back(L, goal, size, weight)
         for p in range(size):
-            out_item[ptr[j] + p], out_weight[ptr[j] + p] = item[source[p]], weight[p]
-        out_count[j] = size
+            out_item[ptr[j] + p], out_weight[ptr[j] + p] = item[support[p]], weight[p]
+        found, explained = size, 0.0
+        for p in range(size):
+            explained += weight[p] * goal[p]
+        if count > size:
+            share, step = _join(
+                half, right, diagonal, sources, count, support, weight, size, scratch
+            )
+            for c in range(count):
+                d = scratch[0][sources[c]]
+                if d != 0.0:
+                    out_item[ptr[j] + found] = item[sources[c]]
+                    out_weight[ptr[j] + found] = share * d
+                    found += 1
+                    scratch[0][sources[c]] = 0.0
+            explained += step
+        out_count[j], out_explained[j] = found, explained
+        for x in range(indptr[j], indptr[j + 1]):
+            right[rank[indices[x]]] = 0.0
 
 
 @kernel

@@ -19,13 +19,16 @@ from talerec.weights import (
     add_base,
     add_source,
     score_dense,
+    score_runs,
     score_sparse,
     take_slots,
 )
 
 _BATCH = 256  # queries a thread takes at a time
-_SMALL = 2.0**-13  # of all that a history could give: what is left is asked about from here on,
-_SMALLER = 2.0**-5  # and each time again when it has become so much less
+_SMALL = 2.0**-6  # of all that a history could give: what is left is asked about from here on,
+_SMALLER = 2.0**-2  # and each time again when it has become so much less
+_LOOK_UP = 8  # weights added in the time in which one is looked up
+_ROUNDING = 1 + 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,39 +155,65 @@ def _place_loop(
         _hide(mask, q, scratch[4], 0)
 
 
-@kernel
-def _top_dense(
+@template
+def _top_loop(
+    fill: Kernel,
     arrays: Arrays,
     query: Arrays,
     mask: Arrays,
     a: int,
     b: int,
     scratch: Arrays,
-    items: Array,
-    scores: Array,
-    counts: Array,
+    out: Arrays,
 ) -> None:
     ptr, item, weight = query
+    items, scores, counts = out
     for q in range(a, b):
-        mine, weights = item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]]
-        found = score_dense(arrays, mine, weights, scratch)
+        found = fill(arrays, item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]], scratch)
         _hide(mask, q, scratch[4], 1)
         counts[q] = _best(scratch, found, mask[0], items[q], scores[q])
         _hide(mask, q, scratch[4], 0)
 
 
-@template
-def _settled(
-    scratch: Arrays, found: int, allowed: Array, rest: float, items: Array, scores: Array
-) -> bool:
-    """Are the first k the same whatever scores change by `rest` at most, and new ones appear up to it?
+@kernel
+def _top_dense(
+    arrays: Arrays, query: Arrays, mask: Arrays, a: int, b: int, scratch: Arrays, out: Arrays
+) -> None:
+    _top_loop(score_dense, arrays, query, mask, a, b, scratch, out)
 
-    items and scores have room for k + 1, and hold the first k in any case.
+
+@kernel
+def _top_runs(
+    arrays: Arrays, query: Arrays, mask: Arrays, a: int, b: int, scratch: Arrays, out: Arrays
+) -> None:
+    _top_loop(score_runs, arrays, query, mask, a, b, scratch, out)
+
+
+@template
+def _alive(
+    scratch: Arrays, found: int, allowed: Array, rest: float, items: Array, scores: Array, most: int
+) -> int:
+    """Leave only the candidates that may still be among the first k, whatever scores change by up to `rest`.
+
+    Returns how many these are; 0, and nothing is changed, where they are more than `most`, or where an
+    item that has no score yet might come in. items and scores are work space for k.
     """
-    k = len(items) - 1
+    candidates, score, _, _, hidden = scratch
+    k = len(items)
     size = _best(scratch, found, allowed, items, scores)
-    runner_up = max(scores[k], 0.0) if size > k else 0.0
-    return size >= k and scores[k - 1] - rest > runner_up + rest
+    if size < k or scores[k - 1] - rest <= rest:
+        return 0
+    least, kept = scores[k - 1] - 2 * rest, 0
+    for c in range(found):
+        kept += score[c] >= least
+    if kept > most:
+        return 0
+    kept = 0
+    for c in range(found):
+        if score[c] >= least and _visible(candidates[c], hidden, allowed):
+            candidates[kept], score[kept] = candidates[c], score[c]
+            kept += 1
+    return kept
 
 
 @template
@@ -205,6 +234,7 @@ def _search(
     item: Array,
     weight: Array,
     rest: Array,
+    work: Array,
     scratch: Arrays,
     allowed: Array,
     items: Array,
@@ -212,20 +242,21 @@ def _search(
 ) -> int:
     """Scores whose first k are those of the whole history; returns the number of candidates.
 
-    Sources come newest first and weigh less and less. From time to time it is asked whether those
-    that are left could still change who the first k are; where not, only these get the rest.
-    items and scores are work space for k + 1.
+    Sources come newest first and weigh less and less. From time to time it is asked which candidates
+    those that are left could still lift into the first k; where it is cheaper to give the rest to these
+    alone, that is done. rest and work: what the sources from x on may give, and how many weights they have.
     """
     slots = take_slots(arrays, item, scratch)
-    found, small, k = add_base(arrays, scratch, slots), rest[0] * _SMALL, len(items) - 1
+    found, small = add_base(arrays, scratch, slots), rest[0] * _SMALL
     for x in range(len(item)):
-        if rest[x] < small:
+        if rest[x] < small and work[x] > found:
             small = rest[x] * _SMALLER
-            if _settled(scratch, found, allowed, rest[x], items, scores):
-                for c in range(k):
-                    scratch[0][c] = items[c]
-                    scratch[1][c] = _finish(arrays, item, weight, x, items[c], scores[c])
-                found = k
+            most = work[x] // (_LOOK_UP * (len(item) - x))
+            alive = _alive(scratch, found, allowed, rest[x] * _ROUNDING, items, scores, most)
+            if alive > 0:
+                for c in range(alive):
+                    scratch[1][c] = _finish(arrays, item, weight, x, scratch[0][c], scratch[1][c])
+                found = alive
                 break
         found = add_source(arrays, item[x], weight[x], scratch, slots, found)
     slots[:] = 0
@@ -241,21 +272,20 @@ def _top_sparse(
     a: int,
     b: int,
     scratch: Arrays,
-    items: Array,
-    scores: Array,
-    counts: Array,
+    out: Arrays,
 ) -> None:
     ptr, item, weight = query
-    k = items.shape[1]
-    first_items, first_scores = np.empty(k + 1, np.int32), np.empty(k + 1)
+    items, scores, counts = out
+    indptr = arrays[0]
     for q in range(a, b):
         mine, weights = item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]]
-        rest = np.zeros(len(mine) + 1)
+        rest, work = np.zeros(len(mine) + 1), np.zeros(len(mine) + 1, np.int64)
         for x in range(len(mine) - 1, -1, -1):
             rest[x] = rest[x + 1] + abs(weights[x]) * peaks[mine[x]]
+            work[x] = work[x + 1] + indptr[mine[x] + 1] - indptr[mine[x]]
         _hide(mask, q, scratch[4], 1)
-        work = (first_items, first_scores)
-        found = _search(arrays, mine, weights, rest, scratch, mask[0], *work)
+        first = (items[q], scores[q])
+        found = _search(arrays, mine, weights, rest, work, scratch, mask[0], *first)
         counts[q] = _best(scratch, found, mask[0], items[q], scores[q])
         _hide(mask, q, scratch[4], 0)
 
@@ -272,6 +302,20 @@ def _place_dense(
     ranks: Array,
 ) -> None:
     _place_loop(score_dense, arrays, query, mask, a, b, scratch, targets, ranks)
+
+
+@kernel
+def _place_runs(
+    arrays: Arrays,
+    query: Arrays,
+    mask: Arrays,
+    a: int,
+    b: int,
+    scratch: Arrays,
+    targets: Array,
+    ranks: Array,
+) -> None:
+    _place_loop(score_runs, arrays, query, mask, a, b, scratch, targets, ranks)
 
 
 @kernel
@@ -296,11 +340,13 @@ def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Arra
     arrays, parts = weights.arrays, _parts(query, mask)
 
     def work(a: int, b: int) -> None:
-        out = (*parts, a, b, weights.scratch(), items, scores, counts)
-        if weights.is_sparse:
-            _top_sparse(arrays, weights.peaks, *out)
+        rest = (*parts, a, b, weights.scratch(), (items, scores, counts))
+        if weights.fade is not None:
+            _top_runs(arrays, *rest)
+        elif weights.is_sparse:
+            _top_sparse(arrays, weights.peaks, *rest)
         else:
-            _top_dense(arrays, *out)
+            _top_dense(arrays, *rest)
 
     run_chunks("rank", work, even(len(query), _BATCH))
     return items, scores, counts
@@ -310,6 +356,8 @@ def ranks(weights: Weights, query: Query, mask: Mask, targets: Array) -> Array:
     """The rank (from 1) of one target for every query under full ranking; 0 where it has none."""
     out = np.zeros(len(query), np.int64)
     run = _place_sparse if weights.is_sparse else _place_dense
+    if weights.fade is not None:
+        run = _place_runs
     parts = _parts(query, mask)
     run_chunks(
         "rank",

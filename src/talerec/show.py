@@ -216,12 +216,20 @@ def _plain(value: Any) -> str:
 def models(kinds: list[dict[str, Any]]) -> None:
     """Every model and its parameters."""
     for kind in kinds:
-        rows = [[p["name"], str(p["default"]), p["help"], p["takes"]] for p in kind["parameters"]]
+        rows = [
+            [p["name"], f"{p['default']}", p["help"], p["takes"], _search(p["search"])]
+            for p in kind["parameters"]
+        ]
         title = f"{kind['model']}: {kind['about']}"
         if rows:
-            table(title, ["--set", "default", "meaning", "takes"], rows)
+            table(title, ["--set", "default", "meaning", "takes", "search"], rows)
         else:
             out.print(Text(title, style="bold"))
+        out.print(Text(f"{kind['paper']}\n", style="dim"))
+
+
+def _search(span: tuple[float, float] | None) -> str:
+    return "" if span is None else f"{span[0]:g} to {span[1]:g}"
 
 
 def fitted(path: Path, manifest: dict[str, Any]) -> None:

@@ -23,15 +23,18 @@ logger = logging.getLogger("talerec")
 SOLVERS = ("auto", "exact", "local", "torch")
 
 # exact
-_TILE = 4096  # one threaded factorisation of a large matrix crashes in current OpenBLAS
+_TILE = 8192  # one threaded factorisation of a large matrix crashes in current OpenBLAS
 _RESIDUAL = 1e-4  # of the right-hand side: beyond it float32 has lost the answer
 _PROBES = 32  # columns that the residual is measured on
 
 # local
 _CHUNKS = 64
+_ALL = 50_000_000  # pairs in K: up to here all of them get a weight
 
 # auto
 _EXACT_UP_TO = 4_000  # items
+_FAINT = 1e-3  # of the mean diagonal of G: below it a penalty hardly holds the weights,
+_FAINT_UP_TO = 25_000  # and up to so many items that is worth minutes
 _DENSE = 0.25  # a Gram fuller than this has no small neighbourhoods
 
 
@@ -50,7 +53,7 @@ def solve(
     if solver not in SOLVERS:
         raise TalerecError(f"solver is {solver!r}; it takes one of {', '.join(SOLVERS)}")
     diagonal = np.broadcast_to(np.float64(penalty), gram.items)
-    chosen = choose(gram) if solver == "auto" else solver
+    chosen = choose(gram, diagonal) if solver == "auto" else solver
     if chosen == "local":
         return Solution(local(gram, diagonal, neighbors), "local")
     if chosen == "torch" and (weights := by_torch(gram, diagonal)) is not None:
@@ -58,16 +61,54 @@ def solve(
     return Solution(exact(gram, diagonal), "exact")
 
 
-def choose(gram: Gram) -> str:
+def solve_bounded(
+    gram: Gram, penalty: float | Array, most: float, *, solver: str = "auto", neighbors: int = 100
+) -> Solution:
+    """B = I - P diag(g), P = (G + diag(penalty))^-1: items predict each other, none itself by more than `most`.
+
+    g_j is the penalty where that leaves 1 - penalty_j P_jj <= most on the diagonal, else (1 - most) / P_jj.
+    With `most` 0 this is EASE.
+    """
+    diagonal = np.broadcast_to(np.float64(penalty), gram.items)
+    chosen = choose(gram, diagonal) if solver == "auto" else solver
+    if chosen != "local":
+        identity = sparse.eye_array(gram.items, format="csc")
+        found = solve(Gram(gram.G, identity), diagonal, solver=chosen)
+        inverse = found.weights
+        at = np.arange(gram.items)
+        share = _bounded_share(1 / inverse[at, at].astype(np.float64), diagonal, most)
+        own = 1 - share  # the weight of an item for itself
+        inverse *= (-share / inverse[at, at]).astype(np.float32)
+        inverse[at, at] = own
+        return Solution(inverse, found.solver)
+    others, explained = _local(gram, diagonal, neighbors, zero_diagonal=True)
+    share = _bounded_share(gram.G.diagonal() + diagonal - explained, diagonal, most)
+    others.data *= share.astype(np.float32)[others.indices]
+    if (share != 1).any():
+        others = (others + sparse.diags_array(1 - share, format="csr")).astype(np.float32)
+    return Solution(others, "local")
+
+
+def _bounded_share(unexplained: Array, penalty: Array, most: float) -> Array:
+    """g_j P_jj, given 1 / P_jj: what remains of the weights of EASE when an item may predict itself."""
+    free = np.minimum(penalty / unexplained, 1)  # rounding aside, it is never more
+    return np.where(1 - free <= most, free, 1 - most)
+
+
+def choose(gram: Gram, penalty: Array) -> str:
     """What `auto` takes, and why, in one line of the log."""
     n = gram.items
     room = memory.available_bytes()
     needed = 2 * n * n * 4
+    fits = needed < 0.9 * room
+    faint = penalty.mean() < _FAINT * gram.G.diagonal().mean()
     if n <= _EXACT_UP_TO:
         chosen, why = "exact", f"up to {_EXACT_UP_TO:,} items it takes seconds"
+    elif faint and n <= _FAINT_UP_TO and 2 * needed < 0.9 * room:
+        chosen, why = "exact", "so small a penalty asks for every source"
     elif gram.density < _DENSE:
         chosen, why = "local", f"{gram.density:.1%} of the Gram is filled"
-    elif needed < 0.9 * room:
+    elif fits:
         chosen, why = "exact", f"{gram.density:.1%} of the Gram is filled, and it fits"
     else:
         chosen, why = "local", f"exact needs {memory.human(needed)} of {memory.human(room)}"
@@ -154,36 +195,49 @@ def by_torch(gram: Gram, penalty: Array) -> Array | None:
 # -- local -----------------------------------------------------------------------------------------
 
 
-def local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool = False) -> Any:
-    """Eq. 6 on a support of at most `neighbors` sources per target; CSR weights.
+def local(gram: Gram, penalty: Array, neighbors: int) -> Any:
+    """Eq. 6 with `neighbors` sources per target; CSR weights.
 
-    With `zero_diagonal` an item is never its own source. With `neighbors` >= items every item is
-    in every support, and the weights are the exact ones.
+    Half of them are solved together, those with the largest gain; the others join with one step. While
+    memory and queries can bear it, all sources that ever led to the target join, not `neighbors` alone.
+    With `neighbors` >= items all items are solved together, and the weights are the exact ones.
     """
+    return _local(gram, penalty, neighbors, zero_diagonal=False)[0]
+
+
+def _local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool) -> tuple[Any, Array]:
+    """The weights, and how much of each target they explain. Zero diagonal: an item is never its own source."""
     n = gram.items
     G = _compressed(gram.G, "csr")
     item = np.argsort(-np.diff(G[0]), kind="stable").astype(np.int32)
     rank = np.empty(n, np.int32)
     rank[item] = np.arange(n, dtype=np.int32)
     K = _compressed(gram.K, "csc")
-    room = np.minimum(np.diff(K[0]) + 1, neighbors) if neighbors < n else np.full(n, n)
-    ptr = np.concatenate([[0], np.cumsum(room)])
-    widest = min(neighbors, n)
+    count = np.diff(K[0]) + 1
+    together, most = (neighbors + 1) // 2, n if len(K[1]) <= _ALL else neighbors
+    if neighbors >= n:
+        together, count, most = n, np.full(n, n), n
+    ptr = np.concatenate([[0], np.cumsum(np.minimum(count, most))])
+    widest = min(together, n)
     memory.require(
         int(ptr[-1]) * 8 + len(G[1]) * 6 + 16 * widest * widest * thread_count(),
         f"the local solver for {n:,} items with {neighbors:,} neighbors",
         "use fewer neighbors, or a k-core to drop rare items",
     )
     out = (ptr, np.empty(ptr[-1], np.int32), np.empty(ptr[-1], np.float32), np.zeros(n, np.int64))
+    explained = np.zeros(n)
     diagonal = (gram.G.diagonal() + penalty)[item]
-    rules = (_half(G, rank), K, (rank, item), diagonal, neighbors, not zero_diagonal)
+    sources = max(most - (not zero_diagonal), 1)  # besides the target itself
+    rules = (_half(G, rank), K, (rank, item), diagonal, together, sources, not zero_diagonal)
     run_chunks(
         "solve",
-        lambda a, b: local_kernels.solve_targets(*rules, a, b, *out),
-        equal_work(np.cumsum(np.concatenate([[0], room**2 + 64])), _CHUNKS),
+        lambda a, b: local_kernels.solve_targets(*rules, a, b, *out, explained),
+        equal_work(
+            np.cumsum(np.concatenate([[0], np.minimum(count, together) ** 2 + count])), _CHUNKS
+        ),
     )
     indptr, indices, values = local_kernels.by_source(*out)
-    return sparse.csr_array((values, indices, narrow(indptr)), shape=(n, n))
+    return sparse.csr_array((values, indices, narrow(indptr)), shape=(n, n)), explained
 
 
 def _half(G: Arrays, rank: Array) -> Arrays:

@@ -42,7 +42,7 @@ _SPELLINGS = (
 
 def days(value: float) -> int:
     """Days as whole microseconds, within what int64 can subtract; infinity is a very long time."""
-    return int(min(value * DAY, 2.0**61))
+    return round(min(value * DAY, 2.0**61))
 
 
 def to_microseconds(column: pl.Series, unit: str | None, *, any_time: bool) -> tuple[Array, str]:

@@ -1,7 +1,9 @@
 """Weights: B from source (row) to target (column), and the scores x @ B of a history x.
 
-An item has a score when some history item has a stored weight to it (one that is not zero), or
-when the model gives it a base score. Every other item has none and is never ranked.
+Sources are items, as a rule; x says how much each of them counts. Other models bring their own:
+the dimensions of a factor model, or rows of other users' histories. An item has a score when some
+source has a stored weight to it (one that is not zero), or when the model gives it a base score.
+Every other item has none and is never ranked.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from talerec.arrays import Array, Arrays, is_sparse
 from talerec.histories import Histories
 from talerec.jit import kernel, template
 
+_ASIDE = "aside_"  # before the names of such arrays in an artifact
+
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """Histories as sparse rows x: query q weighs items[ptr[q]:ptr[q+1]]; no item twice in a query."""
+    """Histories as sparse rows x: query q weighs the sources item[ptr[q]:ptr[q+1]], none twice."""
 
     ptr: Array
     item: Array
@@ -39,20 +43,48 @@ class Query:
 class Weights:
     """B, dense float32 (C order) or CSR with float32 values; `base` adds a score that no history is asked for.
 
-    `base` is float64, NaN for an item without one, or None. `known_peaks` are `peaks` that were saved.
+    base         float64, NaN for an item without one, or None
+    fade         None, or: B's rows are histories, their entries in the order of time, and a source is an
+                 entry. It gives fade[d] to the items d places away in its history
+    aside        what else the model needs to make queries, by name; saved with the rest
+    known_peaks  `peaks` that were saved
     """
 
     matrix: Any
     base: Array | None = None
+    fade: Array | None = None
+    aside: dict[str, Array] = field(default_factory=dict)
     known_peaks: Array | None = None
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Weights, (
-            self.matrix,
-            self.base,
-            self.known_peaks,
-        )  # work space stays with its threads
+    def __reduce__(self) -> tuple[Any, ...]:  # work space stays with its threads
+        return Weights, (self.matrix, self.base, self.fade, self.aside, self.known_peaks)
+
+    def kept(self) -> dict[str, Array]:
+        """Every array by name, for an artifact."""
+        arrays = {f"{_ASIDE}{name}": array for name, array in self.aside.items()}
+        if self.is_sparse:
+            parts = {"indptr": self.matrix.indptr, "indices": self.matrix.indices}
+            arrays |= {**parts, "data": self.matrix.data, "peaks": self.peaks}
+        else:
+            arrays["weights"] = self.matrix
+        optional = {"base": self.base, "fade": self.fade}
+        return arrays | {name: array for name, array in optional.items() if array is not None}
+
+    @classmethod
+    def restored(cls, arrays: dict[str, Array], items: int) -> Weights:
+        """Weights from arrays that `kept` named."""
+        if "weights" in arrays:
+            matrix: Any = arrays["weights"]
+        else:
+            parts = (arrays["data"], arrays["indices"], arrays["indptr"])
+            matrix = sparse.csr_array(parts, shape=(len(parts[2]) - 1, items))
+        aside = {
+            name.removeprefix(_ASIDE): array
+            for name, array in arrays.items()
+            if name.startswith(_ASIDE)
+        }
+        return cls(matrix, arrays.get("base"), arrays.get("fade"), aside, arrays.get("peaks"))
 
     @property
     def items(self) -> int:
@@ -64,8 +96,10 @@ class Weights:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """What the kernels read: (dense, base), or (indptr, indices, data, base)."""
+        """What the kernels read: (dense, base), (indptr, indices, data, base) or (indptr, indices, fade, base)."""
         base = np.empty(0) if self.base is None else self.base
+        if self.fade is not None:
+            return self.matrix.indptr, self.matrix.indices, self.fade, base
         if self.is_sparse:
             return self.matrix.indptr, self.matrix.indices, self.matrix.data, base
         return self.matrix, base
@@ -145,12 +179,38 @@ def score_sparse(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) ->
 
 
 @template
+def score_runs(arrays: Arrays, entry: Array, weight: Array, scratch: Arrays) -> int:
+    """Scores from histories: each source is an entry of one, and its neighbours there get the fading of their distance."""
+    indptr, indices, fade, base = arrays
+    history = np.empty(len(entry), np.int64)
+    most = len(base)
+    for x in range(len(entry)):
+        history[x] = np.searchsorted(indptr, entry[x], side="right") - 1
+        most += indptr[history[x] + 1] - indptr[history[x]]
+    slots = slots_for(most, scratch)
+    found = add_base(arrays, scratch, slots)
+    for x in range(len(entry)):
+        for e in range(indptr[history[x]], indptr[history[x] + 1]):
+            w = weight[x] * fade[abs(e - entry[x])]
+            if w != 0.0:
+                found = add_to(indices[e], w, scratch, slots, found)
+    slots[:] = 0
+    return found
+
+
+@template
 def take_slots(arrays: Arrays, item: Array, scratch: Arrays) -> Array:
-    """As many slots as the history may need, and no more: a small table stays in the cache."""
+    """As many slots as the history may need."""
     indptr, base = arrays[0], arrays[3]
     most = len(base)
     for x in range(len(item)):
         most += indptr[item[x] + 1] - indptr[item[x]]
+    return slots_for(most, scratch)
+
+
+@template
+def slots_for(most: int, scratch: Arrays) -> Array:
+    """Slots for so many candidates, and no more: a small table stays in the cache."""
     most = min(most, len(scratch[0]))
     size = 16
     while size < 2 * most:
@@ -187,16 +247,22 @@ def add_base(arrays: Arrays, scratch: Arrays, slots: Array) -> int:
 def add_source(arrays: Arrays, i: int, w: float, scratch: Arrays, slots: Array, found: int) -> int:
     """Add w times row i of B; how many candidates there are now."""
     indptr, indices, values, _ = arrays
-    candidates, scores = scratch[:2]
     for e in range(indptr[i], indptr[i + 1]):
-        if values[e] == 0.0:
-            continue
-        slot = slot_of(indices[e], slots, candidates)
-        if slots[slot] == 0:
-            candidates[found], scores[found] = indices[e], 0.0
-            found += 1
-            slots[slot] = found
-        scores[slots[slot] - 1] += w * values[e]
+        if values[e] != 0.0:
+            found = add_to(indices[e], w * values[e], scratch, slots, found)
+    return found
+
+
+@template
+def add_to(j: int, share: float, scratch: Arrays, slots: Array, found: int) -> int:
+    """Add to the score of item j; how many candidates there are now."""
+    candidates, scores = scratch[:2]
+    slot = slot_of(j, slots, candidates)
+    if slots[slot] == 0:
+        candidates[found], scores[found] = j, 0.0
+        found += 1
+        slots[slot] = found
+    scores[slots[slot] - 1] += share
     return found
 
 

@@ -8,10 +8,36 @@ from talerec import artifact
 from talerec.errors import TalerecError
 from talerec.models import params
 from talerec.models.base import Model, restore
-from talerec.models.popular import Popular
+from talerec.models.ease import EASE, EDLAE, RDLAE
+from talerec.models.fpmc import FPMC
+from talerec.models.nearest import SKNN, STAN
+from talerec.models.popular import Popular, Trending
+from talerec.models.rules import Association, Markov, Rules
+from talerec.models.slist import SLIS, SLIST, SLIT
+from talerec.models.swalk import SWalk
 from talerec.models.tale import TALE
 
-MODELS: dict[str, type[Model]] = {model.name: model for model in (TALE, Popular)}
+MODELS: dict[str, type[Model]] = {
+    model.name: model
+    for model in (
+        TALE,
+        SLIS,
+        SLIT,
+        SLIST,
+        EASE,
+        EDLAE,
+        RDLAE,
+        SWalk,
+        SKNN,
+        STAN,
+        Markov,
+        Rules,
+        Association,
+        Popular,
+        Trending,
+        FPMC,
+    )
+}
 
 
 def model_class(name: str) -> type[Model]:

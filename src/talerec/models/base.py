@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -91,7 +90,7 @@ class Model(ABC):
     @property
     def params(self) -> dict[str, Any]:
         """Hyper-parameters by name."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {f.name: getattr(self, f.name) for f in params.fields(self)}
 
     @property
     def weights(self) -> Any:
@@ -158,18 +157,23 @@ class Model(ABC):
         fitted = self.fitted
         rows = Histories.from_ids([history], fitted.items, unknown)
         target = int(fitted.items.positions([item], "item", "error")[0])
-        x = self._query(rows)
-        weight_of = dict(zip(x.item.tolist(), x.weight.tolist(), strict=True))
-        given: list[float] = []
-        for i in reversed(rows.item.tolist()):
-            weight = weight_of.pop(i, 0.0)
-            given.append(weight * fitted.weights.entry(i, target) if weight else 0.0)
+        given = self.contributions(rows, target)
         names = _names(fitted.items, rows.item)
-        given.reverse()
         if fitted.weights.base is not None:
             names = names.append(pl.Series([None], dtype=names.dtype))
-            given.append(float(np.nan_to_num(fitted.weights.base[target])))
+            given = np.append(given, np.nan_to_num(fitted.weights.base[target]))
         return pl.DataFrame({columns.ITEM: names, columns.SHARE: given})
+
+    def contributions(self, history: Histories, target: int) -> Array:
+        """What each row of one history gives to the score of an item: here x_i B_ij, once per item."""
+        x = self._query(history)
+        weight_of = dict(zip(x.item.tolist(), x.weight.tolist(), strict=True))
+        given = np.zeros(len(history.item))
+        for row in range(len(given) - 1, -1, -1):
+            i = int(history.item[row])
+            if weight := weight_of.pop(i, 0.0):
+                given[row] = weight * self.fitted.weights.entry(i, target)
+        return given
 
     def rank_targets(self, histories: Histories, targets: Array, *, hide_seen: bool) -> Array:
         """The rank (from 1) of each history's target among all items, 0 where it has none."""
@@ -264,15 +268,7 @@ def _frame(best: tuple[Array, Array, Array], items: pl.Series, askers: pl.Series
 def bundle(model: Model, *, histories: bool) -> artifact.Bundle:
     """A fitted model as plain facts, arrays and tables."""
     fitted = model.fitted
-    arrays: dict[str, Array] = {}
-    matrix = fitted.weights.matrix
-    if fitted.weights.is_sparse:
-        arrays |= {"indptr": matrix.indptr, "indices": matrix.indices, "data": matrix.data}
-        arrays["peaks"] = fitted.weights.peaks
-    else:
-        arrays["weights"] = matrix
-    if fitted.weights.base is not None:
-        arrays["base"] = fitted.weights.base
+    arrays = fitted.weights.kept()
     items = pl.DataFrame({columns.ITEM: fitted.items.ids}) if fitted.info is None else fitted.info
     tables = {"items": items}
     if histories and fitted.log is not None:
@@ -292,17 +288,10 @@ def bundle(model: Model, *, histories: bool) -> artifact.Bundle:
 
 def restore(model: Model, kept: artifact.Bundle) -> Model:
     """Put what `bundle` kept back into a model with the same parameters."""
-    from scipy import sparse
-
     arrays, facts = kept.arrays, kept.facts
     table = kept.tables["items"]
     items = Vocabulary(table[columns.ITEM])
     info = table if facts["has_item_info"] else None
-    if "weights" in arrays:
-        matrix: Any = arrays["weights"]
-    else:
-        parts = (arrays["data"], arrays["indices"], arrays["indptr"])
-        matrix = sparse.csr_array(parts, shape=(len(items), len(items)))
     log = None
     if "ptr" in arrays:
         users = Vocabulary(kept.tables["users"][columns.USER])
@@ -317,7 +306,7 @@ def restore(model: Model, kept: artifact.Bundle) -> Model:
             training.get("ties", "file"),
         )
     model._fitted = Fitted(
-        Weights(matrix, arrays.get("base"), arrays.get("peaks")),
+        Weights.restored(arrays, len(items)),
         items,
         info,
         log,

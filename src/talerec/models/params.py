@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Iterable
 from fractions import Fraction
@@ -22,15 +23,27 @@ def param(
     high: float = math.inf,
     above: float = -math.inf,
     choices: tuple[str, ...] = (),
+    search: tuple[float, float] | None = None,
 ) -> Any:
-    """A hyper-parameter: default, meaning, and what it may be (low <= v <= high, v > above, or a choice)."""
+    """A hyper-parameter: default, meaning, and what it may be (low <= v <= high, v > above, or a choice).
+
+    search: where a tuner looks. A range that begins above 0 is searched by factors, else by differences.
+    """
     limits = {"help": help, "low": low, "high": high, "above": above, "choices": choices}
-    return dataclasses.field(default=default, metadata=limits)
+    return dataclasses.field(default=default, metadata={**limits, "search": search})
+
+
+def fields(model: Any) -> list[dataclasses.Field[Any]]:
+    """The parameters of a model, its own before those that it shares with others."""
+    every = {field.name: field for field in dataclasses.fields(model)}
+    kind = model if isinstance(model, type) else type(model)
+    own = [name for base in kind.__mro__ for name in inspect.get_annotations(base)]
+    return [every[name] for name in dict.fromkeys(own) if name in every]
 
 
 def check(model: Any) -> None:
     """Refuse values outside what the model's parameters declare; whole numbers become floats where those are meant."""
-    for field in dataclasses.fields(model):
+    for field in fields(model):
         value = getattr(model, field.name)
         object.__setattr__(model, field.name, _checked(field, value))
 
@@ -78,8 +91,9 @@ def described(model: type) -> list[dict[str, Any]]:
             "default": field.default,
             "help": field.metadata["help"],
             "takes": " or ".join(field.metadata["choices"]) or _range(field.metadata) or "any",
+            "search": field.metadata["search"],
         }
-        for field in dataclasses.fields(model)
+        for field in fields(model)
     ]
 
 
@@ -105,11 +119,11 @@ def parse(model: type, settings: Iterable[str]) -> dict[str, Any]:
 
 
 def _field(model: Any, name: str) -> dataclasses.Field[Any]:
-    fields = {field.name: field for field in dataclasses.fields(model)}
-    if name not in fields:
-        known = f"its parameters are {', '.join(fields)}" if fields else "it has none"
-        raise TalerecError(f"{model.name} has no parameter {name!r}; {known}")
-    return fields[name]
+    known = {field.name: field for field in fields(model)}
+    if name not in known:
+        names = f"its parameters are {', '.join(known)}" if known else "it has none"
+        raise TalerecError(f"{model.name} has no parameter {name!r}; {names}")
+    return known[name]
 
 
 def _number(name: str, text: str) -> float:

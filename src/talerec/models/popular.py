@@ -1,4 +1,4 @@
-"""Popularity: the floor that every model has to clear."""
+"""Popularity, of all time and of late: the floor that every model has to clear."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from talerec.clock import Clock
 from talerec.histories import Histories
 from talerec.log import Log
 from talerec.models.base import Model
+from talerec.models.params import param
+from talerec.times import days
 from talerec.weights import Query, Weights, no_weights
 
 
@@ -29,3 +31,19 @@ class Popular(Model):
 
     def query(self, histories: Histories, marks: Array) -> Query:
         return Query.empty(len(histories))
+
+
+@dataclass(eq=False, kw_only=True)
+class Trending(Popular):
+    """Every item's rows in the last days of the training log; an item without any has no score."""
+
+    name: ClassVar[str] = "trending"
+
+    window: float = param(7.0, "days before the log's last row that count", low=0, search=(0.1, 90))
+
+    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        with clock("gram"):
+            recent = log.item[log.time >= log.time.max() - days(self.window)]
+            counts = np.bincount(recent, minlength=len(log.items)).astype(np.float64)
+            counts[counts == 0] = np.nan
+        return Weights(no_weights(len(log.items)), counts), None

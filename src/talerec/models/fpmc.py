@@ -1,0 +1,73 @@
+"""FPMC (WWW 2010): Markov chains in factors, personal by the taste of the history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from talerec.arrays import Array
+from talerec.clock import Clock
+from talerec.factors import encode, fit_factors
+from talerec.histories import Histories
+from talerec.log import Log
+from talerec.models.base import Model
+from talerec.models.params import param
+from talerec.weights import Query, Weights
+
+
+@dataclass(eq=False, kw_only=True)
+class FPMC(Model):
+    """score_j = mean taste of the history . Q_j + M_last . N_j, fitted with BPR.
+
+    A user is the mean of its items' factors instead of a factor of its own, so that histories that
+    were never trained on have a score too, and the same one as users.
+    """
+
+    name: ClassVar[str] = "fpmc"
+    paper: ClassVar[str] = (
+        "Factorizing Personalized Markov Chains for Next-Basket Recommendation, WWW 2010"
+    )
+
+    factors: int = param(32, "numbers per item and part", low=1, high=4096, search=(16, 128))
+    rows: int = param(20, "last rows of a history that make its taste", low=1, high=100_000)
+    epochs: int = param(20, "passes over the log", low=1, high=10_000, search=(10, 60))
+    rate: float = param(0.1, "learning rate; falls to 0", above=0, high=10, search=(0.01, 0.5))
+    reg: float = param(0.002, "shrinkage of factors per step", low=0, high=1, search=(1e-4, 0.1))
+    seed: int = param(0, "of first factors, order and other items", low=0)
+
+    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        with clock("solve"):
+            made = fit_factors(
+                log,
+                factors=self.factors,
+                rows=self.rows,
+                epochs=self.epochs,
+                rate=self.rate,
+                reg=self.reg,
+                seed=self.seed,
+            )
+        items = np.ascontiguousarray(np.hstack([made.to_taste, made.to_last]).T)
+        return Weights(items, aside={"taste": made.taste, "from_last": made.from_last}), None
+
+    def query(self, histories: Histories, marks: Array) -> Query:
+        aside = self.fitted.weights.aside
+        runs = (histories.start, histories.stop, histories.item)
+        codes, known = encode(*runs, self.rows, aside["taste"], aside["from_last"])
+        dimensions = np.tile(np.arange(codes.shape[1], dtype=np.int32), int(known.sum()))
+        ptr = np.concatenate([[0], np.cumsum(known * codes.shape[1])])
+        return Query(ptr, dimensions, codes[known].ravel())
+
+    def contributions(self, history: Histories, target: int) -> Array:
+        """Each of the last rows gives its share of the taste, the last one its transition too."""
+        weights = self.fitted.weights
+        column = weights.matrix[:, target].astype(np.float64)
+        known = np.flatnonzero(history.item >= 0)[-self.rows :]
+        given = np.zeros(len(history.item))
+        if known.size:
+            items = history.item[known]
+            taste, last = weights.aside["taste"][items], weights.aside["from_last"][items[-1]]
+            given[known] = taste.astype(np.float64) @ column[: self.factors] / len(known)
+            given[known[-1]] += last.astype(np.float64) @ column[self.factors :]
+        return given

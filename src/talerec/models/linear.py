@@ -1,0 +1,65 @@
+"""What item-item models share: histories weighed by recency, and weights that solve a system."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from talerec import weights
+from talerec.arrays import Array
+from talerec.clock import Clock
+from talerec.grams import Gram
+from talerec.histories import Histories
+from talerec.log import Log
+from talerec.models.base import Model
+from talerec.models.params import param
+from talerec.solve import SOLVERS, Solution, solve
+
+
+@dataclass(eq=False, kw_only=True)
+class Linear(Model):
+    """Scores are x @ B, with x_i = exp(-place / recency)."""
+
+    recency: float = param(
+        2.0,
+        "places in which a history row's weight falls to 1/e (tau_inf)",
+        above=0,
+        search=(0.5, 32),
+    )
+    memory: float = param(0.0, "GB that the Gram may take; 0: what is free", low=0)
+    max_history: int = param(2500, "a user's last rows that are used", low=1)
+
+    @property
+    def budget(self) -> int | None:
+        """`memory` in bytes."""
+        return round(self.memory * 1e9) or None
+
+    def query(self, histories: Histories, marks: Array) -> weights.Query:
+        every_row = np.empty(0, np.int64)  # a moment of its own
+        return weights.recency(histories, every_row, self.recency, self.max_history, marks)
+
+
+@dataclass(eq=False, kw_only=True)
+class Solved(Linear):
+    """B solves the normal equations of a Gram."""
+
+    reg: float = param(100.0, "ridge penalty (lambda)", above=0, high=1e12, search=(1, 1000))
+    solver: str = param("auto", "how the system is solved", choices=SOLVERS)
+    neighbors: int = param(100, "sources per target (local solver)", low=1)
+
+    @abstractmethod
+    def gram(self, log: Log) -> Gram:
+        """G and K of the training rows."""
+
+    def solution(self, gram: Gram) -> Solution:
+        """Weights from the Gram."""
+        return solve(gram, self.reg, solver=self.solver, neighbors=self.neighbors)
+
+    def learn(self, log: Log, clock: Clock) -> tuple[weights.Weights, str | None]:
+        with clock("gram"):
+            gram = self.gram(log)
+        with clock("solve"):
+            found = self.solution(gram)
+        return weights.Weights(found.weights), found.solver

@@ -1,0 +1,110 @@
+"""Nearest neighbours: what users with histories like this one have (SKNN), and have near what is shared (STAN)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from talerec import nearest
+from talerec.arrays import Array
+from talerec.clock import Clock
+from talerec.histories import Histories
+from talerec.log import Log
+from talerec.models.base import Model
+from talerec.models.params import param
+from talerec.nearest import Decays
+from talerec.times import DAY
+from talerec.weights import Query, Weights
+
+
+@dataclass(eq=False, kw_only=True)
+class SKNN(Model):
+    """Each of the nearest histories gives its likeness to all of its items."""
+
+    name: ClassVar[str] = "sknn"
+    paper: ClassVar[str] = (
+        "When Recurrent Neural Networks meet the Neighborhood for Session-Based Recommendation, RecSys 2017"
+    )
+
+    nearest: int = param(100, "histories that are asked", low=1, high=100_000, search=(50, 1000))
+    sample: int = param(1000, "newest histories with a shared item to choose from; 0: all", low=0)
+    max_history: int = param(2500, "a user's last rows that are used", low=1)
+
+    @property
+    def _decays(self) -> Decays:
+        return Decays(math.inf, math.inf)
+
+    def _fade(self, longest: int) -> Array:
+        """What an item gets that stands so many places from the newest shared one."""
+        return np.ones(longest)
+
+    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        with clock("gram"):
+            recent = log.keep(log.recent(self.max_history))
+            return nearest.index(recent, self._fade(int(np.diff(recent.ptr).max()))), None
+
+    def query(self, histories: Histories, marks: Array) -> Query:
+        room = min(self.nearest, self.fitted.weights.matrix.shape[0])
+        asked = (histories, self.max_history, room, self.sample, self._decays)
+        return nearest.neighbours(self.fitted.weights, *asked)
+
+    def contributions(self, history: Histories, target: int) -> Array:
+        """A neighbour's part of the score, shared out among the history's items that it has."""
+        weights = self.fitted.weights
+        x = self._query(history)
+        given = np.zeros(len(history.item))
+        rows = _newest(history.item, self.max_history)
+        for entry, likeness in zip(x.item.tolist(), x.weight.tolist(), strict=True):
+            u = int(weights.aside["user"][entry])
+            lo, hi = weights.matrix.indptr[u], weights.matrix.indptr[u + 1]
+            theirs = weights.matrix.indices[lo:hi]
+            place = np.flatnonzero(theirs == target)
+            if not place.size:
+                continue
+            part = likeness * float(weights.fade[abs(entry - lo - place[0])])  # type: ignore[index]
+            shared = [row for row in rows if history.item[row] in theirs]
+            share = np.array(
+                [math.exp((row + 1 - len(given)) / self._decays.query) for row in shared]
+            )
+            given[shared] += part * share / share.sum()
+        return given
+
+
+def _newest(item: Array, longest: int) -> list[int]:
+    """The last row of every known item among the last `longest` rows."""
+    rows = range(max(0, len(item) - longest), len(item))
+    return sorted({int(item[row]): row for row in rows if item[row] >= 0}.values())
+
+
+@dataclass(eq=False, kw_only=True)
+class STAN(SKNN):
+    """SKNN with three decays: place in the query, age of the neighbour, distance from the shared item."""
+
+    name: ClassVar[str] = "stan"
+    paper: ClassVar[str] = (
+        "Sequence and Time Aware Neighborhood for Session-based Recommendations, SIGIR 2019"
+    )
+
+    recency: float = param(
+        2.0, "places in which a history row's weight falls to 1/e", above=0, search=(0.5, 32)
+    )
+    decay_user: float = param(
+        0.0, "days in which a neighbour's weight falls to 1/e; 0: age does not count", low=0
+    )
+    position: float = param(
+        2.0,
+        "places from the shared item in which a neighbour's item falls to 1/e",
+        above=0,
+        search=(0.5, 32),
+    )
+
+    @property
+    def _decays(self) -> Decays:
+        return Decays(self.recency, self.decay_user * DAY or math.inf)
+
+    def _fade(self, longest: int) -> Array:
+        fade: Array = np.exp(-np.arange(longest) / self.position)
+        return fade

@@ -1,0 +1,78 @@
+"""Counting models: Markov chains, sequential rules, association rules. Fitted in no time, and hard to beat."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from talerec.arrays import Matrix, is_sparse
+from talerec.clock import Clock
+from talerec.grams import gap_counts, slis_gram
+from talerec.log import Log
+from talerec.models.linear import Linear
+from talerec.models.params import param
+from talerec.weights import Weights
+
+_PAPER = "A Comparison of Frequent Pattern Techniques and a Deep Learning Method, RecTemp 2017"
+
+
+@dataclass(eq=False, kw_only=True)
+class Counted(Linear):
+    """B is a table of counts."""
+
+    paper: ClassVar[str] = _PAPER
+
+    @abstractmethod
+    def counts(self, log: Log) -> Matrix:
+        """Source x target."""
+
+    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        with clock("gram"):
+            counts = self.counts(log)
+            if not is_sparse(counts):
+                return Weights(np.ascontiguousarray(counts, np.float32)), None
+            rows: Any = counts.tocsr().astype(np.float32)
+            rows.eliminate_zeros()
+        return Weights(rows), None
+
+
+@dataclass(eq=False, kw_only=True)
+class Markov(Counted):
+    """How often one item came right after another."""
+
+    name: ClassVar[str] = "markov"
+
+    def counts(self, log: Log) -> Matrix:
+        next_row = np.array([0.0, 1.0])
+        return gap_counts(log, next_row, max_history=self.max_history, memory=self.budget)
+
+
+@dataclass(eq=False, kw_only=True)
+class Rules(Counted):
+    """How often one item came after another, each time counting one over the rows between them."""
+
+    name: ClassVar[str] = "rules"
+
+    steps: int = param(10, "rows that a rule may span", low=1, high=10_000, search=(1, 30))
+
+    def counts(self, log: Log) -> Matrix:
+        weight = np.concatenate([[0.0], 1 / np.arange(1, self.steps + 1)])
+        return gap_counts(log, weight, max_history=self.max_history, memory=self.budget)
+
+
+@dataclass(eq=False, kw_only=True)
+class Association(Counted):
+    """How many users have both items."""
+
+    name: ClassVar[str] = "association"
+
+    def counts(self, log: Log) -> Matrix:
+        together = slis_gram(log, max_history=self.max_history, memory=self.budget).G
+        if is_sparse(together):
+            return together - sparse.diags_array(together.diagonal(), format="csr")
+        np.fill_diagonal(together, 0.0)
+        return together

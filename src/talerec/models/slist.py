@@ -1,0 +1,86 @@
+"""SLIS, SLIT and both in one, SLIST (WWW 2021): linear models of sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from talerec.grams import NORMS, TARGETS, Gram, slis_gram, slit_gram
+from talerec.log import Log
+from talerec.models.linear import Solved
+from talerec.models.params import param
+from talerec.solve import Solution, solve_bounded
+
+_PAPER = "Session-aware Linear Item-Item Models for Session-based Recommendation, WWW 2021"
+
+
+@dataclass(eq=False, kw_only=True)
+class Sessions(Solved):
+    """What the three share: users weighed by their age, and rows normalised."""
+
+    paper: ClassVar[str] = _PAPER
+
+    decay_user: float = param(
+        0.0, "days in which a user's weight falls to 1/e after the last row; 0: all alike", low=0
+    )
+    norm: str = param("none", "rows divided by their sums (l1), or Eq. 4 of TALE", choices=NORMS)
+
+    def _alike(self, log: Log) -> Gram:
+        return slis_gram(log, **self._shared())
+
+    def _shared(self) -> dict[str, Any]:
+        return {
+            "max_history": self.max_history,
+            "norm": self.norm,
+            "decay_user": self.decay_user,
+            "memory": self.budget,
+        }
+
+
+@dataclass(eq=False, kw_only=True)
+class SLIS(Sessions):
+    """Items of one user predict each other: B = I - P diag(g), P = (X'WX + reg I)^-1, B_jj <= xi."""
+
+    name: ClassVar[str] = "slis"
+
+    xi: float = param(1.0, "the most that an item may weigh for itself", low=0, search=(0.0, 1.0))
+
+    def gram(self, log: Log) -> Gram:
+        return self._alike(log)
+
+    def solution(self, gram: Gram) -> Solution:
+        return solve_bounded(gram, self.reg, self.xi, solver=self.solver, neighbors=self.neighbors)
+
+
+@dataclass(eq=False, kw_only=True)
+class SLIT(Sessions):
+    """What comes before l predicts what comes after it, both weighed by their distance to it."""
+
+    name: ClassVar[str] = "slit"
+
+    position: float = param(
+        1.0, "places in which a row's weight falls to 1/e", above=0, search=(0.25, 16)
+    )
+    targets: str = param("multi", "the next row is the target, or all later ones", choices=TARGETS)
+
+    def gram(self, log: Log) -> Gram:
+        return self._transitions(log)
+
+    def _transitions(self, log: Log) -> Gram:
+        return slit_gram(log, position=self.position, targets=self.targets, **self._shared())
+
+
+@dataclass(eq=False, kw_only=True)
+class SLIST(SLIT):
+    """alpha times the Gram of SLIS and (1 - alpha) times that of SLIT, solved once."""
+
+    name: ClassVar[str] = "slist"
+
+    alpha: float = param(0.2, "share of SLIS; 0 is SLIT alone", low=0, high=1, search=(0.0, 1.0))
+
+    def gram(self, log: Log) -> Gram:
+        if self.alpha == 0:
+            return self._transitions(log)
+        if self.alpha == 1:
+            return self._alike(log)
+        return self.alpha * self._alike(log) + (1 - self.alpha) * self._transitions(log)

@@ -161,6 +161,16 @@ def _back(L: Array, right: Array, size: int, b: Array) -> None:
             b[k] -= L[p, k] * b[p]
 
 
+@reducing
+def _along(half: Arrays, r: int, by_rank: Array) -> float:
+    """Row r of the half times a vector."""
+    starts, columns, entries = half
+    total = 0.0
+    for x in range(starts[r], starts[r + 1]):
+        total += entries[x] * by_rank[columns[x]]
+    return total
+
+
 @template
 def _join(
     half: Arrays,
@@ -189,21 +199,19 @@ def _join(
         outside[support[p]] = 0
     for p in range(size):
         for x in range(starts[support[p]], starts[support[p] + 1]):
-            lacks[columns[x]] -= entries[x] * weight[p] * outside[columns[x]]
+            if outside[columns[x]]:
+                lacks[columns[x]] -= entries[x] * weight[p]
     alone, together = 0.0, 0.0
     for c in range(count):
         r = sources[c]
         if outside[r]:
-            total = right[r] + lacks[r]
-            for x in range(starts[r], starts[r + 1]):
-                total -= entries[x] * held[columns[x]]
+            total = right[r] + lacks[r] - _along(half, r, held)
             lacks[r] = total / diagonal[r]
             alone += lacks[r] * total
     for c in range(count):
         r = sources[c]
         if outside[r]:
-            for x in range(starts[r], starts[r + 1]):
-                together += entries[x] * lacks[columns[x]] * lacks[r]
+            together += lacks[r] * _along(half, r, lacks)
     for c in range(count):
         outside[sources[c]] = 0
     for p in range(size):

@@ -18,10 +18,11 @@ from talerec.weights import (
     Weights,
     add_base,
     add_source,
+    room_for,
     score_dense,
     score_runs,
     score_sparse,
-    take_slots,
+    slots_for,
 )
 
 _BATCH = 256  # queries a thread takes at a time
@@ -246,7 +247,7 @@ def _search(
     those that are left could still lift into the first k; where it is cheaper to give the rest to these
     alone, that is done. rest and work: what the sources from x on may give, and how many weights they have.
     """
-    slots = take_slots(arrays, item, scratch)
+    slots = slots_for(len(arrays[3]), scratch)
     found, small = add_base(arrays, scratch, slots), rest[0] * _SMALL
     for x in range(len(item)):
         if rest[x] < small and work[x] > found:
@@ -258,6 +259,7 @@ def _search(
                     scratch[1][c] = _finish(arrays, item, weight, x, scratch[0][c], scratch[1][c])
                 found = alive
                 break
+        slots = room_for(arrays, item[x], scratch, slots, found)
         found = add_source(arrays, item[x], weight[x], scratch, slots, found)
     slots[:] = 0
     return found

@@ -29,7 +29,7 @@ _PROBES = 32  # columns that the residual is measured on
 
 # local
 _CHUNKS = 64
-_ALL = 50_000_000  # pairs in K: up to here all of them get a weight
+_ALL = 10_000_000  # pairs in K: up to here all of them get a weight
 
 # auto
 _EXACT_UP_TO = 4_000  # items

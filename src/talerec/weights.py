@@ -170,9 +170,10 @@ def score_dense(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> 
 
 @template
 def score_sparse(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> int:
-    slots = take_slots(arrays, item, scratch)
+    slots = slots_for(len(arrays[3]), scratch)
     found = add_base(arrays, scratch, slots)
     for x in range(len(item)):
+        slots = room_for(arrays, item[x], scratch, slots, found)
         found = add_source(arrays, item[x], weight[x], scratch, slots, found)
     slots[:] = 0
     return found
@@ -182,30 +183,31 @@ def score_sparse(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) ->
 def score_runs(arrays: Arrays, entry: Array, weight: Array, scratch: Arrays) -> int:
     """Scores from histories: each source is an entry of one, and its neighbours there get the fading of their distance."""
     indptr, indices, fade, base = arrays
-    history = np.empty(len(entry), np.int64)
-    most = len(base)
-    for x in range(len(entry)):
-        history[x] = np.searchsorted(indptr, entry[x], side="right") - 1
-        most += indptr[history[x] + 1] - indptr[history[x]]
-    slots = slots_for(most, scratch)
+    slots = slots_for(len(base), scratch)
     found = add_base(arrays, scratch, slots)
+    given = np.empty(len(fade))
     for x in range(len(entry)):
-        for e in range(indptr[history[x]], indptr[history[x] + 1]):
-            w = weight[x] * fade[abs(e - entry[x])]
-            if w != 0.0:
-                found = add_to(indices[e], w, scratch, slots, found)
+        history = np.searchsorted(indptr, entry[x], side="right") - 1
+        lo, hi = indptr[history], indptr[history + 1]
+        for e in range(lo, hi):
+            given[e - lo] = fade[abs(e - entry[x])]
+        slots = room_for(arrays, history, scratch, slots, found)
+        found = add_row(indices[lo:hi], given[: hi - lo], weight[x], scratch, slots, found)
     slots[:] = 0
     return found
 
 
 @template
-def take_slots(arrays: Arrays, item: Array, scratch: Arrays) -> Array:
-    """As many slots as the history may need."""
-    indptr, base = arrays[0], arrays[3]
-    most = len(base)
-    for x in range(len(item)):
-        most += indptr[item[x] + 1] - indptr[item[x]]
-    return slots_for(most, scratch)
+def room_for(arrays: Arrays, i: int, scratch: Arrays, slots: Array, found: int) -> Array:
+    """Slots for what has been found and all of row i: these, or more of them."""
+    indptr, candidates = arrays[0], scratch[0]
+    wider = slots_for(found + indptr[i + 1] - indptr[i], scratch)
+    if len(wider) <= len(slots):
+        return slots
+    slots[:] = 0
+    for c in range(found):
+        wider[slot_of(candidates[c], wider, candidates)] = c + 1
+    return wider
 
 
 @template
@@ -247,22 +249,25 @@ def add_base(arrays: Arrays, scratch: Arrays, slots: Array) -> int:
 def add_source(arrays: Arrays, i: int, w: float, scratch: Arrays, slots: Array, found: int) -> int:
     """Add w times row i of B; how many candidates there are now."""
     indptr, indices, values, _ = arrays
-    for e in range(indptr[i], indptr[i + 1]):
-        if values[e] != 0.0:
-            found = add_to(indices[e], w * values[e], scratch, slots, found)
-    return found
+    lo, hi = indptr[i], indptr[i + 1]
+    return add_row(indices[lo:hi], values[lo:hi], w, scratch, slots, found)
 
 
 @template
-def add_to(j: int, share: float, scratch: Arrays, slots: Array, found: int) -> int:
-    """Add to the score of item j; how many candidates there are now."""
+def add_row(
+    items: Array, values: Array, w: float, scratch: Arrays, slots: Array, found: int
+) -> int:
+    """Add w times `values` to the scores of `items`; how many candidates there are now."""
     candidates, scores = scratch[:2]
-    slot = slot_of(j, slots, candidates)
-    if slots[slot] == 0:
-        candidates[found], scores[found] = j, 0.0
-        found += 1
-        slots[slot] = found
-    scores[slots[slot] - 1] += share
+    for e in range(len(items)):
+        if values[e] == 0.0:
+            continue
+        slot = slot_of(items[e], slots, candidates)
+        if slots[slot] == 0:
+            candidates[found], scores[found] = items[e], 0.0
+            found += 1
+            slots[slot] = found
+        scores[slots[slot] - 1] += w * values[e]
     return found
 
 

@@ -29,7 +29,8 @@ _PROBES = 32  # columns that the residual is measured on
 
 # local
 _CHUNKS = 64
-_ALL = 10_000_000  # pairs in K: up to here all of them get a weight
+_JOIN = 3  # times `neighbors` sources may join a target
+_FEW = 10_000_000  # while there are no more pairs in K; then as many as `neighbors`
 
 # auto
 _EXACT_UP_TO = 4_000  # items
@@ -199,7 +200,7 @@ def local(gram: Gram, penalty: Array, neighbors: int) -> Any:
     """Eq. 6 with `neighbors` sources per target; CSR weights.
 
     Half of them are solved together, those with the largest gain; the others join with one step. While
-    memory and queries can bear it, all sources that ever led to the target join, not `neighbors` alone.
+    there are few pairs in all, so do twice as many more.
     With `neighbors` >= items all items are solved together, and the weights are the exact ones.
     """
     return _local(gram, penalty, neighbors, zero_diagonal=False)[0]
@@ -214,7 +215,7 @@ def _local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool) -
     rank[item] = np.arange(n, dtype=np.int32)
     K = _compressed(gram.K, "csc")
     count = np.diff(K[0]) + 1
-    together, most = (neighbors + 1) // 2, n if len(K[1]) <= _ALL else neighbors
+    together, most = (neighbors + 1) // 2, neighbors * (_JOIN if len(K[1]) <= _FEW else 1)
     if neighbors >= n:
         together, count, most = n, np.full(n, n), n
     ptr = np.concatenate([[0], np.cumsum(np.minimum(count, most))])

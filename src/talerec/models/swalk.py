@@ -38,8 +38,8 @@ class SWalk(SLIT):
     beta: float = param(
         0.5, "chance that a walk starts from a similar item and not where it is", low=0, high=1
     )
-    steps: int = param(8, "steps of a walk", low=1, high=1000)
-    width: int = param(500, "items a walk keeps in sight (local solver)", low=1)
+    steps: int = param(5, "steps of a walk", low=1, high=1000)
+    width: int = param(200, "items a walk keeps in sight (local solver)", low=1)
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):

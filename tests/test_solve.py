@@ -155,14 +155,14 @@ def test_local_explains_as_much_as_its_weights_do():
 def test_local_with_a_zero_diagonal_never_uses_the_target_itself():
     _, _, gram = random_gram(30, density=0.3)
     ones = np.ones(30)
-    everything = solve._local(gram, ones, 10**6, zero_diagonal=True)[0].toarray()
+    everything = solve.local(gram, ones, 10**6, zero_diagonal=True).toarray()
     G, K = gram.G.toarray(), gram.K.toarray()
     for j in range(30):
         N = np.delete(np.arange(30), j)
         b = np.linalg.solve(G[np.ix_(N, N)] + np.eye(29), K[N, j])
         np.testing.assert_allclose(everything[N, j], b, rtol=1e-3, atol=1e-5)
         assert everything[j, j] == 0
-    assert not solve._local(gram, ones, 7, zero_diagonal=True)[0].diagonal().any()
+    assert not solve.local(gram, ones, 7, zero_diagonal=True).diagonal().any()
 
 
 def test_local_gives_the_same_bits_on_any_number_of_threads(monkeypatch):

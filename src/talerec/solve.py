@@ -196,18 +196,19 @@ def by_torch(gram: Gram, penalty: Array) -> Array | None:
 # -- local -----------------------------------------------------------------------------------------
 
 
-def local(gram: Gram, penalty: Array, neighbors: int) -> Any:
+def local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool = False) -> Any:
     """Eq. 6 with `neighbors` sources per target; CSR weights.
 
     Half of them are solved together, those with the largest gain; the others join with one step. While
     there are few pairs in all, so do twice as many more.
-    With `neighbors` >= items all items are solved together, and the weights are the exact ones.
+    With `zero_diagonal` an item is never its own source. With `neighbors` >= items all items are solved
+    together, and the weights are the exact ones.
     """
-    return _local(gram, penalty, neighbors, zero_diagonal=False)[0]
+    return _local(gram, penalty, neighbors, zero_diagonal=zero_diagonal)[0]
 
 
 def _local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool) -> tuple[Any, Array]:
-    """The weights, and how much of each target they explain. Zero diagonal: an item is never its own source."""
+    """The weights, and how much of each target they explain."""
     n = gram.items
     G = _compressed(gram.G, "csr")
     item = np.argsort(-np.diff(G[0]), kind="stable").astype(np.int32)

@@ -36,7 +36,7 @@ def gram(log, **settings):
 
 
 def dense(made: Gram):
-    return grams._dense(made.G), grams._dense(made.K)
+    return grams.dense(made.G), grams.dense(made.K)
 
 
 def assert_rounding(found, expected, terms):

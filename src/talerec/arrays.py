@@ -21,3 +21,8 @@ def narrow(indptr: Array) -> Array:
 def is_sparse(matrix: Matrix) -> bool:
     """Is it a compressed sparse array?"""
     return hasattr(matrix, "indptr")
+
+
+def dense(matrix: Matrix) -> Array:
+    """The same as a NumPy array."""
+    return np.asarray(matrix.toarray() if is_sparse(matrix) else matrix)

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from talerec import kernels, pairs
-from talerec.arrays import Array, Arrays, Matrix, is_sparse, narrow
+from talerec.arrays import Array, Arrays, Matrix, dense, is_sparse, narrow
 from talerec.errors import TalerecError
 from talerec.log import Log
 from talerec.memory import available_bytes, require
@@ -59,7 +59,7 @@ class Gram:
     def __add__(self, other: Gram) -> Gram:
         if self.is_sparse and other.is_sparse:
             return Gram(self.G + other.G, self.K + other.K)
-        return Gram(_dense(self.G) + _dense(other.G), _dense(self.K) + _dense(other.K))
+        return Gram(dense(self.G) + dense(other.G), dense(self.K) + dense(other.K))
 
     def __mul__(self, share: float) -> Gram:
         return Gram(self.G * share, self.K * share)
@@ -77,10 +77,6 @@ def _times(matrix: Matrix, rows: Array, columns: Array) -> Matrix:
         return matrix * rows[:, None] * columns
     made = matrix.multiply(rows[:, None]).multiply(columns[None, :])
     return made.asformat(matrix.format)
-
-
-def _dense(matrix: Matrix) -> Array:
-    return np.asarray(matrix.toarray() if is_sparse(matrix) else matrix)
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -153,8 +149,8 @@ def _instants(log: Log, same_time: str) -> tuple[Array, Array]:
     """Which rows are simultaneous: with `ordered`, each row is an instant of its own."""
     if same_time == "joint":
         return pairs.instants(log.ptr, log.time)
-    places = np.arange(log.rows, dtype=np.int32)
-    return places, places + np.int32(1)
+    after = _next(log)
+    return after - np.int32(1), after
 
 
 # -- the family ------------------------------------------------------------------------------------

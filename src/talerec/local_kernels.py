@@ -281,7 +281,7 @@ def solve_targets(
         found, explained = size, 0.0
         for p in range(size):
             explained += weight[p] * goal[p]
-        if count > size:
+        if count >= widest:  # else all of them are in the support
             share, step = _join(
                 half, right, diagonal, sources, count, support, weight, size, scratch
             )

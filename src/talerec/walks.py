@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy import sparse
 
 from talerec import memory
-from talerec.arrays import Array, Arrays, Matrix, is_sparse, narrow
+from talerec.arrays import Array, Arrays, Matrix, dense, is_sparse, narrow
 from talerec.jit import kernel, template
 from talerec.local_kernels import keep_largest
 from talerec.progress import stage
@@ -43,7 +41,7 @@ def walk(R: Matrix, T: Matrix, alpha: float, steps: int, width: int) -> Matrix:
     """
     n = R.shape[0]
     if not (is_sparse(R) and is_sparse(T)):
-        return _walk_dense(_filled(R), _filled(T), alpha, steps)
+        return _walk_dense(dense(R), dense(T), alpha, steps)
     width = min(width, n)
     items, values = np.empty((n, width), np.int32), np.empty((n, width), np.float32)
     counts = np.empty(n, np.int64)
@@ -56,10 +54,6 @@ def walk(R: Matrix, T: Matrix, alpha: float, steps: int, width: int) -> Matrix:
     there = np.arange(width) < counts[:, None]
     indptr = np.concatenate([[0], np.cumsum(counts)])
     return sparse.csr_array((values[there], items[there], narrow(indptr)), shape=(n, n))
-
-
-def _filled(matrix: Any) -> Array:
-    return np.asarray(matrix.toarray() if is_sparse(matrix) else matrix)
 
 
 def _walk_dense(R: Array, T: Array, alpha: float, steps: int) -> Array:

@@ -94,7 +94,7 @@ class Model(ABC):
 
     @property
     def weights(self) -> Any:
-        """B, source (row) x target (column): a NumPy array or a SciPy CSR array, in item positions."""
+        """B, source (row) x target item (column): a NumPy array or a SciPy CSR array. Sources are items, as a rule."""
         return self.fitted.weights.matrix
 
     @property

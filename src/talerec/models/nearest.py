@@ -11,6 +11,7 @@ import numpy as np
 from talerec import nearest
 from talerec.arrays import Array
 from talerec.clock import Clock
+from talerec.grams import newest_rows
 from talerec.histories import Histories
 from talerec.log import Log
 from talerec.models.base import Model
@@ -43,7 +44,7 @@ class SKNN(Model):
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
-            recent = log.keep(log.recent(self.max_history))
+            recent = newest_rows(log, self.max_history)
             return nearest.index(recent, self._fade(int(np.diff(recent.ptr).max()))), None
 
     def query(self, histories: Histories, marks: Array) -> Query:

@@ -35,6 +35,9 @@ LAYERS = [
     {"evaluation"},
     {"show"},
     {"demo", "options"},
+    {"commands.app"},
+    {"commands.logs", "commands.fitting", "commands.asking", "commands.judging"},
+    {"commands"},
     {"cli"},
 ]
 HEAVY = ("numba", "scipy", "pyarrow", "torch", "optuna", "pyspark", "polars", "numpy")
@@ -71,7 +74,13 @@ def test_a_module_imports_only_from_layers_below_it(name):
         assert level(other) < level(name), f"{name} imports {other}"
 
 
-@pytest.mark.parametrize(("library", "home"), [("torch", "solve_torch"), ("typer", "cli options")])
+@pytest.mark.parametrize(
+    ("library", "home"),
+    [
+        ("torch", "solve_torch"),
+        ("typer", "cli options commands.app commands.logs commands.fitting commands.asking"),
+    ],
+)
 def test_a_special_library_is_imported_in_its_home_only(library, home):
     for name, path in modules().items():
         roots = {

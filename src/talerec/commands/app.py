@@ -1,0 +1,79 @@
+"""The command's root, and the steps that its commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+import typer
+
+if TYPE_CHECKING:
+    from talerec.log import Log
+    from talerec.models.base import Model
+
+app = typer.Typer(
+    name="talerec",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def examples(*commands: str) -> str:
+    return "\n".join(["Examples:", *commands])
+
+
+def ids(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+class Cleaning(TypedDict):
+    """Options that say what becomes of the rows that were read."""
+
+    core: int | None
+    drop_duplicates: bool
+    ties: str
+
+
+def read(
+    path: Path,
+    names: tuple[str, str, str],
+    time_unit: str | None,
+    any_time: bool,
+    *,
+    core: int | None,
+    drop_duplicates: bool,
+    ties: str = "file",
+    items: Path | None = None,
+) -> Log:
+    """The log as the options ask for it: read, cleaned, ordered."""
+    from talerec import prepare, readers
+
+    user, item, time = names
+    log = readers.read_log(
+        path, user=user, item=item, time=time, time_unit=time_unit, any_time=any_time, items=items
+    )
+    if drop_duplicates:
+        log = prepare.drop_duplicates(log)
+    if core is not None:
+        log = prepare.k_core(log, core)
+    return prepare.order_ties(log, ties)
+
+
+def make_model(name: str, settings: list[str]) -> Model:
+    from talerec.models import model_class, params
+
+    kind = model_class(name)
+    return kind(**params.parse(kind, settings))
+
+
+@contextmanager
+def talking(json: bool) -> Iterator[None]:
+    from talerec import show
+    from talerec.threads import thread_count
+
+    thread_count()  # a bad TALEREC_THREADS is said before the work, not in it
+    with show.setup_logging(quiet=json), show.bars():
+        yield

@@ -1,0 +1,134 @@
+"""Commands that make and keep models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from talerec.commands.app import Cleaning, app, examples, make_model, read, talking
+from talerec.options import (
+    AnyTime,
+    Artifact,
+    Core,
+    Item,
+    Items,
+    Json,
+    LogFile,
+    ModelName,
+    Settings,
+    Ties,
+    Time,
+    Unique,
+    Unit,
+    User,
+    flag,
+    option,
+)
+
+_PANEL = "Models"
+
+
+@app.command(
+    rich_help_panel="Start here",
+    epilog=examples("talerec demo", "talerec demo --rows 200000 -o big-demo"),
+)
+def demo(
+    rows: Annotated[int, option("--rows", metavar="N", help="Rows of the shop's log.")] = 60_000,
+    seed: Annotated[int, option("--seed", metavar="N", help="Another seed is another shop.")] = 7,
+    out: Annotated[
+        Path, option("-o", "--out", metavar="DIR", help="Folder for the report and the model.")
+    ] = Path("talerec-demo"),
+) -> None:
+    """Fit, compare and explain on a made-up shop: start here."""
+    from talerec import show
+    from talerec.demo import run
+
+    with show.setup_logging(quiet=True):
+        run(rows, seed, out)
+
+
+@app.command(rich_help_panel=_PANEL, epilog=examples("talerec models", "talerec models slist"))
+def models(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One model alone.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Every model: its parameters, their defaults, meaning and search ranges, and where it comes from."""
+    from talerec import show
+    from talerec.models import MODELS, model_class, params
+
+    kinds = [
+        {
+            "model": kind.name,
+            "about": (kind.__doc__ or "").strip().splitlines()[0],
+            "paper": kind.paper,
+            "parameters": params.described(kind),
+        }
+        for kind in ([model_class(name)] if name else MODELS.values())
+    ]
+    if json:
+        show.as_json(kinds)
+    else:
+        show.models(kinds)
+
+
+@app.command(
+    rich_help_panel=_PANEL,
+    epilog=examples(
+        "talerec fit events.csv -o shop.tale",
+        "talerec fit events.parquet -o shop.tale --set reg=200 --set decay=1/2",
+    ),
+)
+def fit(
+    log: LogFile,
+    output: Annotated[
+        Path,
+        option("-o", "--output", metavar="NAME.tale", help="Where the model goes (a folder)."),
+    ],
+    model: ModelName = "tale",
+    set: Settings = [],  # noqa: B006 (Typer reads the default, nobody changes it)
+    no_histories: Annotated[
+        bool,
+        flag("--no-histories", "Do not keep users' rows with the model (no recommend --users)."),
+    ] = False,
+    user: User = "user_id",
+    item: Item = "item_id",
+    time: Time = "timestamp",
+    time_unit: Unit = None,
+    any_time: AnyTime = False,
+    core: Core = None,
+    ties: Ties = "file",
+    drop_duplicates: Unique = False,
+    items: Items = None,
+    json: Json = False,
+) -> None:
+    """Learn from every row of a log and save the model."""
+    from talerec import artifact, show
+
+    made = make_model(model, set)
+    artifact.check_target(output)
+    names = (user, item, time)
+    cleaning: Cleaning = {"core": core, "drop_duplicates": drop_duplicates, "ties": ties}
+    with talking(json):
+        made.fit(read(log, names, time_unit, any_time, **cleaning, items=items))
+        made.save(output, histories=not no_histories)
+    manifest = artifact.read_manifest(output)
+    if json:
+        show.as_json({"path": str(output), **manifest})
+    else:
+        show.fitted(output, manifest)
+
+
+@app.command(rich_help_panel=_PANEL)
+def verify(model: Artifact, json: Json = False) -> None:
+    """Read every byte of a saved model and check it against its manifest."""
+    from talerec import artifact, show
+
+    version = artifact.read(model, verify=True).facts["version"]
+    if json:
+        show.as_json({"path": str(model), "ok": True, "version": version})
+    else:
+        show.line(f"{model} is whole (version {version})")

@@ -166,3 +166,84 @@ def test_k_that_is_no_count_is_refused():
     for k in (0, -3, 1.5, True):
         with pytest.raises(TalerecError, match="k is"):
             tr.evaluate(model, split, k=[k])
+
+
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=40), st.integers(1, 12))
+@settings(max_examples=50, deadline=None)
+def test_metrics_equal_an_independent_librarys(ranks, k):
+    """scikit-learn knows the same figures under other names."""
+    from sklearn.metrics import label_ranking_average_precision_score, ndcg_score
+
+    items = 30
+    rng = np.random.default_rng(len(ranks))
+    truth, scores = np.zeros((len(ranks), items)), np.zeros((len(ranks), items))
+    for case, place in enumerate(ranks):
+        order = rng.permutation(items)
+        truth[case, order[place - 1]] = 1
+        scores[case, order] = np.arange(items, 0, -1)
+    frame = pl.DataFrame({"rank": ranks})
+    found = frame.select(e.mean() for e in metrics.per_case([k, items])).row(0, named=True)
+    assert found[f"NDCG@{k}"] == pytest.approx(ndcg_score(truth, scores, k=k))
+    assert found[f"MRR@{items}"] == pytest.approx(
+        label_ranking_average_precision_score(truth, scores)
+    )
+    from sklearn.metrics import top_k_accuracy_score
+
+    labels = np.arange(items)
+    hits = top_k_accuracy_score(truth.argmax(axis=1), scores, k=k, labels=labels)
+    assert found[f"HR@{k}"] == pytest.approx(hits)
+
+
+def test_lists_are_described_as_by_hand():
+    """Coverage, novelty and lift from the recommended lists themselves."""
+    split = tr.leave_one_out(walk(users=30))
+    model = tr.Markov().fit(split.train)
+    result = tr.evaluate(model, split, k=[3])
+    names = model.item_ids.to_list()
+    rows = np.bincount(split.train.item, minlength=len(names))
+    lists, histories = [], []
+    for c in range(len(split.test)):
+        h = split.test.histories
+        history = [names[i] for i in h.item[h.start[c] : h.stop[c]]]
+        histories.append(np.mean([rows[names.index(i)] for i in history]))
+        lists.append(model.recommend_histories([history], k=3)["item_id"].to_list())
+    counts = [[rows[names.index(i)] for i in best] for best in lists if best]
+    assert result.lists["coverage@3"] == pytest.approx(
+        len({i for b in lists for i in b}) / len(names)
+    )
+    bits = [np.mean([-math.log2(c / rows.sum()) for c in some]) for some in counts]
+    assert result.lists["novelty@3"] == pytest.approx(np.mean(bits))
+    lift = np.mean([np.mean(some) for some in counts]) / np.mean(histories)
+    assert result.lists["lift@3"] == pytest.approx(lift)
+
+
+def test_both_ways_of_treating_seen_items_are_in_one_result():
+    log = tiny_log(
+        [(u, i, 1e9 + s) for u in range(6) for s, i in enumerate((1, 2, 3, 1, u % 3 + 4))]
+    )
+    split = tr.leave_one_out(log)
+    model = tr.Rules().fit(split.train)
+    shown, hidden = tr.evaluate(model, split), tr.evaluate(model, split, hide_seen=True)
+    assert shown.metrics_hidden == hidden.metrics == hidden.metrics_hidden
+    assert shown.frame["rank_hidden"].equals(hidden.frame["rank_hidden"])
+
+
+def test_repeats_and_long_histories_are_groups():
+    rows = [(u, s, 1e9 + s) for u in range(9) for s in range(u + 1)]
+    rows += [(u, 0 if u % 2 else 77, 2e9 + u) for u in range(9)]
+    split = tr.leave_one_out(tiny_log(rows))
+    frame = tr.evaluate(tr.Popular().fit(split.train), split).frame
+    wanted = ["repeat" if u % 2 else "new" for u in frame["user_id"].to_list()]
+    assert frame["kind"].to_list() == wanted
+    assert frame["history_length"].to_list() == [u + 1 for u in frame["user_id"].to_list()]
+    lengths = frame.sort("history_length")["length"].to_list()
+    assert lengths == sorted(lengths, key=["short", "mid", "long"].index)
+
+
+def test_many_ties_are_said_and_few_are_not():
+    from talerec.description import tie_note
+
+    assert tie_note(0.05, "file") is None
+    assert "44% of neighbouring rows have the same time" in tie_note(0.44, "item")
+    assert "random:0..4 shows" in tie_note(0.44, "item")
+    assert "means over random orders" in tie_note(0.44, "random:0..4")

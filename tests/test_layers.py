@@ -18,12 +18,13 @@ SOURCE = Path(talerec.__file__).parent
 #: From the bottom up; a module imports only from layers below its own. The page in ARCHITECTURE.md says why.
 LAYERS = [
     {"errors", "columns", "arrays", "progress", "jit", "clock"},
+    {"files"},
     {"memory", "threads", "times", "kernels"},
     {"tiles", "pairs"},
     {"blas", "solve_torch"},
     {"log", "artifact", "local_kernels"},
     {"readers", "histories", "grams", "synthetic"},
-    {"prepare", "solve", "weights", "factors", "walks"},
+    {"prepare", "splits", "solve", "weights", "factors", "walks"},
     {"rank", "description", "nearest"},
     {"models.params"},
     {"models.base"},
@@ -31,8 +32,9 @@ LAYERS = [
     {"models.tale", "models.slist", "models.ease", "models.rules"},
     {"models.swalk"},
     {"models"},
-    {"metrics"},
-    {"evaluation"},
+    {"metrics", "significance"},
+    {"evaluation", "tuning"},
+    {"comparison"},
     {"show"},
     {"demo", "options"},
     {"commands.app"},
@@ -78,7 +80,11 @@ def test_a_module_imports_only_from_layers_below_it(name):
     ("library", "home"),
     [
         ("torch", "solve_torch"),
-        ("typer", "cli options commands.app commands.logs commands.fitting commands.asking"),
+        (
+            "typer",
+            "cli options commands.app commands.logs commands.fitting commands.asking commands.judging",
+        ),
+        ("optuna", "tuning"),
     ],
 )
 def test_a_special_library_is_imported_in_its_home_only(library, home):
@@ -117,11 +123,11 @@ def test_the_command_line_starts_without_the_heavy_libraries():
 def test_public_names_are_these_and_load():
     assert sorted(talerec.__all__) == sorted(
         [
-            "Association", "EASE", "EDLAE", "FPMC", "Gram", "Log", "MODELS", "Markov", "Model",
+            "Association", "EASE", "EDLAE", "Evaluation", "FPMC", "Gram", "Log", "MODELS", "Markov", "Model",
                 "Popular", "RDLAE", "Rules", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk",
-                "Split", "TALE", "TalerecError", "Trending", "__version__", "describe", "drop_duplicates",
-                "evaluate", "k_core", "leave_one_out", "load", "order_ties", "read_items", "read_log",
-                "slis_gram", "slit_gram", "split_at", "synthetic_log", "tale_gram",
+                "Split", "TALE", "TalerecError", "Trending", "__version__", "compare", "describe", "drop_duplicates",
+                "evaluate", "evaluate_log", "k_core", "leave_one_out", "load", "load_result", "order_ties", "read_items", "read_log", "rolling",
+                "slis_gram", "slit_gram", "split_at", "synthetic_log", "tale_gram", "tune",
             ]
     )  # fmt: skip
     for name in talerec.__all__:

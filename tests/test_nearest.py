@@ -186,7 +186,7 @@ def test_a_targets_rank_is_its_place_in_the_list(log, model, histories):
     asked = Histories.from_ids(histories, log.items, "skip")
     for target, name in enumerate(log.items.ids.to_list()):
         targets = np.full(len(histories), target, np.int32)
-        places = model.rank_targets(asked, targets, hide_seen=False)
+        places = model.rank_targets(asked, targets)[:, 0]
         for number, place in enumerate(places.tolist()):
             order = of_history(frame, number)["item_id"].to_list()
             assert place == (order.index(name) + 1 if name in order else 0)
@@ -385,7 +385,7 @@ def test_hidden_items_and_the_first_k_of_runs():
 def test_ranks_over_runs_are_places_in_the_list(base, hide_seen):
     mask, found = answer(runs(base), hide_seen=hide_seen)
     for target in range(-1, 5):
-        places = rank.ranks(runs(base), ASKED, mask, np.full(3, target, np.int32))
+        places = rank.ranks(runs(base), ASKED, mask, np.full(3, target, np.int32))[:, 1]
         for place, row in zip(places.tolist(), found, strict=True):
             order = [item for item, _ in row]
             assert place == (order.index(target) + 1 if target in order else 0)

@@ -16,15 +16,12 @@ from logs import START, Row, histories_of, log_of, logs, quick, rows, rows_of, t
 from talerec.errors import TalerecError
 from talerec.log import Log
 from talerec.prepare import (
-    Cases,
-    Split,
     drop_duplicates,
     duplicated,
     k_core,
-    leave_one_out,
     order_ties,
-    split_at,
 )
+from talerec.splits import Cases, Split, leave_one_out, split_at
 
 # -- k-core ----------------------------------------------------------------------------------------
 

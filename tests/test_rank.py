@@ -76,8 +76,9 @@ def test_a_targets_rank_is_its_place_in_the_sorted_list(problem, sparse_weights)
     for target in range(-1, len(B)):
         found = rank.ranks(weights, query, mask, np.full(len(rows), target, np.int32))
         for q, row in enumerate(rows):
-            order = [item for item, _ in expected(row, B, base, allowed, hide_seen)]
-            assert found[q] == (order.index(target) + 1 if target in order else 0)
+            for column, hidden in enumerate((False, hide_seen)):
+                order = [item for item, _ in expected(row, B, base, allowed, hidden)]
+                assert found[q, column] == (order.index(target) + 1 if target in order else 0)
 
 
 @given(st.lists(st.tuples(st.integers(-1, 5), st.integers(0, 3)), max_size=12), st.booleans())

@@ -17,9 +17,9 @@ _HOMES = {
     "k_core": "talerec.prepare",
     "drop_duplicates": "talerec.prepare",
     "order_ties": "talerec.prepare",
-    "leave_one_out": "talerec.prepare",
-    "split_at": "talerec.prepare",
-    "Split": "talerec.prepare",
+    "leave_one_out": "talerec.splits",
+    "split_at": "talerec.splits",
+    "Split": "talerec.splits",
     "synthetic_log": "talerec.synthetic",
     "describe": "talerec.description",
     "Gram": "talerec.grams",
@@ -46,13 +46,23 @@ _HOMES = {
     "MODELS": "talerec.models",
     "load": "talerec.models",
     "evaluate": "talerec.evaluation",
+    "evaluate_log": "talerec.evaluation",
+    "Evaluation": "talerec.evaluation",
+    "load_result": "talerec.evaluation",
+    "compare": "talerec.comparison",
+    "rolling": "talerec.splits",
+    "tune": "talerec.tuning",
     "TalerecError": "talerec.errors",
 }
 
 if TYPE_CHECKING:
+    from talerec.comparison import compare as compare
     from talerec.description import describe as describe
     from talerec.errors import TalerecError as TalerecError
+    from talerec.evaluation import Evaluation as Evaluation
     from talerec.evaluation import evaluate as evaluate
+    from talerec.evaluation import evaluate_log as evaluate_log
+    from talerec.evaluation import load_result as load_result
     from talerec.grams import Gram as Gram
     from talerec.grams import slis_gram as slis_gram
     from talerec.grams import slit_gram as slit_gram
@@ -77,15 +87,17 @@ if TYPE_CHECKING:
     from talerec.models.slist import SLIT as SLIT
     from talerec.models.swalk import SWalk as SWalk
     from talerec.models.tale import TALE as TALE
-    from talerec.prepare import Split as Split
     from talerec.prepare import drop_duplicates as drop_duplicates
     from talerec.prepare import k_core as k_core
-    from talerec.prepare import leave_one_out as leave_one_out
     from talerec.prepare import order_ties as order_ties
-    from talerec.prepare import split_at as split_at
     from talerec.readers import read_items as read_items
     from talerec.readers import read_log as read_log
+    from talerec.splits import Split as Split
+    from talerec.splits import leave_one_out as leave_one_out
+    from talerec.splits import rolling as rolling
+    from talerec.splits import split_at as split_at
     from talerec.synthetic import synthetic_log as synthetic_log
+    from talerec.tuning import tune as tune
 
 __all__ = [*_HOMES, "__version__"]
 

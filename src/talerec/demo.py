@@ -16,7 +16,7 @@ from talerec.models.base import Model
 from talerec.models.popular import Popular
 from talerec.models.rules import Rules
 from talerec.models.tale import TALE
-from talerec.prepare import Split, leave_one_out
+from talerec.splits import Split, leave_one_out
 from talerec.synthetic import synthetic_log
 
 #: Each chosen on the validation rows of two other seeds.
@@ -115,7 +115,8 @@ def _hits(result: Evaluation) -> list[int]:
 def _card(model: Model, split: Split, case: int) -> tuple[str, list[list[str]]]:
     """One shopper: the last rows known, the recommendations, and the row that spoke most for each."""
     names, ids = show.titles(model), model.item_ids
-    histories = split.test.histories
+    cases = split.cases("test")
+    histories = cases.histories
     rows = histories.item[histories.start[case] : histories.stop[case]]
     history = ids.gather(rows[rows >= 0]).to_list()
     best = model.recommend_histories([history], k=min(_SHOWN, len(ids)))
@@ -123,9 +124,9 @@ def _card(model: Model, split: Split, case: int) -> tuple[str, list[list[str]]]:
         [names[str(item)], f"{score:.3f}", _reason(model, history, item)]
         for item, score in best.select(columns.ITEM, columns.SCORE).iter_rows()
     ]
-    shopper = split.users.ids[int(split.test.user[case])]
+    shopper = split.users.ids[int(cases.user[case])]
     last = ", ".join(names[str(item)] for item in history[-3:])
-    answer = names[str(ids[int(split.test.target[case])])]
+    answer = names[str(ids[int(cases.target[case])])]
     return f"Shopper {shopper} had: ... {last}. Next was: {answer}", lines
 
 

@@ -30,13 +30,37 @@ def describe(log: Log) -> dict[str, Any]:
             "mean": float(gaps.mean() / DAY) if gaps.size else None,
             "median": float(np.median(gaps) / DAY) if gaps.size else None,
         },
-        "ties": float((gaps == 0).mean()) if gaps.size else 0.0,
+        "ties": tied(log),
         "repeats": int(log.rows - distinct),
         "duplicate_rows": int(duplicated(log).sum()),
         "first_time": str(np.datetime64(int(log.time.min()), "us")),
         "last_time": str(np.datetime64(int(log.time.max()), "us")),
         "time_read_as": log.unit,
     }
+
+
+def tied(log: Log) -> float:
+    """The share of neighbouring rows of a user that have the same time."""
+    gaps = _gaps(log)
+    return float((gaps == 0).mean()) if gaps.size else 0.0
+
+
+_MANY_TIES = 0.05
+
+
+def tie_note(share: float, ties: str) -> str | None:
+    """A line about simultaneous rows where there are many: their order is not in the data, but figures show it."""
+    if share <= _MANY_TIES:
+        return None
+    known = (
+        f"{share:.0%} of neighbouring rows have the same time: which came first is not in the log"
+    )
+    if ".." in ties:
+        return f"{known}; the figures are means over random orders ({ties}), with their spread"
+    return (
+        f"{known}, yet the order taken ({ties}) decides what is learned and asked;"
+        " --ties random:0..4 shows how much of a figure rests on it"
+    )
 
 
 def _spread(counts: Any) -> dict[str, Any]:

@@ -57,6 +57,15 @@ Ties = Annotated[
         panel=_LOG,
     ),
 ]
+Orders = Annotated[
+    str,
+    option(
+        "--ties",
+        metavar="file|item|random:SEED|random:0..4",
+        help="Order of a user's rows of one instant; of several orders, mean and spread are shown.",
+        panel=_LOG,
+    ),
+]
 Unique = Annotated[
     bool, flag("--drop-duplicates", "Keep one of equal rows (user, item, time).", _LOG)
 ]
@@ -70,7 +79,8 @@ Items = Annotated[
     ),
 ]
 ModelName = Annotated[
-    str, option("--model", metavar="NAME", help="Which model; see talerec models.", panel=_MODEL)
+    str | None,
+    option("--model", metavar="NAME", help="Which model; tale. See talerec models.", panel=_MODEL),
 ]
 Settings = Annotated[
     list[str],
@@ -78,6 +88,32 @@ Settings = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help="A parameter, such as reg=200 or decay=1/512; repeat for more.",
+        panel=_MODEL,
+    ),
+]
+SplitName = Annotated[
+    str,
+    option(
+        "--split",
+        metavar="leave-one-out|at:TIME|rolling:TIME,DAYS",
+        help="What is held back: each user's last rows; what comes after a moment (UTC);"
+        " or window by window from a moment on.",
+    ),
+]
+Refit = Annotated[
+    bool,
+    flag("--refit", "Learn from the validation rows too before the test, as in production."),
+]
+Report = Annotated[
+    Path | None,
+    option("--report", metavar="FILE.html", help="Write a page with plots; it works offline."),
+]
+Params = Annotated[
+    Path | None,
+    option(
+        "--params",
+        metavar="FILE.json",
+        help="Model and parameters that talerec tune has written; --set goes before them.",
         panel=_MODEL,
     ),
 ]

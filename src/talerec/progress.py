@@ -14,11 +14,12 @@ Tick = Callable[[float], None]
 Listener = Callable[[str, float], Tick]
 
 
-def _ignore(stage: str, total: float) -> Tick:
+def nobody(stage: str, total: float) -> Tick:
+    """The listener that does not care."""
     return lambda done: None
 
 
-_listener: ContextVar[Listener] = ContextVar("talerec_progress", default=_ignore)
+_listener: ContextVar[Listener] = ContextVar("talerec_progress", default=nobody)
 
 
 def stage(name: str, total: float) -> Tick:

@@ -109,22 +109,25 @@ def _best(scratch: Arrays, found: int, allowed: Array, items: Array, scores: Arr
 
 
 @template
-def _place(scratch: Arrays, found: int, allowed: Array, target: int) -> int:
-    """The target's rank from 1 among the candidates, or 0 where it has none."""
+def _place(scratch: Arrays, found: int, allowed: Array, target: int, ranks: Array) -> None:
+    """The target's rank from 1 among the candidates, and the one where what is hidden has none; or 0."""
     candidates, score, _, _, hidden = scratch
-    if target < 0 or not _visible(target, hidden, allowed):
-        return 0
     own = np.nan
-    for c in range(found):
-        if candidates[c] == target:
-            own = score[c]
+    if target >= 0 and (len(allowed) == 0 or allowed[target] != 0):
+        for c in range(found):
+            if candidates[c] == target:
+                own = score[c]
     if np.isnan(own):
-        return 0
-    rank = 1
+        ranks[0] = ranks[1] = 0
+        return
+    above, visible = 0, 0
     for c in range(found):
-        if before(score[c], candidates[c], own, target):
-            rank += _visible(candidates[c], hidden, allowed)
-    return rank
+        j = candidates[c]
+        if before(score[c], j, own, target) and (len(allowed) == 0 or allowed[j] != 0):
+            above += 1
+            visible += not hidden[j]
+    ranks[0] = 1 + above
+    ranks[1] = 0 if hidden[target] else 1 + visible
 
 
 @template
@@ -152,7 +155,7 @@ def _place_loop(
     for q in range(a, b):
         found = fill(arrays, item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]], scratch)
         _hide(mask, q, scratch[4], 1)
-        ranks[q] = _place(scratch, found, allowed, targets[q])
+        _place(scratch, found, allowed, targets[q], ranks[q])
         _hide(mask, q, scratch[4], 0)
 
 
@@ -355,8 +358,11 @@ def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Arra
 
 
 def ranks(weights: Weights, query: Query, mask: Mask, targets: Array) -> Array:
-    """The rank (from 1) of one target for every query under full ranking; 0 where it has none."""
-    out = np.zeros(len(query), np.int64)
+    """The rank (from 1) of one target for every query under full ranking; 0 where it has none.
+
+    Two columns: with the items of item[start[q]:stop[q]] ranked too, and with those hidden.
+    """
+    out = np.zeros((len(query), 2), np.int64)
     run = _place_sparse if weights.is_sparse else _place_dense
     if weights.fade is not None:
         run = _place_runs

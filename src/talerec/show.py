@@ -19,10 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from talerec import columns, memory
+from talerec.comparison import Comparison
 from talerec.errors import TalerecError
 from talerec.evaluation import Evaluation
 from talerec.models.base import Model
 from talerec.progress import Tick, listening
+from talerec.significance import Paired
+from talerec.tuning import Tuning
 
 # Ids, titles and paths are other people's text: nothing in them is markup.
 out = Console(highlight=False, markup=False, emoji=False)
@@ -37,12 +40,17 @@ class _Notes(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.held: list[str] = []
+        self._said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if message in self._said:  # a hundred fits say the same a hundred times
+            return
+        self._said.add(message)
         if sys.stderr.isatty():
-            err.print(record.getMessage(), soft_wrap=True)
+            err.print(message, soft_wrap=True)
         else:
-            self.held.append(record.getMessage())
+            self.held.append(message)
 
     def tell(self) -> None:
         for note in self.held:
@@ -249,26 +257,120 @@ def _in_parts(names: list[str], size: int) -> list[list[str]]:
 
 
 def evaluation(result: Evaluation) -> None:
-    """Accuracy, one line per metric: all cases, then each group."""
+    """Accuracy, one line per metric: all cases with their interval, then each group."""
     hidden = ", seen items hidden" if result.hide_seen else ""
     title = f"{result.model}, {result.split}: {len(result.frame):,} {result.on} cases{hidden}"
-    groups = {"all\ncases": {"cases": len(result.frame), **result.metrics}}
+    _certainty(result, title)
+    groups: dict[str, dict[str, float | None]] = {}
     for group, parts in result.groups.items():
         groups |= {f"{name}\n{_GROUP_WORDS[group]}": values for name, values in parts.items()}
     room = max(1, (out.width - 11) // 9)
     for some in _in_parts(list(groups), room):
         counts = ["cases", *(f"{groups[name]['cases']:,}" for name in some)]
         scores = [
-            [metric, *(number(groups[name][metric]) for name in some)] for metric in result.metrics
+            [metric, *(number(groups[name][metric]) for name in some)]
+            for metric in result.metrics
+            if metric not in _AS_HIT_RATE
         ]
-        table(title, ["", *some], [counts, *scores])
+        table("By group", ["", *some], [counts, *scores])
     aside("head: the fifth of the items with most training rows; gap: time since the row before")
-    aside("; ".join(filter(None, [f"ties: {result.ties}", settings(result.params)])))
+    lists = [[name, number(value)] for name, value in result.lists.items()]
+    table("What is recommended", ["", ""], lists)
+    aside("novelty: bits; lift: training rows of recommended items over those of the histories'")
+    for note in result.notes:
+        line(f"Note: {note}")
+    refitted = "fitted on training and validation rows" if result.refit else ""
+    aside("; ".join(filter(None, [f"ties: {result.ties}", refitted, settings(result.params)])))
     solver = f"; {result.solver} solver" if result.solver else ""
     aside(f"{spent(result.seconds)}{solver}; peak memory {memory.peak_rss_mb():,.0f} MB")
 
 
-_GROUP_WORDS = {"popularity": "items", "gap": "gap"}
+_GROUP_WORDS = {"popularity": "items", "gap": "gap", "length": "history", "kind": "item"}
+
+
+def _certainty(result: Evaluation, title: str) -> None:
+    """All cases: the mean, its interval, its spread over orders, and what it is with seen items hidden."""
+    found = {n: v for n, v in result.metrics.items() if n not in _AS_HIT_RATE}
+    spans, spread, unseen = result.intervals, result.spread, result.metrics_hidden
+    columns = {
+        "": list(found),
+        "mean": [number(value) for value in found.values()],
+        "95 % interval": [_span(spans[name]) for name in found],
+    }
+    if len(result.orders) > 1:
+        columns["spread over\ntie orders"] = [f"±{number(spread[name])}" for name in found]
+    if not result.hide_seen:
+        columns["seen items\nhidden"] = [number(unseen[name]) for name in found]
+    table(title, list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
+    windows = result.windows
+    if len(windows) > 1:
+        metric = list(found)[-1]
+        rows = [[w["window"], f"{w['cases']:,}", number(w["metrics"][metric])] for w in windows]
+        table("By window", ["from", "cases", metric], rows)
+
+
+def _span(bounds: Sequence[float]) -> str:
+    return f"{number(bounds[0])} to {number(bounds[1])}"
+
+
+def tuning(result: Tuning, output: Path | None) -> None:
+    """The best setting, and the next best that differ from it."""
+    trials = sorted(result.trials, key=lambda trial: -trial.value)[:_BEST]
+    rows = [
+        [
+            str(trial.number),
+            *(f"{trial.params[n]:.4g}" for n in result.searched),
+            number(trial.value),
+        ]
+        for trial in trials
+    ]
+    title = f"{result.model}, {result.split}: the best of {len(result.trials):,} settings on validation rows"
+    table(title, ["trial", *result.searched, result.metric], rows)
+    seconds: dict[str, float] = {}
+    for trial in result.trials:
+        for name, value in trial.seconds.items():
+            seconds[name] = seconds.get(name, 0.0) + value
+    aside(f"ties: {result.ties}; {settings(result.params)}")
+    aside(spent(seconds))
+    given = " ".join(f"--set {name}={result.params[name]:.4g}" for name in result.searched)
+    line(f"Next: talerec fit LOG -o NAME.tale {f'--params {output}' if output else given}")
+
+
+_BEST = 5
+
+
+def comparison(result: Comparison) -> None:
+    """Both models, metric by metric, and the verdict in a sentence."""
+    for words, found in (("", result.metrics), (", seen items hidden", result.metrics_hidden)):
+        rows = [
+            [
+                name,
+                number(pair.a),
+                number(pair.b),
+                _change(pair),
+                f"{pair.p:.2g}",
+                f"{pair.effect:+.3f}",
+            ]
+            for name, pair in found.items()
+            if name not in _AS_HIT_RATE
+        ]
+        title = f"A: {result.a.model}, B: {result.b.model}; {result.a.split}{words}"
+        table(title, ["", "A", "B", "B - A (95 % interval)", "p", "effect"], rows)
+    aside("p: sign-flip test over users; effect: mean difference over its standard deviation")
+    pair = result.metrics[result.headline]
+    aside(
+        f"{result.headline}: better for {pair.better:,} of {pair.users:,}, worse for {pair.worse:,}"
+    )
+    for note in result.notes:
+        line(f"Note: {note}")
+    line(result.verdict)
+
+
+_AS_HIT_RATE = ("NDCG@1", "MRR@1")  # the same figure under another name
+
+
+def _change(pair: Paired) -> str:
+    return f"{pair.difference:+.4f} ({pair.interval[0]:+.4f} to {pair.interval[1]:+.4f})"
 
 
 # -- recommendations -------------------------------------------------------------------------------

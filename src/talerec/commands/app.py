@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
+
+from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
     from talerec.log import Log
@@ -62,11 +64,17 @@ def read(
     return prepare.order_ties(log, ties)
 
 
-def make_model(name: str, settings: list[str]) -> Model:
+def make_model(name: str | None, file: Path | None, settings: list[str]) -> Model:
+    """A model with what a file says of its parameters, and over it what --set says."""
     from talerec.models import model_class, params
+    from talerec.tuning import read_params
 
-    kind = model_class(name)
-    return kind(**params.parse(kind, settings))
+    known: dict[str, Any] = {}
+    if file is not None:
+        name, known = read_params(file, name)
+    kind = model_class(name or "tale")
+    made: Model = params.build(kind, {**known, **params.parse(kind, settings)})
+    return made
 
 
 @contextmanager
@@ -77,3 +85,13 @@ def talking(json: bool) -> Iterator[None]:
     thread_count()  # a bad TALEREC_THREADS is said before the work, not in it
     with show.setup_logging(quiet=json), show.bars():
         yield
+
+
+def cutoffs(text: str) -> list[int]:
+    from talerec import metrics
+
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise TalerecError(f"--k is {text!r}; it takes whole numbers such as 1,5,10") from None
+    return metrics.cutoffs(found)

@@ -17,6 +17,7 @@ from talerec.options import (
     Json,
     LogFile,
     ModelName,
+    Params,
     Settings,
     Ties,
     Time,
@@ -88,7 +89,8 @@ def fit(
         Path,
         option("-o", "--output", metavar="NAME.tale", help="Where the model goes (a folder)."),
     ],
-    model: ModelName = "tale",
+    model: ModelName = None,
+    params: Params = None,
     set: Settings = [],  # noqa: B006 (Typer reads the default, nobody changes it)
     no_histories: Annotated[
         bool,
@@ -108,7 +110,7 @@ def fit(
     """Learn from every row of a log and save the model."""
     from talerec import artifact, show
 
-    made = make_model(model, set)
+    made = make_model(model, params, set)
     artifact.check_target(output)
     names = (user, item, time)
     cleaning: Cleaning = {"core": core, "drop_duplicates": drop_duplicates, "ties": ties}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
-from talerec.commands.app import Cleaning, app, examples, make_model, read, talking
-from talerec.errors import TalerecError
+import typer
+
+from talerec.commands.app import app, cutoffs, examples, make_model, read, talking
 from talerec.options import (
     AnyTime,
     Core,
@@ -15,19 +16,18 @@ from talerec.options import (
     Json,
     LogFile,
     ModelName,
+    Orders,
+    Params,
+    Refit,
+    Report,
     Settings,
-    Ties,
+    SplitName,
     Time,
     Unique,
     Unit,
     User,
     option,
 )
-
-if TYPE_CHECKING:
-    from talerec.log import Log
-    from talerec.prepare import Split
-
 
 _PANEL = "Judge"
 
@@ -36,73 +36,178 @@ _PANEL = "Judge"
     rich_help_panel=_PANEL,
     epilog=examples(
         "talerec evaluate events.csv",
+        "talerec evaluate events.csv --ties random:0..4 --report how-good.html",
         "talerec evaluate events.csv --split at:2019-10-01 --set decay=1/512 --json",
+        "talerec evaluate events.csv --model slit --out slit.parquet",
     ),
 )
 def evaluate(
     log: LogFile,
-    model: ModelName = "tale",
+    model: ModelName = None,
+    params: Params = None,
     set: Settings = [],  # noqa: B006
-    split: Annotated[
-        str,
-        option("--split", metavar="leave-one-out|at:TIME", help="What is held back; TIME is UTC."),
-    ] = "leave-one-out",
+    split: SplitName = "leave-one-out",
+    refit: Refit = False,
     on: Annotated[
         str, option("--on", metavar="test|validation", help="Which rows are scored.")
     ] = "test",
     k: Annotated[str, option("--k", metavar="K,...", help="Cut-offs.")] = "1,5,10",
     hide_seen: HideSeen = False,
+    out: Annotated[
+        Path | None,
+        option("--out", metavar="FILE.parquet", help="Keep one row per case, for talerec compare."),
+    ] = None,
+    report: Report = None,
     user: User = "user_id",
     item: Item = "item_id",
     time: Time = "timestamp",
     time_unit: Unit = None,
     any_time: AnyTime = False,
     core: Core = None,
-    ties: Ties = "file",
+    ties: Orders = "file",
     drop_duplicates: Unique = False,
     json: Json = False,
 ) -> None:
     """Hold rows back, fit on the rest, and rank every item for every case."""
-    from talerec import evaluation, show
-    from talerec.clock import Clock
+    from dataclasses import replace
 
-    made = make_model(model, set)
-    cutoffs, splitter = _cutoffs(k), _splitter(split)
+    from talerec import evaluation, prepare, show
+    from talerec.clock import Clock
+    from talerec.files import check_writable
+    from talerec.splits import Plan
+
+    made, plan = make_model(model, params, set), Plan(split, refit)
+    ks = cutoffs(k)
+    plan.check(on)
+    prepare.tie_orders(ties)
+    for path in filter(None, (out, report)):
+        check_writable(path)
     names = (user, item, time)
-    cleaning: Cleaning = {"core": core, "drop_duplicates": drop_duplicates, "ties": ties}
     with talking(json):
         clock = Clock()
         with clock("load"):
-            parts = splitter(read(log, names, time_unit, any_time, **cleaning))
-        parts.cases(on)  # a wrong --on is said before the fit
-        result = evaluation.evaluate(
-            made.fit(parts.train), parts, on=on, k=cutoffs, hide_seen=hide_seen
+            rows = read(log, names, time_unit, any_time, core=core, drop_duplicates=drop_duplicates)
+        result = evaluation.evaluate_log(
+            made, rows, plan, ties=ties, on=on, k=ks, hide_seen=hide_seen
         )
-        result.seconds.update(clock.seconds)
+        result = replace(result, seconds={**result.seconds, **clock.seconds})
+        if out is not None:
+            result.save(out)
+        if report is not None:
+            _report(report, "evaluation", result, str(log))
     if json:
         show.as_json(result.to_dict())
     else:
         show.evaluation(result)
 
 
-def _cutoffs(text: str) -> list[int]:
-    from talerec import metrics
+@app.command(
+    rich_help_panel=_PANEL,
+    epilog=examples(
+        "talerec tune events.csv --trials 100 -o best.json",
+        "talerec tune events.csv --study shop.db --workers 2 --set solver=local",
+        "talerec tune events.csv --grid paper --report sensitivity.html",
+        "talerec fit events.csv -o shop.tale --params best.json",
+    ),
+)
+def tune(
+    log: LogFile,
+    model: ModelName = None,
+    set: Settings = [],  # noqa: B006
+    trials: Annotated[int, option("--trials", metavar="N", help="Settings to try.")] = 50,
+    grid: Annotated[
+        str | None,
+        option("--grid", metavar="paper", help="The paper's values, one parameter at a time."),
+    ] = None,
+    metric: Annotated[str, option("--metric", metavar="M@K", help="What is raised.")] = "NDCG@10",
+    output: Annotated[
+        Path | None,
+        option("-o", "--output", metavar="FILE.json", help="For talerec fit --params."),
+    ] = None,
+    study: Annotated[
+        Path | None,
+        option(
+            "--study",
+            metavar="FILE.db",
+            help="Keep every trial here (SQLite); the same call again goes on where it stopped.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int, option("--workers", metavar="N", help="Processes that search one study.")
+    ] = 1,
+    seed: Annotated[int, option("--seed", metavar="N", help="Of the search.")] = 0,
+    split: SplitName = "leave-one-out",
+    hide_seen: HideSeen = False,
+    report: Report = None,
+    user: User = "user_id",
+    item: Item = "item_id",
+    time: Time = "timestamp",
+    time_unit: Unit = None,
+    any_time: AnyTime = False,
+    core: Core = None,
+    ties: Orders = "file",
+    drop_duplicates: Unique = False,
+    json: Json = False,
+) -> None:
+    """Choose a model's parameters on validation rows; test rows play no part. --set fixes some."""
+    from talerec import show, tuning
+    from talerec.files import check_writable
+    from talerec.models import model_class, params
 
-    try:
-        cutoffs = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise TalerecError(f"--k is {text!r}; it takes whole numbers such as 1,5,10") from None
-    metrics.per_case(cutoffs)  # refuses what is below 1
-    return cutoffs
+    kind = model_class(model or "tale")
+    fixed = params.parse(kind, set)
+    for path in filter(None, (output, study, report)):
+        check_writable(path)
+    names = (user, item, time)
+    with talking(json):
+        rows = read(log, names, time_unit, any_time, core=core, drop_duplicates=drop_duplicates)
+        found = tuning.tune(
+            kind, rows, split, trials=trials, grid=grid, fixed=fixed, metric=metric, ties=ties,
+            hide_seen=hide_seen, study=study, workers=workers, seed=seed,
+        )  # fmt: skip
+        if output is not None:
+            found.save(output)
+        if report is not None:
+            _report(report, "tuning", found, str(log))
+    if json:
+        show.as_json(found.to_dict())
+    else:
+        show.tuning(found, output)
 
 
-def _splitter(text: str) -> Callable[[Log], Split]:
-    from talerec import prepare, times
+@app.command(
+    rich_help_panel=_PANEL,
+    epilog=examples(
+        "talerec evaluate events.csv --model slit --out slit.parquet",
+        "talerec evaluate events.csv --model tale --out tale.parquet",
+        "talerec compare slit.parquet tale.parquet --report better.html",
+    ),
+)
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="RESULT_A", help="From evaluate --out.")],
+    b: Annotated[Path, typer.Argument(metavar="RESULT_B", help="Of the same cases.")],
+    report: Report = None,
+    json: Json = False,
+) -> None:
+    """Is B better than A? A paired test over users, with interval and effect size."""
+    from talerec import comparison, show
+    from talerec.evaluation import load_result
+    from talerec.files import check_writable
 
-    if text == "leave-one-out":
-        return prepare.leave_one_out
-    kind, _, moment = text.partition(":")
-    if kind != "at":
-        raise TalerecError(f"--split is {text!r}; it takes leave-one-out or at:TIME")
-    times.parse_moment(moment)  # a mistake is found before the log is read
-    return lambda log: prepare.split_at(log, moment)
+    if report is not None:
+        check_writable(report)
+    with talking(json):
+        found = comparison.compare(load_result(a), load_result(b))
+        if report is not None:
+            _report(report, "comparison", found, f"{a.name} and {b.name}")
+    if json:
+        show.as_json(found.to_dict())
+    else:
+        show.comparison(found)
+
+
+def _report(path: Path, kind: str, found: Any, source: str) -> None:
+    from talerec import report
+    from talerec.files import write_text
+
+    write_text(path, getattr(report, kind)(found, source))

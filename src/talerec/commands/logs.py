@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,13 +66,12 @@ def synth(
 ) -> None:
     """Write a synthetic log with what real ones have: bursts, drift, fashion, ties, repeats."""
     from talerec import show
+    from talerec.files import check_writable
     from talerec.synthetic import synthetic_log
 
     if output.suffix not in (".parquet", ".csv"):
         raise TalerecError(f"{output} must end in .parquet or .csv")
-    if output.is_dir() or not output.parent.is_dir():
-        problem = "is a folder" if output.is_dir() else "cannot be written: its folder is not there"
-        raise TalerecError(f"{output} {problem}")
+    check_writable(output)
     with talking(json=False):
         log = synthetic_log(rows, items=items, users=users, seed=seed, titles=False)
         _write_frame(log, output)
@@ -83,15 +81,11 @@ def synth(
 
 
 def _write_frame(log: Log, output: Path) -> None:
-    """Whole or not at all: under another name first."""
-    frame, unfinished = log.to_frame(), output.with_name(f"{output.name}.new")
-    try:
+    from talerec.files import writing
+
+    frame = log.to_frame()
+    with writing(output) as unfinished:
         if output.suffix == ".csv":
             frame.write_csv(unfinished)
         else:
             frame.write_parquet(unfinished)
-        os.replace(unfinished, output)
-    except OSError as error:
-        raise TalerecError(f"{output} cannot be written: {error.strerror or error}") from None
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -41,12 +41,27 @@ class Fitted:
     training: dict[str, Any]
 
 
+class Kept:
+    """What one fit leaves for the next: the last result of each step, and what it was made from."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[Any, Any]] = {}
+
+    def once(self, step: str, key: Any, make: Callable[[], Any]) -> Any:
+        """The last result of a step where it was made from the same `key`, else a new one."""
+        if step not in self._last or self._last[step][0] != key:
+            self._last.pop(step, None)  # the old one goes before the new one is made
+            self._last[step] = (key, make())
+        return self._last[step][1]
+
+
 class Model(ABC):
     """A recommender. Subclasses are dataclasses whose fields are the hyper-parameters."""
 
     name: ClassVar[str]
     paper: ClassVar[str]
     _fitted: Fitted | None = None
+    _kept: Kept | None = None
 
     def __post_init__(self) -> None:
         params.check(self)
@@ -63,12 +78,16 @@ class Model(ABC):
 
     # -- fitting --
 
-    def fit(self, log: Log) -> Self:
-        """Learn from every row of `log`."""
+    def fit(self, log: Log, *, kept: Kept | None = None) -> Self:
+        """Learn from every row of `log`. What `kept` holds from a fit of the same rows is not made again."""
         if not log.rows:
             raise TalerecError("the log is empty: it has no rows to learn from")
         clock = Clock()
-        weights, solver = self.learn(log, clock)
+        self._kept = kept
+        try:
+            weights, solver = self.once(params.SOLVE, log, lambda: self.learn(log, clock))
+        finally:
+            self._kept = None
         training = {
             "users": len(log.users),
             "items": len(log.items),
@@ -80,6 +99,13 @@ class Model(ABC):
         }
         self._fitted = Fitted(weights, log.items, log.info, log, solver, clock.seconds, training)
         return self
+
+    def once(self, stage: str, log: Log, make: Callable[[], Any]) -> Any:
+        """What a step of the fit makes of the log, unless another fit has left just that."""
+        if self._kept is None:
+            return make()
+        known = (type(self), log, params.until(self, stage))
+        return self._kept.once(stage, known, make)
 
     @property
     def fitted(self) -> Fitted:
@@ -175,15 +201,22 @@ class Model(ABC):
                 given[row] = weight * self.fitted.weights.entry(i, target)
         return given
 
-    def rank_targets(self, histories: Histories, targets: Array, *, hide_seen: bool) -> Array:
-        """The rank (from 1) of each history's target among all items, 0 where it has none."""
+    def rank_targets(self, histories: Histories, targets: Array) -> Array:
+        """The rank (from 1) of each history's target among all items, 0 where it has none.
+
+        Two columns: seen items ranked like others, and seen items hidden.
+        """
         weights = self.fitted.weights
 
         def place(part: Histories, a: int, b: int) -> Array:
-            mask = rank.Mask.make(part, hide_seen=hide_seen, allowed=None)
+            mask = rank.Mask.make(part, hide_seen=True, allowed=None)
             return rank.ranks(weights, self._query(part), mask, targets[a:b])
 
-        return np.concatenate([np.empty(0, np.int64), *_blocks(histories, place)])
+        return np.concatenate([np.empty((0, 2), np.int64), *_blocks(histories, place)])
+
+    def top_items(self, histories: Histories, k: int, *, hide_seen: bool) -> Array:
+        """The first k items of each history as positions, -1 where there are fewer."""
+        return self._top(histories, k, hide_seen, None, None, "error")[0]
 
     def _top(
         self,

@@ -11,7 +11,7 @@ from talerec.arrays import Array
 from talerec.grams import Gram, slis_gram
 from talerec.log import Log
 from talerec.models.linear import Solved
-from talerec.models.params import param
+from talerec.models.params import SOLVE, param
 from talerec.solve import Solution, solve_bounded
 
 
@@ -40,7 +40,12 @@ class EDLAE(EASE):
     paper: ClassVar[str] = "Autoencoders that don't overfit towards the Identity, NeurIPS 2020"
 
     dropout: float = param(
-        0.3, "share of a history that is dropped (p)", low=0, high=0.99, search=(0.0, 0.9)
+        0.3,
+        "share of a history that is dropped (p)",
+        low=0,
+        high=0.99,
+        search=(0.0, 0.9),
+        stage=SOLVE,
     )
 
     def solution(self, gram: Gram) -> Solution:
@@ -60,7 +65,9 @@ class RDLAE(EDLAE):
         "It's Enough: Relaxing Diagonal Constraints in Linear Autoencoders, SIGIR 2023"
     )
 
-    xi: float = param(0.3, "the most that an item may weigh for itself", low=0, search=(0.0, 1.0))
+    xi: float = param(
+        0.3, "the most that an item may weigh for itself", low=0, search=(0.0, 1.0), stage=SOLVE
+    )
 
     def solution(self, gram: Gram) -> Solution:
         return self._bounded(gram, self._penalty(gram), self.xi)

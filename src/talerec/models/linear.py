@@ -14,7 +14,7 @@ from talerec.grams import Gram
 from talerec.histories import Histories
 from talerec.log import Log
 from talerec.models.base import Model
-from talerec.models.params import param
+from talerec.models.params import LEARN, SCORE, SOLVE, param
 from talerec.solve import SOLVERS, Solution, solve
 
 
@@ -27,6 +27,7 @@ class Linear(Model):
         "places in which a history row's weight falls to 1/e (tau_inf)",
         above=0,
         search=(0.5, 32),
+        stage=SCORE,
     )
     memory: float = param(0.0, "GB that the Gram may take; 0: what is free", low=0)
     max_history: int = param(2500, "a user's last rows that are used", low=1)
@@ -45,9 +46,17 @@ class Linear(Model):
 class Solved(Linear):
     """B solves the normal equations of a Gram."""
 
-    reg: float = param(100.0, "ridge penalty (lambda)", above=0, high=1e12, search=(1, 1000))
-    solver: str = param("auto", "how the system is solved", choices=SOLVERS)
-    neighbors: int = param(100, "sources per target (local solver)", low=1)
+    reg: float = param(
+        100.0,
+        "ridge penalty (lambda)",
+        above=0,
+        high=1e12,
+        search=(1, 1000),
+        grid=(1, 5, 10, 50, 100, 500, 1000),
+        stage=SOLVE,
+    )
+    solver: str = param("auto", "how the system is solved", choices=SOLVERS, stage=SOLVE)
+    neighbors: int = param(100, "sources per target (local solver)", low=1, stage=SOLVE)
 
     @abstractmethod
     def gram(self, log: Log) -> Gram:
@@ -59,7 +68,7 @@ class Solved(Linear):
 
     def learn(self, log: Log, clock: Clock) -> tuple[weights.Weights, str | None]:
         with clock("gram"):
-            gram = self.gram(log)
+            gram = self.once(LEARN, log, lambda: self.gram(log))
         with clock("solve"):
             found = self.solution(gram)
         return weights.Weights(found.weights), found.solver

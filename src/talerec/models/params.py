@@ -15,6 +15,10 @@ from talerec.errors import TalerecError
 _LARGEST = 2**31 - 1  # of whole numbers: far above any use, far below where kernels overflow
 
 
+#: The steps of a fit: rows are counted (a Gram), a system is solved, histories are weighed.
+LEARN, SOLVE, SCORE = STAGES = ("learn", "solve", "score")
+
+
 def param(
     default: Any,
     help: str,
@@ -24,13 +28,28 @@ def param(
     above: float = -math.inf,
     choices: tuple[str, ...] = (),
     search: tuple[float, float] | None = None,
+    grid: tuple[float, ...] = (),
+    stage: str = LEARN,
 ) -> Any:
     """A hyper-parameter: default, meaning, and what it may be (low <= v <= high, v > above, or a choice).
 
     search: where a tuner looks. A range that begins above 0 is searched by factors, else by differences.
+    grid:   the values that the model's paper tried
+    stage:  the first step of a fit that asks for it: what was made before that step serves other values too
     """
     limits = {"help": help, "low": low, "high": high, "above": above, "choices": choices}
-    return dataclasses.field(default=default, metadata={**limits, "search": search})
+    tuning = {"search": search, "grid": grid, "stage": stage}
+    return dataclasses.field(default=default, metadata={**limits, **tuning})
+
+
+def until(model: Any, stage: str) -> dict[str, Any]:
+    """The parameters on which what a fit has made by the end of `stage` depends."""
+    last = STAGES.index(stage)
+    return {
+        field.name: getattr(model, field.name)
+        for field in fields(model)
+        if STAGES.index(field.metadata["stage"]) <= last
+    }
 
 
 def fields(model: Any) -> list[dataclasses.Field[Any]]:

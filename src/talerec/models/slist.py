@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from talerec.grams import NORMS, TARGETS, Gram, slis_gram, slit_gram
 from talerec.log import Log
 from talerec.models.linear import Solved
-from talerec.models.params import param
+from talerec.models.params import SOLVE, param
 from talerec.solve import Solution, solve_bounded
 
 _PAPER = "Session-aware Linear Item-Item Models for Session-based Recommendation, WWW 2021"
@@ -43,7 +43,9 @@ class SLIS(Sessions):
 
     name: ClassVar[str] = "slis"
 
-    xi: float = param(1.0, "the most that an item may weigh for itself", low=0, search=(0.0, 1.0))
+    xi: float = param(
+        1.0, "the most that an item may weigh for itself", low=0, search=(0.0, 1.0), stage=SOLVE
+    )
 
     def gram(self, log: Log) -> Gram:
         return self._alike(log)

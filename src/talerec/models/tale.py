@@ -28,11 +28,22 @@ class TALE(Solved):
         "days in which a source's weight falls to 1/e (tau_time)",
         above=0,
         search=(1 / 512, 64),
+        grid=tuple(2.0**e for e in range(-10, 11)),
     )
     floor: float = param(
-        0.3, "least weight of a source, however old (c)", low=0, high=1, search=(0.0, 1.0)
+        0.3,
+        "least weight of a source, however old (c)",
+        low=0,
+        high=1,
+        search=(0.0, 1.0),
+        grid=tuple(tenths / 10 for tenths in range(11)),
     )
-    window: float = param(180.0, "days around a row in which its item's rows count (N)", low=0)
+    window: float = param(
+        180.0,
+        "days around a row in which its item's rows count (N)",
+        low=0,
+        grid=(7, 30, 90, 180, 360, 720),
+    )
     trend: float = param(
         0.1,
         "power of that count which divides a row (gamma); 0: off",

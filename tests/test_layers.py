@@ -17,7 +17,7 @@ SOURCE = Path(talerec.__file__).parent
 
 #: From the bottom up; a module imports only from layers below its own. The page in ARCHITECTURE.md says why.
 LAYERS = [
-    {"errors", "columns", "arrays", "progress", "jit", "clock"},
+    {"errors", "columns", "arrays", "progress", "jit", "clock", "repro"},
     {"memory", "threads", "times", "kernels"},
     {"tiles", "pairs"},
     {"blas", "solve_torch"},
@@ -31,7 +31,7 @@ LAYERS = [
     {"models.tale", "models.slist", "models.ease", "models.rules"},
     {"models.swalk"},
     {"models"},
-    {"metrics"},
+    {"metrics", "repro.paper"},
     {"evaluation"},
     {"show"},
     {"demo", "options"},

@@ -156,6 +156,11 @@ def test_what_is_neither_a_header_nor_a_rating_is_refused(line: str, write: Writ
     assert refusal(write("log.csv", f"{line}\n{line}\n")).startswith("there is no column 'user_id'")
 
 
+def test_a_first_line_too_long_for_a_rating_is_a_header(write: Write) -> None:
+    path = write("log.csv", f"{'x' * 200_000},user_id,item_id,timestamp\n,A,B,{T}\n")
+    assert seconds(path) == [("A", "B", T)]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -172,7 +172,10 @@ def _csv(path: Path) -> pl.LazyFrame:
 
 def _is_bare(path: Path) -> bool:
     """Whether a CSV begins with a rating (user, item, rating, unix time), and not with a header."""
-    fields = next(csv.reader([_first_line(path)]), [])
+    try:
+        fields = next(csv.reader([_first_line(path)]), [])
+    except csv.Error:  # a field longer than any id
+        return False
     if len(fields) != len(_RATING):
         return False
     rating, time = (field.strip() for field in fields[2:])

@@ -17,7 +17,7 @@ SOURCE = Path(talerec.__file__).parent
 
 #: From the bottom up; a module imports only from layers below its own. The page in ARCHITECTURE.md says why.
 LAYERS = [
-    {"errors", "columns", "arrays", "progress", "jit", "clock"},
+    {"errors", "columns", "arrays", "progress", "jit", "clock", "repro"},
     {"files"},
     {"memory", "threads", "times", "kernels"},
     {"tiles", "pairs"},
@@ -32,7 +32,7 @@ LAYERS = [
     {"models.tale", "models.slist", "models.ease", "models.rules"},
     {"models.swalk"},
     {"models"},
-    {"metrics", "significance"},
+    {"metrics", "significance", "repro.paper"},
     {"evaluation", "tuning"},
     {"comparison"},
     {"show"},

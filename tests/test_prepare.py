@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs import START, Row, histories_of, log_of, logs, quick, rows, rows_of, tiny_log
+from logs import START, Row, histories_of, instants, log_of, logs, quick, rows, rows_of, tiny_log
 from talerec.errors import TalerecError
 from talerec.log import Log
 from talerec.prepare import (
+    between,
     drop_duplicates,
     duplicated,
     k_core,
@@ -314,3 +315,46 @@ def test_a_moment_is_a_text_a_datetime_or_microseconds(moment: Any) -> None:
     split = split_at(log, moment)
     assert split.train.items.ids.to_list() == ["a"]
     assert split.test.target_time.tolist() == [(day + 86_400) * 10**6]
+
+
+# -- a span of time --------------------------------------------------------------------------------
+
+
+@quick
+@given(rows(), instants, instants)
+def test_between_keeps_the_rows_from_start_until_end(all_rows, one, other):
+    start, end = min(one, other), max(one, other)
+    inside = [row for row in all_rows if start <= row[2] < end]
+    if not inside:
+        with pytest.raises(TalerecError, match=r"no row lies|does not lie before"):
+            between(log_of(all_rows), start, end)
+        return
+    kept = between(log_of(all_rows), start, end)
+    assert rows_of(kept) == rows_of(log_of(inside))
+    assert kept.users.ids.equals(log_of(inside).users.ids)
+    assert kept.items.ids.equals(log_of(inside).items.ids)
+
+
+def test_between_takes_dates_datetimes_and_seconds_as_text():
+    log = tiny_log(
+        [("u", "a", 1_546_300_799), ("u", "b", 1_546_300_800), ("u", "c", 1_577_836_800)]
+    )
+    for start, end in (
+        ("2019-01-01", "2020-01-01"),
+        (datetime(2019, 1, 1), datetime(2020, 1, 1, tzinfo=UTC)),
+        ("1546300800", "1577836800"),
+    ):
+        assert [item for _, item, _ in rows_of(between(log, start, end))] == ["b"]
+
+
+def test_between_says_what_is_wrong_with_its_ends():
+    log = tiny_log([("u", "a", 1_546_300_800), ("u", "b", 1_577_836_800)])
+    with pytest.raises(TalerecError, match=r"the start \(2020-01-01\) does not lie before the end"):
+        between(log, "2020-01-01", "2019-01-01")
+    with pytest.raises(
+        TalerecError,
+        match=r"until 2011-01-01; the log goes from 2019-01-01T00:00:00.* to 2020-01-01T00:00:00",
+    ):
+        between(log, "2010-01-01", "2011-01-01")
+    with pytest.raises(TalerecError, match="'soon' is not a time"):
+        between(log, "2010-01-01", "soon")

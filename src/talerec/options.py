@@ -19,7 +19,7 @@ def flag(name: str, help: str, panel: str | None = None) -> Any:
 
 
 _LOG, _MODEL = "Log", "Model"  # panels of the help page
-_FORMATS = "CSV, TSV, Parquet, NDJSON or RecBole .inter; plain, .gz or .zst."
+_FORMATS = "CSV, TSV, Parquet, JSON lines, RecBole .inter, MovieLens .dat; plain, .gz or .zst."
 LogFile = Annotated[Path, typer.Argument(metavar="LOG", help=_FORMATS)]
 Artifact = Annotated[Path, typer.Argument(metavar="MODEL", help="A saved model, NAME.tale.")]
 User = Annotated[

@@ -45,6 +45,22 @@ def duplicated(log: Log) -> Array:
     return mask
 
 
+def between(log: Log, start: str | datetime | int, end: str | datetime | int) -> Log:
+    """Keep the rows with start <= time < end; moments are written as for `split_at`."""
+    first, last = _microseconds(start), _microseconds(end)
+    if first >= last:
+        raise TalerecError(f"the start ({start}) does not lie before the end ({end})")
+    keep = (log.time >= first) & (log.time < last)
+    if not keep.any():
+        oldest, newest = (
+            np.datetime64(int(moment), "us") for moment in (log.time.min(), log.time.max())
+        )
+        raise TalerecError(
+            f"no row lies from {start} until {end}; the log goes from {oldest} to {newest}"
+        )
+    return log.keep(keep).compact()
+
+
 def order_ties(log: Log, ties: str) -> Log:
     """Order the rows of one user at one instant: as in the `file`, by `item` id, or `random:SEED`."""
     if ties == "file":

@@ -6,6 +6,7 @@ import csv
 import glob
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,9 +19,17 @@ from talerec.errors import TalerecError
 from talerec.log import Log, refuse_missing
 
 _PACKED = (".gz", ".gzip", ".zst", ".zstd")
-_DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".inter": "\t", ".item": "\t"}
+_DELIMITERS = {
+    ".csv": ",",
+    ".tsv": "\t",
+    ".tab": "\t",
+    ".inter": "\t",
+    ".item": "\t",
+    ".data": "\t",
+}
+_TEXTS = (*_DELIMITERS, ".dat")
 _PARQUET = (".parquet", ".pq")
-_JSON = (".ndjson", ".jsonl")
+_JSON = (".ndjson", ".jsonl", ".json")
 _FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 #: First bytes that tell what a file is, whatever its ending says.
@@ -31,6 +40,12 @@ _STRANGERS = {
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
+
+#: Files without a header: what the fields of a rating and of a film are.
+_RATING = (columns.USER, columns.ITEM, "rating", columns.TIME)
+_FILM = (columns.ITEM, columns.TITLES[0], "genres")
+_NUMBER = re.compile(r"-?\d+(\.\d*)?")
+_UNIX_TIME = re.compile(r"\d{9,19}")  # from 1973 on, in any unit
 
 
 def read_log(
@@ -43,7 +58,10 @@ def read_log(
     any_time: bool = False,
     items: str | Path | None = None,
 ) -> Log:
-    """A log from CSV, TSV, Parquet, NDJSON or RecBole `.inter`; plain, gzip or zstd.
+    """A log from CSV, TSV, Parquet, JSON lines, RecBole `.inter` or MovieLens `.dat`; plain, gzip or zstd.
+
+    Files of MovieLens, Amazon and Yelp are read as they are published: their own names of columns
+    (`columns.FOREIGN`) stand in for the usual ones where those are missing.
 
     `time_unit` (s, ms, us, ns) says what numbers mean; without it their size does. `any_time`
     lets times before 1970 and after 2100 through. `items` names a side table (see `read_items`).
@@ -51,9 +69,11 @@ def read_log(
     side = None if items is None else read_items(items)
     path = Path(path)
     with _faults_named(path):
+        frame = _scan(path)
+        user, item, time = _names(frame, (user, item, time))
         try:
             log = Log.from_frame(
-                _scan(path, [user, item]),
+                _settled(path, frame, [user, item]),
                 user=user,
                 item=item,
                 time=time,
@@ -65,6 +85,14 @@ def read_log(
     return log if side is None else log.with_items(side)
 
 
+def _names(frame: pl.LazyFrame, wanted: tuple[str, str, str]) -> Iterator[str]:
+    """The columns to read: a usual name that is not there gives way to that of a known publisher."""
+    there = set(frame.collect_schema().names())
+    foreign = next((names for names in columns.FOREIGN if there.issuperset(names)), columns.USUAL)
+    for name, usual, other in zip(wanted, columns.USUAL, foreign, strict=True):
+        yield other if name == usual and name not in there else name
+
+
 def _hint(message: str, names: tuple[str, str, str]) -> str:
     for flag, name in zip(("user", "item", "time"), names, strict=True):
         if f"no column {name!r}" in message:
@@ -73,13 +101,13 @@ def _hint(message: str, names: tuple[str, str, str]) -> str:
 
 
 def read_items(path: str | Path, item: str = columns.ITEM) -> pl.DataFrame:
-    """An item side table (`.item`, CSV, TSV, Parquet, NDJSON): item ids and what describes them.
+    """An item side table (`.item`, CSV, TSV, Parquet, JSON lines, `movies.dat`): ids and what describes them.
 
     The first column found under a usual name for titles is called `title`.
     """
     path = Path(path)
     with _faults_named(path):
-        table = _scan(path, []).collect()
+        table = _settled(path, _scan(path), []).collect()
         refuse_missing(table.columns, [item])
     if item != columns.ITEM:
         table = table.drop(columns.ITEM, strict=False).rename({item: columns.ITEM})
@@ -90,11 +118,10 @@ def read_items(path: str | Path, item: str = columns.ITEM) -> pl.DataFrame:
 # -- formats ---------------------------------------------------------------------------------------
 
 
-def _scan(path: Path, ids: list[str]) -> pl.LazyFrame:
+def _scan(path: Path) -> pl.LazyFrame:
     kind = _kind(path)
     _refuse_strangers(path, kind)
-    frame = _SCANNERS[kind](path)
-    return _settled(frame, ids) if kind in _DELIMITERS else frame
+    return _SCANNERS[kind](path)
 
 
 def _kind(path: Path) -> str:
@@ -112,6 +139,10 @@ def _refuse_strangers(path: Path, kind: str) -> None:
         raise TalerecError("the file is empty")
     if kind in _PARQUET and start != b"PAR1":
         raise TalerecError(f"its ending says {kind}, but the file is not Parquet")
+    if kind in _JSON and start.lstrip().startswith(b"["):
+        raise TalerecError(
+            "the file is one JSON array; talerec reads lines, with one object in each"
+        )
     for sign, what in _STRANGERS.items():
         if kind not in _PARQUET and start.startswith(sign):
             raise TalerecError(f"its ending says {kind}, but the file is {what}")
@@ -134,7 +165,82 @@ def _unpacked(path: Path) -> Any:
 
 
 def _csv(path: Path) -> pl.LazyFrame:
+    if _is_bare(path):
+        return _ratings(path, ",")
     return pl.scan_csv(path, infer_schema=False, glob=False)
+
+
+def _is_bare(path: Path) -> bool:
+    """Whether a CSV begins with a rating (user, item, rating, unix time), and not with a header."""
+    try:
+        fields = next(csv.reader([_first_line(path)]), [])
+    except csv.Error:  # a field longer than any id
+        return False
+    if len(fields) != len(_RATING):
+        return False
+    rating, time = (field.strip() for field in fields[2:])
+    return bool(_NUMBER.fullmatch(rating) and _UNIX_TIME.fullmatch(time))
+
+
+def _ratings(path: Path, separator: str) -> pl.LazyFrame:
+    return pl.scan_csv(
+        path,
+        separator=separator,
+        has_header=False,
+        schema=dict.fromkeys(_RATING, pl.String()),
+        quote_char='"' if separator == "," else None,
+        glob=False,
+    )
+
+
+def _udata(path: Path) -> pl.LazyFrame:
+    """MovieLens `u.data`: ratings with tabs between their fields."""
+    fields = _first_line(path).count("\t") + 1
+    if fields != len(_RATING):
+        raise TalerecError(f"the first line has {fields} fields, but a rating has {len(_RATING)}")
+    return _ratings(path, "\t")
+
+
+def _dat(path: Path) -> pl.LazyFrame:
+    """MovieLens `ratings.dat` and `movies.dat`: fields with `::` between them; UTF-8, else Latin-1."""
+    lines = _whole_lines(path)
+    fields = lines.str.count_matches("::", literal=True).fill_null(-1) + 1
+    names = {len(kind): kind for kind in (_RATING, _FILM)}.get(fields[0])
+    if names is None:
+        raise TalerecError(
+            f"line 1 has {fields[0]} fields; user::item::rating::time and item::title::genres are known"
+        )
+    if (odd := (fields != len(names)).arg_true()).len():
+        number = odd[0]
+        raise TalerecError(
+            f"line {number + 1} has {fields[number]} fields, but line 1 has {len(names)}"
+        )
+    return (
+        lines.str.split_exact("::", len(names) - 1)
+        .struct.rename_fields(names)
+        .struct.unnest()
+        .lazy()
+    )
+
+
+def _whole_lines(path: Path) -> pl.Series:
+    """The lines of a file as one column; a blank line is null, and those at the end are left out."""
+    with _unpacked(path) as stream:
+        content = stream.read().rstrip()
+    if not content:
+        raise TalerecError("it holds no rows")
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        content = content.decode("latin-1").encode()
+    lines = pl.read_csv(
+        io.BytesIO(content),
+        has_header=False,
+        separator="\x1f",  # in no text
+        quote_char=None,
+        schema={"line": pl.String()},
+    )
+    return lines.to_series().str.strip_chars_end("\r")
 
 
 def _tsv(path: Path) -> pl.LazyFrame:
@@ -149,7 +255,24 @@ def _recbole(path: Path) -> pl.LazyFrame:
 
 
 def _ndjson(path: Path) -> pl.LazyFrame:
-    return pl.scan_ndjson(glob.escape(str(path)), infer_schema_length=None)
+    name, fields = glob.escape(str(path)), _published(path)
+    if not fields:
+        return pl.scan_ndjson(name, infer_schema_length=None)
+    return pl.scan_ndjson(name, schema=dict.fromkeys(fields, pl.String()))
+
+
+def _published(path: Path) -> list[str]:
+    """The plain fields of a file of reviews as Amazon and Yelp publish them, else none.
+
+    Such files hold gigabytes of prose: known fields save the pass that finds out what they are.
+    """
+    try:
+        first = json.loads(_first_line(path))
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(first, dict) or not any(first.keys() >= set(n) for n in columns.FOREIGN):
+        return []
+    return [name for name, value in first.items() if isinstance(value, str | int | float)]
 
 
 def _parquet(path: Path) -> pl.LazyFrame:
@@ -165,19 +288,24 @@ _SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
     ".tab": _tsv,
     ".inter": _recbole,
     ".item": _recbole,
+    ".data": _udata,
+    ".dat": _dat,
     ".ndjson": _ndjson,
     ".jsonl": _ndjson,
+    ".json": _ndjson,
     ".parquet": _parquet,
     ".pq": _parquet,
 }
 
 
-def _settled(frame: pl.LazyFrame, ids: list[str]) -> pl.LazyFrame:
+def _settled(path: Path, frame: pl.LazyFrame, ids: list[str]) -> pl.LazyFrame:
     """Text knows no numbers: ids that are all whole numbers, written plainly, are read as such.
 
     One pass over every column, because Polars lets lines with too many fields pass when it reads
     only some of them (pola-rs/polars#28350). Blank lines at the end are no rows.
     """
+    if _kind(path) not in _TEXTS:
+        return frame
     names = frame.collect_schema().names()
     for name in ids:
         if f"{name}_duplicated_0" in names:  # Polars' name for the second of two
@@ -230,7 +358,7 @@ def _reason(path: Path, error: BaseException) -> str:
     """The line at fault where there is one, else the first line of what the reader said."""
     kind = _kind(path)
     finders = [_foreign_line, _long_line if kind in _DELIMITERS else _broken_line]
-    for find in finders if kind not in _PARQUET else []:
+    for find in finders if kind not in (*_PARQUET, ".dat") else []:
         with suppress(OSError, csv.Error):  # a stream that ends too soon, which the error says
             if found := find(path, kind):
                 return found
@@ -241,6 +369,11 @@ def _lines(path: Path) -> Iterator[str]:
     stream = _unpacked(path)
     with io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="") as lines:
         yield from lines
+
+
+def _first_line(path: Path) -> str:
+    """The first line that is not blank."""
+    return next((line for line in _lines(path) if line.strip()), "")
 
 
 def _foreign_line(path: Path, kind: str) -> str | None:
@@ -256,10 +389,11 @@ def _long_line(path: Path, kind: str) -> str | None:
         delimiter=_DELIMITERS[kind],
         quoting=csv.QUOTE_MINIMAL if kind == ".csv" else csv.QUOTE_NONE,
     )
-    width = len(next(rows))
+    bare = kind == ".data" or (kind == ".csv" and _is_bare(path))
+    width, whose = (len(_RATING), "a rating") if bare else (len(next(rows)), "the header")
     for row in rows:
         if len(row) > width:
-            return f"line {rows.line_num} has {len(row)} fields, but the header has {width}"
+            return f"line {rows.line_num} has {len(row)} fields, but {whose} has {width}"
     return None
 
 

@@ -1,0 +1,1 @@
+"""The paper that talerec reproduces: its figures, and the settings that lead to them."""

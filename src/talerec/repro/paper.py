@@ -1,0 +1,171 @@
+"""What the paper prints, and how its linear rows come about; all of it stands in `paper.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from talerec import prepare
+from talerec.errors import TalerecError
+from talerec.log import Log
+from talerec.models import model_class, params
+from talerec.models.base import Model
+from talerec.readers import read_log
+
+_ENDINGS = ("", ".gz", ".zst")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set of the paper: how it is cleaned, and under which names its file is found."""
+
+    key: str
+    name: str
+    core: int
+    ties: str
+    files: tuple[str, ...]
+    between: tuple[str, str] | None = None
+
+    def read(self, path: str | Path) -> Log:
+        """The log as the paper uses it: its span of time, its core, its order of ties."""
+        log = read_log(path)
+        if self.between is not None:
+            log = prepare.between(log, *self.between)
+        return prepare.order_ties(prepare.k_core(log, self.core), self.ties)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as printed: `figures[data set key][row]`, in the order of `columns`.
+
+    improvement: Table 2's last column, TALE over SLIST in per cent, by data set.
+    """
+
+    number: int
+    title: str
+    columns: tuple[str, ...]
+    figures: dict[str, dict[str, tuple[float, ...]]]
+    improvement: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def figure(self, dataset: str, row: str, column: str) -> float | None:
+        """What is printed there; None where nothing is."""
+        values = self.figures.get(dataset, {}).get(row)
+        if values is None or column not in self.columns:
+            return None
+        return values[self.columns.index(column)]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a row is computed. basis: why these parameters, in words for the reader of a report."""
+
+    model: str
+    params: dict[str, Any]
+    basis: str
+
+    def build(self, **others: Any) -> Model:
+        """The model; `others` are parameters beside the paper's, such as the solver."""
+        model: Model = params.build(model_class(self.model), {**self.params, **others})
+        return model
+
+
+@cache
+def _paper() -> dict[str, Any]:
+    return tomllib.loads(files("talerec.repro").joinpath("paper.toml").read_text("utf-8"))
+
+
+def title() -> str:
+    """The paper's title, conference and year."""
+    return str(_paper()["title"])
+
+
+def datasets() -> dict[str, Dataset]:
+    """The data sets by key, in the paper's order."""
+    return {key: _dataset(key, facts) for key, facts in _paper()["dataset"].items()}
+
+
+def _dataset(key: str, facts: dict[str, Any]) -> Dataset:
+    span = facts.get("between")
+    return Dataset(
+        key=key,
+        name=facts["name"],
+        core=facts["core"],
+        ties=facts["ties"],
+        files=tuple(facts["files"]),
+        between=None if span is None else (span[0], span[1]),
+    )
+
+
+def tables() -> list[int]:
+    """The numbers of the tables that are kept."""
+    return [int(number) for number in _paper()["table"]]
+
+
+def table(number: int) -> Table:
+    """A table as printed."""
+    if number not in tables():
+        raise TalerecError(f"there is no table {number}; the tables are {_list(tables())}")
+    kept = _paper()["table"][str(number)]
+    return Table(
+        number=number,
+        title=kept["title"],
+        columns=tuple(kept["columns"]),
+        figures={
+            key: {row: tuple(values) for row, values in rows.items()}
+            for key, rows in kept["figures"].items()
+        },
+        improvement={key: tuple(values) for key, values in kept.get("improvement", {}).items()},
+    )
+
+
+def is_neural(row: str) -> bool:
+    """Whether a row is of a neural model, whose figures are quoted and not computed."""
+    return row in _paper()["rows"]["neural"]
+
+
+def settings(dataset: str, row: str) -> Settings:
+    """The settings of a linear row: SLIST, SLIST+Norm., TALE, or one of the ablation (`12-`, `---` ...)."""
+    if dataset not in _paper()["settings"]:
+        raise TalerecError(f"there is no data set {dataset!r}; they are {_list(datasets())}")
+    if is_neural(row):
+        raise TalerecError(f"{row} is neural: its figures are quoted, not computed")
+    known, ablation = _paper()["settings"][dataset], _paper()["ablation"].get(dataset, {})
+    if row in ablation:
+        return _ablated(known["TALE"], ablation[row])
+    row = "SLIST" if row == "---" and ablation else row
+    if row not in known:
+        names = _list([*known, *ablation, *(["---"] if ablation else [])])
+        raise TalerecError(f"{dataset} has no row {row!r}; its rows are {names}")
+    return Settings(**known[row])
+
+
+def _ablated(full: dict[str, Any], changes: dict[str, Any]) -> Settings:
+    words = ", ".join(f"{name} {value}" for name, value in changes.items())
+    basis = f"TALE's, with {words}" if words else full["basis"]
+    return Settings(full["model"], {**full["params"], **changes}, basis)
+
+
+def find(folder: str | Path) -> dict[str, Path]:
+    """The files of the paper's data sets in a folder and in those right inside it, by data set."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise TalerecError(f"{folder} is no folder")
+    found = {key: next(_candidates(folder, known), None) for key, known in datasets().items()}
+    return {key: path for key, path in found.items() if path is not None}
+
+
+def _candidates(folder: Path, dataset: Dataset) -> Iterator[Path]:
+    for name in dataset.files:
+        here_only = name.startswith("./")
+        for place in (name.removeprefix("./"),) if here_only else (name, f"*/{name}"):
+            for ending in _ENDINGS:
+                yield from sorted(path for path in folder.glob(place + ending) if path.is_file())
+
+
+def _list(names: Any) -> str:
+    return ", ".join(map(str, names))

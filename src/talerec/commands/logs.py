@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from talerec.commands.app import app, examples, read, talking
 from talerec.errors import TalerecError
+from talerec.files import whole
 from talerec.options import AnyTime, Core, Item, Json, LogFile, Time, Unique, Unit, User, option
 
 if TYPE_CHECKING:
@@ -83,15 +83,9 @@ def synth(
 
 
 def _write_frame(log: Log, output: Path) -> None:
-    """Whole or not at all: under another name first."""
-    frame, unfinished = log.to_frame(), output.with_name(f"{output.name}.new")
-    try:
+    frame = log.to_frame()
+    with whole(output) as unfinished:
         if output.suffix == ".csv":
             frame.write_csv(unfinished)
         else:
             frame.write_parquet(unfinished)
-        os.replace(unfinished, output)
-    except OSError as error:
-        raise TalerecError(f"{output} cannot be written: {error.strerror or error}") from None
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,34 @@
+"""Files that are whole or not there: written under another name first, then renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from talerec.errors import TalerecError
+
+
+@contextmanager
+def whole(path: str | Path) -> Iterator[Path]:
+    """The name to write to; it becomes `path` once all went well, and is gone otherwise."""
+    output = Path(path)
+    if output.is_dir():
+        raise TalerecError(f"{output} cannot be written: it is a folder")
+    unfinished = output.with_name(f"{output.name}.new")
+    try:
+        yield unfinished
+        os.replace(unfinished, output)
+    except OSError as error:
+        raise TalerecError(f"{output} cannot be written: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write a text file, as UTF-8 with plain line ends on every system."""
+    with whole(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8", newline="\n")
+    return Path(path)

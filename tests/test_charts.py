@@ -365,3 +365,24 @@ def test_a_chart_of_nothing_says_so():
         charts.stacked({}, title="t", x_label="x"),
     ):
         assert "nothing to show" in svg
+
+
+def test_columns_may_be_arrays_and_frames():
+    import numpy as np
+    import polars as pl
+
+    lists = Series("a", [1, 2, 3], [2.0, math.nan, 4.0], [1.0, 2.0, 3.0], [3.0, 4.0, 5.0])
+    arrays = Series("a", *(np.array(c) for c in (lists.x, lists.y, lists.low, lists.high)))
+    frames = Series("a", *(pl.Series(c) for c in (lists.x, lists.y, lists.low, lists.high)))
+    made = [charts.lines([one], **LABELS) for one in (lists, arrays, frames)]
+    assert made[0] == made[1] == made[2]
+
+
+def test_labels_stay_inside_the_chart():
+    """Widths as in the font DejaVu Sans, the widest that a system is likely to use: 0.64 a digit."""
+    big = Series("a", [0, 1_000_000], [0, 1_000_000])
+    root = parsed(charts.lines([big], **LABELS))
+    for tick in having(root, "x-tick"):
+        half = 13 * (0.64 * 7 + 0.32 * 2) / 2
+        assert tick.find("text").text != "1,000,000" or moved(tick)[0] + half <= WIDTH
+    assert "1,000,000" in [tick.find("text").text for tick in having(root, "x-tick")]

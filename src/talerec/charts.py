@@ -151,7 +151,9 @@ def _x_axis(xs: Iterable[Any], left: float, log: bool) -> Scale | Names:
     known = [x for x in xs if isinstance(x, str) or real(x) is not None]
     if any(isinstance(x, str) for x in known):
         return names(known, left, WIDTH - EDGE)
-    return (logarithmic if log else linear)(known, left, WIDTH - EDGE)
+    scale = (logarithmic if log else linear)(known, left, WIDTH - EDGE)
+    half = max((drawing.wide(label) / 2 for _, label in scale.ticks), default=0.0)
+    return replace(scale, end=WIDTH - max(half, EDGE))
 
 
 def _axes(
@@ -159,7 +161,7 @@ def _axes(
 ) -> tuple[float, Html]:
     under = y.start if bottom is None else bottom
     end, labels = drawing.below(x, y.end, under, x_label)
-    return end, join(labels, drawing.across(y, x.start))
+    return end, join(labels, drawing.across(y, x.start, x.end))
 
 
 def _left_out(values: Iterable[Any], log: bool) -> str:
@@ -312,7 +314,7 @@ def stacked(
 def _between(row_names: Sequence[str], values: Sequence[str]) -> tuple[float, float]:
     """The room for the plot, between names at the left and values at the right."""
     left = min(max(map(drawing.wide, row_names), default=0.0), _NAMES) + 22
-    return left, WIDTH - max(map(drawing.wide, values), default=0.0) - 22
+    return left, WIDTH - max(map(drawing.wide, values), default=0.0) - 26
 
 
 def _few(left: float, right: float) -> int:

@@ -161,11 +161,11 @@ def margin(y: Scale) -> float:
     return max(wide(label) for _, label in y.ticks) + 12
 
 
-def across(y: Scale, left: float) -> Html:
+def across(y: Scale, left: float, right: float) -> Html:
     """Lines at the ticks of a vertical axis, with their labels."""
     ticks = []
     for value, label in y.ticks:
-        rule = tag("line", x1=at(left), x2=WIDTH - EDGE, class_="zero" if value == 0 else "grid")
+        rule = tag("line", x1=at(left), x2=at(right), class_="zero" if value == 0 else "grid")
         text = words(label, left - 8, 4.5, "tick", anchor="end")
         ticks.append(tag("g", rule, text, class_="y-tick", transform=_moved(0, y(value))))
     return join(*ticks)
@@ -215,7 +215,7 @@ def upright(x: Scale | Names, y: Scale, value: Any, label: str) -> Html | None:
     place = x(value)
     if place is None:
         return None
-    ahead = place < WIDTH - EDGE - wide(label) - 8
+    ahead = place + wide(label) + 8 < WIDTH
     text = words(
         label, place + (6 if ahead else -6), y.end + 10, "label", anchor=None if ahead else "end"
     )
@@ -259,7 +259,7 @@ def band(points: Sequence[Point], style: int) -> Html:
     for run in _runs(points):
         known = [p for p in run if p.low is not None or p.high is not None]
         if len(run) == 1:
-            parts += [whisker(p, style) for p in known]
+            parts += [whisker(p, f"whisker {look(style)}") for p in known]
         elif known:
             upper = [(p.x, p.y if p.high is None else p.high) for p in run]
             lower = [(p.x, p.y if p.low is None else p.low) for p in reversed(run)]
@@ -267,13 +267,12 @@ def band(points: Sequence[Point], style: int) -> Html:
     return join(*parts)
 
 
-def whisker(point: Point, style: int) -> Html:
+def whisker(point: Point, kind: str) -> Html:
     """An upright interval with caps."""
     x, low, high = point.x, point.low, point.high
     low, high = (point.y if low is None else low), (point.y if high is None else high)
     if x is None or low is None or high is None or low == high:
         return Html()
-    kind = f"whisker {look(style)}"
     caps = [segment(kind, (x - 3, y), (x + 3, y)) for y in (low, high)]
     return join(segment(kind, (x, low), (x, high)), *caps)
 
@@ -295,7 +294,8 @@ def bar(
     anchor = "middle" if flat else "end" if below else "start"
     put = _moved(x, end) if flat else f"{_moved(x + 4, end)} rotate(-90)"
     value = tag("text", text, class_="value", text_anchor=anchor, transform=put)
-    return join(box, whisker(point, style), value if text else None)
+    over = [whisker(point, kind) for kind in ("halo", "whisker over")]
+    return join(box, *over, value if text else None)
 
 
 def nothing(x: float, y: float) -> Html:

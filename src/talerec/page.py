@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -191,9 +192,9 @@ def _cell(value: Any, digits: int) -> str:
         return value
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return written(value, 0)
-    if value is None or isinstance(value, float):
+    if isinstance(value, Integral):
+        return written(int(value), 0)
+    if value is None or isinstance(value, Real):
         number = real(value)
         return short(None) if number is None else written(number, digits)
     return str(value)

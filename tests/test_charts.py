@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talerec import charts, scales
@@ -18,6 +18,7 @@ from talerec.drawing import WIDTH
 
 ODD = st.one_of(st.none(), st.floats(), st.integers(-5, 5))
 NAME = st.text(max_size=30)
+some = settings(max_examples=60, deadline=None)
 LABELS = {"title": "t", "x_label": "x", "y_label": "y"}
 
 
@@ -69,6 +70,7 @@ def placed(values):
 # -- where things are ------------------------------------------------------------------------------
 
 
+@some
 @given(st.lists(ODD, min_size=1, max_size=8))
 def test_lines_put_each_value_where_the_ticks_say(ys):
     root = parsed(charts.lines([Series("a", range(len(ys)), ys)], **LABELS))
@@ -88,6 +90,7 @@ def test_a_logarithmic_axis_counts_in_powers_of_two_where_the_values_do():
     labels = [tick.find("text").text for tick in having(root, "x-tick")]
     assert labels == ["1/512", "1/64", "1/8", "1", "8", "64", "512"]
     at_x, unit = axis(root, "x", log=True)
+    assert points(root, 1)[1][2].startswith("a, 1/256: ")
     for (px, _, _), x in zip(points(root, 1), xs, strict=True):
         assert at_x(px) == pytest.approx(math.log(x), abs=unit * 0.02)
 
@@ -147,6 +150,7 @@ def test_a_value_worth_knowing_is_marked_across():
     assert "here" in [text.text for text in root.iter("text")]
 
 
+@some
 @given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), min_size=3, max_size=3))
 def test_bars_stand_on_zero_and_reach_their_value(ys):
     groups = ["p", "q", "r"]
@@ -174,6 +178,7 @@ def test_bars_have_their_value_written_at_their_end():
     assert below > float(down.get("y")) + float(down.get("height"))
 
 
+@some
 @given(st.lists(st.tuples(ODD, ODD, ODD, ODD), max_size=5))
 def test_dots_stand_where_the_ticks_say_with_their_interval(rows):
     given_rows = [Dot(f"m{i}", *row) for i, row in enumerate(rows)]
@@ -201,6 +206,7 @@ def test_an_interval_of_a_dot_lies_from_low_to_high():
     assert [text.text for text in having(root, "value")] == ["3 [1, 7]"]
 
 
+@some
 @given(st.lists(st.dictionaries(st.sampled_from("abcdefgh"), ODD, max_size=8), max_size=4))
 def test_stacked_parts_adjoin_and_add_up(rows):
     table = {f"row {i}": parts for i, parts in enumerate(rows)}
@@ -248,6 +254,7 @@ def test_bins_show_the_medians_of_equal_parts_of_the_axis():
 # -- ticks and numbers -----------------------------------------------------------------------------
 
 
+@some
 @given(st.lists(st.floats(allow_nan=False), max_size=6))
 def test_ticks_are_round_few_and_enclose_the_values(values):
     scale = scales.linear(values, 0, 100)
@@ -292,6 +299,7 @@ def every_chart(name, xs, ys, low, high, log):
     ]  # fmt: skip
 
 
+@some
 @given(NAME, st.lists(st.tuples(ODD, ODD, ODD, ODD), max_size=5), st.booleans())
 def test_any_values_and_names_give_a_whole_chart_without_a_nan(name, rows, log):
     columns = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
@@ -315,6 +323,7 @@ def test_a_missing_value_is_never_written_as_a_word():
         assert "m" in said
 
 
+@some
 @given(NAME)
 def test_names_come_back_as_they_were_written(name):
     clean = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", name)

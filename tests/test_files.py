@@ -16,6 +16,14 @@ def test_a_text_is_written_as_it_is(tmp_path):
     assert os.listdir(tmp_path) == ["a.html"]
 
 
+def test_who_reads_the_old_file_goes_on_reading_it(tmp_path):
+    path = write_text(tmp_path / "a.txt", "old")
+    with path.open() as reader:
+        write_text(path, "new")
+        assert reader.read() == "old"
+    assert path.read_text() == "new"
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_what_was_there_stays_where_writing_fails(tmp_path, error):
     path = write_text(tmp_path / "a.txt", "old")

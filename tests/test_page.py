@@ -9,7 +9,7 @@ from importlib.resources import files
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talerec import charts, page
@@ -17,6 +17,7 @@ from talerec.charts import Dot, Series
 from talerec.markup import Html, escape, join, tag
 
 CSS = files("talerec").joinpath("page.css").read_text(encoding="utf-8")
+some = settings(max_examples=60, deadline=None)
 EVIL = "<script>alert('1')</script>\"&amp;"
 
 
@@ -144,6 +145,7 @@ def test_an_address_on_the_web_or_nearby_is_a_link(target):
     assert page.link("text", target) == f'<a href="{target}">text</a>'
 
 
+@some
 @given(st.text(), st.text())
 def test_text_stays_text_in_elements_and_in_attributes(inner, value):
     element = ET.fromstring(tag("p", inner, Html("<b>x</b>"), title=value))

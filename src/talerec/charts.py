@@ -189,7 +189,7 @@ def _nothing(series: Iterable[Series], x: Scale | Names, y: Scale) -> Html | Non
 def _points(one: Series, x: Scale | Names, y: Scale, write: Write = short) -> list[Point]:
     return [
         Point(
-            f"{one.name}, {name_of(a)}: {_interval(b, low, high, write)}",
+            f"{one.name}, {x.say(a)}: {_interval(b, low, high, write)}",
             x(a),
             y(b),
             y(low),

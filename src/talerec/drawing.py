@@ -120,6 +120,7 @@ class Key(NamedTuple):
 
 def head(title: str, keys: Sequence[Key], y_label: str) -> tuple[float, Html]:
     """Title, legend and the name of the vertical axis; and where the plot may begin."""
+    keys = [key for key in keys if key.name]
     y, parts = 2.0, []
     for line in wrap(title, WIDTH, 17):
         y += 20

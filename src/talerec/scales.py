@@ -45,7 +45,7 @@ def short(value: Any, digits: int = 4) -> str:
 
 def power(value: float, base: int) -> str:
     """A power of 2 or 10 as people say it: 1/512, 1/2, 4; 0.001, 100, 1e+09."""
-    if base == 2 and value < 1 and (1 / value).is_integer() and value >= 2**-20:
+    if base == 2 and 2**-20 <= value < 1 and (1 / value).is_integer():
         return f"1/{1 / value:.0f}"
     if 1e-4 <= value < 1e9 or base == 2:
         return short(value)
@@ -61,12 +61,17 @@ class Scale:
     high: float
     start: float
     end: float
-    log: bool = False
+    base: int = 0  # of the logarithm, 0 where there is none
+
+    def say(self, value: Any) -> str:
+        """A value in the words of the axis."""
+        number = real(value)
+        return power(number, 2) if self.base == 2 and number is not None else short(number)
 
     def __call__(self, value: Any) -> float | None:
         """Where a value stands; None where it has no place: nothing is drawn outside its axes."""
         number = real(value)
-        if number is None or (self.log and number <= 0):
+        if number is None or (self.base and number <= 0):
             return None
         low, high = self._shown(self.low), self._shown(self.high)
         share = (self._shown(number) - low) / (high - low)
@@ -75,7 +80,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def _shown(self, value: float) -> float:
-        return math.log(value) if self.log else value
+        return math.log(value) if self.base else value
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,9 @@ class Names:
     @property
     def slot(self) -> float:
         return (self.end - self.start) / max(len(self.names), 1)
+
+    def say(self, value: Any) -> str:
+        return name_of(value)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -134,7 +142,7 @@ def logarithmic(values: Iterable[Any], start: float, end: float, *, ticks: int =
     places = _powers(low, high, base, ticks)
     margin = (high / low) ** 0.03
     low, high = low / margin, high * margin
-    return Scale(tuple(places), low, high, start, end, log=True)
+    return Scale(tuple(places), low, high, start, end, base)
 
 
 def _powers(low: float, high: float, base: int, ticks: int) -> list[tuple[float, str]]:

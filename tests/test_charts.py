@@ -395,3 +395,10 @@ def test_labels_stay_inside_the_chart():
         half = 13 * (0.64 * 7 + 0.32 * 2) / 2
         assert tick.find("text").text != "1,000,000" or moved(tick)[0] + half <= WIDTH
     assert "1,000,000" in [tick.find("text").text for tick in having(root, "x-tick")]
+
+
+def test_zero_keeps_its_label_where_others_give_way():
+    rows = [Dot("a difference with a long name", 0.0042, -0.0022, 0.0053)]
+    root = parsed(charts.dots(rows, title="t", x_label="x", write="{:+.6f}".format))
+    labels = [tick.find("text").text for tick in having(root, "x-tick")]
+    assert labels == ["0.000", "0.010"]

@@ -196,12 +196,14 @@ def below(x: Scale | Names, top: float, bottom: float, label: str) -> tuple[floa
 
 
 def _thinned(x: Scale | Names) -> list[tuple[float, str]]:
-    """Ticks in places; only every second, third, ... where the labels would touch."""
+    """Ticks in places; only every second, third, ... where the labels would touch, and always zero."""
     ticks = [(place, text) for value, text in x.ticks if (place := x(value)) is not None]
     if isinstance(x, Names):
         return ticks if x.slot > 14 else ticks[:: int(14 / x.slot) + 1]
     room = abs(x.end - x.start) / max(len(ticks), 1)
-    return ticks[:: int(max((wide(text) + 10 for _, text in ticks), default=0) / room) + 1]
+    step = int(max((wide(text) + 10 for _, text in ticks), default=0) / room) + 1
+    zero = next((place for place, (value, _) in enumerate(x.ticks) if value == 0), 0)
+    return ticks[zero % step :: step]
 
 
 def _tilted(text: str, place: float, bottom: float) -> Html:

@@ -402,3 +402,11 @@ def test_zero_keeps_its_label_where_others_give_way():
     root = parsed(charts.dots(rows, title="t", x_label="x", write="{:+.6f}".format))
     labels = [tick.find("text").text for tick in having(root, "x-tick")]
     assert labels == ["0.000", "0.010"]
+
+
+def test_long_names_and_values_leave_room_for_the_plot():
+    rows = [Dot("n" * 80, 1e9 + 0.5, 1e9, 1e9 + 7)]
+    root = parsed(charts.dots(rows, title="t", x_label="x", write="{:,.3f}".format))
+    places = [moved(tick)[0] for tick in having(root, "x-tick")]
+    assert len(places) >= 2
+    assert max(places) - min(places) > 100

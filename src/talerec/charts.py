@@ -22,9 +22,8 @@ Write = Callable[[float], str]
 _PLOT = 250  # height of what the axes enclose
 _ROW = 27  # height of a row of `dots` and `stacked`
 _NAMES = 240  # the most that the names of rows take
-_ONE_BY_ONE = (
-    400  # points of a scatter with a marker and a tooltip each; more are specks in one path
-)
+_LEAST = 220  # the least that names leave to the plot
+_ONE_BY_ONE = 400  # points of a scatter with a marker each; more are specks without tooltips
 _SPOKEN = 40  # values of a series that its description lists
 
 
@@ -312,9 +311,11 @@ def stacked(
 
 
 def _between(row_names: Sequence[str], values: Sequence[str]) -> tuple[float, float]:
-    """The room for the plot, between names at the left and values at the right."""
-    left = min(max(map(drawing.wide, row_names), default=0.0), _NAMES) + 22
-    return left, WIDTH - max(map(drawing.wide, values), default=0.0) - 26
+    """The room for the plot, between names at the left and values at the right; names give way."""
+    right = WIDTH - max((drawing.wide(text, SMALL) for text in values), default=0.0) - 26
+    right = max(right, WIDTH / 2)
+    longest = max(map(drawing.wide, row_names), default=0.0)
+    return min(longest, _NAMES, right - _LEAST) + 22, right
 
 
 def _few(left: float, right: float) -> int:
@@ -338,7 +339,7 @@ def _middles(top: float, rows: Collection[Any]) -> list[float]:
 
 def _row_name(name: str, left: float, y: float) -> Html:
     return drawing.words(
-        drawing.cut(name, _NAMES), left - 14, y + 4.5, "name", anchor="end", tip=name
+        drawing.cut(name, left - 22), left - 14, y + 4.5, "name", anchor="end", tip=name
     )
 
 

@@ -203,7 +203,8 @@ def _thinned(x: Scale | Names) -> list[tuple[float, str]]:
     room = abs(x.end - x.start) / max(len(ticks), 1)
     step = int(max((wide(text) + 10 for _, text in ticks), default=0) / room) + 1
     zero = next((place for place, (value, _) in enumerate(x.ticks) if value == 0), 0)
-    return ticks[zero % step :: step]
+    kept = ticks[zero % step :: step]
+    return kept if len(kept) > 1 else [*ticks[:1], *ticks[1:][-1:]]
 
 
 def _tilted(text: str, place: float, bottom: float) -> Html:

@@ -17,10 +17,9 @@ SOURCE = Path(talerec.__file__).parent
 
 #: From the bottom up; a module imports only from layers below its own. The page in ARCHITECTURE.md says why.
 LAYERS = [
-    {"errors", "columns", "arrays", "progress", "jit", "clock", "repro"},
-    {"files"},
-    {"memory", "threads", "times", "kernels"},
-    {"tiles", "pairs"},
+    {"errors", "columns", "arrays", "progress", "jit", "clock", "markup", "scales", "repro"},
+    {"memory", "threads", "times", "kernels", "files", "drawing"},
+    {"tiles", "pairs", "charts", "page"},
     {"blas", "solve_torch"},
     {"log", "artifact", "local_kernels"},
     {"readers", "histories", "grams", "synthetic"},

@@ -16,7 +16,7 @@ from talerec.arrays import Array
 from talerec.clock import Clock
 from talerec.description import tie_note, tied
 from talerec.errors import TalerecError
-from talerec.files import writing
+from talerec.files import whole
 from talerec.histories import Histories
 from talerec.log import Log
 from talerec.metrics import RANK, RANK_HIDDEN
@@ -177,7 +177,7 @@ class Evaluation:
 
         path, facts = Path(path), {_FACTS: json.dumps(self.facts())}
         table = self.frame.to_arrow()
-        with writing(path) as unfinished:
+        with whole(path) as unfinished:
             pq.write_table(table.replace_schema_metadata(facts), unfinished)
         return path
 

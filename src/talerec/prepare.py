@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from talerec import kernels
+from talerec import kernels, times
 from talerec.arrays import Array
 from talerec.errors import TalerecError
 from talerec.log import Log
@@ -45,9 +45,9 @@ def duplicated(log: Log) -> Array:
     return mask
 
 
-def between(log: Log, start: str | datetime | int, end: str | datetime | int) -> Log:
+def between(log: Log, start: times.Moment, end: times.Moment) -> Log:
     """Keep the rows with start <= time < end; moments are written as for `split_at`."""
-    first, last = _microseconds(start), _microseconds(end)
+    first, last = times.microseconds(start), times.microseconds(end)
     if first >= last:
         raise TalerecError(f"the start ({start}) does not lie before the end ({end})")
     keep = (log.time >= first) & (log.time < last)

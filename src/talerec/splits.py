@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from talerec.histories import Histories
 from talerec.log import Log, Vocabulary
 
 TEST, VALIDATION = "test", "validation"
-Moment = str | datetime | int
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +75,7 @@ def leave_one_out(log: Log, *, refit: bool = False) -> Split:
     return Split("leave-one-out", log.users, learned, validation, test, refit=refit)
 
 
-def split_at(log: Log, moment: Moment, *, on: str = TEST) -> Split:
+def split_at(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     """Rows before `moment` are training; each user's first row from then on is the test.
 
     A moment is a datetime, a text such as 2019-10-01 or unix seconds as text, or whole microseconds.
@@ -86,14 +84,14 @@ def split_at(log: Log, moment: Moment, *, on: str = TEST) -> Split:
     on="validation": the same, one step earlier. The rows before the moment are split again, so that
     the same share of them comes last (half at most), and nothing from the moment on plays a part.
     """
-    when = _microseconds(moment)
+    when = times.microseconds(moment)
     name = f"at:{moment if isinstance(moment, str) else _words(when)}"
     if on == TEST:
         return _between(log, name, when, None, on)
     return _between(log, name, _earlier(log, when), when, on)
 
 
-def rolling(log: Log, moment: Moment, days: float, *, on: str = TEST) -> list[Split]:
+def rolling(log: Log, moment: times.Moment, days: float, *, on: str = TEST) -> list[Split]:
     """Windows of `days` from `moment` to the end of the log, each with a split of its own.
 
     In each, rows before the window are training, and each user's first row in it is the question.
@@ -101,7 +99,7 @@ def rolling(log: Log, moment: Moment, days: float, *, on: str = TEST) -> list[Sp
     """
     if not days > 0:
         raise TalerecError(f"rolling windows of {days:g} days; they take a number above 0")
-    first, width = _microseconds(moment), round(days * times.DAY)
+    first, width = times.microseconds(moment), round(days * times.DAY)
     if width < 1:
         raise TalerecError(f"rolling windows of {days:g} days are shorter than a microsecond")
     last = int(log.time.max()) if log.rows else first - 1
@@ -160,12 +158,6 @@ def _between(log: Log, name: str, when: int, end: int | None, on: str) -> Split:
 
 def _words(when: int) -> str:
     return str(np.datetime64(max(-times.FARTHEST, min(when, times.FARTHEST)), "us"))
-
-
-def _microseconds(moment: Moment) -> int:
-    if isinstance(moment, datetime):
-        return times.moment(moment)
-    return times.parse_moment(moment) if isinstance(moment, str) else int(moment)
 
 
 def _learned(log: Log, train: Array) -> tuple[Log, Array]:

@@ -195,3 +195,13 @@ def parse_moment(text: str) -> int:
         return moment(datetime.fromisoformat(text))
     except ValueError:
         raise TalerecError(f"{text!r} is not a time; write 2019-10-01 or unix seconds") from None
+
+
+Moment = str | datetime | int  # whole numbers are microseconds
+
+
+def microseconds(when: Moment) -> int:
+    """A moment that somebody wrote down, as microseconds."""
+    if isinstance(when, datetime):
+        return moment(when)
+    return parse_moment(when) if isinstance(when, str) else int(when)

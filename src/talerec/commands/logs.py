@@ -9,6 +9,7 @@ import typer
 
 from talerec.commands.app import app, examples, read, talking
 from talerec.errors import TalerecError
+from talerec.files import whole
 from talerec.options import AnyTime, Core, Item, Json, LogFile, Time, Unique, Unit, User, option
 
 if TYPE_CHECKING:
@@ -81,10 +82,8 @@ def synth(
 
 
 def _write_frame(log: Log, output: Path) -> None:
-    from talerec.files import writing
-
     frame = log.to_frame()
-    with writing(output) as unfinished:
+    with whole(output) as unfinished:
         if output.suffix == ".csv":
             frame.write_csv(unfinished)
         else:

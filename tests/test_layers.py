@@ -34,7 +34,7 @@ LAYERS = [
     {"metrics", "significance", "repro.paper"},
     {"evaluation", "tuning"},
     {"comparison"},
-    {"show"},
+    {"show", "report"},
     {"demo", "options"},
     {"commands.app"},
     {"commands.logs", "commands.fitting", "commands.asking", "commands.judging"},

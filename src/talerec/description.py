@@ -48,9 +48,13 @@ def tied(log: Log) -> float:
 _MANY_TIES = 0.05
 
 
+def many_ties(share: float) -> bool:
+    return share > _MANY_TIES
+
+
 def tie_note(share: float, ties: str) -> str | None:
     """A line about simultaneous rows where there are many: their order is not in the data, but figures show it."""
-    if share <= _MANY_TIES:
+    if not many_ties(share):
         return None
     known = (
         f"{share:.0%} of neighbouring rows have the same time: which came first is not in the log"

@@ -14,7 +14,7 @@ import polars as pl
 from talerec import columns, memory, metrics, prepare, significance
 from talerec.arrays import Array
 from talerec.clock import Clock
-from talerec.description import tie_note, tied
+from talerec.description import many_ties, tie_note, tied
 from talerec.errors import TalerecError
 from talerec.files import whole
 from talerec.histories import Histories
@@ -33,7 +33,8 @@ GROUPS = {
 }
 TIES, WINDOW, TIME = "ties", "window", "time"
 _UNIT = (columns.USER, WINDOW)  # what is resampled: a user's case, whatever the order of ties
-NOVELTY, LIST_ROWS, HISTORY_ROWS = "novelty", "list_rows", "history_rows"
+NOVELTY, LIST_ROWS = "novelty", "list_rows"
+HISTORY_ROWS, TARGET_ROWS = "history_rows", "target_rows"  # training rows of an item, as a mean
 
 Means = dict[str, float | None]
 
@@ -58,6 +59,9 @@ class Evaluation:
     ks: tuple[int, ...]
     coverage: dict[str, float]
     seconds: dict[str, float]
+    beside: dict[
+        str, Means
+    ]  # with several random orders: the metrics in orders that are not random
     frame: pl.DataFrame
 
     @property
@@ -145,7 +149,23 @@ class Evaluation:
     @property
     def notes(self) -> list[str]:
         """What a reader of the figures must know."""
-        return list(filter(None, [tie_note(self.tied, self.ties)]))
+        return list(filter(None, [self.tie_sentence or tie_note(self.tied, self.ties)]))
+
+    @property
+    def tie_sentence(self) -> str | None:
+        """What the order of simultaneous rows is worth, where several were tried."""
+        metric = f"NDCG@{self.ks[-1]}"
+        mean, spread = self.metrics[metric], self.spread[metric]
+        known = {order: found[metric] for order, found in self.beside.items()}
+        if not known or mean is None or spread is None:
+            return None
+        best = max(value or 0.0 for value in known.values())
+        fixed = ", ".join(f"{value:.4f} in {order} order" for order, value in known.items())
+        share = f": {1 - mean / best:.0%} of the better figure rests on an order that the log does not hold"
+        return (
+            f"{self.tied:.0%} of neighbouring rows have the same time. {self.model} with these in random order: {metric} is {mean:.4f} ± {spread:.4f}"
+            f" ({len(self.orders)} orders); but {fixed}{share if best > mean else ''}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `talerec evaluate --json` prints."""
@@ -261,6 +281,7 @@ def evaluate(
         ks=tuple(ks),
         coverage={f"coverage@{k}": metrics.coverage(lists[:, :k], len(known)) for k in ks},
         seconds={"load": 0.0, "gram": 0.0, "solve": 0.0, **model.fitted.seconds, **clock.seconds},
+        beside={},
         frame=frame.with_columns(_list_columns(split, cases, lists, ks)),
     )
 
@@ -278,12 +299,18 @@ def evaluate_log(
     """Split, fit and evaluate, once for every order of ties (such as random:0..4) and every window."""
     plan = Plan(plan) if isinstance(plan, str) else plan
     metrics.cutoffs(k)
-    results = [
-        evaluate(model.fit(split.train), split, on=on, k=k, hide_seen=hide_seen)
-        for order in prepare.tie_orders(ties)
-        for split in plan.splits(prepare.order_ties(log, order), on)
-    ]
-    return replace(joined(results), ties=ties)
+
+    def found(order: str) -> list[Evaluation]:
+        return [
+            evaluate(model.fit(split.train), split, on=on, k=k, hide_seen=hide_seen)
+            for split in plan.splits(prepare.order_ties(log, order), on)
+        ]
+
+    orders = prepare.tie_orders(ties)
+    result = joined([part for order in orders for part in found(order)])
+    fixed = ("file", "item") if len(orders) > 1 and many_ties(result.tied) else ()
+    beside = {order: joined(found(order)).metrics for order in fixed}
+    return replace(result, ties=ties, beside=beside)
 
 
 def joined(results: Sequence[Evaluation]) -> Evaluation:
@@ -337,10 +364,11 @@ def _list_columns(split: Split, cases: Cases, lists: Array, ks: Sequence[int]) -
     """How popular the lists are, and the histories that they answer, by training rows."""
     rows = _training_rows(split).astype(float)
     known = np.append(rows, 0.0)  # the last entry answers for item -1
+    target = pl.Series(TARGET_ROWS, known[cases.target])
     owned = _per_history(cases.histories, lambda item, _: known[item])
     length = _per_history(cases.histories, lambda item, _: item >= 0)
     own = np.divide(owned, length, out=np.full(len(owned), np.nan), where=length > 0)
-    found = [pl.Series(HISTORY_ROWS, own)]
+    found = [target, pl.Series(HISTORY_ROWS, own)]
     for k in ks:
         found.append(pl.Series(f"{NOVELTY}@{k}", metrics.novelty(lists[:, :k], rows)))
         found.append(pl.Series(f"{LIST_ROWS}@{k}", metrics.row_means(lists[:, :k], rows)))

@@ -1,0 +1,107 @@
+"""What the paper's figures and Table 8 are about: intervals, attributes, weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy import sparse
+
+from talerec import columns
+from talerec.arrays import Array, is_sparse
+from talerec.log import Log
+from talerec.times import DAY
+
+#: Upper edges of the intervals, in days, and their names.
+EDGES = (0.0, 1 / 24, 1.0, 7.0, 30.0, 180.0, float("inf"))
+SPANS = ("same time", "1 hour", "1 day", "1 week", "1 month", "6 months", "longer")
+_POINTS = 40  # of a curve over items
+
+
+def steps(log: Log) -> tuple[Array, Array, Array]:
+    """Every two consecutive rows of a user: item, next item, and the days between."""
+    last = np.zeros(log.rows, bool)
+    last[log.ptr[1:][np.diff(log.ptr) > 0] - 1] = True
+    here = np.flatnonzero(~last)
+    days = (log.time[here + 1] - log.time[here]) / DAY
+    return log.item[here], log.item[here + 1], days
+
+
+def _span(days: Array) -> Array:
+    return np.searchsorted(EDGES, days, side="left")
+
+
+def co_occurrence(log: Log) -> dict[str, float]:
+    """The share of consecutive pairs of items by the mean interval of the pair."""
+    mean = _mean_intervals(log)
+    counts = np.bincount(_span(mean.data), minlength=len(SPANS))
+    return dict(zip(SPANS, (counts / counts.sum()).tolist(), strict=True))
+
+
+def _mean_intervals(log: Log) -> Any:
+    """Items x items: the mean days from an item to the one right after it; stored where it ever was so."""
+    item, after, days = steps(log)
+    n = len(log.items)
+    total = sparse.coo_array((days, (item, after)), (n, n)).tocsr()
+    count = sparse.coo_array((np.ones(len(days)), (item, after)), (n, n)).tocsr()
+    total.sum_duplicates()
+    count.sum_duplicates()
+    total.sort_indices()
+    count.sort_indices()
+    total.data /= count.data
+    return total
+
+
+def interval_correlation(log: Log, weights: Any) -> float:
+    """Pearson's r, over all pairs of items, of the weights and the inverse mean interval (Table 8).
+
+    Inverse: 1 / (1 + days), since many pairs have days 0; 0 for pairs that never followed each other.
+    """
+    near = _mean_intervals(log)
+    near.data = 1 / (1 + near.data)
+    n = float(len(log.items)) ** 2
+    rows = np.repeat(np.arange(len(log.items)), np.diff(near.indptr))
+    if is_sparse(weights):
+        together = float(near.multiply(weights).sum())
+        sums, squares = (
+            float(weights.sum(dtype=np.float64)),
+            float((weights.data.astype(float) ** 2).sum()),
+        )
+    else:
+        together = float((near.data * weights[rows, near.indices]).sum())
+        sums = float(weights.sum(dtype=np.float64))
+        squares = sum(float(np.dot(row, row)) for row in weights)
+    x, xx = near.data.sum(), (near.data**2).sum()
+    covariance = together - x * sums / n
+    return float(covariance / np.sqrt((xx - x * x / n) * (squares - sums * sums / n)))
+
+
+def weight_by_popularity(log: Log, weights: Any) -> dict[str, list[float]]:
+    """The mean weight that items get, from the most popular on, in some forty steps."""
+    rows = np.bincount(log.item, minlength=len(log.items))
+    mean = np.asarray(weights.sum(axis=0, dtype=np.float64)).ravel() / len(rows)
+    order = np.argsort(-rows, kind="stable")
+    parts = np.array_split(mean[order], min(_POINTS, len(rows)))
+    ends = np.cumsum([len(part) for part in parts])
+    middle = (ends + np.concatenate([[0], ends[:-1]])) / 2
+    return {"rank": middle.tolist(), "weight": [float(part.mean()) for part in parts]}
+
+
+def transitions(log: Log, attribute: pl.DataFrame) -> dict[str, float | None]:
+    """How often the attribute changes from a row to the next, by the interval between them.
+
+    attribute: item_id, and in the second column the one value that says most of the item.
+    """
+    ids = pl.DataFrame({columns.ITEM: log.items.ids})
+    names = attribute.select(
+        pl.col(columns.ITEM).cast(ids[columns.ITEM].dtype), attribute.columns[1]
+    )
+    value = ids.join(names, on=columns.ITEM, how="left", maintain_order="left").to_series(1)
+    codes = value.cast(pl.Categorical).to_physical().fill_null(np.iinfo(np.uint32).max).to_numpy()
+    item, after, days = steps(log)
+    changed = (codes[item] != codes[after]).astype(float)
+    span = _span(days)
+    count = np.bincount(span, minlength=len(SPANS))
+    total = np.bincount(span, changed, minlength=len(SPANS))
+    return {name: float(total[s] / count[s]) if count[s] else None for s, name in enumerate(SPANS)}

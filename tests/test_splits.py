@@ -59,31 +59,34 @@ def test_the_validation_share_is_that_of_the_test_and_half_at_most():
     assert split.train.rows == 10  # four fifths lie after it, but only half may be held back
 
 
-@given(logs(max_users=6, max_items=5, max_rows=40), st.sampled_from([0.5, 1, 7]))
+@given(logs(max_users=6, max_items=5, max_rows=40), st.integers(1, 6))
 @quick
-def test_rolling_windows_ask_for_first_rows_in_them_and_learn_from_what_was_before(log, days):
-    if not log.rows:
+def test_rolling_windows_ask_for_first_rows_in_them_and_learn_from_what_was_before(log, parts):
+    first, last = int(log.time.min()), int(log.time.max())
+    days = (last - first + 1) / parts / DAY
+    if round(days * DAY) < 1:
         return
-    first = int(log.time.min())
-    span = int(log.time.max()) - first
-    if span // (days * DAY) > 900:
+    wanted = {}
+    width = round(days * DAY)
+    for start in range(first, last + 1, width):
+        found = []
+        for user, rows in histories_of(rows_of(log)).items():
+            past = [item for _, item, moment in rows if moment < start]
+            ahead = [moment for *_, moment in rows if start <= moment < start + width]
+            if past and ahead:
+                found.append((user, past, ahead[0]))
+        if found:
+            wanted[str(np.datetime64(start, "us"))] = found
+    if not wanted:
+        with pytest.raises(TalerecError, match="no window of"):
+            rolling(log, first, days)
         return
-    try:
-        splits = rolling(log, first, days)
-    except TalerecError:
-        return
-    histories = histories_of(log)
+    splits = rolling(log, first, days)
+    assert [split.window for split in splits] == list(wanted)
     for split in splits:
         start = int(np.datetime64(split.window, "us").astype(int))
-        end = start + round(days * DAY)
         assert rows_of(split.train) == [row for row in rows_of(log) if row[2] < start]
-        wanted = []
-        for user, rows in histories.items():
-            past = [item for item, moment in rows if moment < start]
-            ahead = [(item, moment) for item, moment in rows if start <= moment < end]
-            if past and ahead:
-                wanted.append((user, past, ahead[0][1]))
-        assert [(u, h, t) for u, h, _, t in asked(split, "test")] == wanted
+        assert [(u, h, t) for u, h, _, t in asked(split, "test")] == wanted[split.window]
 
 
 def test_validation_windows_end_where_test_windows_begin():

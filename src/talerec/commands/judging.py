@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from talerec.commands.app import app, cutoffs, examples, make_model, read, talking
+from talerec.commands.app import app, cutoffs, examples, ids, make_model, read, talking
+from talerec.errors import TalerecError
 from talerec.options import (
     AnyTime,
     Core,
@@ -204,6 +205,46 @@ def compare(
         show.as_json(found.to_dict())
     else:
         show.comparison(found)
+
+
+@app.command(
+    rich_help_panel=_PANEL,
+    epilog=examples(
+        "talerec reproduce --data data",
+        "talerec reproduce --data data --only beauty,yelp -o beauty-and-yelp",
+    ),
+)
+def reproduce(
+    data: Annotated[
+        Path,
+        option(
+            "--data", metavar="DIR", help="Where MovieLens, Amazon or Yelp files are looked for."
+        ),
+    ] = Path("data"),
+    only: Annotated[
+        str | None,
+        option("--only", metavar="NAME,...", help="Some of ml-1m, beauty, toys, sports, yelp."),
+    ] = None,
+    out: Annotated[
+        Path,
+        option("-o", "--out", metavar="DIR", help="Results; the same call again goes on there."),
+    ] = Path("reproduction"),
+    json: Json = False,
+) -> None:
+    """The paper's tables and figures beside its numbers, and what it does not show."""
+    from talerec import show
+    from talerec.repro import experiments, pages
+
+    if out.exists() and not out.is_dir():
+        raise TalerecError(f"{out} is a file; the results go to a folder")
+    with talking(json):
+        studies = experiments.run(data, out, ids(only) or [])
+        text, html = pages.write(studies, out)
+    if json:
+        found = {s.dataset.key: {row: s.row(row) for row in s.rows} for s in studies}
+        show.as_json({"results": str(text), "page": str(html), "rows": found})
+    else:
+        show.line(f"{text} and {html}")
 
 
 def _report(path: Path, kind: str, found: Any, source: str) -> None:

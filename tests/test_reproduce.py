@@ -1,0 +1,174 @@
+"""`talerec reproduce`: measures against slow twins, and a run that goes on where it stopped."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from scipy import sparse
+
+import talerec as tr
+from logs import histories_of, logs, quick, rows_of
+from talerec.errors import TalerecError
+from talerec.repro import experiments, measures, pages, paper
+
+DAY = 86_400_000_000
+
+
+def pairs_of(log):
+    """(item, next item, days) by position, user by user."""
+    places = {item: place for place, item in enumerate(log.items.ids.to_list())}
+    for rows in histories_of(rows_of(log)).values():
+        for (_, a, s), (_, b, t) in itertools.pairwise(rows):
+            yield places[a], places[b], (t - s) / DAY
+
+
+def mean_days(log):
+    found = {}
+    for a, b, days in pairs_of(log):
+        found.setdefault((a, b), []).append(days)
+    return {pair: float(np.mean(days)) for pair, days in found.items()}
+
+
+def span_of(days):
+    return next(
+        name for name, edge in zip(measures.SPANS, measures.EDGES, strict=True) if days <= edge
+    )
+
+
+@given(logs(max_users=5, max_items=5, max_rows=30))
+@quick
+def test_co_occurrence_counts_pairs_by_their_mean_interval(log):
+    means = mean_days(log)
+    if not means:
+        return
+    found = measures.co_occurrence(log)
+    for name in measures.SPANS:
+        share = sum(span_of(days) == name for days in means.values()) / len(means)
+        assert found[name] == pytest.approx(share)
+
+
+@given(logs(max_users=5, max_items=5, max_rows=30))
+@quick
+def test_the_correlation_is_that_of_the_two_full_matrices(log):
+    means, n = mean_days(log), len(log.items)
+    if n < 2 or not means:
+        return
+    near = np.zeros((n, n))
+    for (a, b), days in means.items():
+        near[a, b] = 1 / (1 + days)
+    rng = np.random.default_rng(n)
+    weights = (rng.normal(size=(n, n)) * (rng.random((n, n)) < 0.7)).astype(np.float32)
+    if near.std() == 0 or weights.std() == 0:
+        return
+    wanted = np.corrcoef(near.ravel(), weights.ravel().astype(float))[0, 1]
+    assert measures.interval_correlation(log, weights) == pytest.approx(wanted, abs=1e-6)
+    thin = sparse.csr_array(weights)
+    assert measures.interval_correlation(log, thin) == pytest.approx(wanted, abs=1e-6)
+
+
+@given(logs(max_users=5, max_items=5, max_rows=30))
+@quick
+def test_transitions_count_changes_of_the_attribute(log):
+    items = log.items.ids.to_list()
+    kind = {item: "ab"[place % 2] for place, item in enumerate(items)}
+    table = pl.DataFrame({"item_id": log.items.ids, "genre": [kind[i] for i in items]})
+    found = measures.transitions(log, table)
+    seen = {name: [] for name in measures.SPANS}
+    for a, b, days in pairs_of(log):
+        seen[span_of(days)].append(kind[items[a]] != kind[items[b]])
+    for name, changes in seen.items():
+        if changes:
+            assert found[name] == pytest.approx(np.mean(changes))
+        else:
+            assert found[name] is None
+
+
+def test_weight_by_popularity_is_the_mean_column_from_the_most_popular_on():
+    log = tr.synthetic_log(2000, items=60, titles=False)
+    model = tr.TALE().fit(log)
+    found = measures.weight_by_popularity(log, model.weights)
+    rows = np.bincount(log.item, minlength=len(log.items))
+    first = np.argsort(-rows, kind="stable")[: len(rows) // 40 + 1]
+    dense = np.asarray(model.weights, float)
+    assert found["weight"][0] == pytest.approx(dense[:, first].mean(axis=0).mean(), rel=1e-5)
+    thin = measures.weight_by_popularity(log, sparse.csr_array(dense))
+    np.testing.assert_allclose(thin["weight"], found["weight"], rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A made-up log under the name of one of the paper's, with genres beside it."""
+    place = tmp_path_factory.mktemp("data")
+    log = tr.synthetic_log(6000, items=80, users=500, titles=False)
+    frame = log.to_frame().with_columns(pl.col("timestamp").dt.epoch("s"))
+    names = {"user_id": "user_id:token", "item_id": "item_id:token", "timestamp": "timestamp:float"}
+    frame.rename(names).write_csv(place / "ml-1m.inter", separator="\t")
+    genres = pl.DataFrame({"item_id:token": log.items.ids})
+    kinds = pl.Series(
+        "genre:token_seq", ["Drama War" if i % 2 else "Comedy" for i in range(len(genres))]
+    )
+    genres.with_columns(kinds).write_csv(place / "ml-1m.item", separator="\t")
+    return place
+
+
+def test_a_run_writes_everything_and_a_second_one_makes_nothing_again(
+    folder, tmp_path, monkeypatch
+):
+    studies = experiments.run(folder, tmp_path, [])
+    text, html = pages.write(studies, tmp_path)
+    told = text.read_text()
+    for heading in ("Table 1", "Table 2", "Table 3", "Tables 4 and 10", "Table 5", "Table 8"):
+        assert f"## {heading}" in told
+    assert "SASRec (paper)" in told
+    assert "| TALE |" in told
+    for part in ("random ties", "seen items hidden", "a split of time"):
+        assert f"## Beyond the paper: {part}" in told
+    shown = html.read_text()
+    assert shown.count("<svg") == 8  # intervals, genres, gaps, three sweeps, weights, late
+    assert "the genre changes" in shown
+    row = studies[0].row("TALE")
+    log = paper.datasets()["ml-1m"].read(folder / "ml-1m.inter")
+    split = tr.leave_one_out(log)
+    model = paper.settings("ml-1m", "TALE").build(solver="exact").fit(split.train)
+    assert row["metrics"] == tr.evaluate(model, split).metrics
+
+    def never(*_, **__):
+        raise AssertionError("made again")
+
+    monkeypatch.setattr(tr.TALE, "fit", never)
+    again = experiments.run(folder, tmp_path, ["ml-1m"])
+    assert pages.write(again, tmp_path)[0].read_text() == told
+
+
+def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):
+    real, seen = experiments.Study.row, []
+
+    def stops(self, name):
+        if name == "TALE":
+            raise KeyboardInterrupt
+        seen.append(name)
+        return real(self, name)
+
+    monkeypatch.setattr(experiments.Study, "row", stops)
+    with pytest.raises(KeyboardInterrupt):
+        experiments.run(folder, tmp_path, [])
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
+    assert any("row-SLIST" in name for name in kept)
+    monkeypatch.setattr(experiments.Study, "row", real)
+    experiments.run(folder, tmp_path, [])
+    for name, moment in kept.items():
+        assert (tmp_path / "kept" / name).stat().st_mtime_ns == moment
+    for path in (tmp_path / "kept").iterdir():
+        json.loads(path.read_text())
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    with pytest.raises(TalerecError, match="has no file of ml-1m, beauty"):
+        experiments.run(tmp_path, tmp_path / "out", [])
+    with pytest.raises(TalerecError, match="no data set 'books'"):
+        experiments.run(tmp_path, tmp_path / "out", ["books"])

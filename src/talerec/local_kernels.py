@@ -20,6 +20,10 @@ from talerec.arrays import Array, Arrays
 from talerec.jit import kernel, reducing, template
 from talerec.kernels import sort_positions
 
+#: Entries of G that joining sources may look at for one target. Rows of ordinary logs add up to less; a user of thousands
+#: of rows makes some that do not.
+_WORK = 65_536
+
 
 @kernel
 def count_half(G: Arrays, rank: Array, a: int, b: int, count: Array) -> None:
@@ -89,6 +93,21 @@ def _sources(
             count += 1
     _gains(out, count, right, diagonal, gain)
     return keep_largest(gain, out, count, room)
+
+
+@template
+def _affordable(
+    half: Arrays, sources: Array, count: int, least: int, right: Array, diagonal: Array, gain: Array
+) -> int:
+    """Fewer sources, those of largest gain, where their rows are so long that joining all would take too long."""
+    starts = half[0]
+    work = 0
+    for c in range(count):
+        work += starts[sources[c] + 1] - starts[sources[c]]
+    if work <= _WORK:
+        return count
+    _gains(sources, count, right, diagonal, gain)
+    return keep_largest(gain, sources, count, max(least, count * _WORK // work))
 
 
 @template
@@ -269,6 +288,7 @@ def solve_targets(
         elif indptr[j] < indptr[j + 1]:
             itself = rank[j] if own else -1
             count = _sources(K, j, rank, right, diagonal, room, sources, gain)
+            count = _affordable(half, sources, count, widest, right, diagonal, gain)
             size = _support(sources, count, itself, right, diagonal, widest, support, gain)
             sort_positions(support[:size], n, spare)
         for p in range(size):

@@ -31,14 +31,21 @@ def factor(do: Operations, A: Any, tile: int) -> bool:
     n = len(A)
     for a, b in even(n, tile):
         if a:
-            for c, d in even(n, tile):
-                if d > a:
-                    do.subtract_product_transposed(A[a:b, c:d], A[:a, a:b], A[:a, c:d])
+            for c, d in even(
+                b - a, -(-tile // _STRIPS)
+            ):  # of the tile on the diagonal, the upper half
+                strip = slice(a + c, a + d)
+                do.subtract_product_transposed(A[strip, a + c : b], A[:a, strip], A[:a, a + c : b])
+            if b < n:
+                do.subtract_product_transposed(A[a:b, b:], A[:a, a:b], A[:a, b:])
         if not do.cholesky(A[a:b, a:b]):
             return False
         if b < n:
             do.solve_left_transposed(A[a:b, a:b], A[a:b, b:])
     return True
+
+
+_STRIPS = 8  # a tile on the diagonal is updated in as many; 1/8 of its lower half is done in vain
 
 
 def substitute(do: Operations, A: Any, B: Any, tile: int, tick: Callable[[float], None]) -> None:

@@ -1,0 +1,57 @@
+"""Tuning beside as many separate evaluations, in one process and one run.
+
+    python benchmarks/tune.py LOG [--ties item] [--trials 100] [--set solver=local]
+
+Separate: for every setting that the search tried, read the log, split it, fit and evaluate on validation rows, as
+`talerec evaluate` does; every n-th setting is taken (`--every`), and the time is scaled up. Kernels are compiled before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import talerec as tr
+from talerec.models import params
+
+
+def separate(given: argparse.Namespace, values: dict[str, float]) -> float:
+    """Seconds of one evaluation from the file on; its value is the search's."""
+    start = time.perf_counter()
+    model = params.build(tr.TALE, values)
+    tr.evaluate_log(model, tr.read_log(given.log), ties=given.ties, on="validation")
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("log")
+    parser.add_argument("--ties", default="file")
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--set", action="append", default=["solver=local"])
+    given = parser.parse_args()
+    fixed = params.parse(tr.TALE, given.set)
+    separate(given, fixed)  # compiles
+    start = time.perf_counter()
+    log = tr.read_log(given.log)
+    found = tr.tune("tale", log, trials=given.trials, fixed=fixed, ties=given.ties)
+    tuned = time.perf_counter() - start
+    some = found.trials[:: given.every]
+    alone = sum(separate(given, {**fixed, **trial.params}) for trial in some)
+    alone *= given.trials / len(some)
+    grams = len({tuple(t.params[n] for n in ("decay", "floor", "trend")) for t in found.trials})
+    print(f"tune:     {tuned:8.1f} s for {given.trials} trials ({grams} Grams)")
+    print(f"separate: {alone:8.1f} s ({len(some)} of them run, scaled)")
+    print(
+        f"{alone / tuned:.1f} times as fast; best {found.metric} {found.value:.4f} on validation rows"
+    )
+    parts: dict[str, float] = {}
+    for trial in found.trials:
+        for name, value in trial.seconds.items():
+            parts[name] = parts.get(name, 0.0) + value
+    print(", ".join(f"{name} {value:.1f} s" for name, value in parts.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -23,7 +23,7 @@ import talerec as tr
 from talerec import cli, show
 from talerec.models.base import Model
 
-COMMANDS = ["demo", "describe", "models", "fit", "evaluate", "recommend", "similar", "explain",
+COMMANDS = ["demo", "describe", "models", "fit", "evaluate", "compare", "tune", "reproduce", "recommend", "similar", "explain",
             "verify", "synth"]  # fmt: skip
 SOURCE = str(Path(cli.__file__).parents[1])
 PYTHONPATH = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
@@ -209,7 +209,13 @@ def test_evaluate_in_json_has_every_field(log: Path) -> None:
     assert result["params"]["decay"] == 1 / 512
     assert result["solver"] != "auto"
     assert list(result["metrics"]) == METRICS
-    assert result["groups"].keys() == {"popularity", "gap"}
+    assert result["groups"].keys() == {"popularity", "gap", "length", "kind"}
+    assert list(result["metrics_hidden"]) == list(result["intervals"]) == METRICS
+    assert all(
+        low <= result["metrics"][name] <= high for name, (low, high) in result["intervals"].items()
+    )
+    assert [order["ties"] for order in result["orders"]] == ["file"]
+    assert set(result["spread"]) == set(METRICS)
     assert result["groups"]["popularity"].keys() == {"head", "tail"}
     assert result["groups"]["gap"].keys() == {"short", "mid", "long"}
     assert result["seconds"].keys() >= {"load", "gram", "solve", "score"}
@@ -242,7 +248,7 @@ def test_evaluate_prints_a_table_that_fits(log: Path, monkeypatch: pytest.Monkey
     for width in (80, 50, 30):
         monkeypatch.setenv("COLUMNS", str(width))
         page = works("evaluate", log)
-        assert all(metric in page for metric in METRICS)
+        assert all(metric in page for metric in METRICS if metric not in ("NDCG@1", "MRR@1"))
         assert "…" not in page
         assert max(len(line) for line in page.splitlines()[1:]) <= width
 
@@ -256,6 +262,65 @@ def test_groups_without_cases_are_null_in_json_and_a_dash_in_print(tmp_path: Pat
     assert groups["gap"]["long"]["cases"] == 0
     assert groups["gap"]["long"]["HR@1"] is None
     assert re.search(r"HR@1 .* - ", works("evaluate", path))
+
+
+def test_several_orders_of_ties_have_a_mean_and_a_spread(log: Path) -> None:
+    result = talerec("evaluate", log, "--ties", "random:0..2", "--json").json
+    assert [order["ties"] for order in result["orders"]] == ["random:0", "random:1", "random:2"]
+    assert result["cases"] == 60
+    assert result["spread"]["HR@10"] is not None
+    assert "spread over" in works("evaluate", log, "--ties", "random:0..2")
+
+
+def test_windows_one_after_the_other(log: Path) -> None:
+    result = talerec("evaluate", log, "--split", "rolling:2019-06-01,90", "--json").json
+    assert [w["window"][:10] for w in result["windows"]] == [
+        "2019-06-01",
+        "2019-08-30",
+        "2019-11-28",
+    ]
+    assert sum(w["cases"] for w in result["windows"]) == result["cases"]
+    assert "By window" in works("evaluate", log, "--split", "rolling:2019-06-01,90")
+
+
+def test_results_are_kept_compared_and_shown(log: Path, tmp_path: Path) -> None:
+    for name in ("tale", "popular"):
+        page, kept = tmp_path / f"{name}.html", tmp_path / f"{name}.parquet"
+        works("evaluate", log, "--model", name, "--out", kept, "--report", page)
+        assert page.read_text().startswith("<!DOCTYPE html>")
+        assert "HR@10" in page.read_text()
+    a, b, page = tmp_path / "popular.parquet", tmp_path / "tale.parquet", tmp_path / "c.html"
+    found = talerec("compare", a, b, "--json").json
+    assert found["users"] == 20
+    assert found["metrics"]["NDCG@10"].keys() >= {"a", "b", "difference", "interval", "p", "effect"}
+    assert found["verdict"] in works("compare", a, b, "--report", page)
+    assert page.read_text().count("<svg") >= 5
+    assert "no saved result" in refusal("compare", a, log)
+
+
+def test_what_tune_finds_fit_takes(log: Path, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    best, page = tmp_path / "best.json", tmp_path / "t.html"
+    options = ("--trials", 5, "--study", tmp_path / "s.db", "-o", best, "--report", page)
+    assert "the best of 5 settings" in works("tune", log, *options)
+    assert page.read_text().count("<svg") >= 7
+    found = talerec("tune", log, "--trials", 5, "--study", tmp_path / "s.db", "--json").json
+    assert found["params"] == json.loads(best.read_text())["params"]
+    fitted = talerec("fit", log, "-o", tmp_path / "m.tale", "--params", best, "--json").json
+    assert fitted["params"] == found["params"]
+    again = ("fit", log, "-o", tmp_path / "n.tale", "--params", best, "--set", "reg=7", "--json")
+    assert talerec(*again).json["params"] == {**found["params"], "reg": 7.0}
+    assert "parameters of tale, not of slit" in refusal(
+        "fit", log, "-o", tmp_path / "x.tale", "--model", "slit", "--params", best
+    )
+    assert "is no result of talerec tune" in refusal(
+        "fit", log, "-o", tmp_path / "x.tale", "--params", log
+    )
+
+
+def test_reproduce_names_what_it_looks_for(tmp_path: Path) -> None:
+    assert "has no file of ml-1m, beauty" in refusal("reproduce", "--data", tmp_path)
+    assert "is no folder" in refusal("reproduce", "--data", tmp_path / "none")
 
 
 # -- recommend, similar, explain, verify -----------------------------------------------------------
@@ -469,12 +534,21 @@ def test_a_bad_parameter_is_refused_before_the_log_is_read(
     [
         (["--model", "oracle"], "there is no model 'oracle'; the models are tale, "),
         (["--ties", "coin"], "ties is 'coin'; it takes file, item or random:SEED"),
-        (["--split", "half"], "--split is 'half'; it takes leave-one-out or at:TIME"),
+        (
+            ["--split", "half"],
+            "--split is 'half'; it takes leave-one-out, at:TIME or rolling:TIME,DAYS",
+        ),
         (["--split", "at:noon"], "'noon' is not a time"),
         (["--split", "at:"], "is not a time"),
         (["--split", "at:1999-01-01"], "no row lies before the point of the split"),
         (["--split", "at:2031-01-01"], "no row lies after the point of the split"),
-        (["--split", "at:2019-10-01", "--on", "validation"], "has no validation rows"),
+        (["--refit", "--on", "validation"], "--refit learns from the validation rows"),
+        (["--split", "rolling:2019-10-01"], "rolling takes TIME,DAYS"),
+        (["--split", "rolling:2019-10-01,-2"], "above 0"),
+        (["--ties", "random:3..1"], "a range of seeds is such as random:0..4"),
+        (["--out", "nowhere/result.parquet"], "its folder is not there"),
+        (["--report", "."], "is a folder"),
+        (["--params", "nothing.json"], "No such file"),
         (["--on", "train"], "on is 'train'; it takes test or validation"),
         (["--k", "0"], "k is 0; it takes a whole number from 1"),
         (["--k", "1,-5"], "k is -5; it takes a whole number from 1"),

@@ -252,27 +252,21 @@ def fitted(path: Path, manifest: dict[str, Any]) -> None:
     aside(f"{spent(manifest['seconds'])}{solver}")
 
 
-def _in_parts(names: list[str], size: int) -> list[list[str]]:
-    return [names[a : a + size] for a in range(0, len(names), size)]
-
-
 def evaluation(result: Evaluation) -> None:
     """Accuracy, one line per metric: all cases with their interval, then each group."""
     hidden = ", seen items hidden" if result.hide_seen else ""
     title = f"{result.model}, {result.split}: {len(result.frame):,} {result.on} cases{hidden}"
     _certainty(result, title)
-    groups: dict[str, dict[str, float | None]] = {}
-    for group, parts in result.groups.items():
-        groups |= {f"{name}\n{_GROUP_WORDS[group]}": values for name, values in parts.items()}
-    room = max(1, (out.width - 11) // 9)
-    for some in _in_parts(list(groups), room):
-        counts = ["cases", *(f"{groups[name]['cases']:,}" for name in some)]
-        scores = [
-            [metric, *(number(groups[name][metric]) for name in some)]
-            for metric in result.metrics
-            if metric not in _AS_HIT_RATE
+    shown = [name for name in result.metrics if name not in _AS_HIT_RATE]
+    groups = {
+        f"{name}\n{_GROUP_WORDS[group]}": [
+            f"{values['cases']:,}",
+            *(number(values[metric]) for metric in shown),
         ]
-        table("By group", ["", *some], [counts, *scores])
+        for group, parts in result.groups.items()
+        for name, values in parts.items()
+    }
+    _columns("By group", ["cases", *shown], groups)
     aside("head: the fifth of the items with most training rows; gap: time since the row before")
     lists = [[name, number(value)] for name, value in result.lists.items()]
     table("What is recommended", ["", ""], lists)
@@ -293,7 +287,6 @@ def _certainty(result: Evaluation, title: str) -> None:
     found = {n: v for n, v in result.metrics.items() if n not in _AS_HIT_RATE}
     spans, spread, unseen = result.intervals, result.spread, result.metrics_hidden
     columns = {
-        "": list(found),
         "mean": [number(value) for value in found.values()],
         "95 % interval": [_span(spans[name]) for name in found],
     }
@@ -301,12 +294,33 @@ def _certainty(result: Evaluation, title: str) -> None:
         columns["spread over\ntie orders"] = [f"±{number(spread[name])}" for name in found]
     if not result.hide_seen:
         columns["seen items\nhidden"] = [number(unseen[name]) for name in found]
-    table(title, list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
+    _columns(title, list(found), columns)
     windows = result.windows
     if len(windows) > 1:
         metric = list(found)[-1]
         rows = [[w["window"], f"{w['cases']:,}", number(w["metrics"][metric])] for w in windows]
         table("By window", ["from", "cases", metric], rows)
+
+
+def _columns(title: str, names: list[str], columns: dict[str, list[str]]) -> None:
+    """A table of columns with `names` at the left; more than one where it is too wide for the screen."""
+    for some in _that_fit(columns, out.width - 4 - max(map(len, names))):
+        cells = [names, *(columns[name] for name in some)]
+        table(title, ["", *some], [list(row) for row in zip(*cells, strict=True)])
+
+
+def _that_fit(columns: dict[str, list[str]], room: int) -> Iterator[list[str]]:
+    """Names of columns, in as many groups as it takes for each to fit."""
+    some: list[str] = []
+    taken = 0
+    for name, cells in columns.items():
+        width = 3 + max(len(text) for text in [*name.splitlines(), *cells])
+        if some and taken + width > room:
+            yield some
+            some, taken = [], 0
+        some.append(name)
+        taken += width
+    yield some
 
 
 def _span(bounds: Sequence[float]) -> str:

@@ -276,3 +276,17 @@ def test_sparse_weights_and_grams_keep_their_indices_in_four_bytes():
     gram = random_gram(30)[2]
     local = solve.solve(gram, 1.0, solver="local", neighbors=5).weights
     assert local.indices.dtype == local.indptr.dtype == np.int32
+
+
+def test_long_rows_let_fewer_sources_join():
+    """A user of thousands of rows fills a block of G: what joins there is cut, elsewhere it is not."""
+    rng = np.random.default_rng(0)
+    n, block = 2400, 1500
+    dense = rng.random((block, block))
+    K = sparse.block_diag([dense, sparse.random(900, 900, 0.4, random_state=1)]).tocsc()
+    G = sparse.block_diag([dense @ dense.T / 100, sparse.eye(900) * 50.0]).tocsr()
+    found = solve.local(Gram(G, K), np.full(n, 10.0), 100)
+    sources = np.diff(found.tocsc().indptr)
+    assert sources[:block].max() < 150
+    assert sources[:block].min() >= 50
+    assert sources[block:].max() > 250

@@ -31,12 +31,12 @@ class Dataset:
     files: tuple[str, ...]
     between: tuple[str, str] | None = None
 
-    def read(self, path: str | Path) -> Log:
-        """The log as the paper uses it: its span of time, its core, its order of ties."""
+    def read(self, path: str | Path, ties: str | None = None) -> Log:
+        """The log as the paper uses it: its span of time, its core, its order of ties (or another)."""
         log = read_log(path)
         if self.between is not None:
             log = prepare.between(log, *self.between)
-        return prepare.order_ties(prepare.k_core(log, self.core), self.ties)
+        return prepare.order_ties(prepare.k_core(log, self.core), ties or self.ties)
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,11 @@ def settings(dataset: str, row: str) -> Settings:
         names = _list([*known, *ablation, *(["---"] if ablation else [])])
         raise TalerecError(f"{dataset} has no row {row!r}; its rows are {names}")
     return Settings(**known[row])
+
+
+def random_ties(dataset: str) -> dict[str, Any]:
+    """What TALE's settings change where simultaneous rows are in random order."""
+    return dict(_paper()["random_ties"].get(dataset, {}))
 
 
 def _ablated(full: dict[str, Any], changes: dict[str, Any]) -> Settings:

@@ -21,6 +21,7 @@ from talerec.histories import Histories
 from talerec.jit import kernel, template
 
 _ASIDE = "aside_"  # before the names of such arrays in an artifact
+_FEW_ITEMS = 2**15  # so many that a slot for each of them fits into the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,13 +128,13 @@ class Weights:
             self._scratch.arrays = held
         return held
 
-    def entry(self, source: int, target: int) -> float:
-        """B[source, target], 0 where none is stored."""
-        if not self.is_sparse:
-            return float(self.matrix[source, target])
-        lo, hi = self.matrix.indptr[source], self.matrix.indptr[source + 1]
-        x = lo + np.searchsorted(self.matrix.indices[lo:hi], target)
-        return float(self.matrix.data[x]) if x < hi and self.matrix.indices[x] == target else 0.0
+    def parts(self, query: Query, targets: Array) -> Array:
+        """x_i B_ij of one query: targets (rows) x its sources (columns), 0 where no weight is stored."""
+        if self.is_sparse:
+            found: Array = _sparse_parts(self.arrays[:3], query.item, query.weight, targets)
+            return found
+        dense: Array = query.weight * self.matrix[query.item][:, targets].T.astype(np.float64)
+        return dense
 
 
 def no_weights(n: int) -> Any:
@@ -212,7 +213,10 @@ def room_for(arrays: Arrays, i: int, scratch: Arrays, slots: Array, found: int) 
 
 @template
 def slots_for(most: int, scratch: Arrays) -> Array:
-    """Slots for so many candidates, and no more: a small table stays in the cache."""
+    """Slots for so many candidates, and no more: a small table stays in the cache. Few items have one each."""
+    if len(scratch[0]) <= _FEW_ITEMS:
+        own: Array = scratch[2][: len(scratch[0])]
+        return own
     most = min(most, len(scratch[0]))
     size = 16
     while size < 2 * most:
@@ -224,6 +228,8 @@ def slots_for(most: int, scratch: Arrays) -> Array:
 @template
 def slot_of(j: int, slots: Array, candidates: Array) -> int:
     """Where item j stands in the table, or the empty slot where it would."""
+    if len(slots) == len(candidates):
+        return j
     last = len(slots) - 1
     slot = ((j * 2654435769) >> 7) & last
     while slots[slot] != 0 and candidates[slots[slot] - 1] != j:
@@ -269,6 +275,19 @@ def add_row(
             slots[slot] = found
         scores[slots[slot] - 1] += w * values[e]
     return found
+
+
+@kernel
+def _sparse_parts(arrays: Arrays, item: Array, weight: Array, targets: Array) -> Array:
+    indptr, indices, values = arrays
+    parts = np.zeros((len(targets), len(item)))
+    for x in range(len(item)):
+        lo, hi = indptr[item[x]], indptr[item[x] + 1]
+        for t in range(len(targets)):
+            e = lo + np.searchsorted(indices[lo:hi], targets[t])
+            if e < hi and indices[e] == targets[t]:
+                parts[t, x] = weight[x] * values[e]
+    return parts
 
 
 @kernel

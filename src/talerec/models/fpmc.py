@@ -59,15 +59,18 @@ class FPMC(Model):
         ptr = np.concatenate([[0], np.cumsum(known * codes.shape[1])])
         return Query(ptr, dimensions, codes[known].ravel())
 
-    def contributions(self, history: Histories, target: int) -> Array:
+    def contributions(self, history: Histories, targets: Array) -> Array:
         """Each of the last rows gives its share of the taste, the last one its transition too."""
         weights = self.fitted.weights
-        column = weights.matrix[:, target].astype(np.float64)
+        columns = weights.matrix[:, targets].astype(np.float64)
         known = np.flatnonzero(history.item >= 0)[-self.rows :]
-        given = np.zeros(len(history.item))
+        given = np.zeros((len(targets), len(history.item)))
         if known.size:
             items = history.item[known]
             taste, last = weights.aside["taste"][items], weights.aside["from_last"][items[-1]]
-            given[known] = taste.astype(np.float64) @ column[: self.factors] / len(known)
-            given[known[-1]] += last.astype(np.float64) @ column[self.factors :]
+            given[:, known] = (taste.astype(np.float64) @ columns[: self.factors]).T / len(known)
+            given[:, known[-1]] += last.astype(np.float64) @ columns[self.factors :]
         return given
+
+    def row_weights(self, history: Histories) -> Array | None:
+        return None

@@ -52,26 +52,28 @@ class SKNN(Model):
         asked = (histories, self.max_history, room, self.sample, self._decays)
         return nearest.neighbours(self.fitted.weights, *asked)
 
-    def contributions(self, history: Histories, target: int) -> Array:
+    def contributions(self, history: Histories, targets: Array) -> Array:
         """A neighbour's part of the score, shared out among the history's items that it has."""
         weights = self.fitted.weights
         x = self._query(history)
-        given = np.zeros(len(history.item))
-        rows = _newest(history.item, self.max_history)
+        given = np.zeros((len(targets), len(history.item)))
+        rows = np.array(_newest(history.item, self.max_history), np.int64)
+        decays = np.exp((rows + 1 - len(history.item)) / self._decays.query)
         for entry, likeness in zip(x.item.tolist(), x.weight.tolist(), strict=True):
             u = int(weights.aside["user"][entry])
             lo, hi = weights.matrix.indptr[u], weights.matrix.indptr[u + 1]
             theirs = weights.matrix.indices[lo:hi]
-            place = np.flatnonzero(theirs == target)
-            if not place.size:
+            wanted, place = np.nonzero(targets[:, None] == theirs)
+            if not wanted.size:
                 continue
-            part = likeness * float(weights.fade[abs(entry - lo - place[0])])  # type: ignore[index]
-            shared = [row for row in rows if history.item[row] in theirs]
-            share = np.array(
-                [math.exp((row + 1 - len(given)) / self._decays.query) for row in shared]
-            )
-            given[shared] += part * share / share.sum()
+            part = likeness * weights.fade[np.abs(entry - lo - place)]  # type: ignore[index]
+            shared = np.isin(history.item[rows], theirs)
+            share = decays[shared] / decays[shared].sum()
+            given[np.ix_(wanted, rows[shared])] += part[:, None] * share
         return given
+
+    def row_weights(self, history: Histories) -> Array | None:
+        return None
 
 
 def _newest(item: Array, longest: int) -> list[int]:

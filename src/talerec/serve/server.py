@@ -1,0 +1,210 @@
+"""Running the service: uvicorn with limits of its own, a supervisor of workers, and an end that drops nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from talerec import artifact
+from talerec.errors import TalerecError
+from talerec.serve.app import App
+from talerec.serve.refusal import Refusal
+from talerec.serve.settings import Settings, is_loopback
+
+logger = logging.getLogger("talerec")
+
+_HEADERS = 32_768  # bytes
+_BACKLOG = 2048
+_LAST_CALL = 0.05  # seconds for those who have just connected
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class Protocol(HttpToolsProtocol):
+    """HTTP/1.1 that does not wait for ever: headers have to come in time, and within a size."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._service: App = self.config.loaded_app
+        self._deadline: asyncio.TimerHandle | None = None
+        self._unread = 0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self._service.settings.connections:
+            self._refuse(503, "busy", "too many connections")
+        else:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._come()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deadline is not None:
+            self._unread += len(data)
+        super().data_received(data)
+        if self._deadline is not None and self._unread > _HEADERS:
+            self._refuse(431, "headers_too_large", f"headers have at most {_HEADERS} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._deadline is None:
+            self._wait()
+
+    def on_headers_complete(self) -> None:
+        self._come()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "malformed_http", msg)
+
+    def _wait(self) -> None:
+        self._unread = 0
+        self._deadline = self.loop.call_later(self._service.settings.timeout, self._late)
+
+    def _come(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _late(self) -> None:
+        self._refuse(408, "too_slow", "the headers did not come in time")
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Say what is wrong where no application can, and hang up."""
+        self._come()
+        if self.transport.is_closing():
+            return
+        self._service.board.add("dropped_connections")
+        body = Refusal(status, code, message).body()
+        head = f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """Stops in steps: says so, goes on serving for a while, lets nobody else in, finishes what is under way."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        service: App = self.config.loaded_app
+        service.draining = True
+        await asyncio.sleep(service.settings.drain)
+        for sock in sockets or []:
+            sock.listen(0)
+        await asyncio.sleep(_LAST_CALL)
+        for server in self.servers:
+            server.close()
+        end = time.monotonic() + service.settings.drain
+        while self._unanswered() and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+        await super().shutdown(sockets)
+
+    def _unanswered(self) -> bool:
+        """Is somebody connected who has not had an answer yet?"""
+        found: set[Any] = self.server_state.connections
+        return any(one.cycle is None or not one.cycle.response_complete for one in found)
+
+
+def run(settings: Settings, tell: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    facts = artifact.read(settings.path, verify=True).facts
+    with tempfile.TemporaryDirectory(prefix="talerec-") as name, _listen(settings) as listener:
+        folder = Path(name)
+        (folder / "verified").write_text(facts["version"])
+        host, port = listener.getsockname()[:2]
+        place = f"[{host}]" if ":" in host else host
+        tell(f"model {facts['version']} at http://{place}:{port}/ ({settings.workers} workers)")
+        if not is_loopback(settings.host) and settings.token is None:
+            tell("anybody who reaches this machine may ask: there is no token")
+        if settings.workers == 1:
+            work(settings, folder, listener, 0)
+        else:
+            _supervise(settings, folder, listener)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(_BACKLOG)
+        listener.set_inheritable(True)
+    except OSError as error:
+        listener.close()
+        where = f"{settings.host}:{settings.port}"
+        raise TalerecError(f"cannot listen on {where}: {error.strerror or error}") from None
+    return listener
+
+
+def work(settings: Settings, folder: Path, listener: socket.socket, line: int) -> None:
+    """One worker, until it is told to stop."""
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=form)
+    logger.setLevel(logging.INFO)
+    for one in (signal.SIGTERM, signal.SIGINT):  # once it has stopped, uvicorn raises them again
+        signal.signal(one, lambda *_: None)
+    app = App(settings, folder, line)
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        loop="uvloop",
+        lifespan="on",
+        interface="asgi3",
+        proxy_headers=False,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=max(1, round(settings.timeout)),
+    )
+    Server(config).run([listener])
+
+
+def _supervise(settings: Settings, folder: Path, listener: socket.socket) -> None:
+    """Keep so many workers alive; pass the word when it is time to stop."""
+    stopping: list[int] = []
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, lambda number, _: stopping.append(number))
+    workers = {line: _start(settings, folder, listener, line) for line in range(settings.workers)}
+    while not stopping:
+        wait([worker.sentinel for worker in workers.values()], timeout=0.2)
+        for line, worker in workers.items():
+            if not worker.is_alive() and not stopping:
+                logger.warning(
+                    "worker %d ended (%s); another takes its place", line, worker.exitcode
+                )
+                time.sleep(0.5)  # one that cannot live is not started a thousand times a second
+                workers[line] = _start(settings, folder, listener, line)
+    for worker in workers.values():
+        if worker.is_alive() and worker.pid is not None:
+            os.kill(worker.pid, signal.SIGTERM)
+    end = time.monotonic() + settings.timeout + 2 * settings.drain + 5
+    for worker in workers.values():
+        worker.join(max(0.1, end - time.monotonic()))
+        if worker.is_alive():
+            worker.kill()
+
+
+def _start(
+    settings: Settings, folder: Path, listener: socket.socket, line: int
+) -> multiprocessing.process.BaseProcess:
+    worker = _SPAWN.Process(target=work, args=(settings, folder, listener, line), daemon=True)
+    worker.start()
+    return worker

@@ -33,14 +33,26 @@ LAYERS = [
     {"models"},
     {"metrics"},
     {"evaluation"},
-    {"show"},
-    {"demo", "options"},
+    {"show", "serve.settings", "serve.refusal", "serve.shapes", "serve.board", "serve.pages"},
+    {"demo", "options", "serve.answers"},
+    {"serve.reload", "serve.openapi"},
+    {"serve.app"},
+    {"serve.server"},
+    {"serve"},
     {"commands.app"},
-    {"commands.logs", "commands.fitting", "commands.asking", "commands.judging"},
+    {
+        "commands.logs",
+        "commands.fitting",
+        "commands.asking",
+        "commands.judging",
+        "commands.serving",
+    },
     {"commands"},
     {"cli"},
 ]
-HEAVY = ("numba", "scipy", "pyarrow", "torch", "optuna", "pyspark", "polars", "numpy")
+HEAVY = (
+    "numba", "scipy", "pyarrow", "torch", "optuna", "pyspark", "polars", "numpy", "uvicorn", "msgspec",
+)  # fmt: skip
 
 
 def modules() -> dict[str, Path]:
@@ -79,6 +91,8 @@ def test_a_module_imports_only_from_layers_below_it(name):
     [
         ("torch", "solve_torch"),
         ("typer", "cli options commands.app commands.logs commands.fitting commands.asking"),
+        ("uvicorn", "serve.server"),
+        ("msgspec", "serve.shapes serve.refusal serve.answers serve.app serve.openapi"),
     ],
 )
 def test_a_special_library_is_imported_in_its_home_only(library, home):

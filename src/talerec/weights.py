@@ -277,6 +277,19 @@ def add_row(
     return found
 
 
+@template
+def found_at(indices: Array, lo: int, hi: int, j: int) -> int:
+    """Where j stands in the ascending indices[lo:hi], -1 where it does not."""
+    end = hi
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if indices[middle] < j:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo if lo < end and indices[lo] == j else -1
+
+
 @kernel
 def _sparse_parts(arrays: Arrays, item: Array, weight: Array, targets: Array) -> Array:
     indptr, indices, values = arrays
@@ -284,10 +297,29 @@ def _sparse_parts(arrays: Arrays, item: Array, weight: Array, targets: Array) ->
     for x in range(len(item)):
         lo, hi = indptr[item[x]], indptr[item[x] + 1]
         for t in range(len(targets)):
-            e = lo + np.searchsorted(indices[lo:hi], targets[t])
-            if e < hi and indices[e] == targets[t]:
+            e = found_at(indices, lo, hi, targets[t])
+            if e >= 0:
                 parts[t, x] = weight[x] * values[e]
     return parts
+
+
+@kernel
+def strongest(parts: Array, most: int) -> tuple[Array, Array]:
+    """Of each row, the columns of its `most` largest absolute values, and the values; equal ones in column order."""
+    rows, size = parts.shape
+    most = min(most, size)
+    columns, values = np.zeros((rows, most), np.int64), np.zeros((rows, most))
+    for r in range(rows):
+        for c in range(size):
+            value = parts[r, c]
+            m = min(c, most)
+            while m > 0 and abs(values[r, m - 1]) < abs(value):
+                if m < most:
+                    columns[r, m], values[r, m] = columns[r, m - 1], values[r, m - 1]
+                m -= 1
+            if m < most:
+                columns[r, m], values[r, m] = c, value
+    return columns, values
 
 
 @kernel

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
+
+from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
     from talerec.log import Log
@@ -77,3 +80,18 @@ def talking(json: bool) -> Iterator[None]:
     thread_count()  # a bad TALEREC_THREADS is said before the work, not in it
     with show.setup_logging(quiet=json), show.bars():
         yield
+
+
+def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
+    """Serve until told to stop; without the extra, say which one it is."""
+    os.environ.setdefault("TALEREC_THREADS", "1")  # workers are the way to more cores
+    try:
+        from talerec.serve import server
+        from talerec.serve.settings import Settings, read_token
+    except ImportError as error:
+        raise TalerecError(
+            f"serving needs the extra `serve` ({error.name} is missing): pip install 'talerec[serve]'"
+        ) from None
+    from talerec import show
+
+    server.run(Settings(path=model, token=read_token(token_file), **settings), show.line)

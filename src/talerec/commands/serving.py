@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from talerec.commands.app import app, examples
-from talerec.errors import TalerecError
+from talerec.commands.app import app, examples, run_service
 from talerec.options import Artifact, flag, option
 
 _LIMITS = "Limits"
@@ -93,18 +91,3 @@ def serve(
         drain=drain,
         watch=watch,
     )
-
-
-def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
-    """Serve until told to stop; without the extra, say which one it is."""
-    os.environ.setdefault("TALEREC_THREADS", "1")  # workers are the way to more cores
-    try:
-        from talerec.serve import server
-        from talerec.serve.settings import Settings, read_token
-    except ImportError as error:
-        raise TalerecError(
-            f"serving needs the extra `serve` ({error.name} is missing): pip install 'talerec[serve]'"
-        ) from None
-    from talerec import show
-
-    server.run(Settings(path=model, token=read_token(token_file), **settings), show.line)

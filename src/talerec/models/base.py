@@ -184,10 +184,26 @@ class Model(ABC):
 
     def contributions(self, history: Histories, targets: Array) -> Array:
         """What each row of one history (column) gives to the scores of items (rows): here x_i B_ij, once per item."""
-        x = self._query(history)
-        given = np.zeros((len(targets), len(history.item)))
-        given[:, _last_rows(history, x.item)] = self.fitted.weights.parts(x, targets)
-        return given
+        return self.given(self._query(history), history, targets)
+
+    def given(self, x: Query, history: Histories, targets: Array) -> Array:
+        """The same, where the history's query is known."""
+        shares = np.zeros((len(targets), len(history.item)))
+        shares[:, _last_rows(history, x.item)] = self.fitted.weights.parts(x, targets)
+        return shares
+
+    def answer(
+        self, history: Histories, k: int, *, hide_seen: bool = False, allowed: Array | None = None
+    ) -> tuple[Array, Array, Array]:
+        """The first k items of one history, their scores, and what each row gave to each of them."""
+        self.check_k(k)
+        x, mask = (
+            self._query(history),
+            rank.Mask.make(history, hide_seen=hide_seen, allowed=allowed),
+        )
+        items, scores, counts = rank.top(self.fitted.weights, x, mask, k)
+        found = items[0, : counts[0]]
+        return found, scores[0, : counts[0]], self.given(x, history, found)
 
     def row_weights(self, history: Histories) -> Array | None:
         """x_i, what its place leaves of each row of one history; None where rows are not what the model weighs."""
@@ -251,9 +267,23 @@ class Model(ABC):
 
     # -- keeping --
 
-    def save(self, path: str | Path, *, histories: bool = True) -> Path:
-        """Write the model to the folder `path` (NAME.tale), whole or not at all."""
-        return artifact.write(path, bundle(self, histories=histories))
+    def save(
+        self,
+        path: str | Path,
+        *,
+        histories: bool = True,
+        metrics: dict[str, float | None] | None = None,
+    ) -> Path:
+        """Write the model to the folder `path` (NAME.tale), whole or not at all.
+
+        metrics: what an evaluation found, for the model's card.
+        """
+        kept = bundle(self, histories=histories)
+        if metrics is not None:
+            kept.facts["metrics"] = {
+                name: float(value) for name, value in metrics.items() if value is not None
+            }
+        return artifact.write(path, kept)
 
 
 def _blocks(histories: Histories, work: Callable[[Histories, int, int], Any]) -> Iterator[Any]:

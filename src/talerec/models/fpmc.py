@@ -59,7 +59,7 @@ class FPMC(Model):
         ptr = np.concatenate([[0], np.cumsum(known * codes.shape[1])])
         return Query(ptr, dimensions, codes[known].ravel())
 
-    def contributions(self, history: Histories, targets: Array) -> Array:
+    def given(self, x: Query, history: Histories, targets: Array) -> Array:
         """Each of the last rows gives its share of the taste, the last one its transition too."""
         weights = self.fitted.weights
         columns = weights.matrix[:, targets].astype(np.float64)

@@ -52,10 +52,9 @@ class SKNN(Model):
         asked = (histories, self.max_history, room, self.sample, self._decays)
         return nearest.neighbours(self.fitted.weights, *asked)
 
-    def contributions(self, history: Histories, targets: Array) -> Array:
+    def given(self, x: Query, history: Histories, targets: Array) -> Array:
         """A neighbour's part of the score, shared out among the history's items that it has."""
         weights = self.fitted.weights
-        x = self._query(history)
         given = np.zeros((len(targets), len(history.item)))
         rows = np.array(_newest(history.item, self.max_history), np.int64)
         decays = np.exp((rows + 1 - len(history.item)) / self._decays.query)

@@ -20,7 +20,7 @@ from talerec.models.base import Model
 from talerec.serve import shapes
 from talerec.serve.refusal import Refusal
 from talerec.times import parse_moment
-from talerec.weights import Query, Weights, no_weights
+from talerec.weights import Query, Weights, no_weights, strongest
 
 _REASONS = 3  # history rows that a recommendation names
 _SMALL = 200_000  # items: up to here, ids and titles are plain lists
@@ -77,12 +77,10 @@ class Served:
         allowed = model.allowed(asked.allow, asked.deny, "skip")
         if model.fitted.weights.base is None and not (history.item >= 0).any():
             return self._fallback(asked.k, allowed)
-        items, scores, counts = model.top(
-            history, asked.k, hide_seen=asked.hide_seen, allowed=allowed
-        )
-        found = items[0, : counts[0]]
-        reasons = self._reasons(model.contributions(history, found), scores[0], history.item)
-        return shapes.Recommended(self.version, self._ranked(found, scores[0], reasons))
+        masks: dict[str, Any] = {"hide_seen": asked.hide_seen, "allowed": allowed}
+        found, scores, given = model.answer(history, asked.k, **masks)
+        reasons = self._reasons(given, scores, history.item)
+        return shapes.Recommended(self.version, self._ranked(found, scores, reasons))
 
     def similar(self, asked: shapes.Similar) -> shapes.Alike:
         """What the model expects right after one item."""
@@ -191,16 +189,12 @@ class Served:
 
     def _reasons(self, given: Array, scores: Array, rows: Array) -> list[list[shapes.Because]]:
         """For each item, the history rows that gave most to its score, for or against."""
-        first = np.argsort(-np.abs(given), axis=1, kind="stable")[:, :_REASONS]
-        parts = np.take_along_axis(given, first, axis=1).tolist()
-        places = rows[first].tolist()
+        ids, because = self.ids, shapes.Because
+        first, parts = strongest(given, _REASONS)
+        shares = parts / np.where(scores == 0, np.inf, scores)[:, None]
         return [
-            [
-                shapes.Because(self.ids[place], _share(part, score))
-                for place, part in zip(*pair, strict=True)
-                if part
-            ]
-            for *pair, score in zip(places, parts, scores.tolist(), strict=False)
+            [because(ids[place], share) for place, share in zip(*pair, strict=True) if share]
+            for pair in zip(rows[first].tolist(), shares.tolist(), strict=True)
         ]
 
     def _ranked(

@@ -105,7 +105,7 @@ class App:
     # -- the life of a worker --
 
     def start(self) -> None:
-        """Begin to load and to watch; `ready` says when there is a model."""
+        """Begin to load and to watch."""
         arguments = (self.settings.watch, self._stop)
         self._watcher = threading.Thread(
             target=self.holder.watch, args=arguments, name="watch", daemon=True
@@ -124,6 +124,8 @@ class App:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 self.start()
+                while self.holder.current is None:  # who has no model takes no request
+                    await asyncio.sleep(0.02)
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.stop()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import multiprocessing
 import os
 import signal
 import socket
+import struct
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,8 @@ logger = logging.getLogger("talerec")
 
 _HEADERS = 32_768  # bytes
 _BACKLOG = 2048
-_LAST_CALL = 0.05  # seconds for those who have just connected
+_LAST_CALL = 0.1  # seconds for those who have just connected
+_ATTACH_FILTER = 26  # Linux
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -105,7 +109,7 @@ class Server(uvicorn.Server):
         service.draining = True
         await asyncio.sleep(service.settings.drain)
         for sock in sockets or []:
-            sock.listen(0)
+            _let_nobody_in(sock)
         await asyncio.sleep(_LAST_CALL)
         for server in self.servers:
             server.close()
@@ -118,6 +122,19 @@ class Server(uvicorn.Server):
         """Is somebody connected who has not had an answer yet?"""
         found: set[Any] = self.server_state.connections
         return any(one.cycle is None or not one.cycle.response_complete for one in found)
+
+
+def _let_nobody_in(listener: socket.socket) -> None:
+    """From now on the system connects nobody, while those who are connected can still be accepted.
+
+    Closing at once would cut off whoever is in between. On Linux, a filter that takes no packet at all.
+    """
+    with suppress(OSError):
+        listener.listen(0)
+        nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+        if sys.platform == "linux":
+            program = struct.pack("HP", 1, ctypes.addressof(nothing))
+            listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 
 
 def run(settings: Settings, tell: Callable[[str], None]) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 pytest.importorskip("playwright", reason="needs playwright (EXTRAS=all)")
 
 from playwright import sync_api
+
 from service import Remote
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")

@@ -45,10 +45,12 @@ class Vocabulary:
         """Positions of external ids. An unknown one is an error that names it, or -1 with unknown="skip"."""
         if unknown not in ("error", "skip"):
             raise TalerecError(f'unknown is {unknown!r}; it takes "error" or "skip"')
-        if isinstance(values, str) or not isinstance(values, Iterable):
+        if type(values) is not list and (
+            isinstance(values, str) or not isinstance(values, Iterable)
+        ):
             raise TalerecError(f"{values!r} is no list of {kind} ids")
         given = list(values)
-        if len(given) <= _FEW and len(self) <= _SMALL and set(map(type, given)) == {self._type}:
+        if len(given) <= _FEW and self._is_small and set(map(type, given)) == {self._type}:
             place = self._places.get
             found = np.array([place(value, -1) for value in given], np.int32)
             return self._known(found, given, kind, unknown)
@@ -60,6 +62,10 @@ class Vocabulary:
     @cached_property
     def _type(self) -> type:
         return str if self.ids.dtype == pl.String else int
+
+    @cached_property
+    def _is_small(self) -> bool:
+        return len(self) <= _SMALL
 
     @cached_property
     def _places(self) -> dict[Any, int]:

@@ -20,7 +20,7 @@ from talerec.histories import Histories
 from talerec.log import Log, Vocabulary
 from talerec.models import params
 from talerec.threads import even
-from talerec.weights import Query, Weights
+from talerec.weights import Query, Weights, strongest
 
 Ids = Sequence[Any] | pl.Series
 
@@ -56,6 +56,7 @@ class Model(ABC):
 
     name: ClassVar[str]
     paper: ClassVar[str]
+    weighs_items: ClassVar[bool] = True  # sources are items of the history
     _fitted: Fitted | None = None
 
     def __post_init__(self) -> None:
@@ -193,9 +194,15 @@ class Model(ABC):
         return shares
 
     def answer(
-        self, history: Histories, k: int, *, hide_seen: bool = False, allowed: Array | None = None
-    ) -> tuple[Array, Array, Array]:
-        """The first k items of one history, their scores, and what each row gave to each of them."""
+        self,
+        history: Histories,
+        k: int,
+        *,
+        hide_seen: bool = False,
+        allowed: Array | None = None,
+        most: int = 3,
+    ) -> tuple[Array, Array, Array, Array]:
+        """The first k items of one history, their scores, and for each the history's items that gave most, and what."""
         self.check_k(k)
         x, mask = (
             self._query(history),
@@ -203,10 +210,17 @@ class Model(ABC):
         )
         items, scores, counts = rank.top(self.fitted.weights, x, mask, k)
         found = items[0, : counts[0]]
-        return found, scores[0, : counts[0]], self.given(x, history, found)
+        if self.weighs_items:
+            reasons = self.fitted.weights.reasons(x, found, most)
+        else:
+            rows, parts = strongest(self.given(x, history, found), most)
+            reasons = history.item[rows], parts
+        return found, scores[0, : counts[0]], *reasons
 
     def row_weights(self, history: Histories) -> Array | None:
         """x_i, what its place leaves of each row of one history; None where rows are not what the model weighs."""
+        if not self.weighs_items:
+            return None
         x = self._query(history)
         given = np.zeros(len(history.item))
         given[_last_rows(history, x.item)] = x.weight

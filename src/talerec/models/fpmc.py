@@ -29,6 +29,7 @@ class FPMC(Model):
     paper: ClassVar[str] = (
         "Factorizing Personalized Markov Chains for Next-Basket Recommendation, WWW 2010"
     )
+    weighs_items: ClassVar[bool] = False
 
     factors: int = param(32, "numbers per item and part", low=1, high=4096, search=(16, 128))
     rows: int = param(20, "last rows of a history that make its taste", low=1, high=100_000)
@@ -71,6 +72,3 @@ class FPMC(Model):
             given[:, known] = (taste.astype(np.float64) @ columns[: self.factors]).T / len(known)
             given[:, known[-1]] += last.astype(np.float64) @ columns[self.factors :]
         return given
-
-    def row_weights(self, history: Histories) -> Array | None:
-        return None

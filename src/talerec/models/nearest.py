@@ -29,6 +29,7 @@ class SKNN(Model):
     paper: ClassVar[str] = (
         "When Recurrent Neural Networks meet the Neighborhood for Session-Based Recommendation, RecSys 2017"
     )
+    weighs_items: ClassVar[bool] = False
 
     nearest: int = param(100, "histories that are asked", low=1, high=100_000, search=(50, 1000))
     sample: int = param(1000, "newest histories with a shared item to choose from; 0: all", low=0)
@@ -70,9 +71,6 @@ class SKNN(Model):
             share = decays[shared] / decays[shared].sum()
             given[np.ix_(wanted, rows[shared])] += part[:, None] * share
         return given
-
-    def row_weights(self, history: Histories) -> Array | None:
-        return None
 
 
 def _newest(item: Array, longest: int) -> list[int]:

@@ -20,7 +20,7 @@ from talerec.models.base import Model
 from talerec.serve import shapes
 from talerec.serve.refusal import Refusal
 from talerec.times import parse_moment
-from talerec.weights import Query, Weights, no_weights, strongest
+from talerec.weights import Query, Weights, no_weights
 
 _REASONS = 3  # history rows that a recommendation names
 _SMALL = 200_000  # items: up to here, ids and titles are plain lists
@@ -75,11 +75,11 @@ class Served:
         model = self._asked_with(asked.recency)
         history, _ = self._history(asked.history)
         allowed = model.allowed(asked.allow, asked.deny, "skip")
-        if model.fitted.weights.base is None and not (history.item >= 0).any():
-            return self._fallback(asked.k, allowed)
         masks: dict[str, Any] = {"hide_seen": asked.hide_seen, "allowed": allowed}
-        found, scores, given = model.answer(history, asked.k, **masks)
-        reasons = self._reasons(given, scores, history.item)
+        found, scores, places, parts = model.answer(history, asked.k, most=_REASONS, **masks)
+        if not len(found) and model.fitted.weights.base is None and not (history.item >= 0).any():
+            return self._fallback(asked.k, allowed)
+        reasons = self._reasons(places, parts, scores)
         return shapes.Recommended(self.version, self._ranked(found, scores, reasons))
 
     def similar(self, asked: shapes.Similar) -> shapes.Alike:
@@ -175,7 +175,7 @@ class Served:
                 pairs.sort(key=lambda pair: pair[1] or 0)
             return Histories.from_ids([pairs], self.items, "skip"), [name for name, _ in pairs]
         names = [row.item_id for row in rows]
-        return Histories.from_ids([names], self.items, "skip"), names
+        return Histories.one(names, self.items, "skip"), names
 
     def _fallback(self, k: int, allowed: Array | None) -> shapes.Recommended:
         """What sold most of late."""
@@ -187,14 +187,14 @@ class Served:
         ranked = self._ranked(places[:k], counts, [[] for _ in range(k)])
         return shapes.Recommended(self.version, ranked, "trending")
 
-    def _reasons(self, given: Array, scores: Array, rows: Array) -> list[list[shapes.Because]]:
-        """For each item, the history rows that gave most to its score, for or against."""
+    def _reasons(self, places: Array, parts: Array, scores: Array) -> list[list[shapes.Because]]:
+        """For each item, what gave most to its score, as shares of it."""
         ids, because = self.ids, shapes.Because
-        first, parts = strongest(given, _REASONS)
-        shares = parts / np.where(scores == 0, np.inf, scores)[:, None]
         return [
-            [because(ids[place], share) for place, share in zip(*pair, strict=True) if share]
-            for pair in zip(rows[first].tolist(), shares.tolist(), strict=True)
+            [because(ids[place], part / score) for place, part in zip(*pair, strict=True) if part]
+            if score
+            else []
+            for *pair, score in zip(places.tolist(), parts.tolist(), scores.tolist(), strict=True)
         ]
 
     def _ranked(

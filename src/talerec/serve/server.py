@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import logging
 import multiprocessing
 import os
@@ -176,6 +177,7 @@ def work(settings: Settings, folder: Path, listener: socket.socket, line: int) -
     logger.setLevel(logging.INFO)
     for one in (signal.SIGTERM, signal.SIGINT):  # once it has stopped, uvicorn raises them again
         signal.signal(one, lambda *_: None)
+    gc.set_threshold(100_000, 50, 1000)  # answers leave no cycles behind
     app = App(settings, folder, line)
     config = uvicorn.Config(
         app,

@@ -100,6 +100,23 @@ class Running:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
 
+    def load(self, path: str, script: Path | None, given: argparse.Namespace) -> dict[str, float]:
+        """Load, and the microseconds of processor time that a request took in the service."""
+        before = self._spent()
+        found = wrk(f"{self.url}{path}", script, given)
+        spent = self._spent() - before
+        return {**found, "cpu": 1e6 * spent / max(found["rate"] * given.seconds, 1)}
+
+    def _spent(self) -> float:
+        """Processor seconds of the service and its workers so far."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        stats = [
+            Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1] for one in (pid, *children)
+        ]
+        ticks = sum(int(number) for stat in stats for number in stat.split()[11:13])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
 
 def run_service(path: Path, workers: int, port: int) -> None:
     from talerec.serve import server
@@ -168,7 +185,7 @@ def small_artifact(folder: Path) -> Path:
 
 def measure(path: Path, folder: Path, given: argparse.Namespace) -> None:
     script = questions(path, folder)
-    print(f"{'':34} {'requests/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'failed':>7}")
+    print(f"{'':34} {'requests/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'cpu us':>8} {'failed':>7}")
     for server in given.servers:
         for workers in given.workers:
             for _ in range(given.turns):
@@ -177,17 +194,21 @@ def measure(path: Path, folder: Path, given: argparse.Namespace) -> None:
 
 def turn(server: str, workers: int, path: Path, script: Path, given: argparse.Namespace) -> None:
     found = {}
-    with Running(server, path, workers, given.port, False) as service:
-        wrk(service.url, script, argparse.Namespace(connections=4, seconds=1))  # warm
-        found["ours"] = wrk(service.url, script, given)
-        found["nothing"] = wrk(f"{service.url}/health/live", None, given)
-    with Running(server, path, workers, given.port + 1, True) as service:
-        found["constant"] = wrk(service.url, script, given)
+    ours = Running(server, path, workers, given.port, False)
+    constant = Running(server, path, workers, given.port + 1, True)
+    with ours, constant:
+        ours.load("", script, argparse.Namespace(connections=4, seconds=1))  # warm
+        found["ours"] = ours.load("", script, given)
+        found["constant"] = constant.load("", script, given)
+        found["nothing"] = ours.load("/health/live", None, given)
     for name, it in found.items():
         label = f"{server}, {workers} workers: {name}"
-        print(f"{label:34} {it['rate']:10,.0f} {it['p50']:8.2f} {it['p99']:8.2f} {it['bad']:7.0f}")
-    ratios = [found[name]["rate"] / found["ours"]["rate"] for name in ("constant", "nothing")]
-    print(f"{'':34} constant / ours {ratios[0]:.2f}, nothing / ours {ratios[1]:.2f}", flush=True)
+        print(
+            f"{label:34} {it['rate']:10,.0f} {it['p50']:8.2f} {it['p99']:8.2f} {it['cpu']:8.0f} {it['bad']:7.0f}"
+        )
+    rates = found["constant"]["rate"] / found["ours"]["rate"]
+    cpu = found["ours"]["cpu"] / found["constant"]["cpu"]
+    print(f"{'':34} constant / ours {rates:.2f} by rate, {cpu:.2f} by processor time", flush=True)
 
 
 def main() -> None:

@@ -38,6 +38,33 @@ _ATTACH_FILTER = 26  # Linux
 _SPAWN = multiprocessing.get_context("spawn")
 
 
+class Whole:
+    """A transport that sends the head of an answer together with its body: one call, one wake-up of who waits."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport, self._held = transport, b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        head = data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100")
+        if head and not self._held and data.endswith(b"\r\n\r\n"):
+            self._held = data
+        else:
+            whole, self._held = self._held + data, b""
+            self._transport.write(whole)
+
+    def flush(self) -> None:
+        """Send a head that no body follows."""
+        if self._held:
+            self.write(b"")
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
 class Protocol(HttpToolsProtocol):
     """HTTP/1.1 that does not wait for ever: headers have to come in time, and within a size."""
 
@@ -48,7 +75,7 @@ class Protocol(HttpToolsProtocol):
         self._unread = 0
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        super().connection_made(Whole(transport))  # type: ignore[arg-type]
         if len(self.connections) > self._service.settings.connections:
             self._refuse(503, "busy", "too many connections")
         else:
@@ -73,6 +100,10 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._come()
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        self.transport.flush()  # type: ignore[attr-defined]
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "malformed_http", msg)

@@ -120,8 +120,9 @@ class Remote:
         """Wait until a metric is what it should become."""
         end = time.monotonic() + 120
         while time.monotonic() < end:
-            if self.metric(metric) >= value:
-                return
+            with suppress(ConnectionRefusedError):  # nobody listens before there is a model
+                if self.metric(metric) >= value:
+                    return
             time.sleep(0.05)
         raise AssertionError(f"{metric} is {self.metric(metric)}, and not {value}")
 

@@ -172,36 +172,46 @@ def _let_nobody_in(listener: socket.socket) -> None:
 def run(settings: Settings, tell: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT."""
     facts = artifact.read(settings.path, verify=True).facts
-    with tempfile.TemporaryDirectory(prefix="talerec-") as name, _listen(settings) as listener:
+    with tempfile.TemporaryDirectory(prefix="talerec-") as name, _reserve(settings) as held:
         folder = Path(name)
         (folder / "verified").write_text(facts["version"])
-        host, port = listener.getsockname()[:2]
+        host, port = held.getsockname()[:2]
         place = f"[{host}]" if ":" in host else host
         tell(f"model {facts['version']} at http://{place}:{port}/ ({settings.workers} workers)")
         if not is_loopback(settings.host) and settings.token is None:
             tell("anybody who reaches this machine may ask: there is no token")
         if settings.workers == 1:
-            work(settings, folder, listener, 0)
+            work(settings, folder, port, 0)
         else:
-            _supervise(settings, folder, listener)
+            _supervise(settings, folder, port)
 
 
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
+def _reserve(settings: Settings) -> socket.socket:
+    """Hold the address. Nobody listens on this socket: each worker has one of its own, once it has a model."""
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
-        listener.listen(_BACKLOG)
-        listener.set_inheritable(True)
+        with _bound(settings.host, settings.port, shared=False):
+            pass  # a port that somebody else shares would be shared with them, and silently
+        return _bound(settings.host, settings.port, shared=True)
     except OSError as error:
-        listener.close()
         where = f"{settings.host}:{settings.port}"
         raise TalerecError(f"cannot listen on {where}: {error.strerror or error}") from None
-    return listener
 
 
-def work(settings: Settings, folder: Path, listener: socket.socket, line: int) -> None:
+def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
+    """A socket at this address; where it is shared, the system spreads connections over those who listen."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def work(settings: Settings, folder: Path, port: int, line: int) -> None:
     """One worker, until it is told to stop."""
     form = "%(asctime)s %(levelname)s %(message)s"
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=form)
@@ -224,15 +234,15 @@ def work(settings: Settings, folder: Path, listener: socket.socket, line: int) -
         backlog=_BACKLOG,
         timeout_graceful_shutdown=max(1, round(settings.timeout)),
     )
-    Server(config).run([listener])
+    Server(config).run([_bound(settings.host, port, shared=True)])
 
 
-def _supervise(settings: Settings, folder: Path, listener: socket.socket) -> None:
+def _supervise(settings: Settings, folder: Path, port: int) -> None:
     """Keep so many workers alive; pass the word when it is time to stop."""
     stopping: list[int] = []
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda number, _: stopping.append(number))
-    workers = {line: _start(settings, folder, listener, line) for line in range(settings.workers)}
+    workers = {line: _start(settings, folder, port, line) for line in range(settings.workers)}
     while not stopping:
         wait([worker.sentinel for worker in workers.values()], timeout=0.2)
         for line, worker in workers.items():
@@ -241,7 +251,7 @@ def _supervise(settings: Settings, folder: Path, listener: socket.socket) -> Non
                     "worker %d ended (%s); another takes its place", line, worker.exitcode
                 )
                 time.sleep(0.5)  # one that cannot live is not started a thousand times a second
-                workers[line] = _start(settings, folder, listener, line)
+                workers[line] = _start(settings, folder, port, line)
     for worker in workers.values():
         if worker.is_alive() and worker.pid is not None:
             os.kill(worker.pid, signal.SIGTERM)
@@ -253,8 +263,8 @@ def _supervise(settings: Settings, folder: Path, listener: socket.socket) -> Non
 
 
 def _start(
-    settings: Settings, folder: Path, listener: socket.socket, line: int
+    settings: Settings, folder: Path, port: int, line: int
 ) -> multiprocessing.process.BaseProcess:
-    worker = _SPAWN.Process(target=work, args=(settings, folder, listener, line), daemon=True)
+    worker = _SPAWN.Process(target=work, args=(settings, folder, port, line), daemon=True)
     worker.start()
     return worker

@@ -360,8 +360,8 @@ def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Arra
         else:
             _top_dense(arrays, *rest)
 
-    if len(query) <= _BATCH:  # one question need not be cut into parts
-        work(0, len(query))
+    if len(query) == 1:  # needs no parts, threads or bars
+        work(0, 1)
     else:
         run_chunks("rank", work, even(len(query), _BATCH))
     return items, scores, counts

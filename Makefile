@@ -9,7 +9,7 @@ EXTRAS ?=
 BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet -c constraints.txt
 comma := ,
-EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)torch)
+EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)torch$(comma)serve$(comma)browser)
 
 .PHONY: setup demo test check bench clean
 
@@ -29,10 +29,15 @@ setup: .venv/.ready-dev$(EXTRAS)
 	@$(PIP) -e ".[dev$(EXTRA_LIST)]"
 	@touch $@ .venv/.ready
 
+# Tests of the page need a browser; where none can be installed they say so and are skipped.
+.venv/.browser: .venv/.python
+	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } > /dev/null 2>&1 || echo "no browser could be installed: tests of the page are skipped"
+	@touch $@
+
 demo: .venv/.ready
 	@$(BIN)/talerec demo
 
-test: .venv/.ready-dev$(EXTRAS)
+test: .venv/.ready-dev$(EXTRAS) $(if $(filter all,$(EXTRAS)),.venv/.browser)
 	@EXTRAS=$(EXTRAS) $(BIN)/python -m pytest
 
 check: .venv/.ready-dev$(EXTRAS)
@@ -41,7 +46,7 @@ check: .venv/.ready-dev$(EXTRAS)
 	$(BIN)/mypy --strict src
 
 bench: .venv/.ready-dev$(EXTRAS)
-	@for name in gram published exact skew scale query; do \
+	@for name in gram published exact skew scale query serve steady; do \
 		echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:

@@ -15,6 +15,7 @@ import pytest
 import talerec as tr
 from logs import tiny_log
 from talerec.errors import TalerecError
+from talerec.histories import Histories
 from talerec.models import MODELS
 
 K = 3
@@ -142,6 +143,39 @@ def test_contributions_add_up_to_the_score(model):
         for row in model.recommend_histories([history], k=8).iter_rows(named=True):
             given = model.explain(history, row["item_id"])
             assert given["contribution"].sum() == pytest.approx(row["score"], abs=1e-12)
+
+
+def test_an_answer_on_positions_is_the_recommendation_with_its_reasons(model):
+    items = model.fitted.items
+    for history in ([1], [1, 2, 3], [3, 1, 3, 2], [5, 77, 2]):
+        asked = Histories.from_ids([history], items, "skip")
+        found, scores, sources, parts = model.answer(asked, K, hide_seen=True, most=2)
+        frame = model.recommend_histories([history], k=K, hide_seen=True, unknown="skip")
+        assert model.item_ids.gather(found).to_list() == frame["item_id"].to_list()
+        assert scores.tolist() == frame["score"].to_list()
+        for n, item in enumerate(frame["item_id"]):
+            given = model.explain(history, item, unknown="skip").filter(
+                pl.col("item_id").is_not_null()
+            )
+            wanted = given["contribution"].abs().sort(descending=True).head(2).to_list()
+            there = [part for part in parts[n].tolist() if part]
+            assert [abs(part) for part in there] == pytest.approx([w for w in wanted if w])
+            for source, part in zip(
+                model.item_ids.gather(sources[n]).to_list(), there, strict=False
+            ):
+                own = given.filter(pl.col("item_id") == source)["contribution"].to_list()
+                assert any(part == pytest.approx(one) for one in own)
+
+
+def test_a_query_may_be_asked_with_other_parameters(make, model):
+    if "recency" not in model.params:
+        with pytest.raises(TalerecError, match="no parameter 'recency'"):
+            model.asked_with(recency=5)
+        return
+    other = type(model)(**{**model.params, "recency": 5}).fit(loop_log())
+    histories = [[1, 2, 3], [3, 1, 3, 2]]
+    found = model.asked_with(recency=5).recommend_histories(histories, k=K)
+    assert found.equals(other.recommend_histories(histories, k=K))
 
 
 def test_similar_items_leave_out_the_item(model):

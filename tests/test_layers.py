@@ -35,14 +35,33 @@ LAYERS = [
     {"evaluation", "tuning"},
     {"comparison"},
     {"show", "report", "repro.experiments"},
-    {"repro.pages"},
-    {"demo", "options"},
+    {
+        "repro.pages",
+        "serve.settings",
+        "serve.refusal",
+        "serve.shapes",
+        "serve.board",
+        "serve.pages",
+    },
+    {"demo", "options", "serve.answers"},
+    {"serve.reload", "serve.openapi"},
+    {"serve.app"},
+    {"serve.server"},
+    {"serve"},
     {"commands.app"},
-    {"commands.logs", "commands.fitting", "commands.asking", "commands.judging"},
+    {
+        "commands.logs",
+        "commands.fitting",
+        "commands.asking",
+        "commands.judging",
+        "commands.serving",
+    },
     {"commands"},
     {"cli"},
 ]
-HEAVY = ("numba", "scipy", "pyarrow", "torch", "optuna", "pyspark", "polars", "numpy")
+HEAVY = (
+    "numba", "scipy", "pyarrow", "torch", "optuna", "pyspark", "polars", "numpy", "uvicorn", "msgspec",
+)  # fmt: skip
 
 
 def modules() -> dict[str, Path]:
@@ -85,6 +104,8 @@ def test_a_module_imports_only_from_layers_below_it(name):
             "cli options commands.app commands.logs commands.fitting commands.asking commands.judging",
         ),
         ("optuna", "tuning"),
+        ("uvicorn", "serve.server"),
+        ("msgspec", "serve.shapes serve.refusal serve.answers serve.app serve.openapi"),
     ],
 )
 def test_a_special_library_is_imported_in_its_home_only(library, home):

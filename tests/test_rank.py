@@ -31,6 +31,22 @@ def problems(draw):
     return B, base, histories, allowed, draw(st.booleans())
 
 
+FORMS = ("dense", "few", "many")
+MANY = 40_000  # items: beyond what has a score each in the work space
+
+
+def made(form, B, base=None):
+    """The same weights dense, sparse, and sparse among many items that nothing leads to."""
+    if form == "dense":
+        return Weights(B, base)
+    matrix = sparse.csr_array(B)
+    if form == "few":
+        return Weights(matrix, base)
+    more = None if base is None else np.concatenate([base, np.full(MANY - len(base), np.nan)])
+    parts = (matrix.data, matrix.indices, matrix.indptr)
+    return Weights(sparse.csr_array(parts, shape=(len(B), MANY)), more)
+
+
 def as_histories(rows):
     ptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     item = np.array([i for row in rows for i in row], np.int32)
@@ -53,11 +69,11 @@ def expected(row, B, base, allowed, hide_seen):
     return oracle.ranking(x, B, base=base, hidden=set(row) if hide_seen else (), allowed=allowed)
 
 
-@given(problems(), st.booleans(), st.integers(1, 9))
+@given(problems(), st.sampled_from(FORMS), st.integers(1, 9))
 @settings(max_examples=300, deadline=None)
-def test_top_k_equals_sorting_all_items(problem, sparse_weights, k):
+def test_top_k_equals_sorting_all_items(problem, form, k):
     B, base, rows, allowed, hide_seen = problem
-    weights = Weights(sparse.csr_array(B) if sparse_weights else B, base)
+    weights = made(form, B, base)
     query, mask = ask(weights, rows, allowed, hide_seen)
     items, scores, counts = rank.top(weights, query, mask, k)
     for q, row in enumerate(rows):
@@ -67,11 +83,11 @@ def test_top_k_equals_sorting_all_items(problem, sparse_weights, k):
         np.testing.assert_allclose(scores[q, : counts[q]], [s for _, s in wanted], atol=1e-12)
 
 
-@given(problems(), st.booleans())
+@given(problems(), st.sampled_from(FORMS))
 @settings(max_examples=300, deadline=None)
-def test_a_targets_rank_is_its_place_in_the_sorted_list(problem, sparse_weights):
+def test_a_targets_rank_is_its_place_in_the_sorted_list(problem, form):
     B, base, rows, allowed, hide_seen = problem
-    weights = Weights(sparse.csr_array(B) if sparse_weights else B, base)
+    weights = made(form, B, base)
     query, mask = ask(weights, rows, allowed, hide_seen)
     for target in range(-1, len(B)):
         found = rank.ranks(weights, query, mask, np.full(len(rows), target, np.int32))
@@ -98,8 +114,8 @@ def test_history_weights_count_the_last_row_of_an_item_and_places_by_instant(row
 
 def test_a_cancelled_score_of_zero_is_still_a_score():
     B = np.array([[0, 0, 1.0], [0, 0, -1.0], [0, 0, 0]], np.float32)
-    for matrix in (B, sparse.csr_array(B)):
-        weights = Weights(matrix)
+    for form in FORMS:
+        weights = made(form, B)
         query = Query(np.array([0, 2]), np.array([0, 1], np.int32), np.array([1.0, 1.0]))
         mask = rank.Mask.make(as_histories([[0, 1]]), hide_seen=False, allowed=None)
         items, scores, counts = rank.top(weights, query, mask, 3)
@@ -134,12 +150,44 @@ def test_a_search_that_stops_early_gives_what_a_full_one_gives(seed, hide_seen):
     allowed = None if seed < 3 else set(rng.choice(n, 40, replace=False).tolist())
     for k in (1, 10, 250):
         found = []
-        for matrix in (B, sparse.csr_array(B)):
-            weights = Weights(matrix, base)
+        for form in FORMS:
+            weights = made(form, B, base)
             query, mask = ask(weights, rows, allowed, hide_seen)
             found.append(rank.top(weights, query, mask, k))
-        for full, early in zip(*found, strict=True):
-            np.testing.assert_array_equal(full, early)
+        for full, *early in zip(*found, strict=True):
+            for one in early:
+                np.testing.assert_array_equal(full, one)
+
+
+def test_a_weight_that_is_lost_in_rounding_still_gives_a_score():
+    """exp(-800) is 0.0 in floats, and times a negative weight it is -0.0: a score of zero, not none."""
+    B = np.array([[0, 0, 1.0], [0, -1.0, 0], [0, 0, 0]], np.float32)
+    for form in FORMS:
+        weights = made(form, B)
+        query = Query(np.array([0, 2]), np.array([0, 1], np.int32), np.array([1.0, 0.0]))
+        mask = rank.Mask.make(as_histories([[1, 0]]), hide_seen=False, allowed=None)
+        items, scores, counts = rank.top(weights, query, mask, 3)
+        assert items[0, : counts[0]].tolist() == [2, 1]
+        assert scores[0, : counts[0]].tolist() == [1.0, 0.0]
+
+
+@given(problems(), st.sampled_from(FORMS), st.integers(0, 4))
+@settings(max_examples=200, deadline=None)
+def test_reasons_are_the_largest_parts_of_a_score(problem, form, most):
+    B, base, rows, _, _ = problem
+    weights = made(form, B, base)
+    targets = np.arange(len(B), dtype=np.int32)
+    for row in rows:
+        query, _ = ask(weights, [row], None, False)
+        parts = weights.parts(query, targets)
+        np.testing.assert_array_equal(parts, query.weight * B[query.item].T.astype(np.float64))
+        sources, given = weights.reasons(query, targets, most)
+        for target in targets:
+            wanted = sorted(np.abs(parts[target]), reverse=True)[:most]
+            np.testing.assert_array_equal(np.abs(given[target]), wanted)
+            for source, part in zip(sources[target], given[target], strict=True):
+                if part:
+                    assert part == parts[target, query.item.tolist().index(source)]
 
 
 def test_a_search_does_stop_early():
@@ -150,7 +198,9 @@ def test_a_search_does_stop_early():
     )
     weights = Weights(B, known_peaks=np.full(n, 60.0, np.float32))
     B.data[B.indptr[0] : B.indptr[1] - 5] = np.nan
-    query, mask = ask(weights, [list(range(n - 1))], None, False)
-    items, scores, _ = rank.top(weights, query, mask, 3)
-    assert np.isfinite(scores).all()
-    assert items[0].tolist() == [59, 58, 57]
+    wide = sparse.csr_array((B.data, B.indices, B.indptr), shape=(n, MANY))
+    for one in (weights, Weights(wide, known_peaks=weights.peaks)):
+        query, mask = ask(one, [list(range(n - 1))], None, False)
+        items, scores, _ = rank.top(one, query, mask, 3)
+        assert np.isfinite(scores).all()
+        assert items[0].tolist() == [59, 58, 57]

@@ -8,11 +8,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from talerec.commands import asking, fitting, judging, logs
+from talerec.commands import asking, fitting, judging, logs, serving
 from talerec.commands.app import app, examples
 from talerec.errors import TalerecError
 
-__all__ = ["app", "asking", "fitting", "judging", "logs", "main"]
+__all__ = ["app", "asking", "fitting", "judging", "logs", "main", "serving"]
 
 
 def _version(asked: bool) -> None:

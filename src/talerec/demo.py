@@ -27,8 +27,8 @@ _SHOPPERS = 2
 _SHOWN = 5
 
 
-def run(rows: int, seed: int, out: Path) -> None:
-    """Make a shop, hold back each shopper's last row, compare three models, explain, save, report."""
+def run(rows: int, seed: int, out: Path) -> Path:
+    """Make a shop, hold back each shopper's last row, compare three models, explain, save, report; where the model is."""
     target = _target(out)
     with show.bars():
         log = synthetic_log(rows, seed=seed)
@@ -45,11 +45,12 @@ def run(rows: int, seed: int, out: Path) -> None:
     show.line(_CHOSEN)
     for title, lines in cards:
         show.table(title, _CARD, lines)
-    models["TALE"].save(target)
+    models["TALE"].save(target, metrics=results["TALE"].metrics)
     _write(out / "report.md", _report(log.rows, comparison, cards))
     show.line(f"Saved: {target} and {out / 'report.md'}. Next:")
     for command in _next_steps(split.train, target):
         show.line(f"  {command}")
+    return target
 
 
 def _contest(split: Split) -> tuple[dict[str, Model], dict[str, Evaluation]]:
@@ -88,6 +89,7 @@ def _next_steps(log: Log, target: Path) -> list[str]:
     return [
         f"talerec recommend {target} --users {users} --hide-seen",
         f"talerec similar {target} {log.items.ids[0]}",
+        f"talerec serve {target}          # an HTTP service, and a page to try it",
         "talerec evaluate YOUR_LOG.csv          # user_id, item_id, timestamp",
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -47,15 +47,22 @@ class Histories:
         return cls(log.ptr[users], log.ptr[users + 1], log.item, log.time)
 
     @classmethod
+    def one(cls, names: list[Any], items: Vocabulary, unknown: str) -> Histories:
+        """One history of item ids without times, oldest first."""
+        item = items.positions(names, "item", unknown).astype(np.int32, copy=False)
+        start, size = np.zeros(1, np.int64), len(names)
+        return cls(start, start + size, item, np.arange(size) - FARTHEST)
+
+    @classmethod
     def from_ids(cls, given: Sequence[Sequence[Any]], items: Vocabulary, unknown: str) -> Histories:
         """From external ids: each history a sequence of item ids, or of (item id, time) pairs, oldest first.
 
         Without times every row is an instant of its own. With them rows are put into time order.
         """
-        if not _is_list(given) or not all(_is_list(history) for history in given):
+        if not _is_list(given) or not all(type(one) is list or _is_list(one) for one in given):
             raise TalerecError("histories is a list of histories, each a list of items")
         rows = [list(history) for history in given]
-        ptr = np.cumsum([0, *map(len, rows)])
+        ptr = np.array([0, *accumulate(map(len, rows))])
         names = list(chain.from_iterable(rows))
         time = np.arange(len(names)) - FARTHEST  # before anything that has a time
         if not set(map(type, names)) <= {int, str}:
@@ -67,7 +74,9 @@ class Histories:
 
 
 def _is_list(given: Any) -> bool:
-    return isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+    return type(given) is list or (
+        isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+    )
 
 
 def _row(event: Any) -> tuple[Any, int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,9 +15,11 @@ import polars as pl
 from talerec import columns
 from talerec.arrays import Array
 from talerec.errors import TalerecError
+from talerec.times import days as in_days
 from talerec.times import to_microseconds
 
 _FEW = 1000  # ids: up to here a lookup is faster than a join
+_SMALL = 200_000  # ids in a vocabulary: up to here a dictionary of them costs little memory
 
 
 class Vocabulary:
@@ -42,13 +45,33 @@ class Vocabulary:
         """Positions of external ids. An unknown one is an error that names it, or -1 with unknown="skip"."""
         if unknown not in ("error", "skip"):
             raise TalerecError(f'unknown is {unknown!r}; it takes "error" or "skip"')
-        if isinstance(values, str) or not isinstance(values, Iterable):
+        if type(values) is not list and (
+            isinstance(values, str) or not isinstance(values, Iterable)
+        ):
             raise TalerecError(f"{values!r} is no list of {kind} ids")
         given = list(values)
+        if len(given) <= _FEW and self._is_small and set(map(type, given)) == {self._type}:
+            place = self._places.get
+            found = np.array([place(value, -1) for value in given], np.int32)
+            return self._known(found, given, kind, unknown)
         for value in given if not set(map(type, given)) <= {int, str} else ():
             if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
                 raise TalerecError(f"{kind} {value!r} is no id: ids are text or whole numbers")
-        found = self._codes(self._typed(given))
+        return self._known(self._codes(self._typed(given)), given, kind, unknown)
+
+    @cached_property
+    def _type(self) -> type:
+        return str if self.ids.dtype == pl.String else int
+
+    @cached_property
+    def _is_small(self) -> bool:
+        return len(self) <= _SMALL
+
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        return {name: place for place, name in enumerate(self.ids.to_list())}
+
+    def _known(self, found: Array, given: list[Any], kind: str, unknown: str) -> Array:
         if unknown == "error" and (missing := np.flatnonzero(found < 0)).size:
             raise TalerecError(f"{kind} {given[missing[0]]!r} is not known to the model")
         return found
@@ -210,6 +233,12 @@ class Log:
             items=self.items.take(items),
             info=None if self.info is None else self.info[items],
         )
+
+    def counts(self, days: float = math.inf) -> Array:
+        """Rows of each item, of all or in the days before the last row; float64."""
+        since = int(self.time.max(initial=0)) - in_days(days)
+        counted = self.item if days == math.inf else self.item[self.time >= since]
+        return np.bincount(counted, minlength=len(self.items)).astype(np.float64)
 
     def recent(self, limit: int) -> Array:
         """Mask of each user's last `limit` rows."""

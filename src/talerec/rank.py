@@ -17,17 +17,22 @@ from talerec.weights import (
     Query,
     Weights,
     add_base,
+    add_few,
     add_source,
+    are_few,
+    is_none,
     room_for,
     score_dense,
     score_runs,
     score_sparse,
     slots_for,
+    start_few,
 )
 
 _BATCH = 256  # queries a thread takes at a time
 _SMALL = 2.0**-6  # of all that a history could give: what is left is asked about from here on,
 _SMALLER = 2.0**-2  # and each time again when it has become so much less
+_LOOK_OVER = 2  # weights added in the time in which one of few items is looked over
 _LOOK_UP = 8  # weights added in the time in which one is looked up
 _ROUNDING = 1 + 1e-9
 
@@ -83,11 +88,9 @@ def _best(scratch: Arrays, found: int, allowed: Array, items: Array, scores: Arr
     candidates, score, _, _, hidden = scratch
     k, size = len(items), 0
     for c in range(found):
-        if np.isnan(score[c]):
-            continue
         if size == k and not before(score[c], candidates[c], scores[0], items[0]):
             continue
-        if not _visible(candidates[c], hidden, allowed):
+        if is_none(score[c]) or not _visible(candidates[c], hidden, allowed):
             continue
         if size < k:
             items[size], scores[size] = candidates[c], score[c]
@@ -117,13 +120,15 @@ def _place(scratch: Arrays, found: int, allowed: Array, target: int, ranks: Arra
         for c in range(found):
             if candidates[c] == target:
                 own = score[c]
-    if np.isnan(own):
+    if is_none(own):
         ranks[0] = ranks[1] = 0
         return
     above, visible = 0, 0
     for c in range(found):
         j = candidates[c]
-        if before(score[c], j, own, target) and (len(allowed) == 0 or allowed[j] != 0):
+        if is_none(score[c]) or not before(score[c], j, own, target):
+            continue
+        if len(allowed) == 0 or allowed[j] != 0:
             above += 1
             visible += not hidden[j]
     ranks[0] = 1 + above
@@ -250,10 +255,11 @@ def _search(
     those that are left could still lift into the first k; where it is cheaper to give the rest to these
     alone, that is done. rest and work: what the sources from x on may give, and how many weights they have.
     """
-    slots = slots_for(len(arrays[3]), scratch)
-    found, small = add_base(arrays, scratch, slots), rest[0] * _SMALL
+    few, small = are_few(scratch), rest[0] * _SMALL
+    slots = slots_for(0 if few else len(arrays[3]), scratch)
+    found = start_few(arrays, scratch) if few else add_base(arrays, scratch, slots)
     for x in range(len(item)):
-        if rest[x] < small and work[x] > found:
+        if rest[x] < small and work[x] > (_LOOK_OVER * found if few else found):
             small = rest[x] * _SMALLER
             most = work[x] // (_LOOK_UP * (len(item) - x))
             alive = _alive(scratch, found, allowed, rest[x] * _ROUNDING, items, scores, most)
@@ -262,6 +268,9 @@ def _search(
                     scratch[1][c] = _finish(arrays, item, weight, x, scratch[0][c], scratch[1][c])
                 found = alive
                 break
+        if few:
+            add_few(arrays, item[x], weight[x], scratch[1])
+            continue
         slots = room_for(arrays, item[x], scratch, slots, found)
         found = add_source(arrays, item[x], weight[x], scratch, slots, found)
     slots[:] = 0
@@ -292,6 +301,9 @@ def _top_sparse(
         first = (items[q], scores[q])
         found = _search(arrays, mine, weights, rest, work, scratch, mask[0], *first)
         counts[q] = _best(scratch, found, mask[0], items[q], scores[q])
+        if are_few(scratch):
+            for j in range(min(found, len(scratch[0]))):
+                scratch[0][j] = j
         _hide(mask, q, scratch[4], 0)
 
 
@@ -353,7 +365,10 @@ def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Arra
         else:
             _top_dense(arrays, *rest)
 
-    run_chunks("rank", work, even(len(query), _BATCH))
+    if len(query) == 1:  # needs no parts, threads or bars
+        work(0, 1)
+    else:
+        run_chunks("rank", work, even(len(query), _BATCH))
     return items, scores, counts
 
 

@@ -21,6 +21,7 @@ from talerec.histories import Histories
 from talerec.jit import kernel, template
 
 _ASIDE = "aside_"  # before the names of such arrays in an artifact
+_FEW_ITEMS = 2**15  # so many that a score for each of them fits into the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +117,7 @@ class Weights:
         """This thread's work space: candidates and their scores, slots, marks and hidden by item.
 
         Kernels leave it as they found it: slots, marks and hidden all zero, and with dense weights
-        every item a candidate.
+        or few items every item a candidate.
         """
         held: tuple[Array, ...] | None = getattr(self._scratch, "arrays", None)
         if held is None:
@@ -127,13 +128,22 @@ class Weights:
             self._scratch.arrays = held
         return held
 
-    def entry(self, source: int, target: int) -> float:
-        """B[source, target], 0 where none is stored."""
-        if not self.is_sparse:
-            return float(self.matrix[source, target])
-        lo, hi = self.matrix.indptr[source], self.matrix.indptr[source + 1]
-        x = lo + np.searchsorted(self.matrix.indices[lo:hi], target)
-        return float(self.matrix.data[x]) if x < hi and self.matrix.indices[x] == target else 0.0
+    def parts(self, query: Query, targets: Array) -> Array:
+        """x_i B_ij of one query: targets (rows) x its sources (columns), 0 where no weight is stored."""
+        if self.is_sparse:
+            found: Array = _sparse_parts(self.arrays[:3], query.item, query.weight, targets)
+            return found
+        dense: Array = query.weight * self.matrix[query.item][:, targets].T.astype(np.float64)
+        return dense
+
+    def reasons(self, query: Query, targets: Array, most: int) -> tuple[Array, Array]:
+        """For each target, the sources of one query that give it most, for or against, and what they give."""
+        if self.is_sparse:
+            asked = (query.item, query.weight, targets, most)
+            sources, given = _sparse_reasons(self.arrays[:3], self.peaks, *asked)
+            return sources, given
+        columns, given = strongest(self.parts(query, targets), most)
+        return query.item[columns], given
 
 
 def no_weights(n: int) -> Any:
@@ -144,7 +154,7 @@ def no_weights(n: int) -> Any:
 # -- scores ----------------------------------------------------------------------------------------
 #
 # score_*(weights, items, weights of the items, scratch) -> number of candidates. The candidates' items
-# and scores stand at the front of the work space; a score of NaN stands for none.
+# and scores stand at the front of the work space; `is_none` tells the scores that stand for none.
 
 
 @template
@@ -169,7 +179,45 @@ def score_dense(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> 
 
 
 @template
+def are_few(scratch: Arrays) -> bool:
+    """Few items need no table of those that have been found: each is a candidate, as with dense weights."""
+    return len(scratch[0]) <= _FEW_ITEMS
+
+
+@template
+def start_few(arrays: Arrays, scratch: Arrays) -> int:
+    """Every item's base score, or -0.0: sums that begin with 0.0 never are, so it stands for none."""
+    base, scores = arrays[3], scratch[1]
+    scores[:] = -0.0
+    for j in range(len(base)):
+        if not np.isnan(base[j]):
+            scores[j] = base[j] + 0.0
+    return len(scores)
+
+
+@template
+def is_none(score: float) -> bool:
+    """NaN, or the zero that nothing was added to."""
+    return np.isnan(score) or (score == 0.0 and np.signbit(score))
+
+
+@template
+def add_few(arrays: Arrays, i: int, w: float, scores: Array) -> None:
+    """Add w times row i of B to the scores of all items."""
+    indptr, indices, values, _ = arrays
+    for e in range(indptr[i], indptr[i + 1]):
+        if values[e] == 0.0:
+            continue
+        scores[indices[e]] += w * values[e] + 0.0  # what is too small to be seen is 0.0, not -0.0
+
+
+@template
 def score_sparse(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> int:
+    if are_few(scratch):
+        every = start_few(arrays, scratch)
+        for x in range(len(item)):
+            add_few(arrays, item[x], weight[x], scratch[1])
+        return every
     slots = slots_for(len(arrays[3]), scratch)
     found = add_base(arrays, scratch, slots)
     for x in range(len(item)):
@@ -269,6 +317,81 @@ def add_row(
             slots[slot] = found
         scores[slots[slot] - 1] += w * values[e]
     return found
+
+
+@template
+def found_at(indices: Array, lo: int, hi: int, j: int) -> int:
+    """Where j stands in the ascending indices[lo:hi], -1 where it does not."""
+    end = hi
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if indices[middle] < j:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo if lo < end and indices[lo] == j else -1
+
+
+@kernel
+def _sparse_parts(arrays: Arrays, item: Array, weight: Array, targets: Array) -> Array:
+    indptr, indices, values = arrays
+    parts = np.zeros((len(targets), len(item)))
+    for x in range(len(item)):
+        lo, hi = indptr[item[x]], indptr[item[x] + 1]
+        for t in range(len(targets)):
+            e = found_at(indices, lo, hi, targets[t])
+            if e >= 0:
+                parts[t, x] = weight[x] * values[e]
+    return parts
+
+
+@template
+def _put_in(value: float, what: int, values: Array, names: Array, size: int) -> int:
+    """Put a value where it belongs among the `size` largest so far, by absolute value; how many there are now."""
+    most = len(values)
+    m = min(size, most)
+    if m == most and (most == 0 or abs(values[m - 1]) >= abs(value)):
+        return size
+    while m > 0 and abs(values[m - 1]) < abs(value):
+        if m < most:
+            values[m], names[m] = values[m - 1], names[m - 1]
+        m -= 1
+    values[m], names[m] = value, what
+    return min(size + 1, most)
+
+
+@kernel
+def _sparse_reasons(
+    arrays: Arrays, peaks: Array, item: Array, weight: Array, targets: Array, most: int
+) -> tuple[Array, Array]:
+    """A source that cannot give more than those found so far is not looked up."""
+    indptr, indices, values = arrays
+    most = min(most, len(item))
+    sources = np.zeros((len(targets), most), np.int32)
+    given = np.zeros((len(targets), most))
+    for t in range(len(targets)):
+        size = 0
+        for x in range(len(item)):
+            i = item[x]
+            if size == most and abs(weight[x]) * peaks[i] <= abs(given[t, most - 1]):
+                continue
+            e = found_at(indices, indptr[i], indptr[i + 1], targets[t])
+            if e >= 0:
+                size = _put_in(weight[x] * values[e], i, given[t], sources[t], size)
+    return sources, given
+
+
+@kernel
+def strongest(parts: Array, most: int) -> tuple[Array, Array]:
+    """Of each row, the columns of its `most` largest absolute values, and the values; equal ones in column order."""
+    rows, size = parts.shape
+    most = min(most, size)
+    columns, values = np.zeros((rows, most), np.int64), np.zeros((rows, most))
+    for r in range(rows):
+        found = 0
+        for c in range(size):
+            found = _put_in(parts[r, c], c, values[r], columns[r], found)
+    return columns, values
 
 
 @kernel

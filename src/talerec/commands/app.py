@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,3 +96,18 @@ def cutoffs(text: str) -> list[int]:
     except ValueError:
         raise TalerecError(f"--k is {text!r}; it takes whole numbers such as 1,5,10") from None
     return metrics.cutoffs(found)
+
+
+def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
+    """Serve until told to stop; without the extra, say which one it is."""
+    os.environ.setdefault("TALEREC_THREADS", "1")  # workers are the way to more cores
+    try:
+        from talerec.serve import server
+        from talerec.serve.settings import Settings, read_token
+    except ImportError as error:
+        raise TalerecError(
+            f"serving needs the extra `serve` ({error.name} is missing): pip install 'talerec[serve]'"
+        ) from None
+    from talerec import show
+
+    server.run(Settings(path=model, token=read_token(token_file), **settings), show.line)

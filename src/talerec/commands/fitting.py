@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from talerec.commands.app import Cleaning, app, examples, make_model, read, talking
+from talerec.commands.app import Cleaning, app, examples, make_model, read, run_service, talking
 from talerec.options import (
     AnyTime,
     Artifact,
@@ -33,7 +33,9 @@ _PANEL = "Models"
 
 @app.command(
     rich_help_panel="Start here",
-    epilog=examples("talerec demo", "talerec demo --rows 200000 -o big-demo"),
+    epilog=examples(
+        "talerec demo", "talerec demo --serve", "talerec demo --rows 200000 -o big-demo"
+    ),
 )
 def demo(
     rows: Annotated[int, option("--rows", metavar="N", help="Rows of the shop's log.")] = 60_000,
@@ -41,13 +43,19 @@ def demo(
     out: Annotated[
         Path, option("-o", "--out", metavar="DIR", help="Folder for the report and the model.")
     ] = Path("talerec-demo"),
+    serve: Annotated[
+        bool, flag("--serve", "Then serve the shop's model on this machine, with a page to try it.")
+    ] = False,
+    port: Annotated[int, option("--port", metavar="N", help="Of that service.")] = 8080,
 ) -> None:
     """Fit, compare and explain on a made-up shop: start here."""
     from talerec import show
     from talerec.demo import run
 
     with show.setup_logging(quiet=True):
-        run(rows, seed, out)
+        target = run(rows, seed, out)
+    if serve:
+        run_service(target, None, port=port)
 
 
 @app.command(rich_help_panel=_PANEL, epilog=examples("talerec models", "talerec models slist"))

@@ -49,7 +49,11 @@ def model_class(name: str) -> type[Model]:
 
 def load(path: str | Path, *, verify: bool = False) -> Model:
     """A saved model, memory-mapped. `verify` reads every byte and checks its hash."""
-    kept = artifact.read(path, verify=verify)
+    return opened(artifact.read(path, verify=verify), path)
+
+
+def opened(kept: artifact.Bundle, path: str | Path) -> Model:
+    """The model that an artifact holds."""
     if kept.facts["model"] not in MODELS:
         raise TalerecError(
             f"{path} holds a model {kept.facts['model']!r}, which this version does not know"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,13 +20,16 @@ from talerec.histories import Histories
 from talerec.log import Log, Vocabulary
 from talerec.models import params
 from talerec.threads import even
-from talerec.weights import Query, Weights
+from talerec.weights import Query, Weights, strongest
 
 Ids = Sequence[Any] | pl.Series
 
 _BLOCK = (
     65_536  # histories turned into queries at a time: memory does not grow with the number of users
 )
+
+
+LATELY = 7.0  # days
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +43,12 @@ class Fitted:
     solver: str | None
     seconds: dict[str, float]
     training: dict[str, Any]
+    kept_lately: Array | None = None
+
+    @cached_property
+    def lately(self) -> Array | None:
+        """Rows of each item in the training log's last days: what to show where nothing is known of the asker."""
+        return self.kept_lately if self.log is None else self.log.counts(LATELY)
 
 
 class Kept:
@@ -60,6 +70,7 @@ class Model(ABC):
 
     name: ClassVar[str]
     paper: ClassVar[str]
+    weighs_items: ClassVar[bool] = True  # sources are items of the history
     _fitted: Fitted | None = None
     _kept: Kept | None = None
 
@@ -113,6 +124,12 @@ class Model(ABC):
             raise TalerecError(f"this {self.name} model is not fitted yet: call fit(log) first")
         return self._fitted
 
+    def asked_with(self, **changes: Any) -> Self:
+        """The same fitted model with other parameters for its queries, such as `recency`; nothing is learned again."""
+        other: Self = params.build(type(self), {**self.params, **changes})
+        other._fitted = self.fitted
+        return other
+
     @property
     def params(self) -> dict[str, Any]:
         """Hyper-parameters by name."""
@@ -146,7 +163,8 @@ class Model(ABC):
             raise TalerecError("this model was saved without histories: use recommend_histories")
         found = log.users.positions(users, "user", unknown)
         found = found[found >= 0]
-        best = self._top(Histories.of_users(log, found), k, hide_seen, allow, deny, unknown)
+        allowed = self.allowed(allow, deny, unknown)
+        best = self.top(Histories.of_users(log, found), k, hide_seen=hide_seen, allowed=allowed)
         return _frame(best, self.item_ids, log.users.ids[found].alias(columns.USER))
 
     def recommend_histories(
@@ -164,14 +182,15 @@ class Model(ABC):
         A history is a list of item ids, or of (item id, time), oldest first.
         """
         given = Histories.from_ids(histories, self.fitted.items, unknown)
-        best = self._top(given, k, hide_seen, allow, deny, unknown)
+        allowed = self.allowed(allow, deny, unknown)
+        best = self.top(given, k, hide_seen=hide_seen, allowed=allowed)
         numbers = pl.Series(columns.HISTORY, np.arange(len(given)))
         return _frame(best, self.item_ids, numbers)
 
     def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
         """What the model expects after this item alone, without the item itself: item_id, score, rank."""
         found = Histories.from_ids([[item]], self.fitted.items, "error")
-        best = self._top(found, k, True, None, None, "error")
+        best = self.top(found, k, hide_seen=True)
         return _frame(best, self.item_ids, pl.Series("item", [0])).drop("item")
 
     def explain(self, history: Sequence[Any], item: Any, *, unknown: str = "error") -> pl.DataFrame:
@@ -183,22 +202,54 @@ class Model(ABC):
         fitted = self.fitted
         rows = Histories.from_ids([history], fitted.items, unknown)
         target = int(fitted.items.positions([item], "item", "error")[0])
-        given = self.contributions(rows, target)
+        given = self.contributions(rows, np.array([target]))[0]
         names = _names(fitted.items, rows.item)
         if fitted.weights.base is not None:
             names = names.append(pl.Series([None], dtype=names.dtype))
             given = np.append(given, np.nan_to_num(fitted.weights.base[target]))
         return pl.DataFrame({columns.ITEM: names, columns.SHARE: given})
 
-    def contributions(self, history: Histories, target: int) -> Array:
-        """What each row of one history gives to the score of an item: here x_i B_ij, once per item."""
+    def contributions(self, history: Histories, targets: Array) -> Array:
+        """What each row of one history (column) gives to the scores of items (rows): here x_i B_ij, once per item."""
+        return self.given(self._query(history), history, targets)
+
+    def given(self, x: Query, history: Histories, targets: Array) -> Array:
+        """The same, where the history's query is known."""
+        shares = np.zeros((len(targets), len(history.item)))
+        shares[:, _last_rows(history, x.item)] = self.fitted.weights.parts(x, targets)
+        return shares
+
+    def answer(
+        self,
+        history: Histories,
+        k: int,
+        *,
+        hide_seen: bool = False,
+        allowed: Array | None = None,
+        most: int = 3,
+    ) -> tuple[Array, Array, Array, Array]:
+        """The first k items of one history, their scores, and for each the history's items that gave most, and what."""
+        self.check_k(k)
+        x, mask = (
+            self._query(history),
+            rank.Mask.make(history, hide_seen=hide_seen, allowed=allowed),
+        )
+        items, scores, counts = rank.top(self.fitted.weights, x, mask, k)
+        found = items[0, : counts[0]]
+        if self.weighs_items:
+            reasons = self.fitted.weights.reasons(x, found, most)
+        else:
+            rows, parts = strongest(self.given(x, history, found), most)
+            reasons = history.item[rows], parts
+        return found, scores[0, : counts[0]], *reasons
+
+    def row_weights(self, history: Histories) -> Array | None:
+        """x_i, what its place leaves of each row of one history; None where rows are not what the model weighs."""
+        if not self.weighs_items:
+            return None
         x = self._query(history)
-        weight_of = dict(zip(x.item.tolist(), x.weight.tolist(), strict=True))
         given = np.zeros(len(history.item))
-        for row in range(len(given) - 1, -1, -1):
-            i = int(history.item[row])
-            if weight := weight_of.pop(i, 0.0):
-                given[row] = weight * self.fitted.weights.entry(i, target)
+        given[_last_rows(history, x.item)] = x.weight
         return given
 
     def rank_targets(self, histories: Histories, targets: Array) -> Array:
@@ -218,23 +269,22 @@ class Model(ABC):
         """The first k items of each history as positions, -1 where there are fewer."""
         return self._top(histories, k, hide_seen, None, None, "error")[0]
 
-    def _top(
-        self,
-        histories: Histories,
-        k: int,
-        hide_seen: bool,
-        allow: Ids | None,
-        deny: Ids | None,
-        unknown: str,
+    def top(
+        self, histories: Histories, k: int, *, hide_seen: bool = False, allowed: Array | None = None
     ) -> tuple[Array, Array, Array]:
+        """The first k of every history: item positions and scores, both histories x k, and how many of the k there are.
+
+        This is what recommending makes frames of. `allowed`: see the method of that name.
+        """
         weights = self.fitted.weights
-        self._check_k(k)
-        allowed = self._allowed(allow, deny, unknown)
+        self.check_k(k)
 
         def best(part: Histories, a: int, b: int) -> tuple[Array, Array, Array]:
             mask = rank.Mask.make(part, hide_seen=hide_seen, allowed=allowed)
             return rank.top(weights, self._query(part), mask, k)
 
+        if 0 < len(histories) <= _BLOCK:
+            return best(histories, 0, len(histories))
         parts = list(_blocks(histories, best))
         if not parts:
             return np.empty((0, k), np.int32), np.empty((0, k)), np.empty(0, np.int64)
@@ -244,13 +294,14 @@ class Model(ABC):
     def _query(self, histories: Histories) -> Query:
         return self.query(histories, self.fitted.weights.scratch()[3])
 
-    def _check_k(self, k: int) -> None:
+    def check_k(self, k: int) -> None:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise TalerecError(f"k is {k!r}; it takes a whole number from 1")
         if k > len(self.item_ids):
             raise TalerecError(f"k is {k}, but the model knows {len(self.item_ids)} items")
 
-    def _allowed(self, allow: Ids | None, deny: Ids | None, unknown: str) -> Array | None:
+    def allowed(self, allow: Ids | None, deny: Ids | None, unknown: str) -> Array | None:
+        """Allow and deny lists as one flag per item; None where there are neither."""
         if allow is None and deny is None:
             return None
         items = self.fitted.items
@@ -263,14 +314,34 @@ class Model(ABC):
 
     # -- keeping --
 
-    def save(self, path: str | Path, *, histories: bool = True) -> Path:
-        """Write the model to the folder `path` (NAME.tale), whole or not at all."""
-        return artifact.write(path, bundle(self, histories=histories))
+    def save(
+        self,
+        path: str | Path,
+        *,
+        histories: bool = True,
+        metrics: dict[str, float | None] | None = None,
+    ) -> Path:
+        """Write the model to the folder `path` (NAME.tale), whole or not at all.
+
+        metrics: what an evaluation found, for the model's card.
+        """
+        kept = bundle(self, histories=histories)
+        if metrics is not None:
+            kept.facts["metrics"] = {
+                name: float(value) for name, value in metrics.items() if value is not None
+            }
+        return artifact.write(path, kept)
 
 
 def _blocks(histories: Histories, work: Callable[[Histories, int, int], Any]) -> Iterator[Any]:
     for a, b in even(len(histories), _BLOCK):
         yield work(histories.slice(a, b), a, b)
+
+
+def _last_rows(history: Histories, items: Array) -> list[int]:
+    """The last row of each of these items in one history."""
+    last = {item: row for row, item in enumerate(history.item.tolist())}
+    return [last[item] for item in items.tolist()]
 
 
 def _names(items: Vocabulary, positions: Array) -> pl.Series:
@@ -308,6 +379,8 @@ def bundle(model: Model, *, histories: bool) -> artifact.Bundle:
         log = fitted.log
         arrays |= {"ptr": log.ptr, "item": log.item, "time": log.time}
         tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
+    elif fitted.lately is not None:
+        arrays["lately"] = fitted.lately
     facts = {
         "model": model.name,
         "params": model.params,
@@ -346,5 +419,6 @@ def restore(model: Model, kept: artifact.Bundle) -> Model:
         facts["solver"],
         facts["seconds"],
         facts["training"],
+        arrays.get("lately"),
     )
     return model

@@ -29,6 +29,7 @@ class FPMC(Model):
     paper: ClassVar[str] = (
         "Factorizing Personalized Markov Chains for Next-Basket Recommendation, WWW 2010"
     )
+    weighs_items: ClassVar[bool] = False
 
     factors: int = param(32, "numbers per item and part", low=1, high=4096, search=(16, 128))
     rows: int = param(20, "last rows of a history that make its taste", low=1, high=100_000)
@@ -59,15 +60,15 @@ class FPMC(Model):
         ptr = np.concatenate([[0], np.cumsum(known * codes.shape[1])])
         return Query(ptr, dimensions, codes[known].ravel())
 
-    def contributions(self, history: Histories, target: int) -> Array:
+    def given(self, x: Query, history: Histories, targets: Array) -> Array:
         """Each of the last rows gives its share of the taste, the last one its transition too."""
         weights = self.fitted.weights
-        column = weights.matrix[:, target].astype(np.float64)
+        columns = weights.matrix[:, targets].astype(np.float64)
         known = np.flatnonzero(history.item >= 0)[-self.rows :]
-        given = np.zeros(len(history.item))
+        given = np.zeros((len(targets), len(history.item)))
         if known.size:
             items = history.item[known]
             taste, last = weights.aside["taste"][items], weights.aside["from_last"][items[-1]]
-            given[known] = taste.astype(np.float64) @ column[: self.factors] / len(known)
-            given[known[-1]] += last.astype(np.float64) @ column[self.factors :]
+            given[:, known] = (taste.astype(np.float64) @ columns[: self.factors]).T / len(known)
+            given[:, known[-1]] += last.astype(np.float64) @ columns[self.factors :]
         return given

@@ -29,6 +29,7 @@ class SKNN(Model):
     paper: ClassVar[str] = (
         "When Recurrent Neural Networks meet the Neighborhood for Session-Based Recommendation, RecSys 2017"
     )
+    weighs_items: ClassVar[bool] = False
 
     nearest: int = param(100, "histories that are asked", low=1, high=100_000, search=(50, 1000))
     sample: int = param(1000, "newest histories with a shared item to choose from; 0: all", low=0)
@@ -52,25 +53,23 @@ class SKNN(Model):
         asked = (histories, self.max_history, room, self.sample, self._decays)
         return nearest.neighbours(self.fitted.weights, *asked)
 
-    def contributions(self, history: Histories, target: int) -> Array:
+    def given(self, x: Query, history: Histories, targets: Array) -> Array:
         """A neighbour's part of the score, shared out among the history's items that it has."""
         weights = self.fitted.weights
-        x = self._query(history)
-        given = np.zeros(len(history.item))
-        rows = _newest(history.item, self.max_history)
+        given = np.zeros((len(targets), len(history.item)))
+        rows = np.array(_newest(history.item, self.max_history), np.int64)
+        decays = np.exp((rows + 1 - len(history.item)) / self._decays.query)
         for entry, likeness in zip(x.item.tolist(), x.weight.tolist(), strict=True):
             u = int(weights.aside["user"][entry])
             lo, hi = weights.matrix.indptr[u], weights.matrix.indptr[u + 1]
             theirs = weights.matrix.indices[lo:hi]
-            place = np.flatnonzero(theirs == target)
-            if not place.size:
+            wanted, place = np.nonzero(targets[:, None] == theirs)
+            if not wanted.size:
                 continue
-            part = likeness * float(weights.fade[abs(entry - lo - place[0])])  # type: ignore[index]
-            shared = [row for row in rows if history.item[row] in theirs]
-            share = np.array(
-                [math.exp((row + 1 - len(given)) / self._decays.query) for row in shared]
-            )
-            given[shared] += part * share / share.sum()
+            part = likeness * weights.fade[np.abs(entry - lo - place)]  # type: ignore[index]
+            shared = np.isin(history.item[rows], theirs)
+            share = decays[shared] / decays[shared].sum()
+            given[np.ix_(wanted, rows[shared])] += part[:, None] * share
         return given
 
 

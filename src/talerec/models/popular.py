@@ -11,9 +11,8 @@ from talerec.arrays import Array
 from talerec.clock import Clock
 from talerec.histories import Histories
 from talerec.log import Log
-from talerec.models.base import Model
+from talerec.models.base import LATELY, Model
 from talerec.models.params import param
-from talerec.times import days
 from talerec.weights import Query, Weights, no_weights
 
 
@@ -26,7 +25,7 @@ class Popular(Model):
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
-            counts = np.bincount(log.item, minlength=len(log.items)).astype(np.float64)
+            counts = log.counts()
         return Weights(no_weights(len(log.items)), counts), None
 
     def query(self, histories: Histories, marks: Array) -> Query:
@@ -39,11 +38,12 @@ class Trending(Popular):
 
     name: ClassVar[str] = "trending"
 
-    window: float = param(7.0, "days before the log's last row that count", low=0, search=(0.1, 90))
+    window: float = param(
+        LATELY, "days before the log's last row that count", low=0, search=(0.1, 90)
+    )
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
-            recent = log.item[log.time >= log.time.max() - days(self.window)]
-            counts = np.bincount(recent, minlength=len(log.items)).astype(np.float64)
+            counts = log.counts(self.window)
             counts[counts == 0] = np.nan
         return Weights(no_weights(len(log.items)), counts), None

@@ -1,0 +1,278 @@
+"""A service under load while its model is replaced, while it is told to stop, and for as long as you like.
+
+    python benchmarks/steady.py                       # ten reloads, one of a damaged artifact; then SIGTERM
+    python benchmarks/steady.py --soak 600            # and ten minutes of load: memory has to stay flat
+
+Every answer is compared with the library's for the model version that it names: ids and scores, to the
+last bit. *failed*: no answer, or one that is not 200. *mixed*: not the answer of the model it names.
+*dropped*: a request that was sent, and whose answer did not come whole. Ends with 1 where any is above 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import talerec as tr
+
+TOKEN = "only-for-this-benchmark"
+BODIES, LENGTH, K = 40, 20, 10
+START = "import sys; from talerec.cli import main; sys.argv[0] = 'talerec'; main()"
+
+
+class Service:
+    """`talerec serve` in processes of its own."""
+
+    def __init__(self, path: Path, *options: str) -> None:
+        command = [sys.executable, "-c", START, "serve", str(path), "--port", "0", *options]
+        environment = {**os.environ, "TALEREC_TOKEN": TOKEN}
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        self.port = int(said.split("://127.0.0.1:")[1].split("/")[0])
+        self._wait()
+
+    def _wait(self) -> None:
+        for _ in range(1200):
+            try:
+                self.ask("/health/ready")
+                return
+            except OSError:
+                if self.process.poll() is not None:
+                    raise
+                time.sleep(0.1)
+        raise TimeoutError("the service did not become ready")
+
+    def ask(self, path: str, method: str = "GET") -> bytes:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        url = f"http://127.0.0.1:{self.port}{path}"
+        request = urllib.request.Request(url, method=method, headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.read()
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over its labels."""
+        lines = self.ask("/metrics").decode().splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+class Load:
+    """Connections that ask as fast as they are answered, and check what they are told."""
+
+    def __init__(self, port: int, bodies: list[bytes], expected: dict[str, list[Any]]) -> None:
+        self.port, self.bodies, self.expected = port, bodies, expected
+        self.count: Counter[str] = Counter()
+        self.versions: Counter[str] = Counter()
+        self.going, self.ending = True, False
+        self.examples: list[str] = []
+
+    async def run(self, connections: int) -> None:
+        await asyncio.gather(*(self._connection(n) for n in range(connections)))
+
+    async def _connection(self, number: int) -> None:
+        turn = number
+        while self.going:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError:
+                if self.ending:
+                    return
+                self._note("failed", "could not connect")
+                await asyncio.sleep(0.05)
+                continue
+            try:
+                while self.going:
+                    turn += 1
+                    if not await self._one(reader, writer, turn % len(self.bodies)):
+                        break
+            finally:
+                writer.close()
+
+    async def _one(self, reader: Any, writer: Any, which: int) -> bool:
+        """One question; False where the connection is at its end."""
+        body = self.bodies[which]
+        head = (
+            f"POST /v1/recommend HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        try:
+            writer.write(head.encode() + body)
+            said = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            size = int(said.split("content-length: ")[1].split("\r\n")[0])
+            answer = await reader.readexactly(size)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            self._note("dropped", f"{type(error).__name__} (ending: {self.ending})")
+            return False
+        self._judge(said, answer, which)
+        return "connection: close" not in said
+
+    def _judge(self, head: str, answer: bytes, which: int) -> None:
+        if " 200 " not in head.split("\r\n")[0]:
+            self._note("failed", answer.decode()[:200])
+            return
+        made = json.loads(answer)
+        found = [[item["item_id"], item["score"]] for item in made["items"]]
+        self.versions[made["model"]] += 1
+        right = found == self.expected.get(made["model"], [None] * len(self.bodies))[which]
+        self._note("answered" if right else "mixed", f"{made['model']} {found[:2]}")
+
+    def _note(self, kind: str, what: str) -> None:
+        self.count[kind] += 1
+        if kind != "answered" and self.count[kind] <= 3:
+            self.examples.append(f"{kind}: {what}")
+
+
+def make(folder: Path, rows: int, items: int) -> tuple[list[tr.Model], list[bytes], dict[str, Any]]:
+    """Two models of one shop, questions, and what the library answers to each."""
+    log = tr.synthetic_log(rows, items=items, titles=False)
+    models: list[tr.Model] = [tr.TALE(solver="local", reg=reg).fit(log) for reg in (50, 100)]
+    rng, ids = np.random.default_rng(0), models[0].item_ids.to_list()
+    starts = rng.integers(0, log.rows - LENGTH, BODIES).tolist()
+    histories = [[ids[i] for i in log.item[a : a + LENGTH]] for a in starts]
+    bodies = [
+        json.dumps({"history": [{"item_id": item} for item in rows], "k": K}).encode()
+        for rows in histories
+    ]
+    expected = {}
+    for number, model in enumerate(models):
+        path = model.save(folder / f"{number}.tale")
+        frame = model.recommend_histories(histories, k=K)
+        expected[version_of(path)] = [
+            [list(row) for row in part.select("item_id", "score").rows()]
+            for part in frame.partition_by("history", maintain_order=True)
+        ]
+    return models, bodies, expected
+
+
+def version_of(path: Path) -> str:
+    return str(json.loads((path / "manifest.json").read_text())["version"])
+
+
+def damaged(folder: Path, target: Path) -> None:
+    """Put a model in place of which one byte is wrong: its manifest is whole, its weights are not."""
+    broken = folder / "broken.tale"
+    shutil.copytree(folder / "0.tale", broken)
+    if version_of(broken) == version_of(target):
+        shutil.rmtree(broken)
+        shutil.copytree(folder / "1.tale", broken)
+    manifest = json.loads((broken / "manifest.json").read_text())
+    file = broken / manifest["files"]["data"]["file"]
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    for name in os.listdir(broken):
+        if name.endswith((".npy", ".parquet")):
+            shutil.copy(broken / name, target / f"{name}.copied")
+            os.replace(target / f"{name}.copied", target / name)
+    shutil.copy(broken / "manifest.json", target / "manifest.json.copied")
+    os.replace(target / "manifest.json.copied", target / "manifest.json")
+
+
+async def reloads(given: Any, service: Service, models: list[tr.Model], folder: Path) -> None:
+    """Replace the model again and again; every other time by asking, else by waiting for the watch."""
+    target, served = folder / "served.tale", 0
+    for turn in range(given.reloads):
+        if turn == given.reloads // 2:
+            refused = service.metric("talerec_reloads_refused_total")
+            await asyncio.to_thread(damaged, folder, target)
+            await _until(service, "talerec_reloads_refused_total", refused + 1)
+            print(f"reload {turn + 1}: damaged, refused")
+        else:
+            served = 1 - served
+            await asyncio.to_thread(models[served].save, target)
+            if turn % 2:
+                await asyncio.to_thread(service.ask, "/v1/reload", "POST")
+            version = version_of(target)
+            name = f'talerec_model_workers{{version="{version}"}}'
+            await _until(service, name, given.workers)
+            how = "asked for" if turn % 2 else "seen by the watch"
+            print(f"reload {turn + 1}: {how}, {given.workers} workers moved")
+        await asyncio.sleep(given.seconds / given.reloads)
+
+
+async def _until(service: Service, name: str, value: float) -> None:
+    for _ in range(600):
+        if await asyncio.to_thread(service.metric, name) >= value:
+            return
+        await asyncio.sleep(0.1)
+    raise TimeoutError("the workers did not move")
+
+
+async def soak(given: Any, service: Service) -> bool:
+    """Memory of all workers over time; the second half may not be above the first by more than 5 %."""
+    seen = []
+    end = time.monotonic() + given.soak
+    while time.monotonic() < end:
+        await asyncio.sleep(min(5.0, given.soak / 10))
+        seen.append(await asyncio.to_thread(service.metric, "talerec_resident_bytes"))
+    half = len(seen) // 2
+    first, second = np.mean(seen[1:half]), np.mean(seen[half:])
+    print(f"soak of {given.soak:.0f} s: {first / 1e6:.1f} MB, then {second / 1e6:.1f} MB")
+    return bool(second <= 1.05 * first)
+
+
+async def measure(given: Any, folder: Path) -> int:
+    models, bodies, expected = make(folder, given.rows, given.items)
+    models[0].save(folder / "served.tale")
+    service = Service(folder / "served.tale", "--workers", str(given.workers), "--watch", "0.5")
+    load = Load(service.port, bodies, expected)
+    running = asyncio.create_task(load.run(given.connections))
+    flat = True
+    try:
+        await reloads(given, service, models, folder)
+        if given.soak:
+            flat = await soak(given, service)
+        load.ending = True
+        stopped = time.monotonic()
+        code = await asyncio.to_thread(service.stop)
+        print(f"SIGTERM: ended with {code} after {time.monotonic() - stopped:.1f} s")
+        await asyncio.wait_for(running, 30)
+    finally:
+        load.going = False
+        service.stop()
+    print(f"answers by version: {dict(load.versions)}")
+    kinds = ("answered", "failed", "mixed", "dropped")
+    print(", ".join(f"{load.count[kind]:,} {kind}" for kind in kinds))
+    for example in load.examples:
+        print(f"  {example}")
+    bad = sum(load.count[kind] for kind in kinds[1:])
+    return int(bool(bad) or code != 0 or not flat or len(load.versions) < 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--reloads", type=int, default=10)
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="that the reloads are spread over"
+    )
+    parser.add_argument("--soak", type=float, default=0.0, help="seconds of load after the reloads")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--items", type=int, default=12_000)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(asyncio.run(measure(given, Path(folder))))
+
+
+if __name__ == "__main__":
+    main()

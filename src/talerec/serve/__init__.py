@@ -1,0 +1,1 @@
+"""The service: `talerec serve`. Nothing outside this folder knows the web stack (extra `serve`)."""

@@ -1,0 +1,280 @@
+"""One model as it is served: questions in, answers out. An answer comes from one model alone, and names it."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from msgspec import UNSET, UnsetType
+
+from talerec import artifact, columns, models, rank
+from talerec.arrays import Array
+from talerec.errors import TalerecError
+from talerec.histories import Histories
+from talerec.models.base import Model
+from talerec.serve import shapes
+from talerec.serve.refusal import Refusal
+from talerec.times import parse_moment
+from talerec.weights import Query, Weights, no_weights
+
+_REASONS = 3  # history rows that a recommendation names
+_SMALL = 200_000  # items: up to here, ids and titles are plain lists
+_SHORT_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
+FARTHEST = 4e12  # seconds: beyond any date
+_WARM_ROWS = 3
+
+
+class Served:
+    """A loaded model with what the service needs beside it."""
+
+    def __init__(self, kept: artifact.Bundle, path: Path) -> None:
+        self.model = models.opened(kept, path)
+        self.facts = kept.facts
+        self.version: str = kept.facts["version"]
+        fitted = self.model.fitted
+        self.items = fitted.items
+        self.ids = _column(fitted.items.ids)
+        info = fitted.info
+        titled = info is not None and columns.TITLES[0] in info.columns
+        self._titles = (
+            info[columns.TITLES[0]].cast(pl.String) if titled and info is not None else None
+        )
+        self.titles = None if self._titles is None else _column(self._titles)
+        self._per_row = _weights_per_row(fitted.weights)
+        self._with = lru_cache(64)(lambda recency: self.model.asked_with(recency=recency))
+
+    @classmethod
+    def open(cls, path: Path, *, verify: bool) -> Served:
+        return cls(artifact.read(path, verify=verify), path)
+
+    def warm(self) -> None:
+        """Compile every kernel that an answer runs, and build what is built on first use."""
+        some = [shapes.Row(self.ids[place]) for place in range(min(_WARM_ROWS, len(self.items)))]
+        for hide in (False, True):
+            self.recommend(shapes.Recommend(some, k=1, hide_seen=hide, deny=[some[0].item_id]))
+        timed = [shapes.Row(row.item_id, place) for place, row in enumerate(some)]
+        self.recommend(shapes.Recommend(timed, k=1))
+        self.recommend(shapes.Recommend([], k=1))
+        self.similar(shapes.Similar(some[0].item_id, 1))
+        self.explain(shapes.Explain(some, some[0].item_id))
+        self.search(str(some[0].item_id), 1)
+
+    # -- questions --
+
+    def is_long(self, rows: int, k: int) -> bool:
+        """Would this take so long that it should not hold up others?"""
+        return self._per_row * rows + 20 * k * rows > _SHORT_WORK
+
+    def recommend(self, asked: shapes.Recommend) -> shapes.Recommended:
+        """The next items after a history, with reasons; what is trending where nothing of it is known."""
+        model = self._asked_with(asked.recency)
+        history, _ = self._history(asked.history)
+        allowed = model.allowed(asked.allow, asked.deny, "skip")
+        masks: dict[str, Any] = {"hide_seen": asked.hide_seen, "allowed": allowed}
+        found, scores, places, parts = model.answer(history, asked.k, most=_REASONS, **masks)
+        if not len(found) and model.fitted.weights.base is None and not (history.item >= 0).any():
+            return self._fallback(asked.k, allowed)
+        reasons = self._reasons(places, parts, scores)
+        return shapes.Recommended(self.version, self._ranked(found, scores, reasons))
+
+    def similar(self, asked: shapes.Similar) -> shapes.Alike:
+        """What the model expects right after one item."""
+        place = self._place(asked.item_id)
+        alone = Histories.from_ids([[self.ids[place]]], self.items, "error")
+        items, scores, counts = self.model.top(alone, asked.k, hide_seen=True)
+        ranked = self._ranked(items[0, : counts[0]], scores[0], None)
+        return shapes.Alike(self.version, self.ids[place], ranked, self._title(place))
+
+    def explain(self, asked: shapes.Explain) -> shapes.Explained:
+        """What each row gives to an item's score, and what its place in the history did to it."""
+        model = self._asked_with(asked.recency)
+        target = self._place(asked.item_id)
+        history, names = self._history(asked.history)
+        given = model.contributions(history, np.array([target]))[0]
+        base = model.fitted.weights.base
+        extra = None if base is None else float(np.nan_to_num(base[target]))
+        score = float(given.sum()) + (extra or 0.0)
+        weights = model.row_weights(history)
+        places = history.item.tolist()
+        rows = [
+            shapes.Given(
+                name if places[row] < 0 else self.ids[places[row]],
+                len(names) - 1 - row,
+                None if weights is None else float(weights[row]),
+                float(given[row]),
+                _share(float(given[row]), score),
+                self._title(places[row]),
+            )
+            for row, name in enumerate(names)
+        ]
+        own = (self.ids[target], score, rows, self._title(target))
+        return shapes.Explained(self.version, *own, UNSET if extra is None else extra)
+
+    def search(self, text: str, limit: int) -> shapes.Found:
+        """Items whose title has every word, popular ones first; an id as it is comes before them."""
+        words = text.casefold().split()
+        found = np.arange(len(self.items))
+        if words:
+            has = pl.Series([True]).new_from_index(0, len(self.items))
+            for word in words:
+                has &= self._searched.str.contains(word, literal=True)
+            found = has.arg_true().to_numpy()
+        order = np.argsort(-self._popularity[found], kind="stable")[:limit]
+        places = found[order].tolist()
+        own = int(self.items.positions([text.strip()], "item", "skip")[0]) if text.strip() else -1
+        if own >= 0:
+            places = [own, *(place for place in places if place != own)][:limit]
+        return shapes.Found(
+            self.version, [shapes.Item(self.ids[place], self._title(place)) for place in places]
+        )
+
+    def card(self, limits: dict[str, float]) -> shapes.Card:
+        """What this model is and where it comes from."""
+        facts = self.facts
+        params = {
+            name: "inf" if value == math.inf else value for name, value in self.model.params.items()
+        }
+        training = dict(facts["training"])
+        for name in ("first_time", "last_time"):
+            if name in training:
+                training[name] = _date(training[name])
+        return shapes.Card(
+            model=self.version,
+            name=self.model.name,
+            paper=self.model.paper,
+            params=params,
+            solver=facts.get("solver"),
+            training=training,
+            saved=facts.get("saved"),
+            metrics=facts.get("metrics"),
+            recency=self.model.params.get("recency"),
+            limits=limits,
+        )
+
+    # -- inside --
+
+    def _asked_with(self, recency: float | None) -> Model:
+        return self.model if recency is None else self._with(recency)
+
+    def _place(self, item: shapes.Id) -> int:
+        place = int(self.items.positions([item], "item", "skip")[0])
+        if place < 0:
+            raise Refusal(404, "unknown_item", f"item {item!r} is not known to the model")
+        return place
+
+    def _history(self, rows: list[shapes.Row]) -> tuple[Histories, list[shapes.Id]]:
+        """Rows in the order of time, and the ids as they were given."""
+        if any(row.timestamp is not None for row in rows):
+            pairs = [(row.item_id, _moment(row.timestamp)) for row in rows]
+            if all(moment is not None for _, moment in pairs):
+                pairs.sort(key=lambda pair: pair[1] or 0)
+            return Histories.from_ids([pairs], self.items, "skip"), [name for name, _ in pairs]
+        names = [row.item_id for row in rows]
+        return Histories.one(names, self.items, "skip"), names
+
+    def _fallback(self, k: int, allowed: Array | None) -> shapes.Recommended:
+        """What sold most of late."""
+        self.model.check_k(k)
+        places, counts = self._trending
+        if allowed is not None:
+            there = allowed[places] != 0
+            places, counts = places[there], counts[there]
+        ranked = self._ranked(places[:k], counts, [[] for _ in range(k)])
+        return shapes.Recommended(self.version, ranked, "trending")
+
+    def _reasons(self, places: Array, parts: Array, scores: Array) -> list[list[shapes.Because]]:
+        """For each item, what gave most to its score, as shares of it."""
+        ids, because = self.ids, shapes.Because
+        return [
+            [because(ids[place], part / score) for place, part in zip(*pair, strict=True) if part]
+            if score
+            else []
+            for *pair, score in zip(places.tolist(), parts.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def _ranked(
+        self, found: Array, scores: Array, reasons: list[list[shapes.Because]] | None
+    ) -> list[shapes.Ranked]:
+        ids, title, places = self.ids, self._title, found.tolist()
+        return [
+            shapes.Ranked(
+                ids[place],
+                score,
+                number + 1,
+                title(place),
+                UNSET if reasons is None else reasons[number],
+            )
+            for number, (place, score) in enumerate(zip(places, scores.tolist(), strict=False))
+        ]
+
+    def _title(self, place: int) -> str | UnsetType:
+        title = None if self.titles is None or place < 0 else self.titles[place]
+        return UNSET if title is None else title
+
+    @cached_property
+    def _searched(self) -> pl.Series:
+        names = self.items.ids.cast(pl.String)
+        titles = self._titles
+        return (names if titles is None else titles.fill_null(names)).str.to_lowercase()
+
+    @cached_property
+    def _popularity(self) -> Array:
+        fitted = self.model.fitted
+        if fitted.log is not None:
+            return fitted.log.counts()
+        return np.zeros(len(self.items)) if fitted.lately is None else fitted.lately
+
+    @cached_property
+    def _trending(self) -> tuple[Array, Array]:
+        """Items by how often they occurred in the log's last days, and how often; others are not trending."""
+        lately = self.model.fitted.lately
+        counts = np.full(len(self.items), np.nan) if lately is None else lately.copy()
+        counts[counts == 0] = np.nan
+        there = int((~np.isnan(counts)).sum())
+        nobody = Histories.from_ids([[]], self.items, "skip")
+        mask = rank.Mask.make(nobody, hide_seen=False, allowed=None)
+        made = Weights(no_weights(len(self.items)), counts)
+        items, scores, _ = rank.top(made, Query.empty(1), mask, max(there, 1))
+        return items[0, :there], scores[0, :there]
+
+
+def _column(values: pl.Series) -> Any:
+    """What gives one value at a time: a list, or the column itself where a list would take much memory."""
+    return values.to_list() if len(values) <= _SMALL else values
+
+
+def _weights_per_row(weights: Weights) -> float:
+    if weights.fade is not None:
+        return math.inf  # neighbours are asked for reasons one by one
+    rows, items = weights.matrix.shape
+    return float(4 * weights.matrix.nnz / max(rows, 1) if weights.is_sparse else items)
+
+
+def _share(part: float, score: float) -> float:
+    return part / score if score else 0.0
+
+
+def _date(microseconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{microseconds} us"
+
+
+def _moment(timestamp: float | str | None) -> int | None:
+    """Unix seconds or ISO text in microseconds."""
+    if timestamp is None:
+        return None
+    if isinstance(timestamp, str):
+        try:
+            return parse_moment(timestamp)
+        except (OverflowError, ValueError):
+            raise TalerecError(f"time {timestamp!r} is beyond any date") from None
+    if abs(timestamp) > FARTHEST:
+        raise TalerecError(f"time {timestamp} is beyond any date")
+    return timestamp * 10**6 if isinstance(timestamp, int) else round(timestamp * 10**6)

@@ -1,0 +1,175 @@
+"""A service for tests: its application in this process, or the whole of it in another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from talerec.serve.app import App
+from talerec.serve.settings import Settings
+
+START = "import sys; from talerec.cli import main; sys.argv[0] = 'talerec'; main()"
+JSON = {"content-type": "application/json"}
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """Of a refusal, whose shape is checked on the way."""
+        said = self.json
+        assert set(said) == {"error", "model"}
+        assert set(said["error"]) == {"code", "message"}
+        assert "Traceback" not in said["error"]["message"]
+        return said["error"]["code"]
+
+
+class Local:
+    """The application without a server: ASGI messages go in and out."""
+
+    def __init__(self, path: Path, folder: Path, **settings: Any) -> None:
+        self.app = App(Settings(path=path, **settings), folder)
+        self.app.holder.refresh()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        parts: list[bytes] | None = None,
+    ) -> Answer:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        raw = b"" if body is None else raw
+        given = {**(JSON if body is not None or parts else {}), **(headers or {})}
+        return asyncio.run(self._ask(method, path, given, parts or [raw]))
+
+    async def _ask(
+        self, method: str, path: str, headers: dict[str, str], parts: list[bytes]
+    ) -> Answer:
+        where, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": where,
+            "query_string": query.encode(),
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+        sent: list[dict[str, Any]] = []
+        left = list(parts)
+
+        async def receive() -> dict[str, Any]:
+            part = left.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(left)}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive, send)
+        got = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], got, sent[1]["body"])
+
+    def post(self, path: str, body: Any, **headers: str) -> Answer:
+        return self.ask("POST", path, body, headers)
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.ask("GET", path, None, headers)
+
+
+class Remote:
+    """`talerec serve` as people run it, in processes of its own."""
+
+    def __init__(self, path: Path, *options: str, token: str | None = None) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "TALEREC_TOKEN"}
+        if token:
+            environment["TALEREC_TOKEN"] = token
+        command = [sys.executable, "-c", START, "serve", str(path), "--port", "0", *options]
+        self.token = token
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], 120)[0], "the service said nothing"
+        said = self.process.stdout.readline()
+        self.port = int(said.split("://127.0.0.1:")[1].split("/")[0])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.until("talerec_workers_ready", int(said.split("(")[1].split()[0]))
+
+    def until(self, metric: str, value: float) -> None:
+        """Wait until a metric is what it should become."""
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            with suppress(ConnectionRefusedError):  # nobody listens before there is a model
+                if self.metric(metric) >= value:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"{metric} is {self.metric(metric)}, and not {value}")
+
+    def metric(self, name: str) -> float:
+        lines = self.ask("GET", "/metrics").body.decode().splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=120)
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Answer:
+        raw = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
+        given = {"host": "127.0.0.1", "content-length": str(len(raw)), "connection": "close"}
+        given |= JSON if body is not None else {}
+        given |= {"authorization": f"Bearer {self.token}"} if self.token else {}
+        lines = [f"{name}: {value}" for name, value in {**given, **(headers or {})}.items()]
+        head = "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode()
+        with self.connect() as one:
+            one.sendall(head)
+            with suppress(ConnectionError):  # it may have heard enough; what did it say?
+                one.sendall(raw)
+            return read_answer(one)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+def read_answer(one: socket.socket) -> Answer:
+    """What the service says on this connection, up to the end of one answer."""
+    got = b""
+    while b"\r\n\r\n" not in got:
+        part = one.recv(65536)
+        if not part:
+            raise ConnectionError(f"the connection ended after {got!r}")
+        got += part
+    head, _, body = got.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {line.split(": ", 1)[0].lower(): line.split(": ", 1)[1] for line in lines}
+    while len(body) < int(headers["content-length"]):
+        body += one.recv(65536)
+    return Answer(int(first.split()[1]), headers, body)

@@ -266,7 +266,7 @@ def evaluate(
         ranks = model.rank_targets(cases.histories, cases.target)
     with clock("lists"):
         longest = min(ks[-1], len(known))
-        lists = model.top_items(cases.histories, longest, hide_seen=hide_seen)
+        lists, _, _ = model.top(cases.histories, longest, hide_seen=hide_seen)
     frame = _case_frame(split, cases, ranks, hide_seen)
     return Evaluation(
         model=model.name,

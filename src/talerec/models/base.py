@@ -265,10 +265,6 @@ class Model(ABC):
 
         return np.concatenate([np.empty((0, 2), np.int64), *_blocks(histories, place)])
 
-    def top_items(self, histories: Histories, k: int, *, hide_seen: bool) -> Array:
-        """The first k items of each history as positions, -1 where there are fewer."""
-        return self._top(histories, k, hide_seen, None, None, "error")[0]
-
     def top(
         self, histories: Histories, k: int, *, hide_seen: bool = False, allowed: Array | None = None
     ) -> tuple[Array, Array, Array]:

@@ -12,10 +12,11 @@ files appear under their names whole: a task that runs twice leaves the same bit
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from talerec.log import Log, Vocabulary
 from talerec.models.base import Model
 from talerec.models.linear import Solved
 from talerec.solve import local_columns
+from talerec.threads import equal_work
 
 #: A piece: where it goes, which part it is from, of which matrix; its rows, their lengths, columns and values.
 PIECES = "goes int, part int, kind int, row binary, length binary, column binary, value binary"
@@ -40,6 +42,48 @@ _FIELDS = pa.schema(
 _G, _INTO, _FROM = range(3)  # of a pair: its entry of G, of K into the owner, of K from the owner
 
 Batches = Iterable[pa.RecordBatch]
+
+
+# -- sizes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """How the work is cut: users into parts; owners of pairs, targets and sources into blocks of about equal work.
+
+    Blocks are given by their edges; owners and targets by rank, sources by position.
+    """
+
+    task_rows: int
+    parts: int
+    owners: Array
+    targets: Array
+    sources: Array
+
+    @classmethod
+    def of(cls, cores: int, rows_of: Array, pairs: int, task_rows: int, task_pairs: int) -> Sizes:
+        """rows_of: rows of each item, by rank; pairs: of rows of one user, in all."""
+        n, rows = len(rows_of), int(rows_of.sum())
+        tasks = max(cores, math.ceil(pairs / task_pairs))
+        count = max(tasks, math.ceil(rows / task_rows))
+        popular = rows_of.astype(np.float64)
+        shared = popular * np.cumsum(
+            popular
+        )  # the chance of a pair with an item that has more rows
+        owned = np.minimum(shared * (pairs / shared.sum()), np.arange(1.0, n + 1) * count)
+        led_to = np.minimum(popular * (2 * pairs / rows), n)
+        return cls(
+            task_rows,
+            count,
+            _edges(owned, tasks),
+            _edges(led_to + 1000, tasks),  # a target costs something, however few its sources
+            _edges(np.ones(n), tasks),
+        )
+
+
+def _edges(work: Array, blocks: int) -> Array:
+    ranges = equal_work(np.concatenate([[0.0], np.cumsum(work + 1e-9)]), blocks)
+    return np.array([a for a, _ in ranges] + [len(work)])
 
 
 # -- files -----------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 import typer
 
+from talerec.errors import TalerecError
+
 if TYPE_CHECKING:
     from talerec.log import Log
     from talerec.models.base import Model
@@ -67,6 +69,43 @@ def make_model(name: str, settings: list[str]) -> Model:
 
     kind = model_class(name)
     return kind(**params.parse(kind, settings))
+
+
+def check_engine(engine: str, **of_spark: object) -> None:
+    """An engine that there is, and no option of Spark for another."""
+    if engine not in ("local", "spark"):
+        raise TalerecError(f"--engine is {engine!r}; it takes local or spark")
+    for name, value in of_spark.items():
+        if engine == "local" and value:
+            raise TalerecError(f"--{name.replace('_', '-')} goes with --engine spark")
+
+
+def fit_on_spark(
+    model: Model,
+    log: Path,
+    output: Path,
+    names: tuple[str, str, str],
+    time_unit: str | None,
+    any_time: bool,
+    cleaning: Cleaning,
+    master: str | None,
+    settings: list[str],
+    work: Path | None,
+) -> None:
+    """Fit and save on a cluster; the histories stay where they are."""
+    try:
+        from talerec import spark
+    except ModuleNotFoundError as error:
+        raise TalerecError(
+            f"--engine spark needs {error.name}: pip install 'talerec[spark]'"
+        ) from None
+    for setting in settings:
+        if "=" not in setting:
+            raise TalerecError(f"--spark-conf takes key=value, not {setting!r}")
+    conf = dict(setting.split("=", 1) for setting in settings)
+    read_as = spark.Columns(*names, time_unit, any_time)
+    with spark.connected(master, conf) as session:
+        spark.fit(model, log, output, session=session, names=read_as, work=work, **cleaning)
 
 
 @contextmanager

@@ -13,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
+_HOST = "127.0.0.1"
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # small logs: compiling well costs more than it gains
 CONF = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": _QUICK,
+    "spark.executor.extraJavaOptions": _QUICK,
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.bindAddress": _HOST,
+    "spark.driver.host": _HOST,
     "spark.driver.memory": "600m",
     "spark.executor.memory": "600m",
     "spark.executor.cores": "1",
@@ -23,6 +28,13 @@ CONF = {
     "spark.sql.shuffle.partitions": "4",
     "spark.shuffle.io.maxRetries": "1",  # a lost machine does not come back
     "spark.shuffle.io.retryWait": "1s",
+    "spark.speculation": "true",  # every test: a slow task is started again beside itself
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.5",
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.rolling.enabled": "false",
 }
 
 
@@ -57,13 +69,14 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         try:
-            self.master = self._start("master", "--port", "0", "--webui-port", "0")
+            self.master = self._start("master", _HOST, "--port", "0", "--webui-port", "0")
             self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
             for number in range(self.count):
                 name = f"worker-{number}"
                 sizes = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
                 place = ("--work-dir", str(self.folder / name))
-                self.workers.append(self._start(name, *sizes, *place, self.url))
+                host = f"127.0.0.{number + 2}"  # a task is never started again on its own host
+                self.workers.append(self._start(name, host, *sizes, *place, self.url))
             for number in range(self.count):
                 self._said(f"worker-{number}", "Successfully registered with (master)")
         except BaseException:
@@ -90,7 +103,7 @@ class Cluster:
             os.kill(pid, signal.SIGKILL)
         worker.wait()
 
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen:
+    def _start(self, name: str, host: str, *arguments: str) -> subprocess.Popen:
         import pyspark
 
         home = Path(pyspark.__file__).parent
@@ -98,11 +111,12 @@ class Cluster:
         what = f"org.apache.spark.deploy.{kind}.{kind.capitalize()}"
         environment = {
             **os.environ,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "160m",
+            "SPARK_DAEMON_JAVA_OPTS": _QUICK,
             "PYSPARK_PYTHON": sys.executable,
         }
-        command = [str(home / "bin" / "spark-class"), what, "--host", "127.0.0.1", *arguments]
+        command = [str(home / "bin" / "spark-class"), what, "--host", host, *arguments]
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 

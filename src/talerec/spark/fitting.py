@@ -109,7 +109,12 @@ class _Facts:
 
     @classmethod
     def of(cls, run: Run, events: DataFrame, limit: int) -> _Facts:
-        run.save("counts", events.groupBy("item").count(), "items")
+        seen = events.groupBy("item").agg(
+            F.count(F.lit(1)).alias("count"),
+            F.min("time").alias("first"),
+            F.max("time").alias("last"),
+        )
+        run.save("counts", seen, "items")
         counts = run.read("counts")
         vocabulary, at = Vocabulary.encode(counts["item"])
         by_position = np.empty(len(at), np.int64)
@@ -132,15 +137,13 @@ class _Facts:
                 .agg(F.count(F.lit(1)), F.max("count"), F.sum(length * (length + 1) / 2))
                 .first()
             )
-            span = events.agg(F.min("time"), F.max("time")).first()
         assert users is not None
-        assert span is not None
         training = {
             "users": users[0],
             "items": len(position),
             "rows": int(by_position.sum()),
-            "first_time": span[0],
-            "last_time": span[1],
+            "first_time": int(counts["first"].to_numpy().min()),
+            "last_time": int(counts["last"].to_numpy().max()),
         }
         return cls(
             vocabulary.ids, position, by_position[position], int(users[2]), users[1], training
@@ -162,28 +165,11 @@ def _counted(run: Run, rows: DataFrame, facts: _Facts, sizes: Sizes, model: Any)
     """Eq. 14: whole items together; an item with more rows than a task holds in slices of time."""
     window, side, folder = model.window, model.trend_side, str(run.folder)
     buckets = max(run.cores, math.ceil(facts.training["rows"] / sizes.task_rows))
-    giants = int(np.count_nonzero(facts.rows_of > sizes.task_rows))
-    slices: list[range] = []
-    rows = rows.withColumn("bucket", F.pmod("item", F.lit(buckets)))
-    if giants:
-        cuts, slices = _cuts(run, rows, facts.rows_of[:giants], sizes.task_rows)
-        sliced = rows.join(F.broadcast(cuts), "item", "left")
-        inside = F.size(F.filter("cuts", lambda cut: cut < F.col("time")))
-        rows = sliced.withColumn("slice", F.col("first") + inside).drop("cuts", "first")
-        giant = rows.where(F.col("slice").isNotNull()).select("slice", "time")
-        times = spread(
-            giant,
-            slices[-1].stop,
-            "slice",
-            lambda c, b: parts.sorted_times(b, folder, c),
-            "rows long",
-        )
-        with run.watched("trend"):
-            times.agg(F.sum("rows")).collect()
-        rows = rows.withColumn("bucket", F.coalesce(F.col("slice") + buckets, "bucket")).drop(
-            "slice"
-        )
-    known = [(one.name, arrow_type(one.dataType)) for one in rows.drop("bucket").schema]
+    giants = facts.rows_of[facts.rows_of > sizes.task_rows]
+    rows, slices = _sliced(run, rows, giants, sizes.task_rows)
+    own = F.col("slice") + buckets  # a slice has a task of its own
+    bucket = F.coalesce(own, F.pmod("item", F.lit(buckets))).cast("int")
+    known = [(one.name, arrow_type(one.dataType)) for one in rows.drop("slice").schema]
     schema = pa.schema([*known, ("count", pa.int64())])
 
     def count(task: int, batches: parts.Batches) -> Iterator[pa.RecordBatch]:
@@ -193,24 +179,46 @@ def _counted(run: Run, rows: DataFrame, facts: _Facts, sizes: Sizes, model: Any)
             yield from parts.in_schema(parts.counted(mine, window, side, folder, within), schema)
 
     tasks = buckets + (slices[-1].stop if slices else 0)
-    return run.save("counted", spread(rows, tasks, "bucket", count, spelled(schema)), "trend")
+    parted = rows.withColumn("bucket", bucket).drop("slice")
+    return run.save("counted", spread(parted, tasks, "bucket", count, spelled(schema)), "trend")
+
+
+def _sliced(run: Run, rows: DataFrame, giants: Array, limit: int) -> tuple[DataFrame, list[range]]:
+    """Rows with their slice (null: the item is no giant), the slices' times kept in files; which slices a giant has."""
+    cuts, slices = _cuts(run, rows, giants, limit) if len(giants) else (None, [])
+    if cuts is None or not slices:
+        return rows.withColumn("slice", F.lit(None).cast("int")), []
+    folder, inside = str(run.folder), F.size(F.filter("cuts", lambda cut: cut < F.col("time")))
+    joined = rows.join(F.broadcast(cuts), "item", "left")
+    rows = joined.withColumn("slice", F.col("first") + inside).drop("cuts", "first")
+    times = spread(
+        rows.where(F.col("slice").isNotNull()).select("slice", "time"),
+        slices[-1].stop,
+        "slice",
+        lambda c, b: parts.sorted_times(b, folder, c),
+        "rows long",
+    )
+    with run.watched("trend"):
+        times.agg(F.sum("rows")).collect()
+    return rows, slices
 
 
 def _cuts(run: Run, rows: DataFrame, rows_of: Array, limit: int) -> tuple[DataFrame, list[range]]:
     """Where the giants' times are cut (item, first slice, cuts), and which slices each has."""
-    wanted = np.ceil(rows_of / limit).astype(int)
-    shares = [round(x / int(wanted.max()), 6) for x in range(1, int(wanted.max()))]
+    wanted = [math.ceil(count / limit) for count in rows_of.tolist()]
+    most = max(wanted)
+    shares = [x / most for x in range(1, most)]
     giants = rows.where(F.col("item") < len(rows_of)).groupBy("item")
     with run.watched("trend"):
         found = giants.agg(F.percentile_approx("time", shares, 10_000)).collect()
     table, slices, first = [], [], 0
-    for item, cuts in sorted((row[0], row[1]) for row in found):
-        chosen = sorted(set(cuts))
-        table.append((item, first, chosen))
-        slices.append(range(first, first + len(chosen) + 1))
+    for item, quantiles in sorted((row[0], row[1]) for row in found):
+        pick = [round(x * most / wanted[item]) - 1 for x in range(1, wanted[item])]
+        cuts = sorted({quantiles[x] for x in pick})
+        table.append((item, first, cuts))
+        slices.append(range(first, first + len(cuts) + 1))
         first = slices[-1].stop
-    made = run.session.createDataFrame(table, "item int, first int, cuts array<long>")
-    return made, slices
+    return run.session.createDataFrame(table, "item int, first int, cuts array<long>"), slices
 
 
 def _gram(run: Run, rows: DataFrame, facts: _Facts, sizes: Sizes, model: Solved) -> int:

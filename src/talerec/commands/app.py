@@ -95,10 +95,8 @@ def fit_on_spark(
     """Fit and save on a cluster; the histories stay where they are."""
     try:
         from talerec import spark
-    except ModuleNotFoundError as error:
-        raise TalerecError(
-            f"--engine spark needs {error.name}: pip install 'talerec[spark]'"
-        ) from None
+    except ModuleNotFoundError:
+        raise TalerecError("--engine spark needs pyspark: pip install 'talerec[spark]'") from None
     for setting in settings:
         if "=" not in setting:
             raise TalerecError(f"--spark-conf takes key=value, not {setting!r}")

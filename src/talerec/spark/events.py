@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -77,7 +78,12 @@ def _opened(session: SparkSession, path: str | Path) -> DataFrame:
     inside = frame.select("*", "_metadata.file_path", F.col("_metadata.row_index").alias("_row"))
     files = sorted(row[0] for row in frame.select("_metadata.file_path").distinct().collect())
     numbers = session.createDataFrame(
-        list(enumerate(files)) or [(0, "")], "_file long, file_path string"
+        pa.table(
+            {
+                "file_path": pa.array(files, pa.string()),
+                "_file": pa.array(range(len(files)), pa.int64()),
+            }
+        )
     )
     placed = inside.join(F.broadcast(numbers), "file_path")
     return placed.withColumn("_place", F.col("_file") * F.lit(_FILE) + F.col("_row"))

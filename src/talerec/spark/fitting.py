@@ -211,14 +211,17 @@ def _cuts(run: Run, rows: DataFrame, rows_of: Array, limit: int) -> tuple[DataFr
     giants = rows.where(F.col("item") < len(rows_of)).groupBy("item")
     with run.watched("trend"):
         found = giants.agg(F.percentile_approx("time", shares, 10_000)).collect()
-    table, slices, first = [], [], 0
+    table, slices, first = list[tuple[int, int, list[int]]](), list[range](), 0
     for item, quantiles in sorted((row[0], row[1]) for row in found):
         pick = [round(x * most / wanted[item]) - 1 for x in range(1, wanted[item])]
         cuts = sorted({quantiles[x] for x in pick})
         table.append((item, first, cuts))
         slices.append(range(first, first + len(cuts) + 1))
         first = slices[-1].stop
-    return run.session.createDataFrame(table, "item int, first int, cuts array<long>"), slices
+    kinds = {"item": pa.int32(), "first": pa.int32(), "cuts": pa.list_(pa.int64())}
+    columns = zip(*table, strict=True) if table else ([], [], [])
+    arrays = [pa.array(c, kind) for c, kind in zip(columns, kinds.values(), strict=True)]
+    return run.session.createDataFrame(pa.table(arrays, names=list(kinds))), slices
 
 
 def _gram(run: Run, rows: DataFrame, facts: _Facts, sizes: Sizes, model: Solved) -> int:

@@ -124,10 +124,15 @@ def pieces(
         span = slice(matrix.indptr[a], matrix.indptr[b])
         arrays = (rows[a:b][there], length[there], columns[matrix.indices[span]], matrix.data[span])
         numbers = [pa.array([value], pa.int32()) for value in (goes, part, kind)]
-        packed = [
-            pa.array([np.ascontiguousarray(array).data.cast("B")], pa.binary()) for array in arrays
-        ]
+        packed = [_packed(array) for array in arrays]
         yield pa.RecordBatch.from_arrays(numbers + packed, schema=_FIELDS)
+
+
+def _packed(array: Array) -> pa.Array:
+    """One cell of bytes, without a copy. (pyarrow would never let go of a memoryview that it made a cell of.)"""
+    ends = np.array([0, array.nbytes], np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(array))]
+    return pa.Array.from_buffers(pa.binary(), 1, buffers)
 
 
 def joined(batches: Batches, lo: int, hi: int, n: int, value_type: type) -> dict[int, Any]:

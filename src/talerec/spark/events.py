@@ -27,6 +27,8 @@ _BROADCAST = (
 )
 _SLICE = 1_000_000  # rows of a giant user that are ranked together
 _FILE = 2**40  # more rows than a file has
+_OURS = "_talerec_"  # before the names of columns that are not the log's
+_PLACE = _OURS + "place"
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,17 @@ def events_of(
             raise TalerecError(
                 "rows of a DataFrame have no order: take ties=item, or the path of Parquet files"
             )
-        frame = source.withColumn("_place", F.lit(0).cast("long"))
+        frame = source.withColumn(_PLACE, F.lit(0).cast("long"))
     else:
         frame = _opened(session, source)
     needed = [names.user, names.item, names.time]
-    refuse_missing(frame.columns, needed)
+    refuse_missing([name for name in frame.columns if not name.startswith(_OURS)], needed)
     kinds = {name: frame.schema[name].dataType for name in needed}
     events = frame.select(
         _id(names.user, kinds[names.user]).alias("user"),
         _id(names.item, kinds[names.item]).alias("item"),
         _number(names.time, kinds[names.time]).alias("time"),
-        F.col("_place").alias("place"),
+        F.col(_PLACE).alias("place"),
     )
     unit = _checked(events, names, kinds[names.time])
     whole = events.schema["time"].dataType == T.LongType()
@@ -73,20 +75,19 @@ def events_of(
 
 def _opened(session: SparkSession, path: str | Path) -> DataFrame:
     """Parquet files with the place of every row: files by name, rows as they stand."""
-    name = re.sub(r"^(\w+):/(?!/)", r"\1://", str(path))  # what pathlib makes of an address
-    frame = session.read.parquet(name)
-    inside = frame.select("*", "_metadata.file_path", F.col("_metadata.row_index").alias("_row"))
-    files = sorted(row[0] for row in frame.select("_metadata.file_path").distinct().collect())
-    numbers = session.createDataFrame(
-        pa.table(
-            {
-                "file_path": pa.array(files, pa.string()),
-                "_file": pa.array(range(len(files)), pa.int64()),
-            }
-        )
+    address = re.sub(r"^(\w+):/(?!/)", r"\1://", str(path))  # what pathlib makes of it
+    frame = session.read.parquet(address)
+    file, row = F.col("_metadata.file_path"), F.col("_metadata.row_index")
+    files = sorted(found[0] for found in frame.select(file).distinct().collect())
+    names = {
+        _OURS + "file": pa.array(files, pa.string()),
+        _OURS + "number": pa.array(range(len(files)), pa.int64()),
+    }
+    numbers = F.broadcast(session.createDataFrame(pa.table(names)))
+    placed = frame.select("*", file.alias(_OURS + "file"), row.alias(_OURS + "row")).join(
+        numbers, _OURS + "file"
     )
-    placed = inside.join(F.broadcast(numbers), "file_path")
-    return placed.withColumn("_place", F.col("_file") * F.lit(_FILE) + F.col("_row"))
+    return placed.withColumn(_PLACE, F.col(_OURS + "number") * F.lit(_FILE) + F.col(_OURS + "row"))
 
 
 def _id(name: str, kind: T.DataType) -> Any:

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -105,7 +106,7 @@ class Run:
     def watched(self, label: str) -> Iterator[None]:
         """Report the tasks that end inside the block as stage `label`."""
         context = self.session.sparkContext
-        group = f"talerec {label} {id(self)} {len(self.clock.seconds)}"
+        group = f"talerec {label} {uuid.uuid4().hex}"
         context.setJobGroup(group, f"talerec: {label}")
         tick, over = stage(label, 1.0), threading.Event()
         watcher = threading.Thread(target=_watch, args=(context, group, tick, over), daemon=True)

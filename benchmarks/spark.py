@@ -29,9 +29,13 @@ def write(rows: int, items: int, path: Path) -> None:
     )
 
 
-def on_one_machine(source: Path) -> dict[str, float]:
-    from talerec.memory import peak_rss_mb
+def peak_mb(process: int | str = "self") -> float:
+    """The most memory a process has held. (What getrusage says would be its parent's, if that held more.)"""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
+
+def on_one_machine(source: Path) -> dict[str, float]:
     start = time.perf_counter()
     log = tr.read_log(source)
     model = tr.TALE(solver="local").fit(log)
@@ -41,7 +45,7 @@ def on_one_machine(source: Path) -> dict[str, float]:
         "gram": model.fitted.seconds["gram"],
         "solve": model.fitted.seconds["solve"],
         "weights": model.weights.nnz,
-        "peak_mb": peak_rss_mb(),
+        "peak_mb": peak_mb(),
     }
 
 
@@ -49,7 +53,6 @@ def on_spark(source: Path, master: str, driver: str) -> dict[str, float]:
     from pyspark import SparkContext
 
     from talerec import spark
-    from talerec.memory import peak_rss_mb
 
     events = source.with_suffix(".events")
     events.mkdir()
@@ -69,18 +72,13 @@ def on_spark(source: Path, master: str, driver: str) -> dict[str, float]:
         start = time.perf_counter()
         model = spark.fit(tr.TALE(), source, source.with_suffix(".tale"), session=session)
         seconds = time.perf_counter() - start
-        gateway = SparkContext._gateway.proc.pid
-        peak = next(
-            int(line.split()[1]) / 1024
-            for line in Path(f"/proc/{gateway}/status").read_text().splitlines()
-            if line.startswith("VmHWM")
-        )
+        java = peak_mb(SparkContext._gateway.proc.pid)
     return {
         "seconds": seconds,
         **{f"in {name}": spent for name, spent in model.fitted.seconds.items()},
         "weights": model.weights.nnz,
-        "driver_python_mb": peak_rss_mb(),
-        "driver_java_mb": peak,
+        "driver_python_mb": peak_mb(),
+        "driver_java_mb": java,
         "shuffled": shuffled(events),
     }
 

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
 ]
 
-SMALL = {"task_rows": 2_000, "task_pairs": 20_000}  # so that a small log has many tasks
+SMALL = {"task_rows": 2_000, "task_pairs": 40_000}  # so that a small log has many tasks
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def session(machines):
     SparkContext._gateway = SparkContext._jvm = None
 
 
-def skewed(rows: int = 12_000, names: str = "{}") -> pl.DataFrame:
+def skewed(rows: int = 8_000, names: str = "{}") -> pl.DataFrame:
     """One user with a sixth of the rows, one item with a third; ties, repeats, a long tail; in no order."""
     rng = np.random.default_rng(11)
     user = np.where(rng.random(rows) < 1 / 6, 7, rng.integers(0, rows // 10, rows))
@@ -222,7 +222,7 @@ def test_beauty_has_the_weights_and_lists_of_one_machine(session, data, tmp_path
     log.to_frame().write_parquet(tmp_path / "beauty.parquet")
     expected = tr.TALE(solver="local").fit(log)
     source, out = tmp_path / "beauty.parquet", tmp_path / "beauty.tale"
-    found = spark.fit(tr.TALE(), source, out, session=session, task_pairs=500_000)
+    found = spark.fit(tr.TALE(), source, out, session=session, task_pairs=1_000_000)
     assert_same_weights(found, expected)
     spark.recommend(out, source, tmp_path / "next", session=session)
     lists = pl.read_parquet(tmp_path / "next" / "*.parquet")
@@ -264,7 +264,7 @@ def test_a_part_that_is_counted_twice_at_once_counts_once(session, machines, tmp
 
 
 def test_a_worker_lost_in_the_middle_of_the_gram_changes_nothing(session, machines, tmp_path):
-    rows = skewed(20_000)
+    rows = skewed(12_000)
     expected = tr.TALE(solver="local", max_history=400).fit(tr.Log.from_frame(rows))
     lost: list[float] = []
 

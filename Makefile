@@ -9,7 +9,7 @@ EXTRAS ?=
 BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet -c constraints.txt
 comma := ,
-EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)torch$(comma)serve$(comma)browser)
+EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)torch$(comma)serve$(comma)browser$(comma)spark)
 
 .PHONY: setup demo test check bench clean
 
@@ -46,7 +46,7 @@ check: .venv/.ready-dev$(EXTRAS)
 	$(BIN)/mypy --strict src
 
 bench: .venv/.ready-dev$(EXTRAS)
-	@for name in gram published exact skew scale query serve steady; do \
+	@for name in gram published exact skew scale query serve steady $(if $(filter all,$(EXTRAS)),spark); do \
 		echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:

@@ -857,3 +857,31 @@ def test_every_model_can_be_fitted_and_asked_from_the_command_line(
         (found,) = talerec("recommend", folder, "--users", "1", "-k", 2, "--json").json
         assert len(found["items"]) <= 2
         assert issubclass(kind, Model)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--engine", "dask"], "error: --engine is 'dask'; it takes local or spark\n"),
+        (["--master", "spark://h:1"], "error: --master goes with --engine spark\n"),
+        (["--spark-conf", "a=b"], "error: --spark-conf goes with --engine spark\n"),
+        (["--work", "w"], "error: --work goes with --engine spark\n"),
+    ],
+)
+def test_options_of_spark_go_with_spark(tmp_path: Path, options: list[str], said: str) -> None:
+    found = talerec("fit", tmp_path / "log.csv", "-o", tmp_path / "m.tale", *options)
+    assert (found.code, found.err) == (2, said)
+
+
+def test_spark_without_pyspark_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("talerec.spark")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(tr, "spark", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    found = talerec("fit", tmp_path / "log", "-o", tmp_path / "m.tale", "--engine", "spark")
+    assert found.code == 2
+    assert "needs pyspark" in found.err
+    assert "pip install 'talerec[spark]'" in found.err

@@ -31,9 +31,11 @@ LAYERS = [
     {"models.tale", "models.slist", "models.ease", "models.rules"},
     {"models.swalk"},
     {"models"},
-    {"metrics", "significance", "repro.paper", "repro.measures"},
-    {"evaluation", "tuning"},
-    {"comparison"},
+    {"metrics", "significance", "repro.paper", "repro.measures", "parts"},
+    {"evaluation", "tuning", "spark.sessions"},
+    {"comparison", "spark.events"},
+    {"spark.fitting", "spark.recommending"},
+    {"spark"},
     {"show", "report", "repro.experiments"},
     {
         "repro.pages",
@@ -106,6 +108,7 @@ def test_a_module_imports_only_from_layers_below_it(name):
         ("optuna", "tuning"),
         ("uvicorn", "serve.server"),
         ("msgspec", "serve.shapes serve.refusal serve.answers serve.app serve.openapi"),
+        ("pyspark", "spark.sessions spark.events spark.fitting spark.recommending"),
     ],
 )
 def test_a_special_library_is_imported_in_its_home_only(library, home):

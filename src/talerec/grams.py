@@ -96,13 +96,26 @@ def trend_scale(log: Log, window: float, trend: float, trend_side: str) -> Array
     """Eq. 14: p ** -trend for every row, p = rows of its item within `window` days (both sides, or past)."""
     if trend == 0:
         return np.ones(log.rows)
-    ptr, rows = kernels.group_rows(log.item, len(log.items))
-    kernels.sort_groups(ptr, rows, log.time)
-    span = days(window)
-    counts = kernels.trend_counts(ptr, log.time[rows], span, span if trend_side == "both" else 0)
-    scale = np.empty(log.rows)
-    scale[rows] = counts.astype(np.float64) ** -trend
+    counts = log.trends
+    if counts is None:
+        counts = trend_counts(log.item, log.time, len(log.items), window, trend_side)
+    scale: Array = counts.astype(np.float64) ** -trend
     return scale
+
+
+def trend_counts(item: Array, time: Array, items: int, window: float, trend_side: str) -> Array:
+    """Eq. 14: for every row, how many rows of its item lie within `window` days."""
+    ptr, rows = kernels.group_rows(item, items)
+    kernels.sort_groups(ptr, rows, time)
+    counts = np.empty(len(item), np.int64)
+    counts[rows] = kernels.trend_counts(ptr, time[rows], *trend_span(window, trend_side))
+    return counts
+
+
+def trend_span(window: float, trend_side: str) -> tuple[int, int]:
+    """How far the counting of Eq. 14 reaches before a row and after it, in microseconds."""
+    span = days(window)
+    return span, span if trend_side == "both" else 0
 
 
 def age_weights(log: Log, decay_user: float) -> Array:
@@ -110,7 +123,8 @@ def age_weights(log: Log, decay_user: float) -> Array:
     if decay_user == 0 or not log.rows:
         return np.ones(log.rows)
     last = np.repeat(log.time[log.ptr[1:] - 1], np.diff(log.ptr))  # a user without rows has no row
-    weights: Array = np.exp((last - log.time.max()) / (decay_user * DAY))
+    latest = log.time.max() if log.latest is None else log.latest
+    weights: Array = np.exp((last - latest) / (decay_user * DAY))
     return weights
 
 

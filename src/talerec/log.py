@@ -154,6 +154,8 @@ class Log:
     ptr int64 (users + 1) | item int32, positions in `items` | time int64, microseconds since 1970
     info: the item side table, one row per item in position order, or None.
     unit: what the times were read as. ties: how rows of one instant were ordered.
+    Of a log that is a part of a larger one, two things are known that its own rows cannot tell:
+    trends (the count of each row, Eq. 14) and latest (the last time of all).
     """
 
     ptr: Array
@@ -164,6 +166,8 @@ class Log:
     info: pl.DataFrame | None = None
     unit: str = "us"
     ties: str = "file"
+    trends: Array | None = None
+    latest: int | None = None
 
     @classmethod
     def from_frame(
@@ -217,7 +221,8 @@ class Log:
     def keep(self, mask: Array) -> Log:
         """The rows where `mask` is true; users and items left without rows stay in the vocabularies."""
         kept = np.concatenate([[0], np.cumsum(mask)])[self.ptr]
-        return replace(self, ptr=kept, item=self.item[mask], time=self.time[mask])
+        trends = None if self.trends is None else self.trends[mask]
+        return replace(self, ptr=kept, item=self.item[mask], time=self.time[mask], trends=trends)
 
     def compact(self) -> Log:
         """The same rows without users and items that have none."""

@@ -216,9 +216,9 @@ def _local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool) -
     rank[item] = np.arange(n, dtype=np.int32)
     K = _compressed(gram.K, "csc")
     count = np.diff(K[0]) + 1
-    together, most = (neighbors + 1) // 2, neighbors * (_JOIN if len(K[1]) <= _FEW else 1)
-    if neighbors >= n:
-        together, count, most = n, np.full(n, n), n
+    together, most = _room(n, neighbors, len(K[1]))
+    if together >= n:
+        count = np.full(n, n)
     ptr = np.concatenate([[0], np.cumsum(np.minimum(count, most))])
     widest = min(together, n)
     memory.require(
@@ -240,6 +240,39 @@ def _local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool) -
     )
     indptr, indices, values = local_kernels.by_source(*out)
     return sparse.csr_array((values, indices, narrow(indptr)), shape=(n, n)), explained
+
+
+def _room(items: int, neighbors: int, entries: int) -> tuple[int, int]:
+    """How many sources of a target are solved together, and how many it may have; `entries`: those of K."""
+    if neighbors >= items:
+        return items, items
+    return (neighbors + 1) // 2, neighbors * (_JOIN if entries <= _FEW else 1)
+
+
+def local_columns(
+    half: Arrays, K: Arrays, diagonal: Array, neighbors: int, entries: int, a: int, b: int
+) -> tuple[Array, Array, Array]:
+    """What `local` gives to the targets a..b alone: (source, target, weight), without zeros.
+
+    Items are numbered as in `half`, which holds G below the diagonal; `diagonal` is that of G plus the
+    penalty. K is by target and holds those of a..b, sources in the order in which equals are preferred;
+    `entries` counts those of all targets.
+    """
+    n = len(diagonal)
+    together, most = _room(n, neighbors, entries)
+    count = np.full(n, n) if together >= n else np.diff(K[0]) + 1
+    count[:a] = count[b:] = 0
+    ptr = np.concatenate([[0], np.cumsum(np.minimum(count, most))])
+    found = np.zeros(n, np.int64)
+    out = (ptr, np.empty(ptr[-1], np.int32), np.empty(ptr[-1], np.float32), found)
+    same = np.arange(n, dtype=np.int32)
+    rules = (half, K, (same, same), diagonal, together, max(most - 1, 1), True)
+    local_kernels.solve_targets(*rules, a, b, *out, np.zeros(n))
+    target = np.repeat(same[a:b], found[a:b])
+    first = np.cumsum(found[a:b]) - found[a:b]
+    place = np.repeat(ptr[a:b] - first, found[a:b]) + np.arange(len(target))
+    kept = out[2][place] != 0
+    return out[1][place][kept], target[kept], out[2][place][kept]
 
 
 def _half(G: Arrays, rank: Array) -> Arrays:

@@ -78,6 +78,41 @@ def make_model(name: str | None, file: Path | None, settings: list[str]) -> Mode
     return made
 
 
+def check_engine(engine: str, **of_spark: object) -> None:
+    """An engine that there is, and no option of Spark for another."""
+    if engine not in ("local", "spark"):
+        raise TalerecError(f"--engine is {engine!r}; it takes local or spark")
+    for name, value in of_spark.items():
+        if engine == "local" and value:
+            raise TalerecError(f"--{name.replace('_', '-')} goes with --engine spark")
+
+
+def fit_on_spark(
+    model: Model,
+    log: Path,
+    output: Path,
+    names: tuple[str, str, str],
+    time_unit: str | None,
+    any_time: bool,
+    cleaning: Cleaning,
+    master: str | None,
+    settings: list[str],
+    work: Path | None,
+) -> None:
+    """Fit and save on a cluster; the histories stay where they are."""
+    try:
+        from talerec import spark
+    except ModuleNotFoundError:
+        raise TalerecError("--engine spark needs pyspark: pip install 'talerec[spark]'") from None
+    for setting in settings:
+        if "=" not in setting:
+            raise TalerecError(f"--spark-conf takes key=value, not {setting!r}")
+    conf = dict(setting.split("=", 1) for setting in settings)
+    read_as = spark.Columns(*names, time_unit, any_time)
+    with spark.connected(master, conf) as session:
+        spark.fit(model, log, output, session=session, names=read_as, work=work, **cleaning)
+
+
 @contextmanager
 def talking(json: bool) -> Iterator[None]:
     from talerec import show

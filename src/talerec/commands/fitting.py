@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from talerec.commands.app import Cleaning, app, examples, make_model, read, run_service, talking
+from talerec.commands.app import (
+    Cleaning,
+    app,
+    check_engine,
+    examples,
+    fit_on_spark,
+    make_model,
+    read,
+    run_service,
+    talking,
+)
+from talerec.errors import TalerecError
 from talerec.options import (
     AnyTime,
     Artifact,
@@ -29,6 +40,7 @@ from talerec.options import (
 )
 
 _PANEL = "Models"
+_SPARK = "Spark"
 
 
 @app.command(
@@ -89,6 +101,7 @@ def models(
     epilog=examples(
         "talerec fit events.csv -o shop.tale",
         "talerec fit events.parquet -o shop.tale --set reg=200 --set decay=1/2",
+        "talerec fit events -o shop.tale --engine spark --master spark://host:7077",
     ),
 )
 def fit(
@@ -113,6 +126,31 @@ def fit(
     ties: Ties = "file",
     drop_duplicates: Unique = False,
     items: Items = None,
+    engine: Annotated[
+        str, option("--engine", metavar="local|spark", help="Where the fit runs.", panel=_SPARK)
+    ] = "local",
+    master: Annotated[
+        str | None,
+        option("--master", metavar="URL", help="The cluster, spark://host:7077.", panel=_SPARK),
+    ] = None,
+    spark_conf: Annotated[
+        list[str],
+        option(
+            "--spark-conf",
+            metavar="KEY=VALUE",
+            help="A setting of Spark; repeat for more.",
+            panel=_SPARK,
+        ),
+    ] = [],  # noqa: B006
+    work: Annotated[
+        Path | None,
+        option(
+            "--work",
+            metavar="DIR",
+            help="Folder that all executors see; next to the model by default.",
+            panel=_SPARK,
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Learn from every row of a log and save the model."""
@@ -122,9 +160,17 @@ def fit(
     artifact.check_target(output)
     names = (user, item, time)
     cleaning: Cleaning = {"core": core, "drop_duplicates": drop_duplicates, "ties": ties}
+    check_engine(engine, master=master, spark_conf=spark_conf, work=work)
     with talking(json):
-        made.fit(read(log, names, time_unit, any_time, **cleaning, items=items))
-        made.save(output, histories=not no_histories)
+        if engine == "spark":
+            if items is not None:
+                raise TalerecError("--items goes with --engine local: Spark keeps no side table")
+            fit_on_spark(
+                made, log, output, names, time_unit, any_time, cleaning, master, spark_conf, work
+            )
+        else:
+            made.fit(read(log, names, time_unit, any_time, **cleaning, items=items))
+            made.save(output, histories=not no_histories)
     manifest = artifact.read_manifest(output)
     if json:
         show.as_json({"path": str(output), **manifest})

@@ -1,0 +1,18 @@
+"""The same fit on Apache Spark, for logs that outgrow one machine; and recommendations for all users.
+
+    from talerec import TALE, spark
+
+    with spark.connected("spark://host:7077") as session:
+        spark.fit(TALE(reg=200), "s3a://shop/events", "shop.tale", session=session)
+        spark.recommend("shop.tale", "s3a://shop/events", "s3a://shop/next", session=session)
+
+Spark moves rows; what is counted and solved is counted and solved by the kernels of one machine
+(`talerec.parts`). `docs/scale.md` says how large a cluster has to be, and where it ends.
+"""
+
+from __future__ import annotations
+
+from talerec.spark.events import Columns as Columns
+from talerec.spark.fitting import fit as fit
+from talerec.spark.recommending import recommend as recommend
+from talerec.spark.sessions import connected as connected

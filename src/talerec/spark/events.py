@@ -1,0 +1,211 @@
+"""From a DataFrame or Parquet files to rows that are checked, cleaned and cut, as Spark's own expressions."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from talerec import columns
+from talerec.errors import TalerecError
+from talerec.log import refuse_missing
+from talerec.spark.sessions import Run
+from talerec.times import DAY, to_microseconds
+
+Source = DataFrame | str | Path
+
+_BROADCAST = (
+    2_000_000  # items: a vocabulary up to here is sent to every executor, a larger one is joined
+)
+_SLICE = 1_000_000  # rows of a giant user that are ranked together
+_FILE = 2**40  # more rows than a file has
+_OURS = "_talerec_"  # before the names of columns that are not the log's
+_PLACE = _OURS + "place"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where the log keeps what, and how its times are read."""
+
+    user: str = columns.USER
+    item: str = columns.ITEM
+    time: str = columns.TIME
+    time_unit: str | None = None
+    any_time: bool = False
+
+
+NAMES = Columns()
+
+
+def events_of(
+    session: SparkSession, source: Source, names: Columns, ties: str
+) -> tuple[DataFrame, str]:
+    """The log as user, item, time (microseconds) and place (its order among equal times), and how times were read."""
+    if ties not in ("file", "item"):
+        raise TalerecError(f"ties is {ties!r}; on Spark it takes file or item")
+    if isinstance(source, DataFrame):
+        if ties == "file":
+            raise TalerecError(
+                "rows of a DataFrame have no order: take ties=item, or the path of Parquet files"
+            )
+        frame = source.withColumn(_PLACE, F.lit(0).cast("long"))
+    else:
+        frame = _opened(session, source)
+    needed = [names.user, names.item, names.time]
+    refuse_missing([name for name in frame.columns if not name.startswith(_OURS)], needed)
+    kinds = {name: frame.schema[name].dataType for name in needed}
+    events = frame.select(
+        _id(names.user, kinds[names.user]).alias("user"),
+        _id(names.item, kinds[names.item]).alias("item"),
+        _number(names.time, kinds[names.time]).alias("time"),
+        F.col(_PLACE).alias("place"),
+    )
+    unit = _checked(events, names, kinds[names.time])
+    whole = events.schema["time"].dataType == T.LongType()
+    return events.withColumn("time", _microseconds(F.col("time"), unit, whole)), unit
+
+
+def _opened(session: SparkSession, path: str | Path) -> DataFrame:
+    """Parquet files with the place of every row: files by name, rows as they stand."""
+    address = re.sub(r"^(\w+):/(?!/)", r"\1://", str(path))  # what pathlib makes of it
+    frame = session.read.parquet(address)
+    file, row = F.col("_metadata.file_path"), F.col("_metadata.row_index")
+    files = sorted(found[0] for found in frame.select(file).distinct().collect())
+    names = {
+        _OURS + "file": pa.array(files, pa.string()),
+        _OURS + "number": pa.array(range(len(files)), pa.int64()),
+    }
+    numbers = F.broadcast(session.createDataFrame(pa.table(names)))
+    placed = frame.select("*", file.alias(_OURS + "file"), row.alias(_OURS + "row")).join(
+        numbers, _OURS + "file"
+    )
+    return placed.withColumn(_PLACE, F.col(_OURS + "number") * F.lit(_FILE) + F.col(_OURS + "row"))
+
+
+def _id(name: str, kind: T.DataType) -> Any:
+    if isinstance(kind, T.IntegralType):
+        return F.col(name).cast("long")
+    if isinstance(kind, T.StringType):
+        return F.col(name).cast("string")
+    raise TalerecError(
+        f"column {name!r} holds {kind.simpleString()} values; ids are text or whole numbers"
+    )
+
+
+def _number(name: str, kind: T.DataType) -> Any:
+    """Times as numbers: moments as microseconds, the rest as they are."""
+    column = F.col(name)
+    if isinstance(kind, T.TimestampType):
+        return F.unix_micros(column)
+    if isinstance(kind, T.DateType):
+        return F.unix_date(column).cast("long") * F.lit(DAY)
+    if isinstance(kind, T.TimestampNTZType):  # no time zone has a say in it
+        clock = F.hour(column) * 3600 + F.minute(column) * 60
+        fraction = (F.date_part(F.lit("SECOND"), column) * 1_000_000).cast("long")
+        day = F.unix_date(F.to_date(column)).cast("long") * F.lit(DAY)
+        return day + clock.cast("long") * 1_000_000 + fraction
+    if isinstance(kind, T.IntegralType):
+        return column.cast("long")
+    if isinstance(kind, T.FractionalType):
+        return column.cast("double")
+    raise TalerecError(
+        f"column {name!r} holds {kind.simpleString()} values; times are timestamps or numbers"
+    )
+
+
+def _microseconds(time: Any, unit: str, whole: bool) -> Any:
+    if unit in ("datetime", "us") and whole:
+        return time
+    per = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}[unit]
+    if not whole:
+        return F.rint(time / 1000 if unit == "ns" else time * per).cast("long")
+    if unit == "ns":
+        return F.expr("(time - pmod(time, 1000)) div 1000")
+    return time * F.lit(per)
+
+
+def _checked(events: DataFrame, names: Columns, kind: T.DataType) -> str:
+    """Refuse a log without rows, with empty cells or with times that cannot be; what the times are read as."""
+    cells = {"user": names.user, "item": names.item, "time": names.time}
+    size = F.abs(F.col("time"))
+    found = events.agg(
+        F.count(F.lit(1)).alias("rows"),
+        *(F.count_if(_is_empty(events, cell)).alias(cell) for cell in cells),
+        F.min("time").alias("first"),
+        F.max("time").alias("last"),
+        F.min(F.when(size >= 10**8, F.col("time"))).alias("least"),
+    ).first()
+    assert found is not None
+    if not found["rows"]:
+        raise TalerecError("the log is empty: it has no rows")
+    for cell, name in cells.items():
+        if found[cell]:
+            raise TalerecError(f"{name} is empty in {found[cell]:,} of {found['rows']:,} rows")
+    known = [found[name] for name in ("first", "last", "least") if found[name] is not None]
+    series = pl.Series(names.time, known)
+    if isinstance(kind, T.TimestampType | T.TimestampNTZType | T.DateType):
+        series = series.cast(pl.Datetime("us"))
+    elif isinstance(kind, T.FloatType):
+        series = series.cast(pl.Float32)
+    try:
+        return to_microseconds(series, names.time_unit, any_time=names.any_time)[1]
+    except TalerecError as error:  # it knows of these values alone, so its row numbers say nothing
+        raise TalerecError(re.sub(r"row \d+:? ", "", str(error))) from None
+
+
+def _is_empty(events: DataFrame, cell: str) -> Any:
+    column = F.col(cell)
+    if events.schema[cell].dataType == T.StringType():
+        return column.isNull() | (F.trim(column) == "")
+    if events.schema[cell].dataType == T.DoubleType():
+        return column.isNull() | F.isnan(column)
+    return column.isNull()
+
+
+def k_core(run: Run, events: DataFrame, k: int) -> DataFrame:
+    """Drop users and items with fewer than `k` rows, again and again until nothing changes."""
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise TalerecError(f"core is {k}; it takes a whole number from 1")
+    rows, turn = events.count(), 0
+    while True:
+        stays = events
+        for name in ("user", "item"):
+            enough = events.groupBy(name).count().where(F.col("count") >= k).select(name)
+            stays = stays.join(enough, name, "left_semi")
+        events = run.save(f"core-{turn}", stays, "core")
+        left, turn = events.count(), turn + 1
+        if not left:
+            raise TalerecError(f"nothing is left of the log after a {k}-core; use a smaller core")
+        if left == rows:
+            return events
+        shutil.rmtree(run.folder / f"core-{turn - 2}", ignore_errors=True)
+        rows = left
+
+
+def newest(events: DataFrame, limit: int) -> DataFrame:
+    """Each user's last `limit` rows. Only users with more are ranked, in slices first: no task sorts a giant whole."""
+    counts = events.groupBy("user").count()
+    giants = counts.where(F.col("count") > limit)
+    few = events.join(giants, "user", "left_anti")
+    many = events.join(giants, "user")
+    slices = F.ceil(F.col("count") / _SLICE)
+    many = many.withColumn("slice", F.pmod(F.xxhash64("item", "time", "place"), slices))
+    latest = (F.desc("time"), F.desc("place"))
+    for group in (("user", "slice"), ("user",)):
+        place = F.row_number().over(Window.partitionBy(*group).orderBy(*latest))
+        many = many.withColumn("from_end", place).where(F.col("from_end") <= limit)
+    return few.unionByName(many.select(few.columns))
+
+
+def vocabulary(session: SparkSession, path: Path, items: int) -> DataFrame:
+    """A table of ids as a frame to join with: sent to every executor while that is cheap."""
+    table = session.read.parquet(f"file://{path}")
+    return F.broadcast(table) if items <= _BROADCAST else table

@@ -1,0 +1,142 @@
+"""A real standalone cluster on loopback: one master, two workers, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+_HOST = "127.0.0.1"
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # small logs: compiling well costs more than it gains
+CONF = {
+    "spark.driver.extraJavaOptions": _QUICK,
+    "spark.executor.extraJavaOptions": _QUICK,
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.bindAddress": _HOST,
+    "spark.driver.host": _HOST,
+    "spark.driver.memory": "600m",
+    "spark.executor.memory": "600m",
+    "spark.executor.cores": "1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.shuffle.io.maxRetries": "1",  # a lost machine does not come back
+    "spark.shuffle.io.retryWait": "1s",
+    "spark.speculation": "true",  # every test: a slow task is started again beside itself
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.5",
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.rolling.enabled": "false",
+}
+
+
+def java_17() -> str | None:
+    """The Java that Spark would run, where it is 17 or newer."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not java or not Path(java).exists():
+        return None
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', told)
+    return java if version and int(version[1]) >= 17 else None
+
+
+def require() -> None:
+    """Skip, and say why, where Spark cannot run."""
+    if os.environ.get("EXTRAS") != "all":
+        pytest.skip("a Spark cluster is for EXTRAS=all make test")
+    pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
+    if java_17() is None:
+        pytest.skip("needs Java 17 for Spark: none was found")
+
+
+class Cluster:
+    """Started by entering it, stopped by leaving it; every process is ended by its id."""
+
+    def __init__(self, folder: Path, workers: int = 2) -> None:
+        self.folder, self.count = folder, workers
+        self.master: subprocess.Popen | None = None
+        self.workers: list[subprocess.Popen] = []
+        self.url = ""
+
+    def __enter__(self) -> Cluster:
+        try:
+            self.master = self._start("master", _HOST, "--port", "0", "--webui-port", "0")
+            self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
+            for number in range(self.count):
+                name = f"worker-{number}"
+                sizes = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
+                place = ("--work-dir", str(self.folder / name))
+                host = f"127.0.0.{number + 2}"  # a task is never started again on its own host
+                self.workers.append(self._start(name, host, *sizes, *place, self.url))
+            for number in range(self.count):
+                self._said(f"worker-{number}", "Successfully registered with (master)")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        started = [*self.workers, *([self.master] if self.master else [])]
+        for process in started:
+            process.terminate()
+        for process in started:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def lose(self, number: int) -> None:
+        """kill -9 a worker and the executors that it runs: the machine is gone."""
+        worker = self.workers[number]
+        executors = _children(worker.pid)
+        for pid in (worker.pid, *executors):
+            os.kill(pid, signal.SIGKILL)
+        worker.wait()
+
+    def _start(self, name: str, host: str, *arguments: str) -> subprocess.Popen:
+        import pyspark
+
+        home = Path(pyspark.__file__).parent
+        kind = name.partition("-")[0]
+        what = f"org.apache.spark.deploy.{kind}.{kind.capitalize()}"
+        environment = {
+            **os.environ,
+            "SPARK_LOCAL_IP": host,
+            "SPARK_DAEMON_MEMORY": "160m",
+            "SPARK_DAEMON_JAVA_OPTS": _QUICK,
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        command = [str(home / "bin" / "spark-class"), what, "--host", host, *arguments]
+        with (self.folder / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def _said(self, name: str, pattern: str) -> str:
+        """Wait for a line in the log of a process."""
+        path = self.folder / f"{name}.log"
+        for _ in range(600):
+            if found := re.search(pattern, path.read_text(errors="replace")):
+                return found[1]
+            time.sleep(0.1)
+        raise AssertionError(f"{name} did not start:\n{path.read_text(errors='replace')[-2000:]}")
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(status.parent.name))
+    return found

@@ -115,3 +115,13 @@ def test_windows_pool_their_cases():
     assert found.metrics["HR@10"] == pytest.approx(
         np.mean([w["metrics"]["HR@10"] for w in found.windows])
     )
+
+
+def test_intervals_hold_the_figures_that_they_are_about(results):
+    """Of all cases and of every group, also where a user is in a group in some orders of ties only."""
+    for result in results.values():
+        for column, parts in result.groups.items():
+            for name, values in parts.items():
+                if values["cases"] > 20:
+                    low, high = result.intervals_of(result.group(column, name))["NDCG@10"]
+                    assert low <= values["NDCG@10"] <= high

@@ -85,3 +85,16 @@ def test_one_user_and_no_users():
     low, high = bootstrap_means(np.empty((0, 3)))
     assert np.isnan(low).all()
     assert np.isnan(high).all()
+
+
+def test_users_with_several_cases_are_drawn_whole():
+    """Three cases of one user stand or fall together; the mean is over cases, as it is reported."""
+    rng = np.random.default_rng(3)
+    cases = rng.integers(1, 4, 300).astype(float)
+    sums = np.where(rng.random(300) < 0.2, cases, 0.0)
+    low, high = bootstrap_means(sums[:, None], cases)
+    picks = rng.integers(0, 300, (4000, 300))
+    means = sums[picks].sum(axis=1) / cases[picks].sum(axis=1)
+    assert low[0] == pytest.approx(np.quantile(means, 0.025), abs=0.01)
+    assert high[0] == pytest.approx(np.quantile(means, 0.975), abs=0.01)
+    assert low[0] < sums.sum() / cases.sum() < high[0]

@@ -96,9 +96,12 @@ class Evaluation:
 
     def intervals_of(self, part: pl.DataFrame, rank: str = RANK) -> dict[str, list[float]]:
         """The same for some of the cases."""
-        values = per_unit(part, self.ks, rank).drop(_UNIT)
-        low, high = significance.bootstrap_means(values.to_numpy())
-        found = zip(values.columns, low.tolist(), high.tolist(), strict=True)
+        named = part.select(*_UNIT, *metrics.per_case(self.ks, rank))
+        units = named.group_by(_UNIT, maintain_order=True).agg(pl.exclude(_UNIT).sum(), pl.len())
+        cases = units["len"].to_numpy().astype(float)
+        sums = units.drop(*_UNIT, "len")
+        low, high = significance.bootstrap_means(sums.to_numpy(), cases)
+        found = zip(sums.columns, low.tolist(), high.tolist(), strict=True)
         return {name: [a, b] for name, a, b in found}
 
     @property

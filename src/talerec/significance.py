@@ -17,19 +17,23 @@ _BLOCK = 2**22  # random numbers at a time
 _SAME = 1e-9  # sums of the same numbers in another order differ by less, relative to their size
 
 
-def bootstrap_means(values: Array, *, seed: int = 0, level: float = LEVEL) -> tuple[Array, Array]:
-    """The bootstrap interval of each column's mean over rows (one row per user).
+def bootstrap_means(
+    values: Array, cases: Array | None = None, *, seed: int = 0, level: float = LEVEL
+) -> tuple[Array, Array]:
+    """The bootstrap interval of each column's mean; users are drawn.
 
+    A row holds what one user's cases add up to, and `cases` says how many these are: one each, unless given.
     A resample of n rows is a multinomial draw over the distinct rows, which are few, since most cases
     are misses. So the bootstrap costs next to nothing and is no approximation.
     """
     if not len(values):
         nothing = np.full(values.shape[1], np.nan)
         return nothing, nothing
-    distinct, counts = np.unique(values, axis=0, return_counts=True)
-    means = _draws(np.random.default_rng(seed), counts, distinct)
+    counted = np.ones(len(values)) if cases is None else cases
+    distinct, counts = np.unique(np.column_stack([values, counted]), axis=0, return_counts=True)
+    drawn = _draws(np.random.default_rng(seed), counts, distinct)
     tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    low, high = np.quantile(drawn[:, :-1] / drawn[:, -1:], [tail, 1 - tail], axis=0)
     return low, high
 
 

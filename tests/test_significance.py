@@ -65,7 +65,8 @@ def test_p_values_are_uniform_where_nothing_differs():
     found = []
     for seed in range(500):
         base = rng.random(400)  # how hard each user is
-        a, b = (np.where(rng.random(400) < 0.3 * base, rng.random(400), 0.0) for _ in range(2))
+        gains = rng.choice([0.3, 0.5, 1.0], (2, 400))
+        a, b = np.where(rng.random((2, 400)) < 0.4 * base, gains, 0.0)
         found.append(paired(a, b, seed=seed).p)
     assert stats.kstest(found, "uniform").pvalue > 0.05
     assert 0.02 <= np.mean(np.array(found) < 0.05) <= 0.08

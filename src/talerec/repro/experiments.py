@@ -37,6 +37,7 @@ SWEEPS: dict[str, tuple[float, ...]] = {
 }
 ORDERS = "random:0..4"
 _LATE = 0.8  # of the rows lie before the point of the global time split
+_EXACT_UP_TO = 4000  # items
 _FEW = 500  # rows of a rehearsal
 _EXTRA = ("rules", "markov", "popular", "trending")  # beside the paper's models where time splits
 Facts = dict[str, Any]
@@ -56,6 +57,11 @@ class Study:
     def open(cls, dataset: paper.Dataset, path: Path, folder: Path) -> Study:
         log = dataset.read(path)
         return cls(dataset, path, log, leave_one_out(log), folder / "kept")
+
+    @property
+    def quick(self) -> str:
+        """The solver of figures: local, but for few items, where exact is as fast."""
+        return "exact" if len(self.log.items) <= _EXACT_UP_TO else "local"
 
     @property
     def rows(self) -> list[str]:
@@ -117,7 +123,7 @@ class Study:
         def make() -> list[float]:
             kept, values = Kept(), []
             for value in SWEEPS[name]:
-                model = chosen.build(solver="auto", **{name: value})
+                model = chosen.build(solver=self.quick, **{name: value})
                 found = evaluate(model.fit(self.split.train, kept=kept), self.split, k=[10])
                 values.append(float(found.metrics["NDCG@10"] or 0.0))
             return values
@@ -150,7 +156,7 @@ class Study:
 
         def make() -> Facts:
             return brief(
-                evaluate_log(chosen.build(solver="auto"), self._in_file_order(), ties=ORDERS)
+                evaluate_log(chosen.build(solver=self.quick), self._in_file_order(), ties=ORDERS)
             )
 
         found: Facts = self.once(f"ties-{name}", [chosen.params, ORDERS], make)
@@ -170,7 +176,7 @@ class Study:
         chosen, changes = paper.settings(self.dataset.key, "TALE"), self.chosen_for_ties
 
         def make() -> Facts:
-            model = chosen.build(**{**changes, "solver": "auto"})
+            model = chosen.build(**{**changes, "solver": self.quick})
             return brief(evaluate_log(model, self._in_file_order(), ties=ORDERS))
 
         found: Facts = self.once("ties-chosen", [chosen.params, changes, ORDERS], make)
@@ -195,7 +201,7 @@ class Study:
     def _late_model(self, name: str) -> Model:
         if name in _EXTRA:
             return MODELS[name]()
-        return paper.settings(self.dataset.key, name).build(solver="auto")
+        return paper.settings(self.dataset.key, name).build(solver=self.quick)
 
     @property
     def late_rows(self) -> list[str]:

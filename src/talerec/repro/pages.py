@@ -70,7 +70,8 @@ def _first_part(studies: Sequence[Study]) -> Iterable[Chapter]:
         "Table 8: weights and intervals",
         [
             Words(
-                "Pearson's r of the weights and 1 / (1 + mean days between), over all pairs of items."
+                "Pearson's r of the weights and 1 / (1 + mean days between), over pairs of items that ever followed"
+                " each other; the paper does not say how it treats the others, or an interval of 0."
             ),
             *(
                 _grid(8, s, {r: {"pearson": s.row(r)["correlation"]} for r in ("SLIST", "TALE")})
@@ -298,6 +299,9 @@ def _ties(studies: Sequence[Study]) -> Iterable[Block]:
             fixed = [_number(found["beside"].get(o, {}).get(_METRIC)) for o in ("file", "item")]
             mean, spread = found["metrics"][_METRIC], found["spread"][_METRIC]
             rows.append([study.dataset.name, name, f"{mean:.4f} ± {spread:.4f}", *fixed])
+    if not rows:
+        yield Words("No neighbouring rows of these data have the same time.")
+        return
     header = ["data", "model", f"{_METRIC}, {ORDERS}", "file order", "item order"]
     yield Grid("Simultaneous rows in random order (local solver above 4,000 items)", header, rows)
 

@@ -66,6 +66,13 @@ class Gram:
 
     __rmul__ = __mul__
 
+    def backwards(self, share: float) -> Gram:
+        """K + share K': a row also leads to what came before it, and counts that much of what it counts ahead."""
+        if share == 0:
+            return self
+        turned = self.K.T.asformat(self.K.format) if self.is_sparse else self.K.T
+        return Gram(self.G, self.K + share * turned)
+
     def scaled(self, source: Array, target: Array) -> Gram:
         """diag(source) G diag(source) and diag(source) K diag(target)."""
         return Gram(_times(self.G, source, source), _times(self.K, source, target))

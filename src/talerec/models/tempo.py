@@ -1,0 +1,161 @@
+"""Tempo: TALE's parts, set by the log's own pace, and three things that a log knows besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from talerec import habits, weights
+from talerec.arrays import Array, is_sparse
+from talerec.clock import Clock
+from talerec.grams import Gram, tale_gram
+from talerec.histories import UNTIMED, Histories
+from talerec.log import Log
+from talerec.models.linear import Solved, dropout_penalty
+from talerec.models.params import SCORE, SOLVE, param
+from talerec.solve import Solution, solve
+from talerec.times import DAY
+from talerec.weights import Query, Weights
+
+_LEAST = 0.01  # what is left of a history of any age, against what is popular now
+
+
+@dataclass(eq=False, kw_only=True)
+class Tempo(Solved):
+    """Scores are x @ [B; I; P]: what follows the history, what it repeats, what is popular at the time.
+
+    B = (G + diag(reg + p/(1-p) diag(G)))^-1 (K + back K'), G and K of TALE with joint instants.
+    """
+
+    name: ClassVar[str] = "tempo"
+    paper: ClassVar[str] = "- (TALE's parts; docs/tempo.md)"
+
+    pace: float = param(
+        8.0, "median intervals of the log in which a source's weight falls to 1/e", above=0,
+        search=(0.25, 64),
+    )  # fmt: skip
+    floor: float = param(
+        0.3, "least weight of a source, however old", low=0, high=1, search=(0.0, 0.8)
+    )
+    window: float = param(180.0, "days around a row in which its item's rows count", low=0)
+    trend: float = param(
+        0.1, "power of that count which divides a row; 0: off", low=0, high=10, search=(0.0, 0.3)
+    )
+    span: float = param(
+        1.0, "rows per item in which what is popular falls to 1/e", above=0, high=1e6
+    )
+    back: float = param(
+        0.4, "share of each pair that counts backwards, from a row to what came before it",
+        low=0, high=1, search=(0.0, 1.0), stage=SOLVE,
+    )  # fmt: skip
+    dropout: float = param(
+        0.3, "share of a history that is dropped (p)", low=0, high=0.99, search=(0.0, 0.7),
+        stage=SOLVE,
+    )  # fmt: skip
+    reg: float = param(400.0, "ridge penalty", above=0, high=1e12, search=(50, 2000), stage=SOLVE)
+    recency: float = param(
+        5.0, "places in which a history row's weight falls to 1/e", above=0, search=(1, 32),
+        stage=SCORE,
+    )  # fmt: skip
+    now: float = param(
+        0.3, "weight of what is popular at the moment of asking", low=0, search=(0.0, 1.0),
+        stage=SCORE,
+    )  # fmt: skip
+    repeats: str = param(
+        "learned",
+        "a seen item scores how often such items come again, or like any other",
+        choices=("learned", "ignored"),
+        stage=SCORE,
+    )
+
+    # -- learning --
+
+    def gram(self, log: Log) -> Gram:
+        return tale_gram(
+            log,
+            decay=self.pace * habits.interval(log),
+            floor=self.floor,
+            window=self.window,
+            trend=self.trend,
+            trend_side="both",
+            same_time="joint",
+            max_history=self.max_history,
+            memory=self.budget,
+        )
+
+    def solution(self, gram: Gram) -> Solution:
+        penalty = dropout_penalty(gram, self.reg, self.dropout)
+        both = gram.backwards(self.back)
+        return solve(both, penalty, solver=self.solver, neighbors=self.neighbors)
+
+    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        found, solver = super().learn(log, clock)
+        with clock("habits"):
+            popular, moments = habits.snapshots(log, self.span)
+            aside = {
+                "moments": moments,
+                "repeats": habits.repeat_weights(log),
+                "decay": np.array([self.pace * habits.interval(log)]),
+            }
+            return Weights(_stacked(found.matrix, popular), aside=aside), solver
+
+    # -- asking --
+
+    def query(self, histories: Histories, marks: Array) -> Query:
+        n, rows = self.fitted.weights.items, histories.moments(joint=True)
+        ptr, item, place = weights.last_places(histories, rows, self.max_history, marks)
+        parts = [Query(ptr, item, np.exp(-place / self.recency))]
+        if self.repeats == "learned":
+            own = self.fitted.weights.aside["repeats"][habits.octave(place)]
+            parts.insert(0, Query(ptr, item + np.int32(n), own))
+        if self.now:
+            parts.insert(0, self._popular(histories))
+        return Query.joined(parts)
+
+    def _popular(self, histories: Histories) -> Query:
+        """The last snapshot before the moment of asking: the older a history, the more that weighs."""
+        known = self.fitted.weights.aside
+        last, n = histories.last(), self.fitted.weights.items
+        now = histories.now
+        if now is None:
+            now = np.maximum(last, self.fitted.training["last_time"]) + 1
+        age = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
+        left = np.maximum(np.exp(-age / (known["decay"][0] * DAY)), max(self.floor, _LEAST))
+        snapshot = np.searchsorted(known["moments"], now, side="left") - 1
+        there = snapshot >= 0
+        ptr = np.concatenate([[0], np.cumsum(there)])
+        return Query(ptr, (2 * n + snapshot[there]).astype(np.int32), (self.now / left)[there])
+
+    def contributions(self, history: Histories, target: int) -> Array:
+        """As for every model, and to the last row of the target itself what a repeat is worth."""
+        given = super().contributions(history, target)
+        x = self._query(history)
+        own = x.weight[x.item == self.fitted.weights.items + target]
+        if own.size:
+            given[np.flatnonzero(history.item == target)[-1]] += own[0]
+        return given
+
+    def besides(self, history: Histories, target: int) -> float | None:
+        """What the target scores for being popular now."""
+        if not self.now:
+            return None
+        found, x = self.fitted.weights, self._popular(history)
+        parts = zip(x.item.tolist(), x.weight.tolist(), strict=True)
+        return sum((weight * found.entry(source, target) for source, weight in parts), 0.0)
+
+
+def _stacked(B: Any, popular: Any) -> Any:
+    """[B; I; P]: sources are the items, the items as things seen, and the snapshots."""
+    n = B.shape[0]
+    if is_sparse(B):
+        own = sparse.eye_array(n, dtype=np.float32, format="csr")
+        made = sparse.vstack([B, own, popular], format="csr")
+        made.sort_indices()
+        return made
+    out = np.zeros((2 * n + popular.shape[0], n), np.float32)
+    out[:n], out[2 * n :] = B, popular.toarray()
+    out[np.arange(n, 2 * n), np.arange(n)] = 1
+    return out

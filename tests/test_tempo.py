@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given
+from scipy import sparse
 
 import oracle
 import talerec as tr
@@ -119,7 +120,21 @@ def weights_by_hand(model, log):
     )
     G, K = oracle.gram(S, T)
     penalty = model.reg + model.dropout / (1 - model.dropout) * np.diag(G)
-    return np.linalg.solve(G + np.diag(penalty), K + model.back * K.T)
+    return np.linalg.solve(G + np.diag(penalty), K + share_by_hand(G, K, model.even) * K.T)
+
+
+def share_by_hand(G, K, even=1.0):
+    """What is left to chance of the difference between two directions, pair by pair."""
+    n = len(K)
+    mean_weight = np.trace(G) / K.sum()
+    found = expected = 0.0
+    for i in range(n):
+        for j in range(n):
+            if i != j:
+                found += (K[i, j] - K[j, i]) ** 2
+                expected += mean_weight * (K[i, j] + K[j, i])
+    chance = min(even * expected / found, 1.0)
+    return chance / (2 - chance)
 
 
 @pytest.mark.parametrize("solver", ["exact", "local"])
@@ -209,8 +224,18 @@ def test_where_people_repeat_seen_items_gain_by_how_often():
         assert gain == pytest.approx(expected.get(i, 0.0), abs=1e-6)
 
 
-def test_a_pair_counts_backwards_by_its_share():
-    log = busy_log()
-    gram = tr.Tempo().gram(log)
-    np.testing.assert_allclose(gram.backwards(0.25).K, gram.K + 0.25 * np.asarray(gram.K).T)
-    assert gram.backwards(0.0) is gram
+@pytest.mark.parametrize("even", [0.0, 0.1, 0.5])
+def test_two_directions_are_evened_out_as_far_as_chance_set_them_apart(even):
+    gram = tr.Tempo().gram(busy_log())
+    G, K = np.asarray(gram.G), np.asarray(gram.K)
+    expected = K + share_by_hand(G, K, even) * K.T
+    np.testing.assert_allclose(gram.two_way(even).K, expected, rtol=1e-12)
+    sparse_gram = tr.Gram(sparse.csr_array(G), sparse.csc_array(K))
+    np.testing.assert_allclose(sparse_gram.two_way(even).K.toarray(), expected, rtol=1e-12)
+
+
+def test_where_direction_is_everything_nothing_is_evened_out():
+    """After 1 comes 2, always, five hundred times."""
+    log = tiny_log([(u, i, 1e9 + i) for u in range(500) for i in (1, 2)])
+    K = tr.Tempo().gram(log).two_way(1.0).K
+    assert K[1, 0] < 0.01 * K[0, 1]

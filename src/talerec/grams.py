@@ -66,12 +66,22 @@ class Gram:
 
     __rmul__ = __mul__
 
-    def backwards(self, share: float) -> Gram:
-        """K + share K': a row also leads to what came before it, and counts that much of what it counts ahead."""
-        if share == 0:
-            return self
+    def two_way(self, even: float) -> Gram:
+        """K + share K': a row also leads to what came before it, by as much as direction is chance.
+
+        Of the squared difference between K and K', sampling explains 2 s sum(K), s = trace(G) / sum(K)
+        being the mean weight of a pair. With b that part of it (times `even`, at most 1), the best guess
+        of K_ij is (1 - b/2) K_ij + b/2 K_ji, or K_ij + b/(2 - b) K_ji up to a factor.
+        """
         turned = self.K.T.asformat(self.K.format) if self.is_sparse else self.K.T
-        return Gram(self.G, self.K + share * turned)
+        apart = self.K - turned
+        found = float((apart * apart).sum())
+        total, own = float(self.K.sum()), float(self.K.diagonal().sum())
+        if not (even and total and found):
+            return self
+        expected = 2 * float(self.G.diagonal().sum()) * (1 - own / total)
+        chance = min(even * expected / found, 1.0)
+        return Gram(self.G, self.K + chance / (2 - chance) * turned)
 
     def scaled(self, source: Array, target: Array) -> Gram:
         """diag(source) G diag(source) and diag(source) K diag(target)."""

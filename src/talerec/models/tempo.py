@@ -27,7 +27,8 @@ _LEAST = 0.01  # what is left of a history of any age, against what is popular n
 class Tempo(Solved):
     """Scores are x @ [B; I; P]: what follows the history, what it repeats, what is popular at the time.
 
-    B = (G + diag(reg + p/(1-p) diag(G)))^-1 (K + back K'), G and K of TALE with joint instants.
+    B = (G + diag(reg + p/(1-p) diag(G)))^-1 (K + c K'), G and K of TALE with joint instants;
+    c as far as the direction of pairs is chance.
     """
 
     name: ClassVar[str] = "tempo"
@@ -38,26 +39,26 @@ class Tempo(Solved):
         search=(0.25, 64),
     )  # fmt: skip
     floor: float = param(
-        0.3, "least weight of a source, however old", low=0, high=1, search=(0.0, 0.8)
+        0.2, "least weight of a source, however old", low=0, high=1, search=(0.0, 0.8)
     )
     window: float = param(180.0, "days around a row in which its item's rows count", low=0)
     trend: float = param(
-        0.1, "power of that count which divides a row; 0: off", low=0, high=10, search=(0.0, 0.3)
+        0.05, "power of that count which divides a row; 0: off", low=0, high=10, search=(0.0, 0.3)
     )
     span: float = param(
         1.0, "rows per item in which what is popular falls to 1/e", above=0, high=1e6
     )
-    back: float = param(
-        0.4, "share of each pair that counts backwards, from a row to what came before it",
-        low=0, high=1, search=(0.0, 1.0), stage=SOLVE,
+    even: float = param(
+        1.0, "how far the two directions of a pair are evened out where chance set them apart",
+        low=0, high=10, search=(0.0, 2.0), stage=SOLVE,
     )  # fmt: skip
     dropout: float = param(
         0.3, "share of a history that is dropped (p)", low=0, high=0.99, search=(0.0, 0.7),
         stage=SOLVE,
     )  # fmt: skip
-    reg: float = param(400.0, "ridge penalty", above=0, high=1e12, search=(50, 2000), stage=SOLVE)
+    reg: float = param(250.0, "ridge penalty", above=0, high=1e12, search=(50, 2000), stage=SOLVE)
     recency: float = param(
-        5.0, "places in which a history row's weight falls to 1/e", above=0, search=(1, 32),
+        4.0, "places in which a history row's weight falls to 1/e", above=0, search=(1, 32),
         stage=SCORE,
     )  # fmt: skip
     now: float = param(
@@ -88,8 +89,7 @@ class Tempo(Solved):
 
     def solution(self, gram: Gram) -> Solution:
         penalty = dropout_penalty(gram, self.reg, self.dropout)
-        both = gram.backwards(self.back)
-        return solve(both, penalty, solver=self.solver, neighbors=self.neighbors)
+        return solve(gram.two_way(self.even), penalty, solver=self.solver, neighbors=self.neighbors)
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         found, solver = super().learn(log, clock)

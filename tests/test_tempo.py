@@ -14,6 +14,7 @@ import oracle
 import talerec as tr
 from logs import DAY, START, log_of, logs, quick, tiny_log
 from talerec import habits
+from talerec.grams import tied_weight
 from talerec.histories import Histories
 
 
@@ -120,10 +121,30 @@ def weights_by_hand(model, log):
     )
     G, K = oracle.gram(S, T)
     penalty = model.reg + model.dropout / (1 - model.dropout) * np.diag(G)
-    return np.linalg.solve(G + np.diag(penalty), K + share_by_hand(G, K, model.even) * K.T)
+    share = share_by_hand(G, K, model.even, tied_by_hand(log, model.trend))
+    return np.linalg.solve(G + np.diag(penalty), K + share * K.T)
 
 
-def share_by_hand(G, K, even=1.0):
+def tied_by_hand(log, trend):
+    """What pairs of simultaneous rows have in K, of other items than their own."""
+    p = oracle.trend_counts(log.item, log.time, 180.0, "both").astype(float) ** -trend
+    return sum(
+        p[r] * p[s]
+        for rows in oracle.user_rows(log)
+        for r in rows
+        for s in rows
+        if r != s and log.time[r] == log.time[s]
+    )
+
+
+@quick
+@given(logs())
+def test_what_simultaneous_rows_have_in_k_is_summed_as_by_hand(log):
+    found = tied_weight(log, 180.0, 0.1, 2500)
+    assert found == pytest.approx(tied_by_hand(log, 0.1), abs=1e-9)
+
+
+def share_by_hand(G, K, even=1.0, tied=0.0):
     """What is left to chance of the difference between two directions, pair by pair."""
     n = len(K)
     mean_weight = np.trace(G) / K.sum()
@@ -133,6 +154,7 @@ def share_by_hand(G, K, even=1.0):
             if i != j:
                 found += (K[i, j] - K[j, i]) ** 2
                 expected += mean_weight * (K[i, j] + K[j, i])
+    expected = max(expected - 2 * mean_weight * tied, 0.0)
     chance = min(even * expected / found, 1.0)
     return chance / (2 - chance)
 
@@ -226,7 +248,7 @@ def test_where_people_repeat_seen_items_gain_by_how_often():
 
 @pytest.mark.parametrize("even", [0.0, 0.1, 0.5])
 def test_two_directions_are_evened_out_as_far_as_chance_set_them_apart(even):
-    gram = tr.Tempo().gram(busy_log())
+    gram = tr.Tempo(even=0).gram(busy_log())
     G, K = np.asarray(gram.G), np.asarray(gram.K)
     expected = K + share_by_hand(G, K, even) * K.T
     np.testing.assert_allclose(gram.two_way(even).K, expected, rtol=1e-12)
@@ -237,5 +259,5 @@ def test_two_directions_are_evened_out_as_far_as_chance_set_them_apart(even):
 def test_where_direction_is_everything_nothing_is_evened_out():
     """After 1 comes 2, always, five hundred times."""
     log = tiny_log([(u, i, 1e9 + i) for u in range(500) for i in (1, 2)])
-    K = tr.Tempo().gram(log).two_way(1.0).K
+    K = tr.Tempo().gram(log).K
     assert K[1, 0] < 0.01 * K[0, 1]

@@ -11,7 +11,7 @@ from scipy import sparse
 from talerec import habits, weights
 from talerec.arrays import Array, is_sparse
 from talerec.clock import Clock
-from talerec.grams import Gram, tale_gram
+from talerec.grams import Gram, tale_gram, tied_weight
 from talerec.histories import UNTIMED, Histories
 from talerec.log import Log
 from talerec.models.linear import Solved, dropout_penalty
@@ -35,7 +35,7 @@ class Tempo(Solved):
     paper: ClassVar[str] = "- (TALE's parts; docs/tempo.md)"
 
     pace: float = param(
-        8.0, "median intervals of the log in which a source's weight falls to 1/e", above=0,
+        12.0, "median intervals of the log in which a source's weight falls to 1/e", above=0,
         search=(0.25, 64),
     )  # fmt: skip
     floor: float = param(
@@ -43,24 +43,25 @@ class Tempo(Solved):
     )
     window: float = param(180.0, "days around a row in which its item's rows count", low=0)
     trend: float = param(
-        0.05, "power of that count which divides a row; 0: off", low=0, high=10, search=(0.0, 0.3)
+        0.1, "power of that count which divides a row; 0: off", low=0, high=10, search=(0.0, 0.3)
     )
     span: float = param(
         1.0, "rows per item in which what is popular falls to 1/e", above=0, high=1e6
     )
     even: float = param(
-        1.0, "how far the two directions of a pair are evened out where chance set them apart",
-        low=0, high=10, search=(0.0, 2.0), stage=SOLVE,
+        0.75, "how far the two directions of a pair are evened out where chance set them apart",
+        low=0, high=10, search=(0.0, 2.0),
     )  # fmt: skip
     dropout: float = param(
-        0.3, "share of a history that is dropped (p)", low=0, high=0.99, search=(0.0, 0.7),
+        0.5, "share of a history that is dropped (p)", low=0, high=0.99, search=(0.0, 0.7),
         stage=SOLVE,
     )  # fmt: skip
-    reg: float = param(250.0, "ridge penalty", above=0, high=1e12, search=(50, 2000), stage=SOLVE)
+    reg: float = param(300.0, "ridge penalty", above=0, high=1e12, search=(50, 2000), stage=SOLVE)
     recency: float = param(
-        4.0, "places in which a history row's weight falls to 1/e", above=0, search=(1, 32),
+        5.0, "places in which a history row's weight falls to 1/e", above=0, search=(1, 32),
         stage=SCORE,
     )  # fmt: skip
+    neighbors: int = param(60, "sources per target (local solver)", low=1, stage=SOLVE)
     now: float = param(
         0.3, "weight of what is popular at the moment of asking", low=0, search=(0.0, 1.0),
         stage=SCORE,
@@ -75,7 +76,7 @@ class Tempo(Solved):
     # -- learning --
 
     def gram(self, log: Log) -> Gram:
-        return tale_gram(
+        made = tale_gram(
             log,
             decay=self.pace * habits.interval(log),
             floor=self.floor,
@@ -86,10 +87,12 @@ class Tempo(Solved):
             max_history=self.max_history,
             memory=self.budget,
         )
+        tied = tied_weight(log, self.window, self.trend, self.max_history)
+        return made.two_way(self.even, tied)
 
     def solution(self, gram: Gram) -> Solution:
         penalty = dropout_penalty(gram, self.reg, self.dropout)
-        return solve(gram.two_way(self.even), penalty, solver=self.solver, neighbors=self.neighbors)
+        return solve(gram, penalty, solver=self.solver, neighbors=self.neighbors)
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         found, solver = super().learn(log, clock)

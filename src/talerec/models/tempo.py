@@ -35,11 +35,11 @@ class Tempo(Solved):
     paper: ClassVar[str] = "- (TALE's parts; docs/tempo.md)"
 
     pace: float = param(
-        12.0, "median intervals of the log in which a source's weight falls to 1/e", above=0,
+        16.0, "median intervals of the log in which a source's weight falls to 1/e", above=0,
         search=(0.25, 64),
     )  # fmt: skip
     floor: float = param(
-        0.2, "least weight of a source, however old", low=0, high=1, search=(0.0, 0.8)
+        0.15, "least weight of a source, however old", low=0, high=1, search=(0.0, 0.8)
     )
     window: float = param(180.0, "days around a row in which its item's rows count", low=0)
     trend: float = param(
@@ -58,7 +58,7 @@ class Tempo(Solved):
     )  # fmt: skip
     reg: float = param(300.0, "ridge penalty", above=0, high=1e12, search=(50, 2000), stage=SOLVE)
     recency: float = param(
-        5.0, "places in which a history row's weight falls to 1/e", above=0, search=(1, 32),
+        6.0, "places in which a history row's weight falls to 1/e", above=0, search=(1, 32),
         stage=SCORE,
     )  # fmt: skip
     neighbors: int = param(60, "sources per target (local solver)", low=1, stage=SOLVE)

@@ -117,11 +117,12 @@ def weights_by_hand(model, log):
     """B from rows of S and T, all targets' penalty by least squares, and as many rows turned round."""
     decay = model.pace * by_hand_interval(log)
     S, T = oracle.tale_rows(
-        log, decay=decay, floor=model.floor, trend=model.trend, same_time="joint"
+        log, decay=decay, floor=model.floor, trend=model.trend, same_time=model.same_time
     )
     G, K = oracle.gram(S, T)
     penalty = model.reg + model.dropout / (1 - model.dropout) * np.diag(G)
-    share = share_by_hand(G, K, model.even, tied_by_hand(log, model.trend))
+    tied = tied_by_hand(log, model.trend) if model.same_time == "joint" else 0.0
+    share = share_by_hand(G, K, model.even, tied)
     return np.linalg.solve(G + np.diag(penalty), K + share * K.T)
 
 
@@ -159,10 +160,11 @@ def share_by_hand(G, K, even=1.0, tied=0.0):
     return chance / (2 - chance)
 
 
+@pytest.mark.parametrize("same_time", ["joint", "ordered"])
 @pytest.mark.parametrize("solver", ["exact", "local"])
-def test_weights_equal_those_of_rows_built_by_hand(solver):
+def test_weights_equal_those_of_rows_built_by_hand(solver, same_time):
     log = busy_log()
-    model = tr.Tempo(reg=2.0, solver=solver, neighbors=100).fit(log)
+    model = tr.Tempo(reg=2.0, solver=solver, neighbors=100, same_time=same_time).fit(log)
     B = model.weights[: len(log.items)]
     B = B.toarray() if solver == "local" else B
     np.testing.assert_allclose(B, weights_by_hand(model, log), atol=2e-6)

@@ -45,6 +45,11 @@ class Tempo(Solved):
     trend: float = param(
         0.1, "power of that count which divides a row; 0: off", low=0, high=10, search=(0.0, 0.3)
     )
+    same_time: str = param(
+        "joint",
+        "rows of one user at one instant: each other's source and target, or in order",
+        choices=("joint", "ordered"),
+    )
     span: float = param(
         1.0, "rows per item in which what is popular falls to 1/e", above=0, high=1e6
     )
@@ -83,12 +88,18 @@ class Tempo(Solved):
             window=self.window,
             trend=self.trend,
             trend_side="both",
-            same_time="joint",
+            same_time=self.same_time,
             max_history=self.max_history,
             memory=self.budget,
         )
-        tied = tied_weight(log, self.window, self.trend, self.max_history)
+        tied = 0.0
+        if self._joint:
+            tied = tied_weight(log, self.window, self.trend, self.max_history)
         return made.two_way(self.even, tied)
+
+    @property
+    def _joint(self) -> bool:
+        return self.same_time == "joint"
 
     def solution(self, gram: Gram) -> Solution:
         penalty = dropout_penalty(gram, self.reg, self.dropout)
@@ -108,7 +119,7 @@ class Tempo(Solved):
     # -- asking --
 
     def query(self, histories: Histories, marks: Array) -> Query:
-        n, rows = self.fitted.weights.items, histories.moments(joint=True)
+        n, rows = self.fitted.weights.items, histories.moments(joint=self._joint)
         ptr, item, place = weights.last_places(histories, rows, self.max_history, marks)
         parts = [Query(ptr, item, np.exp(-place / self.recency))]
         if self.repeats == "learned":

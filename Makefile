@@ -41,7 +41,7 @@ check: .venv/.ready-dev$(EXTRAS)
 	$(BIN)/mypy --strict src
 
 bench: .venv/.ready-dev$(EXTRAS)
-	@for name in gram published exact skew scale query; do \
+	@for name in gram published exact skew scale query tempo; do \
 		echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:

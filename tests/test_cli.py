@@ -348,6 +348,25 @@ def test_recommend_for_all_users_and_for_a_file_of_users(model: Path, tmp_path: 
     assert [part["user_id"] for part in some] == [4, 9]
 
 
+def test_as_of_says_when_they_ask(log: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shop.tale"
+    works("fit", log, "-o", folder, "--model", "tempo")
+    asked = ("recommend", folder, "--users", "3", "-k", 12, "--json")
+    fitted = tr.load(folder)
+    scores = {}
+    for when in ("2019-02-01", "2019-06-01"):
+        found = talerec(*asked, "--as-of", when).json[0]["items"]
+        expected = fitted.recommend([3], 12, as_of=when)
+        assert [row["score"] for row in found] == expected["score"].to_list()
+        scores[when] = expected["score"].to_list()
+        told = talerec(
+            "explain", folder, "--history", "i1", "--item", "i2", "--as-of", when, "--json"
+        )
+        assert told.code == 0
+    assert scores["2019-02-01"] != scores["2019-06-01"]
+    assert "'soon' is not a time" in refusal(*asked[:-1], "--as-of", "soon")
+
+
 def test_a_long_list_of_users_is_no_file_name(model: Path) -> None:
     many = ",".join(["1", "2"] * 500)
     assert len(talerec("recommend", model, "--users", many, "--json").json) == 2

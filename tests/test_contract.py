@@ -32,6 +32,7 @@ def loop_log(users: int = 40, items: int = 8, rows: int = 6):
 MADE = {
     **MODELS,
     "tale, local": partial(tr.TALE, solver="local", neighbors=5),
+    "tempo, local": partial(tr.Tempo, solver="local", neighbors=5),
     "swalk, local": partial(tr.SWalk, solver="local", neighbors=5, width=4),
     "rdlae, local": partial(tr.RDLAE, solver="local", neighbors=5),
 }

@@ -28,6 +28,7 @@ _HOMES = {
     "slis_gram": "talerec.grams",
     "Model": "talerec.models",
     "TALE": "talerec.models",
+    "Tempo": "talerec.models",
     "SLIS": "talerec.models",
     "SLIT": "talerec.models",
     "SLIST": "talerec.models",
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from talerec.models.slist import SLIT as SLIT
     from talerec.models.swalk import SWalk as SWalk
     from talerec.models.tale import TALE as TALE
+    from talerec.models.tempo import Tempo as Tempo
     from talerec.prepare import drop_duplicates as drop_duplicates
     from talerec.prepare import k_core as k_core
     from talerec.prepare import order_ties as order_ties

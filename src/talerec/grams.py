@@ -66,6 +66,24 @@ class Gram:
 
     __rmul__ = __mul__
 
+    def two_way(self, even: float, tied: float = 0.0) -> Gram:
+        """K + share K': a row also leads to what came before it, by as much as direction is chance.
+
+        Of the squared difference between K and K', sampling explains 2 s (sum(K) - tied), s = trace(G) /
+        sum(K) being the mean weight of a pair, and `tied` what simultaneous rows have in K: these count
+        both ways already. With b that part of it (times `even`, at most 1), the best guess
+        of K_ij is (1 - b/2) K_ij + b/2 K_ji, or K_ij + b/(2 - b) K_ji up to a factor.
+        """
+        turned = self.K.T.asformat(self.K.format) if self.is_sparse else self.K.T
+        apart = self.K - turned
+        found = float((apart * apart).sum())
+        total, own = float(self.K.sum()), float(self.K.diagonal().sum())
+        if not (even and total and found):
+            return self
+        expected = 2 * float(self.G.diagonal().sum()) * max(1 - (own + tied) / total, 0.0)
+        chance = min(even * expected / found, 1.0)
+        return Gram(self.G, self.K + chance / (2 - chance) * turned)
+
     def scaled(self, source: Array, target: Array) -> Gram:
         """diag(source) G diag(source) and diag(source) K diag(target)."""
         return Gram(_times(self.G, source, source), _times(self.K, source, target))
@@ -165,6 +183,15 @@ def _instants(log: Log, same_time: str) -> tuple[Array, Array]:
         return pairs.instants(log.ptr, log.time)
     after = _next(log)
     return after - np.int32(1), after
+
+
+def tied_weight(log: Log, window: float, trend: float, max_history: int) -> float:
+    """What simultaneous rows of different items have in K with joint instants: each is a source of the others."""
+    log = newest_rows(log, max_history)
+    scale = trend_scale(log, window, trend, "both")
+    first, _ = pairs.instants(log.ptr, log.time)
+    together = np.bincount(first, scale, log.rows)
+    return float((together**2).sum() - (scale**2).sum())
 
 
 # -- the family ------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from itertools import accumulate, chain
 from typing import Any
@@ -15,6 +15,8 @@ from talerec.errors import TalerecError
 from talerec.log import Log, Vocabulary
 from talerec.times import FARTHEST, moment
 
+UNTIMED = -FARTHEST // 2  # rows without a time lie before it
+
 
 @dataclass(frozen=True, eq=False)
 class Histories:
@@ -22,12 +24,14 @@ class Histories:
 
     item int32: positions in a vocabulary, -1 for an item that is not in it (it keeps its place)
     time int64 microseconds
+    now  int64 microseconds: the moment at which each asks, or None where nobody said
     """
 
     start: Array
     stop: Array
     item: Array
     time: Array
+    now: Array | None = None
 
     def __len__(self) -> int:
         return len(self.start)
@@ -36,7 +40,20 @@ class Histories:
         """Histories a..b, with no more of the columns than they span."""
         start, stop = self.start[a:b], self.stop[a:b]
         low, high = int(start.min(initial=len(self.item))), int(stop.max(initial=0))
-        return Histories(start - low, stop - low, self.item[low:high], self.time[low:high])
+        now = None if self.now is None else self.now[a:b]
+        return Histories(start - low, stop - low, self.item[low:high], self.time[low:high], now)
+
+    def asked(self, when: int | None) -> Histories:
+        """The same, asked at a moment; None: nobody says when."""
+        now = None if when is None else np.full(len(self), when, np.int64)
+        return replace(self, now=now)
+
+    def last(self) -> Array:
+        """When the last row of each happened; `UNTIMED` where that is not known or there is none."""
+        there = self.stop > self.start
+        last = self.time[np.where(there, self.stop - 1, 0)] if len(self.time) else UNTIMED
+        found: Array = np.where(there, np.maximum(last, UNTIMED), UNTIMED)
+        return found
 
     def moments(self, *, joint: bool) -> Array:
         """When rows happened, or nothing: unless `joint`, every row is a moment of its own."""

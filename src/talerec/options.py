@@ -124,3 +124,11 @@ Unknown = Annotated[
     str,
     option("--unknown", metavar="error|skip", help="What becomes of ids the model does not know."),
 ]
+AsOf = Annotated[
+    str | None,
+    option(
+        "--as-of",
+        metavar="TIME",
+        help="When they ask: 2019-10-01, a datetime or unix seconds; else when the log ends.",
+    ),
+]

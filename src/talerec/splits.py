@@ -169,8 +169,9 @@ def _learned(log: Log, train: Array) -> tuple[Log, Array]:
 
 
 def _cases(log: Log, items: Array, askers: Array, target: Array) -> Cases:
-    histories = Histories(log.ptr[askers], target, items, log.time)
-    return Cases(askers, histories, items[target], log.time[target])
+    when = log.time[target]
+    histories = Histories(log.ptr[askers], target, items, log.time, now=when)
+    return Cases(askers, histories, items[target], when)
 
 
 # -- plans -----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ Every other item has none and is never ranked.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -38,6 +39,19 @@ class Query:
     @classmethod
     def empty(cls, queries: int) -> Query:
         return cls(np.zeros(queries + 1, np.int64), np.empty(0, np.int32), np.empty(0))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Query]) -> Query:
+        """What several queries ask of the same histories, in one: the sources of each, in this order."""
+        lengths = [np.diff(part.ptr) for part in parts]
+        ptr = np.concatenate([[0], np.cumsum(np.sum(lengths, axis=0))])
+        item, weight = np.empty(ptr[-1], np.int32), np.empty(ptr[-1])
+        begin = ptr[:-1].copy()
+        for part, length in zip(parts, lengths, strict=True):
+            place = np.arange(len(part.item)) + np.repeat(begin - part.ptr[:-1], length)
+            item[place], weight[place] = part.item, part.weight
+            begin += length
+        return cls(ptr, item, weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -410,26 +424,33 @@ def row_peaks(indptr: Array, values: Array) -> Array:
 def recency(
     histories: Histories, moments: Array, places: float, longest: int, marks: Array
 ) -> Query:
-    """x_i = exp(-place / places) for the items of each history; see `_recency`."""
+    """x_i = exp(-place / places) for the items of each history; see `last_places`."""
+    ptr, item, place = last_places(histories, moments, longest, marks)
+    return Query(ptr, item, np.exp(-place / places))
+
+
+def last_places(
+    histories: Histories, moments: Array, longest: int, marks: Array
+) -> tuple[Array, Array, Array]:
+    """The items of each history, newest first, each once, and the place of its last row: (ptr, item, place)."""
     rows = (histories.start, histories.stop, histories.item)
-    return Query(*_recency(*rows, moments, places, longest, marks))
+    found: tuple[Array, Array, Array] = _last_places(*rows, moments, longest, marks)
+    return found
 
 
 @kernel
-def _recency(
-    start: Array, stop: Array, item: Array, time: Array, recency: float, longest: int, marks: Array
+def _last_places(
+    start: Array, stop: Array, item: Array, time: Array, longest: int, marks: Array
 ) -> tuple[Array, Array, Array]:
-    """x_i = exp(-place / recency), the last occurrence of an item counting.
-
-    A row's place is the number of rows strictly later in `time`; with an empty `time` every row is an
-    instant of its own. Rows beyond the last `longest`
-    and items that are unknown (-1) weigh nothing, but keep their places.
+    """A row's place is the number of rows strictly later in `time`; with an empty `time` every row is an
+    instant of its own. Rows beyond the last `longest` and items that are unknown (-1) are left out, but
+    keep their places.
     """
     room = 0
     for q in range(len(start)):
         room += min(stop[q] - start[q], longest)
     ptr = np.zeros(len(start) + 1, np.int64)
-    items, weights = np.empty(room, np.int32), np.empty(room)
+    items, places = np.empty(room, np.int32), np.empty(room, np.int64)
     found = 0
     for q in range(len(start)):
         place = 0
@@ -439,10 +460,9 @@ def _recency(
             i = item[r]
             if i >= 0 and not marks[i]:
                 marks[i] = 1
-                items[found] = i
-                weights[found] = np.exp(-place / recency)
+                items[found], places[found] = i, place
                 found += 1
         for x in range(ptr[q], found):
             marks[items[x]] = 0
         ptr[q + 1] = found
-    return ptr, items[:found], weights[:found]
+    return ptr, items[:found], places[:found]

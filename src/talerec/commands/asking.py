@@ -10,7 +10,7 @@ import typer
 
 from talerec.commands.app import app, examples, ids, talking
 from talerec.errors import TalerecError
-from talerec.options import Artifact, HideSeen, Json, K, Unknown, option
+from talerec.options import Artifact, AsOf, HideSeen, Json, K, Unknown, option
 
 if TYPE_CHECKING:
     from talerec.models.base import Model
@@ -26,7 +26,7 @@ _PANEL = "Ask a saved model"
     epilog=examples(
         "talerec recommend shop.tale --users 17,42 --hide-seen",
         "talerec recommend shop.tale --users all -k 20 --json",
-        "talerec recommend shop.tale --history tent,stove",
+        "talerec recommend shop.tale --history tent,stove --as-of 2026-11-15",
     ),
 )
 def recommend(
@@ -52,6 +52,7 @@ def recommend(
     allow: Annotated[str | None, option("--allow", metavar="IDS", help="Only these items.")] = None,
     deny: Annotated[str | None, option("--deny", metavar="IDS", help="Never these items.")] = None,
     unknown: Unknown = "error",
+    as_of: AsOf = None,
     json: Json = False,
 ) -> None:
     """What next, for users of the training log or for histories of your own."""
@@ -62,6 +63,7 @@ def recommend(
         raise TalerecError("give --users or --history, one of the two")
     masks: dict[str, Any] = {
         "hide_seen": hide_seen, "allow": ids(allow), "deny": ids(deny), "unknown": unknown,
+        "as_of": as_of,
     }  # fmt: skip
     with talking(json):
         made = load(model)
@@ -141,6 +143,7 @@ def explain(
     ],
     item: Annotated[str, option("--item", metavar="ID", help="The item whose score is explained.")],
     unknown: Unknown = "error",
+    as_of: AsOf = None,
     json: Json = False,
 ) -> None:
     """What each row of a history gives to an item's score."""
@@ -148,5 +151,5 @@ def explain(
     from talerec.models import load
 
     made, rows = load(model), ids(history) or []
-    given = made.explain(rows, item, unknown=unknown)
+    given = made.explain(rows, item, unknown=unknown, as_of=as_of)
     show.explanation(made, rows, _own_id(made, item), given, json=json)

@@ -16,11 +16,13 @@ from talerec.models.rules import Association, Markov, Rules
 from talerec.models.slist import SLIS, SLIST, SLIT
 from talerec.models.swalk import SWalk
 from talerec.models.tale import TALE
+from talerec.models.tempo import Tempo
 
 MODELS: dict[str, type[Model]] = {
     model.name: model
     for model in (
         TALE,
+        Tempo,
         SLIS,
         SLIT,
         SLIST,

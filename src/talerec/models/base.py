@@ -20,6 +20,7 @@ from talerec.histories import Histories
 from talerec.log import Log, Vocabulary
 from talerec.models import params
 from talerec.threads import even
+from talerec.times import Moment, microseconds
 from talerec.weights import Query, Weights, strongest
 
 Ids = Sequence[Any] | pl.Series
@@ -156,15 +157,20 @@ class Model(ABC):
         allow: Ids | None = None,
         deny: Ids | None = None,
         unknown: str = "error",
+        as_of: Moment | None = None,
     ) -> pl.DataFrame:
-        """The next items of users from the training log: columns user_id, item_id, score, rank."""
+        """The next items of users from the training log: columns user_id, item_id, score, rank.
+
+        as_of: the moment at which they ask, for models that look at it; None: when the log ends.
+        """
         log = self.fitted.log
         if log is None:
             raise TalerecError("this model was saved without histories: use recommend_histories")
         found = log.users.positions(users, "user", unknown)
         found = found[found >= 0]
         allowed = self.allowed(allow, deny, unknown)
-        best = self.top(Histories.of_users(log, found), k, hide_seen=hide_seen, allowed=allowed)
+        rows = Histories.of_users(log, found).asked(_when(as_of))
+        best = self.top(rows, k, hide_seen=hide_seen, allowed=allowed)
         return _frame(best, self.item_ids, log.users.ids[found].alias(columns.USER))
 
     def recommend_histories(
@@ -176,12 +182,13 @@ class Model(ABC):
         allow: Ids | None = None,
         deny: Ids | None = None,
         unknown: str = "error",
+        as_of: Moment | None = None,
     ) -> pl.DataFrame:
         """The next items after histories of your own: columns history (its number, from 0), item_id, score, rank.
 
         A history is a list of item ids, or of (item id, time), oldest first.
         """
-        given = Histories.from_ids(histories, self.fitted.items, unknown)
+        given = Histories.from_ids(histories, self.fitted.items, unknown).asked(_when(as_of))
         allowed = self.allowed(allow, deny, unknown)
         best = self.top(given, k, hide_seen=hide_seen, allowed=allowed)
         numbers = pl.Series(columns.HISTORY, np.arange(len(given)))
@@ -193,20 +200,27 @@ class Model(ABC):
         best = self.top(found, k, hide_seen=True)
         return _frame(best, self.item_ids, pl.Series("item", [0])).drop("item")
 
-    def explain(self, history: Sequence[Any], item: Any, *, unknown: str = "error") -> pl.DataFrame:
+    def explain(
+        self,
+        history: Sequence[Any],
+        item: Any,
+        *,
+        unknown: str = "error",
+        as_of: Moment | None = None,
+    ) -> pl.DataFrame:
         """What each row of a history gives to the score of `item`: item_id, contribution; they add up to it.
 
-        Of an item that occurs more than once, the last row counts. A model with base scores has one
-        more row, whose item_id is null.
+        Of an item that occurs more than once, the last row counts. A model that gives scores without
+        a history has one more row, whose item_id is null.
         """
         fitted = self.fitted
-        rows = Histories.from_ids([history], fitted.items, unknown)
+        rows = Histories.from_ids([history], fitted.items, unknown).asked(_when(as_of))
         target = int(fitted.items.positions([item], "item", "error")[0])
         given = self.contributions(rows, np.array([target]))[0]
         names = _names(fitted.items, rows.item)
-        if fitted.weights.base is not None:
+        if (besides := self.besides(rows, target)) is not None:
             names = names.append(pl.Series([None], dtype=names.dtype))
-            given = np.append(given, np.nan_to_num(fitted.weights.base[target]))
+            given = np.append(given, besides)
         return pl.DataFrame({columns.ITEM: names, columns.SHARE: given})
 
     def contributions(self, history: Histories, targets: Array) -> Array:
@@ -216,7 +230,7 @@ class Model(ABC):
     def given(self, x: Query, history: Histories, targets: Array) -> Array:
         """The same, where the history's query is known."""
         shares = np.zeros((len(targets), len(history.item)))
-        shares[:, _last_rows(history, x.item)] = self.fitted.weights.parts(x, targets)
+        shares[:, last_rows(history, x.item)] = self.fitted.weights.parts(x, targets)
         return shares
 
     def answer(
@@ -249,8 +263,13 @@ class Model(ABC):
             return None
         x = self._query(history)
         given = np.zeros(len(history.item))
-        given[_last_rows(history, x.item)] = x.weight
+        given[last_rows(history, x.item)] = x.weight
         return given
+
+    def besides(self, history: Histories, target: int) -> float | None:
+        """What an item scores whatever the history; None for a model that has no such scores."""
+        base = self.fitted.weights.base
+        return None if base is None else float(np.nan_to_num(base[target]))
 
     def rank_targets(self, histories: Histories, targets: Array) -> Array:
         """The rank (from 1) of each history's target among all items, 0 where it has none.
@@ -329,12 +348,16 @@ class Model(ABC):
         return artifact.write(path, kept)
 
 
+def _when(as_of: Moment | None) -> int | None:
+    return None if as_of is None else microseconds(as_of)
+
+
 def _blocks(histories: Histories, work: Callable[[Histories, int, int], Any]) -> Iterator[Any]:
     for a, b in even(len(histories), _BLOCK):
         yield work(histories.slice(a, b), a, b)
 
 
-def _last_rows(history: Histories, items: Array) -> list[int]:
+def last_rows(history: Histories, items: Array) -> list[int]:
     """The last row of each of these items in one history."""
     last = {item: row for row, item in enumerate(history.item.tolist())}
     return [last[item] for item in items.tolist()]

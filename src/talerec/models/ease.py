@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from talerec.arrays import Array
 from talerec.grams import Gram, slis_gram
 from talerec.log import Log
-from talerec.models.linear import Solved
+from talerec.models.linear import Solved, dropout_penalty
 from talerec.models.params import SOLVE, param
 from talerec.solve import Solution, solve_bounded
 
@@ -49,11 +46,7 @@ class EDLAE(EASE):
     )
 
     def solution(self, gram: Gram) -> Solution:
-        return self._bounded(gram, self._penalty(gram), 0.0)
-
-    def _penalty(self, gram: Gram) -> Array:
-        own: Array = np.asarray(gram.G.diagonal())
-        return self.reg + self.dropout / (1 - self.dropout) * own
+        return self._bounded(gram, dropout_penalty(gram, self.reg, self.dropout), 0.0)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -70,4 +63,4 @@ class RDLAE(EDLAE):
     )
 
     def solution(self, gram: Gram) -> Solution:
-        return self._bounded(gram, self._penalty(gram), self.xi)
+        return self._bounded(gram, dropout_penalty(gram, self.reg, self.dropout), self.xi)

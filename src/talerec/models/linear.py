@@ -72,3 +72,9 @@ class Solved(Linear):
         with clock("solve"):
             found = self.solution(gram)
         return weights.Weights(found.weights), found.solver
+
+
+def dropout_penalty(gram: Gram, reg: float, dropout: float) -> Array:
+    """reg + p / (1 - p) diag(G): what dropping a share p of the sources does to the ridge penalty."""
+    own: Array = np.asarray(gram.G.diagonal())
+    return reg + dropout / (1 - dropout) * own

@@ -1,0 +1,189 @@
+"""Tempo: TALE's parts, set by the log's own pace, and three things that a log knows besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from talerec import habits, weights
+from talerec.arrays import Array, is_sparse
+from talerec.clock import Clock
+from talerec.grams import Gram, tale_gram, tied_weight
+from talerec.histories import UNTIMED, Histories
+from talerec.log import Log
+from talerec.models.base import last_rows
+from talerec.models.linear import Solved, dropout_penalty
+from talerec.models.params import SCORE, SOLVE, param
+from talerec.solve import Solution, solve
+from talerec.times import DAY
+from talerec.weights import Query, Weights
+
+_LEAST = 0.01  # what is left of a history of any age, against what is popular now
+
+
+@dataclass(eq=False, kw_only=True)
+class Tempo(Solved):
+    """Scores are x @ [B; I; P]: what follows the history, what it repeats, what is popular at the time.
+
+    B = (G + diag(reg + p/(1-p) diag(G)))^-1 (K + c K'), G and K of TALE with joint instants;
+    c as far as the direction of pairs is chance.
+    """
+
+    name: ClassVar[str] = "tempo"
+    weighs_items: ClassVar[bool] = False  # but also what was seen, and what is popular
+    paper: ClassVar[str] = "- (TALE's parts; docs/tempo.md)"
+
+    pace: float = param(
+        16.0, "median intervals of the log in which a source's weight falls to 1/e", above=0,
+        search=(0.25, 64),
+    )  # fmt: skip
+    floor: float = param(
+        0.15, "least weight of a source, however old", low=0, high=1, search=(0.0, 0.8)
+    )
+    window: float = param(180.0, "days around a row in which its item's rows count", low=0)
+    trend: float = param(
+        0.1, "power of that count which divides a row; 0: off", low=0, high=10, search=(0.0, 0.3)
+    )
+    same_time: str = param(
+        "joint",
+        "rows of one user at one instant: each other's source and target, or in order",
+        choices=("joint", "ordered"),
+    )
+    span: float = param(
+        1.0, "rows per item in which what is popular falls to 1/e", above=0, high=1e6
+    )
+    even: float = param(
+        0.75, "how far the two directions of a pair are evened out where chance set them apart",
+        low=0, high=10, search=(0.0, 2.0),
+    )  # fmt: skip
+    dropout: float = param(
+        0.5, "share of a history that is dropped (p)", low=0, high=0.99, search=(0.0, 0.7),
+        stage=SOLVE,
+    )  # fmt: skip
+    reg: float = param(300.0, "ridge penalty", above=0, high=1e12, search=(50, 2000), stage=SOLVE)
+    recency: float = param(
+        6.0, "places in which a history row's weight falls to 1/e", above=0, search=(1, 32),
+        stage=SCORE,
+    )  # fmt: skip
+    neighbors: int = param(60, "sources per target (local solver)", low=1, stage=SOLVE)
+    now: float = param(
+        0.3, "weight of what is popular at the moment of asking", low=0, search=(0.0, 1.0),
+        stage=SCORE,
+    )  # fmt: skip
+    repeats: str = param(
+        "learned",
+        "a seen item scores how often such items come again, or like any other",
+        choices=("learned", "ignored"),
+        stage=SCORE,
+    )
+
+    # -- learning --
+
+    def gram(self, log: Log) -> Gram:
+        made = tale_gram(
+            log,
+            decay=self.pace * habits.interval(log),
+            floor=self.floor,
+            window=self.window,
+            trend=self.trend,
+            trend_side="both",
+            same_time=self.same_time,
+            max_history=self.max_history,
+            memory=self.budget,
+        )
+        tied = 0.0
+        if self._joint:
+            tied = tied_weight(log, self.window, self.trend, self.max_history)
+        return made.two_way(self.even, tied)
+
+    @property
+    def _joint(self) -> bool:
+        return self.same_time == "joint"
+
+    def solution(self, gram: Gram) -> Solution:
+        penalty = dropout_penalty(gram, self.reg, self.dropout)
+        return solve(gram, penalty, solver=self.solver, neighbors=self.neighbors)
+
+    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        found, solver = super().learn(log, clock)
+        with clock("habits"):
+            popular, moments = habits.snapshots(log, self.span)
+            aside = {
+                "moments": moments,
+                "repeats": habits.repeat_weights(log),
+                "decay": np.array([self.pace * habits.interval(log)]),
+            }
+            return Weights(_stacked(found.matrix, popular), aside=aside), solver
+
+    # -- asking --
+
+    def query(self, histories: Histories, marks: Array) -> Query:
+        n, rows = self.fitted.weights.items, histories.moments(joint=self._joint)
+        ptr, item, place = weights.last_places(histories, rows, self.max_history, marks)
+        parts = [Query(ptr, item, np.exp(-place / self.recency))]
+        if self.repeats == "learned":
+            own = self.fitted.weights.aside["repeats"][habits.octave(place)]
+            parts.insert(0, Query(ptr, item + np.int32(n), own))
+        if self.now:
+            parts.insert(0, self._popular(histories))
+        return Query.joined(parts)
+
+    def _popular(self, histories: Histories) -> Query:
+        """The last snapshot before the moment of asking: the older a history, the more that weighs."""
+        known = self.fitted.weights.aside
+        last, n = histories.last(), self.fitted.weights.items
+        now = histories.now
+        if now is None:
+            now = np.maximum(last, self.fitted.training["last_time"]) + 1
+        age = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
+        left = np.maximum(np.exp(-age / (known["decay"][0] * DAY)), max(self.floor, _LEAST))
+        snapshot = np.searchsorted(known["moments"], now, side="left") - 1
+        there = snapshot >= 0
+        ptr = np.concatenate([[0], np.cumsum(there)])
+        return Query(ptr, (2 * n + snapshot[there]).astype(np.int32), (self.now / left)[there])
+
+    def given(self, x: Query, history: Histories, targets: Array) -> Array:
+        """As for every model, and to the last row of a target itself what a repeat is worth."""
+        n = self.fitted.weights.items
+        shares = np.zeros((len(targets), len(history.item)))
+        for first in (0, n):  # what follows, and what is repeated
+            block = _block(x, first, n)
+            rows = last_rows(history, block.item - np.int32(first))
+            shares[:, rows] += self.fitted.weights.parts(block, targets)
+        return shares
+
+    def row_weights(self, history: Histories) -> Array | None:
+        """What its place leaves of each row, for what follows it."""
+        x = _block(self._query(history), 0, self.fitted.weights.items)
+        left = np.zeros(len(history.item))
+        left[last_rows(history, x.item)] = x.weight
+        return left
+
+    def besides(self, history: Histories, target: int) -> float | None:
+        """What the target scores for being popular now."""
+        if not self.now:
+            return None
+        return float(self.fitted.weights.parts(self._popular(history), np.array([target])).sum())
+
+
+def _block(x: Query, first: int, size: int) -> Query:
+    """Of one query, the sources first..first + size."""
+    inside = (x.item >= first) & (x.item < first + size)
+    return Query(np.array([0, inside.sum()]), x.item[inside], x.weight[inside])
+
+
+def _stacked(B: Any, popular: Any) -> Any:
+    """[B; I; P]: sources are the items, the items as things seen, and the snapshots."""
+    n = B.shape[0]
+    if is_sparse(B):
+        own = sparse.eye_array(n, dtype=np.float32, format="csr")
+        made = sparse.vstack([B, own, popular], format="csr")
+        made.sort_indices()
+        return made
+    out = np.zeros((2 * n + popular.shape[0], n), np.float32)
+    out[:n], out[2 * n :] = B, popular.toarray()
+    out[np.arange(n, 2 * n), np.arange(n)] = 1
+    return out

@@ -14,6 +14,7 @@ from talerec.metrics import RANK, RANK_HIDDEN
 from talerec.significance import Paired, paired
 
 ALPHA = 0.05
+_LEAST_P = 0.0001  # below it a p-value of so many flips says no more
 _SHARED = ("split", "on", "ties")  # what must be the same for the cases to be
 _KEY = [columns.USER, WINDOW]
 
@@ -44,7 +45,8 @@ class Comparison:
         names = (self.b.model, self.a.model)
         if self.b.model == self.a.model:
             names = ("B", "A")
-        told = f"{self.headline} {found.a:.4f} -> {found.b:.4f}, p = {found.p:.2g}"
+        chance = f"p = {found.p:.2g}" if found.p >= _LEAST_P else f"p < {_LEAST_P:g}"
+        told = f"{self.headline} {found.a:.4f} -> {found.b:.4f}, {chance}"
         if not self.significant:
             return f"No difference between {names[1]} and {names[0]} can be shown ({told})."
         word = "better" if found.difference > 0 else "worse"

@@ -381,4 +381,9 @@ def _as_html(block: Block) -> Any:
         return page.callout(block.text) if block.loud else page.note(block.text)
     if isinstance(block, Plot):
         return page.figure(block.chart, block.caption)
-    return page.table(block.header, block.rows, caption=block.caption)
+    numeric = [
+        name
+        for place, name in enumerate(block.header)
+        if all(row[place][:1] in "0123456789+-–" for row in block.rows)
+    ]
+    return page.table(block.header, block.rows, caption=block.caption, numeric=numeric)

@@ -195,6 +195,6 @@ def test_counts_of_the_whole_log_rule_in_a_part_of_it():
     part = tr.Log(
         log.ptr, log.item, log.time, log.users, log.items, trends=counts, latest=int(log.time.max())
     ).keep(mine)
-    np.testing.assert_array_equal(part.counts, counts[mine])
+    np.testing.assert_array_equal(part.trends, counts[mine])
     other = tr.TALE(window=30).gram(log.keep(mine))
     assert not np.allclose(dense(tr.TALE(window=30).gram(part).G), dense(other.G))

@@ -109,10 +109,14 @@ async function changed() {
   showRows();
   asking?.abort();
   asking = new AbortController();
+  const wanted = JSON.stringify(wish());
   const answer = await guarded(() => api.recommend(wish(), asking.signal));
   if (!answer) return;
   learn(answer.items);
   const before = state.answer;
+  // the same answer to the same question: whoever stands in the list with the keyboard stays there
+  if (wanted === state.wanted && JSON.stringify(answer) === JSON.stringify(before)) return;
+  state.wanted = wanted;
   state.answer = answer;
   showAnswer(before);
   showChanged();

@@ -46,11 +46,7 @@ def main() -> None:
     print(
         f"{alone / tuned:.1f} times as fast; best {found.metric} {found.value:.4f} on validation rows"
     )
-    parts: dict[str, float] = {}
-    for trial in found.trials:
-        for name, value in trial.seconds.items():
-            parts[name] = parts.get(name, 0.0) + value
-    print(", ".join(f"{name} {value:.1f} s" for name, value in parts.items()))
+    print(", ".join(f"{name} {value:.1f} s" for name, value in found.seconds.items()))
 
 
 if __name__ == "__main__":

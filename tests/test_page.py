@@ -159,11 +159,6 @@ def test_nothing_is_left_out_but_none():
     assert join("a", None, 0, "", Html("<b/>")) == "a0<b/>"
 
 
-def test_a_page_is_written_whole(tmp_path):
-    path = page.write(tmp_path / "report.html", sample())
-    assert path.read_text(encoding="utf-8") == sample()
-
-
 # -- how it looks ----------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -198,3 +200,12 @@ def test_counts_of_the_whole_log_rule_in_a_part_of_it():
     np.testing.assert_array_equal(part.trends, counts[mine])
     other = tr.TALE(window=30).gram(log.keep(mine))
     assert not np.allclose(dense(tr.TALE(window=30).gram(part).G), dense(other.G))
+
+
+def test_counts_of_the_whole_log_stay_with_their_rows_when_ties_are_put_in_order():
+    """The item of a row and its count move together; users and times do not."""
+    log = skewed_log(500)
+    marked = replace(log, trends=log.item.astype(np.int64) + 1000, time=np.zeros_like(log.time))
+    ordered = tr.order_ties(marked, "random:3")
+    assert not np.array_equal(ordered.item, log.item)
+    np.testing.assert_array_equal(ordered.trends, ordered.item + 1000)

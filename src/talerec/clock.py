@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -21,3 +21,12 @@ class Clock:
         finally:
             spent = time.perf_counter() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+
+def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Seconds by name over several pieces of work."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0.0) + value
+    return total

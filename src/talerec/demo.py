@@ -11,6 +11,7 @@ import polars as pl
 from talerec import artifact, columns, show
 from talerec.errors import TalerecError
 from talerec.evaluation import Evaluation, evaluate
+from talerec.files import write_text
 from talerec.log import Log
 from talerec.models.base import Model
 from talerec.models.popular import Popular
@@ -46,7 +47,7 @@ def run(rows: int, seed: int, out: Path) -> Path:
     for title, lines in cards:
         show.table(title, _CARD, lines)
     models["TALE"].save(target, metrics=results["TALE"].metrics)
-    _write(out / "report.md", _report(log.rows, comparison, cards))
+    write_text(out / "report.md", _report(log.rows, comparison, cards))
     show.line(f"Saved: {target} and {out / 'report.md'}. Next:")
     for command in _next_steps(split.train, target):
         show.line(f"  {command}")
@@ -75,13 +76,6 @@ def _target(out: Path) -> Path:
     if out.exists() and not out.is_dir():
         raise TalerecError(f"{out} is a file; the demo writes to a folder")
     return artifact.check_target(out / "shop.tale")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise TalerecError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _next_steps(log: Log, target: Path) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import polars as pl
 
 from talerec import columns, memory, metrics, prepare, significance
 from talerec.arrays import Array
-from talerec.clock import Clock
+from talerec.clock import Clock, summed
 from talerec.description import many_ties, tie_note, tied
 from talerec.errors import TalerecError
 from talerec.files import whole
@@ -325,17 +325,9 @@ def joined(results: Sequence[Evaluation]) -> Evaluation:
     return replace(
         first,
         coverage={name: float(np.mean([r.coverage[name] for r in results])) for name in names},
-        seconds=_summed(r.seconds for r in results),
+        seconds=summed(r.seconds for r in results),
         frame=pl.concat([r.frame for r in results], rechunk=True),
     )
-
-
-def _summed(parts: Iterable[dict[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.items():
-            total[name] = total.get(name, 0.0) + value
-    return total
 
 
 # -- one row per case ------------------------------------------------------------------------------

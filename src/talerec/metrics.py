@@ -42,6 +42,11 @@ def per_case(ks: Sequence[int], rank: str = RANK) -> list[pl.Expr]:
     return [metric(k, rank) for metric in (hit_rate, ndcg, mrr) for k in cutoffs(ks)]
 
 
+def is_double(metric: str) -> bool:
+    """At 1 all three are the hit rate: a table shows it once."""
+    return metric.endswith("@1") and metric != "HR@1"
+
+
 def cutoffs(ks: Sequence[int]) -> list[int]:
     """Each k once, in order; what is no count is refused."""
     for k in ks:

@@ -11,10 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
-from talerec.files import write_text
 from talerec.markup import Html, join, tag
 from talerec.scales import real, short, written
 
@@ -53,11 +51,6 @@ def page(title: str, parts: Sequence[Part], *, subtitle: str = "") -> str:
         lang="en",
     )
     return f"<!DOCTYPE html>\n{document}\n"
-
-
-def write(path: str | Path, document: str) -> Path:
-    """Put a page into a file, whole or not at all."""
-    return write_text(path, document)
 
 
 def section(heading: str, *parts: Part) -> Section:

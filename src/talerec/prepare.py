@@ -70,7 +70,8 @@ def order_ties(log: Log, ties: str) -> Log:
     else:
         key = np.random.default_rng(_tie_seed(ties)).integers(0, 2**62, log.rows)
     order = kernels.order_within_instants(log.ptr, log.time, key)
-    return replace(log, item=log.item[order], ties=ties)
+    trends = None if log.trends is None else log.trends[order]
+    return replace(log, item=log.item[order], ties=ties, trends=trends)
 
 
 def tie_orders(ties: str) -> list[str]:

@@ -18,6 +18,7 @@ from talerec.evaluation import (
     Evaluation,
 )
 from talerec.markup import Html
+from talerec.metrics import is_double
 from talerec.models import model_class, params
 from talerec.significance import Paired
 from talerec.tuning import Tuning
@@ -35,11 +36,6 @@ Part = Html | str | page.Section
 
 def figure(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
-
-
-def _is_double(metric: str) -> bool:
-    """At 1 all three are the hit rate."""
-    return metric.endswith("@1") and metric != "HR@1"
 
 
 def headline(ks: Sequence[int]) -> str:
@@ -84,7 +80,7 @@ def _accuracy(result: Evaluation) -> Html:
     rows = [
         [n, shown[n], _span(spans[n]), hidden[n], _span(hidden_spans[n])]
         for n in shown
-        if not _is_double(n)
+        if not is_double(n)
     ]
     first = "Seen items hidden" if result.hide_seen else "All items"
     header = ["Metric", first, "95 % interval", "Seen hidden", "95 % interval "]
@@ -218,7 +214,7 @@ def comparison(found: Comparison, source: str) -> str:
     names = _two_names(found)
     metric = found.headline
     results = dict(zip(names, (found.a, found.b), strict=True))
-    pairs = {n: p for n, p in found.metrics.items() if not _is_double(n)}
+    pairs = {n: p for n, p in found.metrics.items() if not is_double(n)}
     change = dots(
         [Dot(n, p.difference, *p.interval) for n, p in pairs.items()],
         title="B - A with 95 % intervals",
@@ -255,7 +251,7 @@ def _pairs(pairs: Mapping[str, Paired], names: tuple[str, str]) -> Html:
     rows = [
         [n, p.a, p.b, p.difference, _span(p.interval), f"{p.p:.2g}", p.effect]
         for n, p in pairs.items()
-        if not _is_double(n)
+        if not is_double(n)
     ]
     header = ["Metric", *names, "B - A", "95 % interval", "p", "Effect"]
     return page.table(header, rows, muted=["95 % interval"])
@@ -268,10 +264,6 @@ def tuning(found: Tuning, source: str) -> str:
     """What was tried, and how much each parameter matters."""
     best = {name: found.params[name] for name in found.searched}
     words = ", ".join(f"{name} {value:.4g}" for name, value in best.items())
-    total: dict[str, float] = {}
-    for trial in found.trials:
-        for name, value in trial.seconds.items():
-            total[name] = total.get(name, 0.0) + value
     parts: list[Part] = [
         page.callout(
             f"The best of {len(found.trials):,} settings on validation rows: {words}"
@@ -286,7 +278,7 @@ def tuning(found: Tuning, source: str) -> str:
             *(page.figure(_sensitivity(found, name)) for name in found.searched),
         ),
         page.section("The best trials", _best_trials(found)),
-        page.section("Time spent", _spent({found.model: total})),
+        page.section("Time spent", _spent({found.model: found.seconds})),
         page.section("Settings", page.facts({"model": found.model, **found.params})),
     ]
     subtitle = f"{source}: {found.split}, ties {found.ties}, {found.metric} on validation rows"

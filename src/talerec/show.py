@@ -22,6 +22,7 @@ from talerec import columns, memory
 from talerec.comparison import Comparison
 from talerec.errors import TalerecError
 from talerec.evaluation import Evaluation
+from talerec.metrics import is_double
 from talerec.models.base import Model
 from talerec.progress import Tick, listening
 from talerec.significance import Paired
@@ -257,7 +258,7 @@ def evaluation(result: Evaluation) -> None:
     hidden = ", seen items hidden" if result.hide_seen else ""
     title = f"{result.model}, {result.split}: {len(result.frame):,} {result.on} cases{hidden}"
     _certainty(result, title)
-    shown = [name for name in result.metrics if name not in _AS_HIT_RATE]
+    shown = [name for name in result.metrics if not is_double(name)]
     groups = {
         f"{name}\n{_GROUP_WORDS[group]}": [
             f"{values['cases']:,}",
@@ -284,7 +285,7 @@ _GROUP_WORDS = {"popularity": "items", "gap": "gap", "length": "history", "kind"
 
 def _certainty(result: Evaluation, title: str) -> None:
     """All cases: the mean, its interval, its spread over orders, and what it is with seen items hidden."""
-    found = {n: v for n, v in result.metrics.items() if n not in _AS_HIT_RATE}
+    found = {n: v for n, v in result.metrics.items() if not is_double(n)}
     spans, spread, unseen = result.intervals, result.spread, result.metrics_hidden
     columns = {
         "mean": [number(value) for value in found.values()],
@@ -340,12 +341,8 @@ def tuning(result: Tuning, output: Path | None) -> None:
     ]
     title = f"{result.model}, {result.split}: the best of {len(result.trials):,} settings on validation rows"
     table(title, ["trial", *result.searched, result.metric], rows)
-    seconds: dict[str, float] = {}
-    for trial in result.trials:
-        for name, value in trial.seconds.items():
-            seconds[name] = seconds.get(name, 0.0) + value
     aside(f"ties: {result.ties}; {settings(result.params)}")
-    aside(spent(seconds))
+    aside(spent(result.seconds))
     given = " ".join(f"--set {name}={result.params[name]:.4g}" for name in result.searched)
     line(f"Next: talerec fit LOG -o NAME.tale {f'--params {output}' if output else given}")
 
@@ -366,7 +363,7 @@ def comparison(result: Comparison) -> None:
                 f"{pair.effect:+.3f}",
             ]
             for name, pair in found.items()
-            if name not in _AS_HIT_RATE
+            if not is_double(name)
         ]
         title = f"A: {result.a.model}, B: {result.b.model}; {result.a.split}{words}"
         table(title, ["", "A", "B", "B - A (95 % interval)", "p", "effect"], rows)
@@ -378,9 +375,6 @@ def comparison(result: Comparison) -> None:
     for note in result.notes:
         line(f"Note: {note}")
     line(result.verdict)
-
-
-_AS_HIT_RATE = ("NDCG@1", "MRR@1")  # the same figure under another name
 
 
 def _change(pair: Paired) -> str:

@@ -24,6 +24,7 @@ import polars as pl
 
 from talerec import metrics, prepare, threads
 from talerec.arrays import Array
+from talerec.clock import summed
 from talerec.errors import TalerecError
 from talerec.files import write_text
 from talerec.log import Log
@@ -63,6 +64,11 @@ class Tuning:
     hide_seen: bool
     searched: list[str]
     trials: list[Trial] = field(repr=False)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What all trials took, by step."""
+        return summed(trial.seconds for trial in self.trials)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -192,15 +198,15 @@ class Judge:
         """The metric over all validation cases, and the seconds that it took."""
         model, start = self.question.build(values), time.perf_counter()
         gains: list[Array] = []
-        spent: dict[str, float] = {}
+        fits: list[dict[str, float]] = []
         for split, kept in self._splits:
             model.fit(split.train, kept=kept)
-            for name, value in model.fitted.seconds.items():
-                spent[name] = spent.get(name, 0.0) + value
+            fits.append(model.fitted.seconds)
             cases = split.cases(VALIDATION)
             ranks = model.rank_targets(cases.histories, cases.target)
             shown = pl.DataFrame({RANK: ranks[:, 1 if self.question.hide_seen else 0]})
             gains.append(shown.select(self._gain).to_series().to_numpy())
+        spent = summed(fits)
         spent["score"] = time.perf_counter() - start - sum(spent.values())
         return float(np.concatenate(gains).mean()), spent
 

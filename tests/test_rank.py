@@ -31,8 +31,8 @@ def problems(draw):
     return B, base, histories, allowed, draw(st.booleans())
 
 
-FORMS = ("dense", "few", "many")
-MANY = 40_000  # items: beyond what has a score each in the work space
+PADDED = {"some": 500, "many": 40_000}  # items: those found are listed; beyond a sum for each
+FORMS = ("dense", "few", *PADDED)
 
 
 def made(form, B, base=None):
@@ -42,9 +42,10 @@ def made(form, B, base=None):
     matrix = sparse.csr_array(B)
     if form == "few":
         return Weights(matrix, base)
-    more = None if base is None else np.concatenate([base, np.full(MANY - len(base), np.nan)])
+    items = PADDED[form]
+    more = None if base is None else np.concatenate([base, np.full(items - len(base), np.nan)])
     parts = (matrix.data, matrix.indices, matrix.indptr)
-    return Weights(sparse.csr_array(parts, shape=(len(B), MANY)), more)
+    return Weights(sparse.csr_array(parts, shape=(len(B), items)), more)
 
 
 def as_histories(rows):
@@ -55,7 +56,7 @@ def as_histories(rows):
 
 def ask(weights, rows, allowed, hide_seen):
     histories = as_histories(rows)
-    marks = weights.scratch()[3]
+    marks = weights.scratch()[4]
     query = recency(histories, histories.time, 2.0, 2500, marks)
     given = None
     if allowed is not None:
@@ -198,7 +199,7 @@ def test_a_search_does_stop_early():
     )
     weights = Weights(B, known_peaks=np.full(n, 60.0, np.float32))
     B.data[B.indptr[0] : B.indptr[1] - 5] = np.nan
-    wide = sparse.csr_array((B.data, B.indices, B.indptr), shape=(n, MANY))
+    wide = sparse.csr_array((B.data, B.indices, B.indptr), shape=(n, PADDED["many"]))
     for one in (weights, Weights(wide, known_peaks=weights.peaks)):
         query, mask = ask(one, [list(range(n - 1))], None, False)
         items, scores, _ = rank.top(one, query, mask, 3)

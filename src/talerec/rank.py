@@ -14,25 +14,24 @@ from talerec.histories import Histories
 from talerec.jit import kernel, template
 from talerec.threads import even, run_chunks
 from talerec.weights import (
+    UNTOUCHED,
     Query,
     Weights,
     add_base,
-    add_few,
     add_source,
     are_few,
-    is_none,
+    are_listed,
     room_for,
     score_dense,
     score_runs,
     score_sparse,
     slots_for,
-    start_few,
+    work_of,
 )
 
 _BATCH = 256  # queries a thread takes at a time
 _SMALL = 2.0**-6  # of all that a history could give: what is left is asked about from here on,
 _SMALLER = 2.0**-2  # and each time again when it has become so much less
-_LOOK_OVER = 2  # weights added in the time in which one of few items is looked over
 _LOOK_UP = 8  # weights added in the time in which one is looked up
 _ROUNDING = 1 + 1e-9
 
@@ -85,12 +84,12 @@ def _visible(j: int, hidden: Array, allowed: Array) -> bool:
 @template
 def _best(scratch: Arrays, found: int, allowed: Array, items: Array, scores: Array) -> int:
     """The first len(items) candidates in rank order; the number that there are."""
-    candidates, score, _, _, hidden = scratch
+    candidates, score, _, _, _, hidden = scratch
     k, size = len(items), 0
     for c in range(found):
         if size == k and not before(score[c], candidates[c], scores[0], items[0]):
             continue
-        if is_none(score[c]) or not _visible(candidates[c], hidden, allowed):
+        if np.isnan(score[c]) or not _visible(candidates[c], hidden, allowed):
             continue
         if size < k:
             items[size], scores[size] = candidates[c], score[c]
@@ -114,25 +113,73 @@ def _best(scratch: Arrays, found: int, allowed: Array, items: Array, scores: Arr
 @template
 def _place(scratch: Arrays, found: int, allowed: Array, target: int, ranks: Array) -> None:
     """The target's rank from 1 among the candidates, and the one where what is hidden has none; or 0."""
-    candidates, score, _, _, hidden = scratch
+    candidates, score, _, _, _, hidden = scratch
     own = np.nan
     if target >= 0 and (len(allowed) == 0 or allowed[target] != 0):
         for c in range(found):
             if candidates[c] == target:
                 own = score[c]
-    if is_none(own):
+    if np.isnan(own):
         ranks[0] = ranks[1] = 0
         return
     above, visible = 0, 0
     for c in range(found):
         j = candidates[c]
-        if is_none(score[c]) or not before(score[c], j, own, target):
+        if np.isnan(score[c]) or not before(score[c], j, own, target):
             continue
         if len(allowed) == 0 or allowed[j] != 0:
             above += 1
             visible += not hidden[j]
     ranks[0] = 1 + above
     ranks[1] = 0 if hidden[target] else 1 + visible
+
+
+@template
+def _place_few(
+    arrays: Arrays, query: Arrays, scratch: Arrays, seen: Array, target: int, ranks: Array
+) -> None:
+    """The same where every item has a sum and only what was seen is hidden: candidates need no list."""
+    item, weight = query
+    sums, hidden = scratch[3], scratch[5]
+    untouched = sums.view(np.int64)
+    for x in range(len(item)):
+        add_source(arrays, item[x], weight[x], scratch, scratch[2], False, 0)
+    known = target >= 0 and untouched[target] != UNTOUCHED
+    own = sums[target] if known else np.inf
+    shown, seen_above = True, 0
+    for r in range(len(seen)):
+        j = seen[r]
+        if j >= 0 and not hidden[j]:
+            hidden[j] = 1
+            shown = shown and j != target
+            seen_above += untouched[j] != UNTOUCHED and before(sums[j], j, own, target)
+    for r in range(len(seen)):
+        if seen[r] >= 0:
+            hidden[seen[r]] = 0
+    place = 1 + _count_and_clear(arrays, item, scratch, own, target)
+    ranks[0] = place if known else 0
+    ranks[1] = place - seen_above if known and shown else 0
+
+
+@template
+def _count_and_clear(arrays: Arrays, item: Array, scratch: Arrays, own: float, target: int) -> int:
+    """How many sums stand before the target's; all are cleared, each when it has been counted."""
+    indptr, indices = arrays[:2]
+    sums, above = scratch[3], 0
+    untouched = sums.view(np.int64)
+    if are_listed(work_of(arrays, item), arrays, scratch):
+        for x in range(len(item)):
+            for e in range(np.uint64(indptr[item[x]]), np.uint64(indptr[item[x] + 1])):
+                i = np.uint32(indices[e])
+                if sums[i] >= own and untouched[i] != UNTOUCHED:
+                    above += before(sums[i], indices[e], own, target)
+                sums[i] = -0.0
+        return above
+    for j in range(len(sums)):
+        if sums[j] >= own and untouched[j] != UNTOUCHED:
+            above += before(sums[j], j, own, target)
+    sums[:] = -0.0
+    return above
 
 
 @template
@@ -159,9 +206,9 @@ def _place_loop(
     allowed = mask[0]
     for q in range(a, b):
         found = fill(arrays, item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]], scratch)
-        _hide(mask, q, scratch[4], 1)
+        _hide(mask, q, scratch[5], 1)
         _place(scratch, found, allowed, targets[q], ranks[q])
-        _hide(mask, q, scratch[4], 0)
+        _hide(mask, q, scratch[5], 0)
 
 
 @template
@@ -179,9 +226,9 @@ def _top_loop(
     items, scores, counts = out
     for q in range(a, b):
         found = fill(arrays, item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]], scratch)
-        _hide(mask, q, scratch[4], 1)
+        _hide(mask, q, scratch[5], 1)
         counts[q] = _best(scratch, found, mask[0], items[q], scores[q])
-        _hide(mask, q, scratch[4], 0)
+        _hide(mask, q, scratch[5], 0)
 
 
 @kernel
@@ -207,7 +254,7 @@ def _alive(
     Returns how many these are; 0, and nothing is changed, where they are more than `most`, or where an
     item that has no score yet might come in. items and scores are work space for k.
     """
-    candidates, score, _, _, hidden = scratch
+    candidates, score, _, _, _, hidden = scratch
     k = len(items)
     size = _best(scratch, found, allowed, items, scores)
     if size < k or scores[k - 1] - rest <= rest:
@@ -249,17 +296,17 @@ def _search(
     items: Array,
     scores: Array,
 ) -> int:
-    """Scores whose first k are those of the whole history; returns the number of candidates.
+    """Scores of many items whose first k are those of the whole history; returns the number of candidates.
 
     Sources come newest first and weigh less and less. From time to time it is asked which candidates
     those that are left could still lift into the first k; where it is cheaper to give the rest to these
     alone, that is done. rest and work: what the sources from x on may give, and how many weights they have.
     """
-    few, small = are_few(scratch), rest[0] * _SMALL
-    slots = slots_for(0 if few else len(arrays[3]), scratch)
-    found = start_few(arrays, scratch) if few else add_base(arrays, scratch, slots)
+    small = rest[0] * _SMALL
+    slots = slots_for(len(arrays[3]), scratch)
+    found = add_base(arrays, scratch, slots)
     for x in range(len(item)):
-        if rest[x] < small and work[x] > (_LOOK_OVER * found if few else found):
+        if rest[x] < small and work[x] > found:
             small = rest[x] * _SMALLER
             most = work[x] // (_LOOK_UP * (len(item) - x))
             alive = _alive(scratch, found, allowed, rest[x] * _ROUNDING, items, scores, most)
@@ -268,11 +315,8 @@ def _search(
                     scratch[1][c] = _finish(arrays, item, weight, x, scratch[0][c], scratch[1][c])
                 found = alive
                 break
-        if few:
-            add_few(arrays, item[x], weight[x], scratch[1])
-            continue
         slots = room_for(arrays, item[x], scratch, slots, found)
-        found = add_source(arrays, item[x], weight[x], scratch, slots, found)
+        found = add_source(arrays, item[x], weight[x], scratch, slots, True, found)
     slots[:] = 0
     return found
 
@@ -288,6 +332,9 @@ def _top_sparse(
     scratch: Arrays,
     out: Arrays,
 ) -> None:
+    if are_few(scratch):  # adding up is so quick that no search would save anything
+        _top_loop(score_sparse, arrays, query, mask, a, b, scratch, out)
+        return
     ptr, item, weight = query
     items, scores, counts = out
     indptr = arrays[0]
@@ -297,14 +344,11 @@ def _top_sparse(
         for x in range(len(mine) - 1, -1, -1):
             rest[x] = rest[x + 1] + abs(weights[x]) * peaks[mine[x]]
             work[x] = work[x + 1] + indptr[mine[x] + 1] - indptr[mine[x]]
-        _hide(mask, q, scratch[4], 1)
+        _hide(mask, q, scratch[5], 1)
         first = (items[q], scores[q])
         found = _search(arrays, mine, weights, rest, work, scratch, mask[0], *first)
         counts[q] = _best(scratch, found, mask[0], items[q], scores[q])
-        if are_few(scratch):
-            for j in range(min(found, len(scratch[0]))):
-                scratch[0][j] = j
-        _hide(mask, q, scratch[4], 0)
+        _hide(mask, q, scratch[5], 0)
 
 
 @kernel
@@ -346,7 +390,14 @@ def _place_sparse(
     targets: Array,
     ranks: Array,
 ) -> None:
-    _place_loop(score_sparse, arrays, query, mask, a, b, scratch, targets, ranks)
+    if not are_few(scratch) or len(arrays[3]) > 0 or len(mask[0]) > 0:
+        _place_loop(score_sparse, arrays, query, mask, a, b, scratch, targets, ranks)
+        return
+    ptr, item, weight = query
+    _, start, stop, seen = mask
+    for q in range(a, b):
+        x = (item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]])
+        _place_few(arrays, x, scratch, seen[start[q] : stop[q]], targets[q], ranks[q])
 
 
 def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Array, Array]:

@@ -23,6 +23,8 @@ from talerec.jit import kernel, template
 
 _ASIDE = "aside_"  # before the names of such arrays in an artifact
 _FEW_ITEMS = 2**15  # so many that a score for each of them fits into the cache
+_LIST = 2  # weights for each of few items: with fewer than that, candidates are listed as they come
+UNTOUCHED = -(2**63)  # the bits of -0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,17 +130,19 @@ class Weights:
         return peaks
 
     def scratch(self) -> tuple[Array, ...]:
-        """This thread's work space: candidates and their scores, slots, marks and hidden by item.
+        """This thread's work space: candidates and their scores, slots or sums, marks and hidden by item.
 
-        Kernels leave it as they found it: slots, marks and hidden all zero, and with dense weights
-        or few items every item a candidate.
+        Kernels leave it as they found it: slots, marks and hidden all zero, sums all -0.0, and with
+        dense weights every item a candidate.
         """
         held: tuple[Array, ...] | None = getattr(self._scratch, "arrays", None)
         if held is None:
             n = self.items
-            slots = np.zeros(2 << n.bit_length() if self.is_sparse else 0, np.int32)
+            few = self.is_sparse and n <= _FEW_ITEMS
+            slots = np.zeros(0 if few or not self.is_sparse else 2 << n.bit_length(), np.int32)
+            sums = np.full(n if few else 0, -0.0)
             marks, hidden = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
-            held = (np.arange(n, dtype=np.int32), np.empty(n), slots, marks, hidden)
+            held = (np.arange(n + 1, dtype=np.int32), np.empty(n), slots, sums, marks, hidden)
             self._scratch.arrays = held
         return held
 
@@ -168,7 +172,7 @@ def no_weights(n: int) -> Any:
 # -- scores ----------------------------------------------------------------------------------------
 #
 # score_*(weights, items, weights of the items, scratch) -> number of candidates. The candidates' items
-# and scores stand at the front of the work space; `is_none` tells the scores that stand for none.
+# and scores stand at the front of the work space; NaN stands for none.
 
 
 @template
@@ -193,52 +197,14 @@ def score_dense(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> 
 
 
 @template
-def are_few(scratch: Arrays) -> bool:
-    """Few items need no table of those that have been found: each is a candidate, as with dense weights."""
-    return len(scratch[0]) <= _FEW_ITEMS
-
-
-@template
-def start_few(arrays: Arrays, scratch: Arrays) -> int:
-    """Every item's base score, or -0.0: sums that begin with 0.0 never are, so it stands for none."""
-    base, scores = arrays[3], scratch[1]
-    scores[:] = -0.0
-    for j in range(len(base)):
-        if not np.isnan(base[j]):
-            scores[j] = base[j] + 0.0
-    return len(scores)
-
-
-@template
-def is_none(score: float) -> bool:
-    """NaN, or the zero that nothing was added to."""
-    return np.isnan(score) or (score == 0.0 and np.signbit(score))
-
-
-@template
-def add_few(arrays: Arrays, i: int, w: float, scores: Array) -> None:
-    """Add w times row i of B to the scores of all items."""
-    indptr, indices, values, _ = arrays
-    for e in range(indptr[i], indptr[i + 1]):
-        if values[e] == 0.0:
-            continue
-        scores[indices[e]] += w * values[e] + 0.0  # what is too small to be seen is 0.0, not -0.0
-
-
-@template
 def score_sparse(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> int:
-    if are_few(scratch):
-        every = start_few(arrays, scratch)
-        for x in range(len(item)):
-            add_few(arrays, item[x], weight[x], scratch[1])
-        return every
+    listed = are_listed(work_of(arrays, item), arrays, scratch)
     slots = slots_for(len(arrays[3]), scratch)
     found = add_base(arrays, scratch, slots)
     for x in range(len(item)):
         slots = room_for(arrays, item[x], scratch, slots, found)
-        found = add_source(arrays, item[x], weight[x], scratch, slots, found)
-    slots[:] = 0
-    return found
+        found = add_source(arrays, item[x], weight[x], scratch, slots, listed, found)
+    return settle(scratch, slots, listed, found)
 
 
 @template
@@ -254,9 +220,34 @@ def score_runs(arrays: Arrays, entry: Array, weight: Array, scratch: Arrays) -> 
         for e in range(lo, hi):
             given[e - lo] = fade[abs(e - entry[x])]
         slots = room_for(arrays, history, scratch, slots, found)
-        found = add_row(indices[lo:hi], given[: hi - lo], weight[x], scratch, slots, found)
-    slots[:] = 0
-    return found
+        near = (indices[lo:hi], given, 0, hi - lo)
+        found = add_row(*near, weight[x], scratch, slots, True, found)
+    return settle(scratch, slots, True, found)
+
+
+# How a candidate is found by its item. Few items have a sum each; -0.0, which no sum that something was
+# added to can be, says that an item is no candidate yet. With little to add, candidates are listed as they
+# come; with much, they are looked for at the end. Of many items, only candidates stand in a table of slots.
+
+
+@template
+def are_few(scratch: Arrays) -> bool:
+    return len(scratch[3]) > 0
+
+
+@template
+def work_of(arrays: Arrays, item: Array) -> int:
+    """Weights that these sources have."""
+    indptr, work = arrays[0], 0
+    for x in range(len(item)):
+        work += indptr[item[x] + 1] - indptr[item[x]]
+    return work
+
+
+@template
+def are_listed(work: int, arrays: Arrays, scratch: Arrays) -> bool:
+    """With so many weights to add, are candidates listed as they come?"""
+    return not are_few(scratch) or work + len(arrays[3]) < _LIST * len(scratch[3])
 
 
 @template
@@ -297,31 +288,61 @@ def slot_of(j: int, slots: Array, candidates: Array) -> int:
 def add_base(arrays: Arrays, scratch: Arrays, slots: Array) -> int:
     """Start with the items that have a base score; how many candidates that makes."""
     base = arrays[3]
-    candidates, scores = scratch[:2]
+    candidates, scores, _, sums = scratch[:4]
     found = 0
     for j in range(len(base)):
         if not np.isnan(base[j]):
-            candidates[found], scores[found] = j, base[j]
+            candidates[found] = j
             found += 1
-            slots[slot_of(j, slots, candidates)] = found
+            if are_few(scratch):
+                sums[j] = base[j] + 0.0
+            else:
+                scores[found - 1] = base[j]
+                slots[slot_of(j, slots, candidates)] = found
     return found
 
 
 @template
-def add_source(arrays: Arrays, i: int, w: float, scratch: Arrays, slots: Array, found: int) -> int:
+def add_source(
+    arrays: Arrays, i: int, w: float, scratch: Arrays, slots: Array, listed: bool, found: int
+) -> int:
     """Add w times row i of B; how many candidates there are now."""
     indptr, indices, values, _ = arrays
     lo, hi = indptr[i], indptr[i + 1]
-    return add_row(indices[lo:hi], values[lo:hi], w, scratch, slots, found)
+    return add_row(indices, values, lo, hi, w, scratch, slots, listed, found)
 
 
 @template
 def add_row(
-    items: Array, values: Array, w: float, scratch: Arrays, slots: Array, found: int
+    items: Array,
+    values: Array,
+    lo: int,
+    hi: int,
+    w: float,
+    scratch: Arrays,
+    slots: Array,
+    listed: bool,
+    found: int,
 ) -> int:
-    """Add w times `values` to the scores of `items`; how many candidates there are now."""
-    candidates, scores = scratch[:2]
-    for e in range(len(items)):
+    """Add w times values[lo:hi] to the scores of items[lo:hi]; how many candidates are listed now."""
+    candidates, scores, _, sums = scratch[:4]
+    entries = range(np.uint64(lo), np.uint64(hi))  # unsigned: nobody asks whether they are negative
+    if not listed:
+        for e in entries:
+            if values[e] != 0.0:
+                sums[np.uint32(items[e])] += w * values[e] + 0.0
+        return found
+    if are_few(scratch):
+        untouched, place = sums.view(np.int64), np.uint64(found)
+        for e in entries:
+            if values[e] == 0.0:
+                continue
+            j = np.uint32(items[e])
+            candidates[place] = j  # one place more than items: written before it is known to be new
+            place += np.uint64(untouched[j] == UNTOUCHED)
+            sums[j] += w * values[e] + 0.0  # what is too small to be seen is 0.0, not -0.0
+        return int(np.int64(place))
+    for e in entries:
         if values[e] == 0.0:
             continue
         slot = slot_of(items[e], slots, candidates)
@@ -330,6 +351,25 @@ def add_row(
             found += 1
             slots[slot] = found
         scores[slots[slot] - 1] += w * values[e]
+    return found
+
+
+@template
+def settle(scratch: Arrays, slots: Array, listed: bool, found: int) -> int:
+    """Put the candidates and their scores to the front, and empty what found them; how many there are."""
+    candidates, scores, _, sums = scratch[:4]
+    slots[:] = 0
+    if not listed:
+        place, untouched = np.uint64(0), sums.view(np.int64)
+        for j in range(len(sums)):
+            candidates[place] = j
+            place += np.uint64(untouched[j] != UNTOUCHED)
+        found = int(np.int64(place))
+    if are_few(scratch):
+        for c in range(found):
+            own = np.uint32(candidates[c])
+            scores[c] = sums[own]
+            sums[own] = -0.0
     return found
 
 

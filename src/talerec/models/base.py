@@ -307,7 +307,7 @@ class Model(ABC):
         return items, scores, counts
 
     def _query(self, histories: Histories) -> Query:
-        return self.query(histories, self.fitted.weights.scratch()[3])
+        return self.query(histories, self.fitted.weights.scratch()[4])
 
     def check_k(self, k: int) -> None:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:

@@ -67,7 +67,19 @@ def histories(log, count: int, length: int) -> list[list[Any]]:
 
 @pytest.mark.parametrize(
     "kind",
-    ["tale", "slist", "ease", "swalk", "sknn", "stan", "rules", "popular", "trending", "fpmc"],
+    [
+        "tempo",
+        "tale",
+        "slist",
+        "ease",
+        "swalk",
+        "sknn",
+        "stan",
+        "rules",
+        "popular",
+        "trending",
+        "fpmc",
+    ],
 )
 def test_answers_are_the_librarys_to_the_last_bit(kind, log, tmp_path):
     fitted = tr.MODELS[kind]().fit(log)
@@ -84,12 +96,18 @@ def test_answers_are_the_librarys_to_the_last_bit(kind, log, tmp_path):
             assert [item["rank"] for item in found["items"]] == frame["rank"].to_list()
 
 
-def test_reasons_are_the_largest_contributions_and_shares_of_the_score(service, model, log):
+@pytest.mark.parametrize("solver", ["exact", "local"])
+@pytest.mark.parametrize("hide", [False, True])
+def test_reasons_are_the_largest_contributions_and_shares_of_the_score(solver, hide, log, tmp_path):
+    fitted = tr.TALE(reg=20, solver=solver).fit(log)
+    local = Local(fitted.save(tmp_path / "m.tale"), tmp_path)
     (history,) = histories(log, 1, 12)
-    for item in service.post("/v1/recommend", {"history": rows(history), "k": 5}).json["items"]:
-        given = model.explain(history, item["item_id"])
+    asked = {"history": rows(history), "k": 5, "hide_seen": hide}
+    for item in local.post("/v1/recommend", asked).json["items"]:
+        given = fitted.explain(history, item["item_id"])
         parts = sorted(given.rows(), key=lambda row: -abs(row[1]))[:3]
         shares = [(name, part / item["score"]) for name, part in parts if part]
+        assert shares
         assert [(one["item_id"], one["share"]) for one in item["because"]] == [
             (name, pytest.approx(share)) for name, share in shares
         ]
@@ -106,6 +124,34 @@ def test_explanations_add_up_and_say_what_a_place_leaves(service, model, log):
     for place, row in enumerate(said["rows"]):
         weight = math.exp(-row["place"] / model.recency) if last[row["item_id"]] == place else 0
         assert row["weight"] == pytest.approx(weight)
+
+
+def test_a_question_may_say_when_it_is_asked(log, tmp_path):
+    fitted = tr.Tempo().fit(log)
+    local = Local(fitted.save(tmp_path / "m.tale"), tmp_path)
+    (history,) = histories(log, 1, 6)
+    start = int(log.time.min()) // 10**6
+    timed = rows(history, start)
+    pairs = [(row["item_id"], row["timestamp"] * 10**6) for row in timed]
+    answers = []
+    for days in (10, 100):
+        now = start + days * DAY
+        found = local.post("/v1/recommend", {"history": timed, "k": 150, "as_of": now}).json[
+            "items"
+        ]
+        own = fitted.recommend_histories([pairs], k=150, as_of=now * 10**6)
+        assert [item["item_id"] for item in found] == own["item_id"].to_list()
+        assert [item["score"] for item in found] == own["score"].to_list()
+        asked = {"history": timed, "item_id": found[0]["item_id"], "as_of": now}
+        said = local.post("/v1/explain", asked).json
+        given = [row["contribution"] for row in said["rows"]]
+        assert sum(given) + said["base"] == pytest.approx(found[0]["score"])
+        answers.append(found)
+    assert answers[0] != answers[1]
+    text = {"history": timed, "k": 150, "as_of": "2024-05-01T12:00:00Z"}
+    assert local.post("/v1/recommend", text).status == 200
+    text["as_of"] = "yesterday"
+    assert local.post("/v1/recommend", text).json["error"]["code"] == "invalid"
 
 
 def test_rows_with_times_are_put_into_their_order(service, log):

@@ -26,6 +26,7 @@ from talerec.weights import (
     score_runs,
     score_sparse,
     slots_for,
+    sparse_reasons,
     work_of,
 )
 
@@ -400,6 +401,17 @@ def _place_sparse(
         _place_few(arrays, x, scratch, seen[start[q] : stop[q]], targets[q], ranks[q])
 
 
+@kernel
+def _answer_sparse(
+    arrays: Arrays, peaks: Array, query: Arrays, mask: Arrays, scratch: Arrays, k: int, most: int
+) -> tuple[Array, Array, Array, Array]:
+    items, scores, counts = np.empty((1, k), np.int32), np.empty((1, k)), np.zeros(1, np.int64)
+    _top_sparse(arrays, peaks, query, mask, 0, 1, scratch, (items, scores, counts))
+    found = items[0, : counts[0]]
+    sources, given = sparse_reasons(arrays[:3], peaks, query[1], query[2], found, most)
+    return found, scores[0, : counts[0]], sources, given
+
+
 def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Array, Array]:
     """The first k items of every query: (items, scores), both queries x k, and how many of the k there are."""
     items = np.full((len(query), k), -1, np.int32)
@@ -421,6 +433,24 @@ def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Arra
     else:
         run_chunks("rank", work, even(len(query), _BATCH))
     return items, scores, counts
+
+
+def answer(
+    weights: Weights, query: Query, mask: Mask, k: int, most: int
+) -> tuple[Array, Array, Array, Array]:
+    """The first k items of one query and their scores; for each, the sources that give it most, and what."""
+    if weights.is_sparse and weights.fade is None:  # in one call: a service asks thousands a second
+        parts = (*_parts(query, mask), weights.scratch(), k, most)
+        found: tuple[Array, Array, Array, Array] = _answer_sparse(
+            weights.arrays, weights.peaks, *parts
+        )
+        return found
+    items, scores, counts = top(weights, query, mask, k)
+    return (
+        items[0, : counts[0]],
+        scores[0, : counts[0]],
+        *weights.reasons(query, items[0, : counts[0]], most),
+    )
 
 
 def ranks(weights: Weights, query: Query, mask: Mask, targets: Array) -> Array:

@@ -14,7 +14,7 @@ from talerec.arrays import Array, Arrays, is_sparse, narrow
 from talerec.errors import TalerecError
 from talerec.grams import Gram
 from talerec.progress import stage
-from talerec.threads import equal_work, run_chunks, thread_count
+from talerec.threads import equal_work, even, run_chunks, thread_count
 from talerec.tiles import factor, substitute
 
 logger = logging.getLogger("talerec")
@@ -23,6 +23,7 @@ logger = logging.getLogger("talerec")
 SOLVERS = ("auto", "exact", "local", "torch")
 
 # exact
+_FILL = 256  # rows that a thread clears at a time
 _TILE = 8192  # one threaded factorisation of a large matrix crashes in current OpenBLAS
 _RESIDUAL = 1e-4  # of the right-hand side: beyond it float32 has lost the answer
 _PROBES = 32  # columns that the residual is measured on
@@ -145,11 +146,11 @@ def _exact_in(gram: Gram, penalty: Array, dtype: type) -> Array | None:
     """B in `dtype`, or None when the factor fails or the normal equations are not met."""
     A = _filled(gram.G, dtype)
     A.flat[:: len(A) + 1] += penalty.astype(dtype)
+    B = _filled(gram.K, dtype)
     tick = stage("solve", 1.0)
     if not factor(blas.OPERATIONS, A, _TILE):
         return None
     tick(1 / 7)  # n^3/3 for the factor, n^3 for each of two triangles
-    B = _filled(gram.K, dtype)
     substitute(blas.OPERATIONS, A, B, _TILE, lambda share: tick(6 / 7 * share))
     return B if residual(gram, penalty, B) < _RESIDUAL else None
 
@@ -295,10 +296,14 @@ def _compressed(matrix: Any, form: str) -> tuple[Array, Array, Array]:
 
 
 def _filled(matrix: Any, dtype: type) -> Array:
-    """A C-ordered dense copy in `dtype`, without a second one on the way."""
+    """A C-ordered dense copy in `dtype`, without a second one on the way.
+
+    All threads clear it: what takes time is that the system hands out the memory.
+    """
     if not is_sparse(matrix):
         return np.array(matrix, dtype, order="C")
-    out: Array = np.zeros(matrix.shape, dtype)
+    out: Array = np.empty(matrix.shape, dtype)
+    run_chunks("fill", lambda a, b: out[a:b].fill(0), even(len(out), _FILL))
     target = out if matrix.format == "csr" else out.T
     kernels.fill_rows(matrix.indptr, matrix.indices, matrix.data, target)
     return out

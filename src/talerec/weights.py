@@ -111,7 +111,7 @@ class Weights:
     def is_sparse(self) -> bool:
         return is_sparse(self.matrix)
 
-    @property
+    @cached_property
     def arrays(self) -> tuple[Array, ...]:
         """What the kernels read: (dense, base), (indptr, indices, data, base) or (indptr, indices, fade, base)."""
         base = np.empty(0) if self.base is None else self.base
@@ -158,7 +158,7 @@ class Weights:
         """For each target, the sources of one query that give it most, for or against, and what they give."""
         if self.is_sparse:
             asked = (query.item, query.weight, targets, most)
-            sources, given = _sparse_reasons(self.arrays[:3], self.peaks, *asked)
+            sources, given = sparse_reasons(self.arrays[:3], self.peaks, *asked)
             return sources, given
         columns, given = strongest(self.parts(query, targets), most)
         return query.item[columns], given
@@ -415,7 +415,7 @@ def _put_in(value: float, what: int, values: Array, names: Array, size: int) -> 
 
 
 @kernel
-def _sparse_reasons(
+def sparse_reasons(
     arrays: Arrays, peaks: Array, item: Array, weight: Array, targets: Array, most: int
 ) -> tuple[Array, Array]:
     """A source that cannot give more than those found so far is not looked up."""

@@ -248,14 +248,12 @@ class Model(ABC):
             self._query(history),
             rank.Mask.make(history, hide_seen=hide_seen, allowed=allowed),
         )
+        if self.weighs_items:
+            return rank.answer(self.fitted.weights, x, mask, k, most)
         items, scores, counts = rank.top(self.fitted.weights, x, mask, k)
         found = items[0, : counts[0]]
-        if self.weighs_items:
-            reasons = self.fitted.weights.reasons(x, found, most)
-        else:
-            rows, parts = strongest(self.given(x, history, found), most)
-            reasons = history.item[rows], parts
-        return found, scores[0, : counts[0]], *reasons
+        rows, parts = strongest(self.given(x, history, found), most)
+        return found, scores[0, : counts[0]], history.item[rows], parts
 
     def row_weights(self, history: Histories) -> Array | None:
         """x_i, what its place leaves of each row of one history; None where rows are not what the model weighs."""

@@ -38,13 +38,13 @@ class Served:
         self.version: str = kept.facts["version"]
         fitted = self.model.fitted
         self.items = fitted.items
-        self.ids = _column(fitted.items.ids)
+        self.ids = _Column(fitted.items.ids)
         info = fitted.info
         titled = info is not None and columns.TITLES[0] in info.columns
         self._titles = (
             info[columns.TITLES[0]].cast(pl.String) if titled and info is not None else None
         )
-        self.titles = None if self._titles is None else _column(self._titles)
+        self.titles = None if self._titles is None else _Column(self._titles)
         self._per_row = _weights_per_row(fitted.weights)
         self._with = lru_cache(64)(lambda recency: self.model.asked_with(recency=recency))
 
@@ -73,31 +73,29 @@ class Served:
     def recommend(self, asked: shapes.Recommend) -> shapes.Recommended:
         """The next items after a history, with reasons; what is trending where nothing of it is known."""
         model = self._asked_with(asked.recency)
-        history, _ = self._history(asked.history)
+        history, _ = self._history(asked)
         allowed = model.allowed(asked.allow, asked.deny, "skip")
         masks: dict[str, Any] = {"hide_seen": asked.hide_seen, "allowed": allowed}
         found, scores, places, parts = model.answer(history, asked.k, most=_REASONS, **masks)
         if not len(found) and model.fitted.weights.base is None and not (history.item >= 0).any():
             return self._fallback(asked.k, allowed)
-        reasons = self._reasons(places, parts, scores)
-        return shapes.Recommended(self.version, self._ranked(found, scores, reasons))
+        return shapes.Recommended(self.version, self._reasoned(found, scores, places, parts))
 
     def similar(self, asked: shapes.Similar) -> shapes.Alike:
         """What the model expects right after one item."""
         place = self._place(asked.item_id)
         alone = Histories.from_ids([[self.ids[place]]], self.items, "error")
         items, scores, counts = self.model.top(alone, asked.k, hide_seen=True)
-        ranked = self._ranked(items[0, : counts[0]], scores[0], None)
+        ranked = self._ranked(items[0, : counts[0]], scores[0], UNSET)
         return shapes.Alike(self.version, self.ids[place], ranked, self._title(place))
 
     def explain(self, asked: shapes.Explain) -> shapes.Explained:
         """What each row gives to an item's score, and what its place in the history did to it."""
         model = self._asked_with(asked.recency)
         target = self._place(asked.item_id)
-        history, names = self._history(asked.history)
+        history, names = self._history(asked)
         given = model.contributions(history, np.array([target]))[0]
-        base = model.fitted.weights.base
-        extra = None if base is None else float(np.nan_to_num(base[target]))
+        extra = model.besides(history, target)
         score = float(given.sum()) + (extra or 0.0)
         weights = model.row_weights(history)
         places = history.item.tolist()
@@ -167,15 +165,21 @@ class Served:
             raise Refusal(404, "unknown_item", f"item {item!r} is not known to the model")
         return place
 
-    def _history(self, rows: list[shapes.Row]) -> tuple[Histories, list[shapes.Id]]:
+    def _history(
+        self, asked: shapes.Recommend | shapes.Explain
+    ) -> tuple[Histories, list[shapes.Id]]:
         """Rows in the order of time, and the ids as they were given."""
+        rows, now = asked.history, _moment(asked.as_of)
         if any(row.timestamp is not None for row in rows):
             pairs = [(row.item_id, _moment(row.timestamp)) for row in rows]
             if all(moment is not None for _, moment in pairs):
                 pairs.sort(key=lambda pair: pair[1] or 0)
-            return Histories.from_ids([pairs], self.items, "skip"), [name for name, _ in pairs]
-        names = [row.item_id for row in rows]
-        return Histories.one(names, self.items, "skip"), names
+            names = [name for name, _ in pairs]
+            found = Histories.from_ids([pairs], self.items, "skip")
+        else:
+            names = [row.item_id for row in rows]
+            found = Histories.one(names, self.items, "skip")
+        return (found if now is None else found.asked(now)), names
 
     def _fallback(self, k: int, allowed: Array | None) -> shapes.Recommended:
         """What sold most of late."""
@@ -184,37 +188,40 @@ class Served:
         if allowed is not None:
             there = allowed[places] != 0
             places, counts = places[there], counts[there]
-        ranked = self._ranked(places[:k], counts, [[] for _ in range(k)])
+        ranked = self._ranked(places[:k], counts, [])
         return shapes.Recommended(self.version, ranked, "trending")
 
-    def _reasons(self, places: Array, parts: Array, scores: Array) -> list[list[shapes.Because]]:
-        """For each item, what gave most to its score, as shares of it."""
-        ids, because = self.ids, shapes.Because
+    def _ranked(
+        self, found: Array, scores: Array, because: list[shapes.Because] | UnsetType
+    ) -> list[shapes.Ranked]:
+        """Items in their order, all with the same reasons."""
+        columns = (self.ids.take(found), scores[: len(found)].tolist(), self._titles_of(found))
         return [
-            [because(ids[place], part / score) for place, part in zip(*pair, strict=True) if part]
-            if score
-            else []
-            for *pair, score in zip(places.tolist(), parts.tolist(), scores.tolist(), strict=True)
+            shapes.Ranked(name, score, number, title, because)
+            for number, (name, score, title) in enumerate(zip(*columns, strict=True), 1)
         ]
 
-    def _ranked(
-        self, found: Array, scores: Array, reasons: list[list[shapes.Because]] | None
+    def _reasoned(
+        self, found: Array, scores: Array, places: Array, parts: Array
     ) -> list[shapes.Ranked]:
-        ids, title, places = self.ids, self._title, found.tolist()
-        return [
-            shapes.Ranked(
-                ids[place],
-                score,
-                number + 1,
-                title(place),
-                UNSET if reasons is None else reasons[number],
-            )
-            for number, (place, score) in enumerate(zip(places, scores.tolist(), strict=False))
-        ]
+        """Items in their order, each with what gave most to its score, as shares of it."""
+        ranked, because = self._ranked(found, scores, []), shapes.Because
+        given = zip(self.ids.take(places), parts.tolist(), strict=True)
+        for one, (names, gave) in zip(ranked, given, strict=True):
+            if score := one.score:
+                one.because = [
+                    because(name, part / score)
+                    for name, part in zip(names, gave, strict=True)
+                    if part
+                ]
+        return ranked
+
+    def _titles_of(self, found: Array) -> list[str | UnsetType]:
+        return [UNSET] * len(found) if self.titles is None else self.titles.take(found)
 
     def _title(self, place: int) -> str | UnsetType:
-        title = None if self.titles is None or place < 0 else self.titles[place]
-        return UNSET if title is None else title
+        title: str | UnsetType = UNSET if self.titles is None or place < 0 else self.titles[place]
+        return title
 
     @cached_property
     def _searched(self) -> pl.Series:
@@ -243,9 +250,37 @@ class Served:
         return items[0, :there], scores[0, :there]
 
 
-def _column(values: pl.Series) -> Any:
-    """What gives one value at a time: a list, or the column itself where a list would take much memory."""
-    return values.to_list() if len(values) <= _SMALL else values
+class _Column:
+    """Ids or titles by position, one or many at a time; a title that is missing is UNSET.
+
+    Numbers stay an array. Texts become Python's once and for all, unless there are so many that this would
+    take much memory.
+    """
+
+    def __init__(self, values: pl.Series) -> None:
+        self._series, self._values = values, None  # type: pl.Series, Array | None
+        if values.dtype.is_integer():
+            self._values = values.to_numpy()
+        elif len(values) <= _SMALL:
+            self._values = _objects(values)
+
+    def take(self, places: Array) -> list[Any]:
+        """Values in the shape of `places`, as lists."""
+        if self._values is not None:
+            found: list[Any] = self._values[places].tolist()
+            return found
+        some = _objects(self._series.gather(places.ravel()))
+        shaped: list[Any] = some.reshape(places.shape).tolist()
+        return shaped
+
+    def __getitem__(self, place: int) -> Any:
+        return self.take(np.array([place]))[0]
+
+
+def _objects(values: pl.Series) -> Array:
+    made = np.empty(len(values), object)
+    made[:] = [UNSET if value is None else value for value in values.to_list()]
+    return made
 
 
 def _weights_per_row(weights: Weights) -> float:
@@ -266,7 +301,7 @@ def _date(microseconds: int) -> str:
         return f"{microseconds} us"
 
 
-def _moment(timestamp: float | str | None) -> int | None:
+def _moment(timestamp: shapes.Moment | None) -> int | None:
     """Unix seconds or ISO text in microseconds."""
     if timestamp is None:
         return None

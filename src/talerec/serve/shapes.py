@@ -7,20 +7,23 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 Id = int | str
+Moment = int | float | str
+# gc=False: there are many of these, none can be part of a cycle, and the collector need not know them
 Positive = Annotated[int, Meta(ge=1)]
 
 
-class Row(Struct, forbid_unknown_fields=True):
+class Row(Struct, forbid_unknown_fields=True, gc=False):
     """One row of a history. `timestamp`: unix seconds or ISO 8601; with every row, or with none."""
 
     item_id: Id
-    timestamp: int | float | str | None = None
+    timestamp: Moment | None = None
 
 
 class Recommend(Struct, forbid_unknown_fields=True):
     """Ask for the next items after a history (oldest first, or in any order with timestamps).
 
     Ids that the model does not know are skipped. `recency` replaces the model's own for this question.
+    `as_of` is the moment of asking (as a timestamp), for models that look at it; without it, the end of the log.
     """
 
     history: list[Row]
@@ -29,6 +32,7 @@ class Recommend(Struct, forbid_unknown_fields=True):
     recency: Annotated[float, Meta(gt=0)] | None = None
     allow: list[Id] | None = None
     deny: list[Id] | None = None
+    as_of: Moment | None = None
 
 
 class Batch(Struct, forbid_unknown_fields=True):
@@ -50,9 +54,10 @@ class Explain(Struct, forbid_unknown_fields=True):
     history: list[Row]
     item_id: Id
     recency: Annotated[float, Meta(gt=0)] | None = None
+    as_of: Moment | None = None
 
 
-class Because(Struct):
+class Because(Struct, gc=False):
     """A history row and its share of the score (shares of all rows add up to 1, but for a base score)."""
 
     item_id: Id
@@ -64,7 +69,7 @@ class Item(Struct, omit_defaults=True):
     title: str | UnsetType = UNSET
 
 
-class Ranked(Struct):
+class Ranked(Struct, gc=False):
     item_id: Id
     score: float
     rank: int

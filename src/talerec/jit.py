@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,3 +55,12 @@ def template(function: F) -> F:
     Inlining is forced: a kernel passed as a real argument would be an address, which no cache can keep.
     """
     return cast(F, numba.njit(function, forceinline=True, **_OPTIONS))
+
+
+@template
+def unsigned(start: int, stop: int) -> Any:
+    """range(start, stop) of entries that are not negative, and are not asked whether they count from the end.
+
+    With the items that they lead to as np.uint32, an innermost loop is up to three times as fast.
+    """
+    return range(np.uint64(start), np.uint64(stop))

@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from talerec.arrays import Array, Arrays
-from talerec.jit import kernel, reducing, template
+from talerec.jit import kernel, reducing, template, unsigned
 from talerec.kernels import sort_positions
 
 #: Entries of G that joining sources may look at for one target. Rows of ordinary logs add up to less; a user of thousands
@@ -143,9 +143,10 @@ def _gather(half: Arrays, source: Array, size: int, place: Array, A: Array) -> N
     for p in range(size):
         place[source[p]] = p + 1
     for p in range(size):
-        A[p, : p + 1] = 0.0
-        for x in range(starts[source[p]], starts[source[p] + 1]):
-            A[p, place[columns[x]]] = entries[x]
+        row = A[p]
+        row[: p + 1] = 0.0
+        for x in unsigned(starts[source[p]], starts[source[p] + 1]):
+            row[np.uint32(place[np.uint32(columns[x])])] = entries[x]
     for p in range(size):
         place[source[p]] = 0
 
@@ -185,8 +186,8 @@ def _along(half: Arrays, r: int, by_rank: Array) -> float:
     """Row r of the half times a vector."""
     starts, columns, entries = half
     total = 0.0
-    for x in range(starts[r], starts[r + 1]):
-        total += entries[x] * by_rank[columns[x]]
+    for x in unsigned(starts[r], starts[r + 1]):
+        total += entries[x] * by_rank[np.uint32(columns[x])]
     return total
 
 
@@ -217,9 +218,9 @@ def _join(
         held[support[p]] = weight[p]
         outside[support[p]] = 0
     for p in range(size):
-        for x in range(starts[support[p]], starts[support[p] + 1]):
-            if outside[columns[x]]:
-                lacks[columns[x]] -= entries[x] * weight[p]
+        for x in unsigned(starts[support[p]], starts[support[p] + 1]):
+            if outside[np.uint32(columns[x])]:
+                lacks[np.uint32(columns[x])] -= entries[x] * weight[p]
     alone, together = 0.0, 0.0
     for c in range(count):
         r = sources[c]

@@ -11,7 +11,7 @@ import numpy as np
 
 from talerec.arrays import Array, Arrays, Kernel
 from talerec.histories import Histories
-from talerec.jit import kernel, template
+from talerec.jit import kernel, template, unsigned
 from talerec.threads import even, run_chunks
 from talerec.weights import (
     UNTOUCHED,
@@ -170,7 +170,7 @@ def _count_and_clear(arrays: Arrays, item: Array, scratch: Arrays, own: float, t
     untouched = sums.view(np.int64)
     if are_listed(work_of(arrays, item), arrays, scratch):
         for x in range(len(item)):
-            for e in range(np.uint64(indptr[item[x]]), np.uint64(indptr[item[x] + 1])):
+            for e in unsigned(indptr[item[x]], indptr[item[x] + 1]):
                 i = np.uint32(indices[e])
                 if sums[i] >= own and untouched[i] != UNTOUCHED:
                     above += before(sums[i], indices[e], own, target)

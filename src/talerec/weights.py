@@ -19,7 +19,7 @@ from scipy import sparse
 
 from talerec.arrays import Array, Arrays, is_sparse
 from talerec.histories import Histories
-from talerec.jit import kernel, template
+from talerec.jit import kernel, template, unsigned
 
 _ASIDE = "aside_"  # before the names of such arrays in an artifact
 _FEW_ITEMS = 2**15  # so many that a score for each of them fits into the cache
@@ -326,7 +326,7 @@ def add_row(
 ) -> int:
     """Add w times values[lo:hi] to the scores of items[lo:hi]; how many candidates are listed now."""
     candidates, scores, _, sums = scratch[:4]
-    entries = range(np.uint64(lo), np.uint64(hi))  # unsigned: nobody asks whether they are negative
+    entries = unsigned(lo, hi)
     if not listed:
         for e in entries:
             if values[e] != 0.0:

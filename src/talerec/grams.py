@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,8 +75,7 @@ class Gram:
         of K_ij is (1 - b/2) K_ij + b/2 K_ji, or K_ij + b/(2 - b) K_ji up to a factor.
         """
         turned = self.K.T.asformat(self.K.format) if self.is_sparse else self.K.T
-        apart = self.K - turned
-        found = float((apart * apart).sum())
+        found = _squared_distance(self.K, turned)
         total, own = float(self.K.sum()), float(self.K.diagonal().sum())
         if not (even and total and found):
             return self
@@ -87,6 +86,16 @@ class Gram:
     def scaled(self, source: Array, target: Array) -> Gram:
         """diag(source) G diag(source) and diag(source) K diag(target)."""
         return Gram(_times(self.G, source, source), _times(self.K, source, target))
+
+
+def _squared_distance(left: Matrix, right: Matrix) -> float:
+    """The sum of the squared differences of two matrices of one form, without making a third."""
+    if not is_sparse(left):
+        return float(((left - right) ** 2).sum())
+    for matrix in (left, right):
+        matrix.sort_indices()
+    entries = ((m.indptr, m.indices, m.data) for m in (left, right))
+    return float(kernels.squared_distance(*entries))
 
 
 def _times(matrix: Matrix, rows: Array, columns: Array) -> Matrix:
@@ -114,11 +123,17 @@ def trend_scale(log: Log, window: float, trend: float, trend_side: str) -> Array
     """Eq. 14: p ** -trend for every row, p = rows of its item within `window` days (both sides, or past)."""
     if trend == 0:
         return np.ones(log.rows)
-    counts = log.trends
-    if counts is None:
-        counts = trend_counts(log.item, log.time, len(log.items), window, trend_side)
+    counts: Any = counted(log, window, trend, trend_side).trends
     scale: Array = counts.astype(np.float64) ** -trend
     return scale
+
+
+def counted(log: Log, window: float, trend: float, trend_side: str) -> Log:
+    """The log with the counts that `trend_scale` asks for, where it will ask more than once."""
+    if trend == 0 or log.trends is not None:
+        return log
+    counts = trend_counts(log.item, log.time, len(log.items), window, trend_side)
+    return replace(log, trends=counts)
 
 
 def trend_counts(item: Array, time: Array, items: int, window: float, trend_side: str) -> Array:

@@ -67,8 +67,9 @@ class Histories:
     def one(cls, names: list[Any], items: Vocabulary, unknown: str) -> Histories:
         """One history of item ids without times, oldest first."""
         item = items.positions(names, "item", unknown).astype(np.int32, copy=False)
-        start, size = np.zeros(1, np.int64), len(names)
-        return cls(start, start + size, item, np.arange(size) - FARTHEST)
+        size = len(names)
+        ends = np.array([0, size])
+        return cls(ends[:1], ends[1:], item, np.arange(-FARTHEST, size - FARTHEST))
 
     @classmethod
     def from_ids(cls, given: Sequence[Sequence[Any]], items: Vocabulary, unknown: str) -> Histories:

@@ -281,6 +281,29 @@ def fill_rows(indptr: Array, indices: Array, values: Array, out: Array) -> None:
 
 
 @kernel
+def squared_distance(left: Arrays, right: Arrays) -> float:
+    """Sum of squared differences of two matrices by row (or both by column), each row ascending."""
+    total = 0.0
+    for i in range(len(left[0]) - 1):
+        x, y = left[0][i], right[0][i]
+        while x < left[0][i + 1] and y < right[0][i + 1]:
+            first, second = left[1][x], right[1][y]
+            apart = 0.0
+            if first <= second:
+                apart += left[2][x]
+                x += 1
+            if second <= first:
+                apart -= right[2][y]
+                y += 1
+            total += apart * apart
+        for z in range(x, left[0][i + 1]):
+            total += left[2][z] ** 2
+        for z in range(y, right[0][i + 1]):
+            total += right[2][z] ** 2
+    return total
+
+
+@kernel
 def both_ways(indptr: Array, indices: Array, M: Array) -> tuple[Array, Array, Array, Array]:
     """M and M' laid side by side: row i holds M's row, then M's column i, each by item; where each row's parts begin."""
     n = len(indptr) - 1

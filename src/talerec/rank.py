@@ -20,14 +20,12 @@ from talerec.weights import (
     add_base,
     add_source,
     are_few,
-    are_listed,
     room_for,
     score_dense,
     score_runs,
     score_sparse,
     slots_for,
     sparse_reasons,
-    work_of,
 )
 
 _BATCH = 256  # queries a thread takes at a time
@@ -35,6 +33,9 @@ _SMALL = 2.0**-6  # of all that a history could give: what is left is asked abou
 _SMALLER = 2.0**-2  # and each time again when it has become so much less
 _LOOK_UP = 8  # weights added in the time in which one is looked up
 _ROUNDING = 1 + 1e-9
+_ROWS = (
+    1  # weights for each of few items up to which they are looked over by the rows that hold them
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,32 +84,84 @@ def _visible(j: int, hidden: Array, allowed: Array) -> bool:
 
 
 @template
-def _best(scratch: Arrays, found: int, allowed: Array, items: Array, scores: Array) -> int:
-    """The first len(items) candidates in rank order; the number that there are."""
-    candidates, score, _, _, _, hidden = scratch
-    k, size = len(items), 0
-    for c in range(found):
-        if size == k and not before(score[c], candidates[c], scores[0], items[0]):
-            continue
-        if np.isnan(score[c]) or not _visible(candidates[c], hidden, allowed):
-            continue
-        if size < k:
-            items[size], scores[size] = candidates[c], score[c]
-            size += 1
-            if size == k:
-                for root in range(k // 2 - 1, -1, -1):
-                    _sift(items, scores, root, k)
-        else:
-            items[0], scores[0] = candidates[c], score[c]
-            _sift(items, scores, 0, k)
-    if size < k:
-        for root in range(size // 2 - 1, -1, -1):
-            _sift(items, scores, root, size)
+def _offer(
+    j: int, score: float, hidden: Array, allowed: Array, items: Array, scores: Array, size: int
+) -> int:
+    """Put an item among the first len(items) so far, a heap once they are so many; how many there are now."""
+    k = len(items)
+    if size == k and not before(score, j, scores[0], items[0]):
+        return size
+    if np.isnan(score) or not _visible(j, hidden, allowed):
+        return size
+    if size == k:
+        items[0], scores[0] = j, score
+        _sift(items, scores, 0, k)
+        return size
+    items[size], scores[size] = j, score
+    if size + 1 == k:
+        _heap(items, scores, k)
+    return size + 1
+
+
+@template
+def _heap(items: Array, scores: Array, size: int) -> None:
+    for root in range(size // 2 - 1, -1, -1):
+        _sift(items, scores, root, size)
+
+
+@template
+def _in_order(items: Array, scores: Array, size: int) -> int:
+    """Those that were offered in rank order; the number that there are."""
+    if size < len(items):
+        _heap(items, scores, size)
     for last in range(size - 1, 0, -1):
         items[0], items[last] = items[last], items[0]
         scores[0], scores[last] = scores[last], scores[0]
         _sift(items, scores, 0, last)
     return size
+
+
+@template
+def _best(scratch: Arrays, found: int, allowed: Array, items: Array, scores: Array) -> int:
+    """The first len(items) candidates in rank order; the number that there are."""
+    candidates, score, _, _, _, hidden = scratch
+    size = 0
+    for c in range(found):
+        size = _offer(candidates[c], score[c], hidden, allowed, items, scores, size)
+    return _in_order(items, scores, size)
+
+
+@template
+def _best_few(
+    arrays: Arrays, item: Array, scratch: Arrays, allowed: Array, items: Array, scores: Array
+) -> int:
+    """The same from the sums of few items, which are cleared."""
+    indptr, indices = arrays[:2]
+    sums, hidden = scratch[3], scratch[5]
+    untouched = sums.view(np.int64)
+    k, size = len(items), 0
+    if _by_rows(arrays, item, scratch):
+        for x in range(len(item)):
+            for e in unsigned(indptr[item[x]], indptr[item[x] + 1]):
+                i = np.uint32(indices[e])
+                if (size < k or sums[i] >= scores[0]) and untouched[i] != UNTOUCHED:
+                    size = _offer(indices[e], sums[i], hidden, allowed, items, scores, size)
+                sums[i] = -0.0
+        return _in_order(items, scores, size)
+    for j in range(len(sums)):
+        if (size < k or sums[j] >= scores[0]) and untouched[j] != UNTOUCHED:
+            size = _offer(j, sums[j], hidden, allowed, items, scores, size)
+    sums[:] = -0.0
+    return _in_order(items, scores, size)
+
+
+@template
+def _by_rows(arrays: Arrays, item: Array, scratch: Arrays) -> bool:
+    """Is it less work to go over the rows of the sources again than over all items?"""
+    indptr, work = arrays[0], 0
+    for x in range(len(item)):
+        work += indptr[item[x] + 1] - indptr[item[x]]
+    return work + len(arrays[3]) < _ROWS * len(scratch[3])
 
 
 @template
@@ -144,7 +197,7 @@ def _place_few(
     sums, hidden = scratch[3], scratch[5]
     untouched = sums.view(np.int64)
     for x in range(len(item)):
-        add_source(arrays, item[x], weight[x], scratch, scratch[2], False, 0)
+        add_source(arrays, item[x], weight[x], scratch, scratch[2], 0)
     known = target >= 0 and untouched[target] != UNTOUCHED
     own = sums[target] if known else np.inf
     shown, seen_above = True, 0
@@ -168,7 +221,7 @@ def _count_and_clear(arrays: Arrays, item: Array, scratch: Arrays, own: float, t
     indptr, indices = arrays[:2]
     sums, above = scratch[3], 0
     untouched = sums.view(np.int64)
-    if are_listed(work_of(arrays, item), arrays, scratch):
+    if _by_rows(arrays, item, scratch):
         for x in range(len(item)):
             for e in unsigned(indptr[item[x]], indptr[item[x] + 1]):
                 i = np.uint32(indices[e])
@@ -317,7 +370,7 @@ def _search(
                 found = alive
                 break
         slots = room_for(arrays, item[x], scratch, slots, found)
-        found = add_source(arrays, item[x], weight[x], scratch, slots, True, found)
+        found = add_source(arrays, item[x], weight[x], scratch, slots, found)
     slots[:] = 0
     return found
 
@@ -333,14 +386,19 @@ def _top_sparse(
     scratch: Arrays,
     out: Arrays,
 ) -> None:
-    if are_few(scratch):  # adding up is so quick that no search would save anything
-        _top_loop(score_sparse, arrays, query, mask, a, b, scratch, out)
-        return
     ptr, item, weight = query
     items, scores, counts = out
     indptr = arrays[0]
     for q in range(a, b):
         mine, weights = item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]]
+        if are_few(scratch):  # adding up is so quick that no search would save anything
+            add_base(arrays, scratch, scratch[2])
+            for x in range(len(mine)):
+                add_source(arrays, mine[x], weights[x], scratch, scratch[2], 0)
+            _hide(mask, q, scratch[5], 1)
+            counts[q] = _best_few(arrays, mine, scratch, mask[0], items[q], scores[q])
+            _hide(mask, q, scratch[5], 0)
+            continue
         rest, work = np.zeros(len(mine) + 1), np.zeros(len(mine) + 1, np.int64)
         for x in range(len(mine) - 1, -1, -1):
             rest[x] = rest[x + 1] + abs(weights[x]) * peaks[mine[x]]

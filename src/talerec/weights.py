@@ -23,7 +23,6 @@ from talerec.jit import kernel, template, unsigned
 
 _ASIDE = "aside_"  # before the names of such arrays in an artifact
 _FEW_ITEMS = 2**15  # so many that a score for each of them fits into the cache
-_LIST = 2  # weights for each of few items: with fewer than that, candidates are listed as they come
 UNTOUCHED = -(2**63)  # the bits of -0.0
 
 
@@ -142,7 +141,7 @@ class Weights:
             slots = np.zeros(0 if few or not self.is_sparse else 2 << n.bit_length(), np.int32)
             sums = np.full(n if few else 0, -0.0)
             marks, hidden = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
-            held = (np.arange(n + 1, dtype=np.int32), np.empty(n), slots, sums, marks, hidden)
+            held = (np.arange(n + 1, dtype=np.int32), np.empty(n + 1), slots, sums, marks, hidden)
             self._scratch.arrays = held
         return held
 
@@ -178,8 +177,7 @@ def no_weights(n: int) -> Any:
 @template
 def score_dense(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> int:
     B, base = arrays
-    scores = scratch[1]
-    n = len(scores)
+    scores, n = scratch[1], len(scratch[1]) - 1
     for j in range(n):
         scores[j] = 0.0 if len(base) == 0 or np.isnan(base[j]) else base[j]
     for x in range(len(item)):
@@ -198,13 +196,12 @@ def score_dense(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> 
 
 @template
 def score_sparse(arrays: Arrays, item: Array, weight: Array, scratch: Arrays) -> int:
-    listed = are_listed(work_of(arrays, item), arrays, scratch)
     slots = slots_for(len(arrays[3]), scratch)
     found = add_base(arrays, scratch, slots)
     for x in range(len(item)):
         slots = room_for(arrays, item[x], scratch, slots, found)
-        found = add_source(arrays, item[x], weight[x], scratch, slots, listed, found)
-    return settle(scratch, slots, listed, found)
+        found = add_source(arrays, item[x], weight[x], scratch, slots, found)
+    return settle(scratch, slots, found)
 
 
 @template
@@ -221,13 +218,12 @@ def score_runs(arrays: Arrays, entry: Array, weight: Array, scratch: Arrays) -> 
             given[e - lo] = fade[abs(e - entry[x])]
         slots = room_for(arrays, history, scratch, slots, found)
         near = (indices[lo:hi], given, 0, hi - lo)
-        found = add_row(*near, weight[x], scratch, slots, True, found)
-    return settle(scratch, slots, True, found)
+        found = add_row(*near, weight[x], scratch, slots, found)
+    return settle(scratch, slots, found)
 
 
 # How a candidate is found by its item. Few items have a sum each; -0.0, which no sum that something was
-# added to can be, says that an item is no candidate yet. With little to add, candidates are listed as they
-# come; with much, they are looked for at the end. Of many items, only candidates stand in a table of slots.
+# added to can be, says that an item is no candidate. Of many items, only candidates stand in a table of slots.
 
 
 @template
@@ -236,18 +232,20 @@ def are_few(scratch: Arrays) -> bool:
 
 
 @template
-def work_of(arrays: Arrays, item: Array) -> int:
-    """Weights that these sources have."""
-    indptr, work = arrays[0], 0
-    for x in range(len(item)):
-        work += indptr[item[x] + 1] - indptr[item[x]]
-    return work
-
-
-@template
-def are_listed(work: int, arrays: Arrays, scratch: Arrays) -> bool:
-    """With so many weights to add, are candidates listed as they come?"""
-    return not are_few(scratch) or work + len(arrays[3]) < _LIST * len(scratch[3])
+def settle(scratch: Arrays, slots: Array, found: int) -> int:
+    """Put the candidates and their scores to the front, and empty what found them; how many there are."""
+    candidates, scores, _, sums = scratch[:4]
+    slots[:] = 0
+    if not are_few(scratch):
+        return found
+    place, untouched = np.uint64(0), sums.view(np.int64)
+    for j in range(
+        len(sums)
+    ):  # one place more than items: written before it is known whether it counts
+        candidates[place], scores[place] = j, sums[j]
+        place += np.uint64(untouched[j] != UNTOUCHED)
+    sums[:] = -0.0
+    return int(np.int64(place))
 
 
 @template
@@ -291,25 +289,23 @@ def add_base(arrays: Arrays, scratch: Arrays, slots: Array) -> int:
     candidates, scores, _, sums = scratch[:4]
     found = 0
     for j in range(len(base)):
-        if not np.isnan(base[j]):
-            candidates[found] = j
+        if np.isnan(base[j]):
+            continue
+        if are_few(scratch):
+            sums[j] = base[j] + 0.0
+        else:
+            candidates[found], scores[found] = j, base[j]
             found += 1
-            if are_few(scratch):
-                sums[j] = base[j] + 0.0
-            else:
-                scores[found - 1] = base[j]
-                slots[slot_of(j, slots, candidates)] = found
+            slots[slot_of(j, slots, candidates)] = found
     return found
 
 
 @template
-def add_source(
-    arrays: Arrays, i: int, w: float, scratch: Arrays, slots: Array, listed: bool, found: int
-) -> int:
+def add_source(arrays: Arrays, i: int, w: float, scratch: Arrays, slots: Array, found: int) -> int:
     """Add w times row i of B; how many candidates there are now."""
     indptr, indices, values, _ = arrays
     lo, hi = indptr[i], indptr[i + 1]
-    return add_row(indices, values, lo, hi, w, scratch, slots, listed, found)
+    return add_row(indices, values, lo, hi, w, scratch, slots, found)
 
 
 @template
@@ -321,28 +317,16 @@ def add_row(
     w: float,
     scratch: Arrays,
     slots: Array,
-    listed: bool,
     found: int,
 ) -> int:
-    """Add w times values[lo:hi] to the scores of items[lo:hi]; how many candidates are listed now."""
+    """Add w times values[lo:hi] to the scores of items[lo:hi]; how many candidates are in the table now."""
     candidates, scores, _, sums = scratch[:4]
-    entries = unsigned(lo, hi)
-    if not listed:
-        for e in entries:
-            if values[e] != 0.0:
+    if are_few(scratch):
+        for e in unsigned(lo, hi):
+            if values[e] != 0.0:  # and what is too small to be seen is 0.0, not -0.0
                 sums[np.uint32(items[e])] += w * values[e] + 0.0
         return found
-    if are_few(scratch):
-        untouched, place = sums.view(np.int64), np.uint64(found)
-        for e in entries:
-            if values[e] == 0.0:
-                continue
-            j = np.uint32(items[e])
-            candidates[place] = j  # one place more than items: written before it is known to be new
-            place += np.uint64(untouched[j] == UNTOUCHED)
-            sums[j] += w * values[e] + 0.0  # what is too small to be seen is 0.0, not -0.0
-        return int(np.int64(place))
-    for e in entries:
+    for e in unsigned(lo, hi):
         if values[e] == 0.0:
             continue
         slot = slot_of(items[e], slots, candidates)
@@ -351,25 +335,6 @@ def add_row(
             found += 1
             slots[slot] = found
         scores[slots[slot] - 1] += w * values[e]
-    return found
-
-
-@template
-def settle(scratch: Arrays, slots: Array, listed: bool, found: int) -> int:
-    """Put the candidates and their scores to the front, and empty what found them; how many there are."""
-    candidates, scores, _, sums = scratch[:4]
-    slots[:] = 0
-    if not listed:
-        place, untouched = np.uint64(0), sums.view(np.int64)
-        for j in range(len(sums)):
-            candidates[place] = j
-            place += np.uint64(untouched[j] != UNTOUCHED)
-        found = int(np.int64(place))
-    if are_few(scratch):
-        for c in range(found):
-            own = np.uint32(candidates[c])
-            scores[c] = sums[own]
-            sums[own] = -0.0
     return found
 
 

@@ -11,7 +11,7 @@ from scipy import sparse
 from talerec import habits, weights
 from talerec.arrays import Array, is_sparse
 from talerec.clock import Clock
-from talerec.grams import Gram, tale_gram, tied_weight
+from talerec.grams import Gram, counted, newest_rows, tale_gram, tied_weight
 from talerec.histories import UNTIMED, Histories
 from talerec.log import Log
 from talerec.models.base import last_rows
@@ -83,8 +83,9 @@ class Tempo(Solved):
     # -- learning --
 
     def gram(self, log: Log) -> Gram:
+        rows = counted(newest_rows(log, self.max_history), self.window, self.trend, "both")
         made = tale_gram(
-            log,
+            rows,
             decay=self.pace * habits.interval(log),
             floor=self.floor,
             window=self.window,
@@ -96,7 +97,7 @@ class Tempo(Solved):
         )
         tied = 0.0
         if self._joint:
-            tied = tied_weight(log, self.window, self.trend, self.max_history)
+            tied = tied_weight(rows, self.window, self.trend, self.max_history)
         return made.two_way(self.even, tied)
 
     @property

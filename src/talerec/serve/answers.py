@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +81,15 @@ class Served:
         found, scores, places, parts = model.answer(history, asked.k, most=_REASONS, **masks)
         if not len(found) and model.fitted.weights.base is None and not (history.item >= 0).any():
             return self._fallback(asked.k, allowed)
-        return shapes.Recommended(self.version, self._reasoned(found, scores, places, parts))
+        reasons = self._reasons(places, parts, scores)
+        return shapes.Recommended(self.version, self._ranked(found, scores, reasons))
 
     def similar(self, asked: shapes.Similar) -> shapes.Alike:
         """What the model expects right after one item."""
         place = self._place(asked.item_id)
         alone = Histories.from_ids([[self.ids[place]]], self.items, "error")
         items, scores, counts = self.model.top(alone, asked.k, hide_seen=True)
-        ranked = self._ranked(items[0, : counts[0]], scores[0], UNSET)
+        ranked = self._ranked(items[0, : counts[0]], scores[0], repeat(UNSET))
         return shapes.Alike(self.version, self.ids[place], ranked, self._title(place))
 
     def explain(self, asked: shapes.Explain) -> shapes.Explained:
@@ -188,33 +191,30 @@ class Served:
         if allowed is not None:
             there = allowed[places] != 0
             places, counts = places[there], counts[there]
-        ranked = self._ranked(places[:k], counts, [])
+        ranked = self._ranked(places[:k], counts, ([] for _ in range(k)))
         return shapes.Recommended(self.version, ranked, "trending")
 
     def _ranked(
-        self, found: Array, scores: Array, because: list[shapes.Because] | UnsetType
+        self, found: Array, scores: Array, because: Iterable[list[shapes.Because] | UnsetType]
     ) -> list[shapes.Ranked]:
-        """Items in their order, all with the same reasons."""
-        columns = (self.ids.take(found), scores[: len(found)].tolist(), self._titles_of(found))
-        return [
-            shapes.Ranked(name, score, number, title, because)
-            for number, (name, score, title) in enumerate(zip(*columns, strict=True), 1)
-        ]
+        """Items in their order, each with its reasons."""
+        names, titles = self.ids.take(found), self._titles_of(found)
+        return list(map(shapes.Ranked, names, scores.tolist(), count(1), titles, because))
 
-    def _reasoned(
-        self, found: Array, scores: Array, places: Array, parts: Array
-    ) -> list[shapes.Ranked]:
-        """Items in their order, each with what gave most to its score, as shares of it."""
-        ranked, because = self._ranked(found, scores, []), shapes.Because
-        given = zip(self.ids.take(places), parts.tolist(), strict=True)
-        for one, (names, gave) in zip(ranked, given, strict=True):
-            if score := one.score:
-                one.because = [
-                    because(name, part / score)
-                    for name, part in zip(names, gave, strict=True)
-                    if part
-                ]
-        return ranked
+    def _reasons(
+        self, places: Array, parts: Array, scores: Array
+    ) -> Iterable[list[shapes.Because]]:
+        """For each item, what gave most to its score, as shares of it."""
+        names = self.ids.take(places)
+        if parts.all() and scores.all():
+            shares = (parts / scores[:, None]).tolist()
+            return [list(map(shapes.Because, *pair)) for pair in zip(names, shares, strict=True)]
+        return [
+            [shapes.Because(name, part / score) for name, part in zip(*pair, strict=True) if part]
+            if score
+            else []
+            for *pair, score in zip(names, parts.tolist(), scores.tolist(), strict=True)
+        ]
 
     def _titles_of(self, found: Array) -> list[str | UnsetType]:
         return [UNSET] * len(found) if self.titles is None else self.titles.take(found)

@@ -21,9 +21,9 @@ LAYERS = [
     {"memory", "threads", "times", "kernels", "files", "drawing"},
     {"tiles", "pairs", "charts", "page"},
     {"blas", "solve_torch"},
-    {"log", "artifact", "local_kernels"},
+    {"log", "artifact", "local_kernels", "score_kernels"},
     {"readers", "histories", "grams", "habits", "synthetic"},
-    {"prepare", "splits", "solve", "weights", "factors", "walks"},
+    {"prepare", "splits", "solve", "weights", "factors", "walks", "rank_kernels"},
     {"rank", "description", "nearest"},
     {"models.params"},
     {"models.base"},
@@ -191,7 +191,7 @@ def test_kernels_older_than_the_templates_they_hold_are_dropped(tmp_path):
 
     cache = tmp_path / "__pycache__"
     cache.mkdir()
-    ages = {"jit.py": 50, "kernels.py": 20, "local_kernels.py": 40, "weights.py": 30}
+    ages = {"jit.py": 50, "kernels.py": 20, "local_kernels.py": 40, "score_kernels.py": 30}
     for name, age in ages.items():
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (1000 - age, 1000 - age))

@@ -20,7 +20,7 @@ def _drop_stale(folder: Path) -> None:
 
     Numba looks at the file that a kernel stands in, and not at templates from other files.
     """
-    shared = [folder / name for name in ("jit.py", "kernels.py", "local_kernels.py", "weights.py")]
+    shared = [folder / "jit.py", *folder.glob("*kernels.py")]
     with suppress(OSError):
         newest = max(path.stat().st_mtime for path in shared)
         for path in (folder / "__pycache__").glob("*.nb[ic]"):

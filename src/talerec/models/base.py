@@ -19,9 +19,10 @@ from talerec.errors import TalerecError
 from talerec.histories import Histories
 from talerec.log import Log, Vocabulary
 from talerec.models import params
+from talerec.score_kernels import strongest
 from talerec.threads import even
 from talerec.times import Moment, microseconds
-from talerec.weights import Query, Weights, strongest
+from talerec.weights import Query, Weights
 
 Ids = Sequence[Any] | pl.Series
 

@@ -26,13 +26,24 @@ _WORK = 65_536
 
 
 @kernel
-def count_half(G: Arrays, rank: Array, a: int, b: int, count: Array) -> None:
-    """How many entries of rows a..b of G lead to an item of lower rank, by rank of the row."""
-    indptr, indices, _ = G
+def count_rows(G: Arrays, a: int, b: int, count: Array) -> None:
+    """How many entries the rows a..b of G have; a stored zero is none."""
+    indptr, _, values = G
     for i in range(a, b):
         found = 0
-        for x in range(indptr[i], indptr[i + 1]):
-            found += rank[indices[x]] < rank[i]
+        for x in unsigned(indptr[i], indptr[i + 1]):
+            found += values[x] != 0.0
+        count[i] = found
+
+
+@kernel
+def count_half(G: Arrays, rank: Array, a: int, b: int, count: Array) -> None:
+    """How many entries of rows a..b of G lead to an item of lower rank, by rank of the row."""
+    indptr, indices, values = G
+    for i in range(a, b):
+        found = 0
+        for x in unsigned(indptr[i], indptr[i + 1]):
+            found += values[x] != 0.0 and rank[np.uint32(indices[x])] < rank[i]
         count[rank[i]] = found
 
 
@@ -44,7 +55,7 @@ def fill_half(G: Arrays, rank: Array, a: int, b: int, half: Arrays) -> None:
     for i in range(a, b):
         place = starts[rank[i]]
         for x in range(indptr[i], indptr[i + 1]):
-            if rank[indices[x]] < rank[i]:
+            if values[x] != 0.0 and rank[indices[x]] < rank[i]:
                 columns[place], entries[place] = rank[indices[x]], values[x]
                 place += 1
 
@@ -97,13 +108,18 @@ def _sources(
 
 @template
 def _affordable(
-    half: Arrays, sources: Array, count: int, least: int, right: Array, diagonal: Array, gain: Array
+    length: Array,
+    sources: Array,
+    count: int,
+    least: int,
+    right: Array,
+    diagonal: Array,
+    gain: Array,
 ) -> int:
     """Fewer sources, those of largest gain, where their rows are so long that joining all would take too long."""
-    starts = half[0]
     work = 0
     for c in range(count):
-        work += starts[sources[c] + 1] - starts[sources[c]]
+        work += length[sources[c]]
     if work <= _WORK:
         return count
     _gains(sources, count, right, diagonal, gain)
@@ -243,6 +259,7 @@ def _join(
 @kernel
 def solve_targets(
     half: Arrays,
+    length: Array,
     K: Arrays,
     names: Arrays,
     diagonal: Array,
@@ -259,7 +276,8 @@ def solve_targets(
 ) -> None:
     """Weights into targets a..b, each from ptr[j] on; `diagonal` is that of G plus the penalty.
 
-    K is by target, in items; `half` and `diagonal` are by rank; `names` holds each item's rank and
+    K is by target, in items; `half`, `length` and `diagonal` are by rank; `length` is that of the rows of a half
+    whose items are ranked by their entries in G, as these are here, but not on a cluster. `names` holds each item's rank and
     each rank's item. A target has up to `room` sources, of which `together` are solved together; where
     that is all items, they are. `own`: may a target be its own source? Not for a zero diagonal.
     Explained: by how much a target's weights make the penalised squared error less than T'T.
@@ -289,7 +307,7 @@ def solve_targets(
         elif indptr[j] < indptr[j + 1]:
             itself = rank[j] if own else -1
             count = _sources(K, j, rank, right, diagonal, room, sources, gain)
-            count = _affordable(half, sources, count, widest, right, diagonal, gain)
+            count = _affordable(length, sources, count, widest, right, diagonal, gain)
             size = _support(sources, count, itself, right, diagonal, widest, support, gain)
             sort_positions(support[:size], n, spare)
         for p in range(size):

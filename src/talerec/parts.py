@@ -248,8 +248,28 @@ def _keep_half(G: Any, lo: int, block: int, folder: str) -> None:
     diagonal[row[own]] = G.data[own]
     keep(folder, f"diagonal-{block}", diagonal)
     keep(folder, f"length-{block}", np.bincount(row[~own], minlength=G.shape[0]))
+    keep(folder, f"reached-{block}", np.bincount(G.indices[~own], minlength=lo + G.shape[0]))
     keep(folder, f"column-{block}", G.indices[~own].astype(np.int32))
     keep(folder, f"value-{block}", G.data[~own])
+
+
+def seats(length: Array, reached: Iterable[Array], position: Array) -> Array:
+    """The place of each item among all by its entries in G, most first, as one machine ranks them."""
+    entries = length.copy()
+    for some in reached:
+        entries[: len(some)] += some
+    seat = np.empty(len(entries), np.int32)
+    seat[np.lexsort((position, -entries))] = np.arange(len(entries))
+    return seat
+
+
+def shares(block: int, lo: int, folder: str) -> None:
+    """How many entries of a block of G each item would own, were items numbered by their seats."""
+    seat, column = kept(folder, "seat"), kept(folder, f"column-{block}")
+    length = kept(folder, f"length-{block}")
+    row = np.repeat(np.arange(lo, lo + len(length), dtype=np.int32), length)
+    owner = np.where(seat[row] > seat[column], row, column)
+    keep(folder, f"share-{block}", np.bincount(owner, minlength=len(seat)))
 
 
 def lay(block: int, start: int, folder: str) -> None:
@@ -290,7 +310,14 @@ def solved_pieces(
     columns = (narrow(ptr), K.indices[order].astype(np.int32), K.data[order])
     diagonal = kept(folder, "diagonal") + penalty
     source, into, weight = local_columns(
-        _shared_half(folder), columns, diagonal, neighbors, entries, lo, hi
+        _shared_half(folder),
+        np.array(kept(folder, "lengths")),
+        columns,
+        diagonal,
+        neighbors,
+        entries,
+        lo,
+        hi,
     )
     B = sparse.coo_array((weight, (position[source], position[into])), shape=(n, n)).tocsr()
     every = np.arange(n, dtype=np.int32)

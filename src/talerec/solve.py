@@ -212,7 +212,10 @@ def _local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool) -
     """The weights, and how much of each target they explain."""
     n = gram.items
     G = _compressed(gram.G, "csr")
-    item = np.argsort(-np.diff(G[0]), kind="stable").astype(np.int32)
+    entries = np.empty(n, np.int64)
+    chunks = equal_work(G[0], _CHUNKS)
+    run_chunks("solve", lambda a, b: local_kernels.count_rows(G, a, b, entries), chunks)
+    item = np.argsort(-entries, kind="stable").astype(np.int32)
     rank = np.empty(n, np.int32)
     rank[item] = np.arange(n, dtype=np.int32)
     K = _compressed(gram.K, "csc")
@@ -231,7 +234,9 @@ def _local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool) -
     explained = np.zeros(n)
     diagonal = (gram.G.diagonal() + penalty)[item]
     sources = max(most - (not zero_diagonal), 1)  # besides the target itself
-    rules = (_half(G, rank), K, (rank, item), diagonal, together, sources, not zero_diagonal)
+    half = _half(G, rank)
+    lengths = np.diff(half[0])
+    rules = (half, lengths, K, (rank, item), diagonal, together, sources, not zero_diagonal)
     run_chunks(
         "solve",
         lambda a, b: local_kernels.solve_targets(*rules, a, b, *out, explained),
@@ -251,12 +256,19 @@ def _room(items: int, neighbors: int, entries: int) -> tuple[int, int]:
 
 
 def local_columns(
-    half: Arrays, K: Arrays, diagonal: Array, neighbors: int, entries: int, a: int, b: int
+    half: Arrays,
+    lengths: Array,
+    K: Arrays,
+    diagonal: Array,
+    neighbors: int,
+    entries: int,
+    a: int,
+    b: int,
 ) -> tuple[Array, Array, Array]:
     """What `local` gives to the targets a..b alone: (source, target, weight), without zeros.
 
-    Items are numbered as in `half`, which holds G below the diagonal; `diagonal` is that of G plus the
-    penalty. K is by target and holds those of a..b, sources in the order in which equals are preferred;
+    Items are numbered as in `half`, which holds G below the diagonal; `lengths`: of its rows, were items
+    numbered as `local` does; `diagonal` is that of G plus the penalty. K is by target and holds those of a..b, sources in the order in which equals are preferred;
     `entries` counts those of all targets.
     """
     n = len(diagonal)
@@ -267,7 +279,7 @@ def local_columns(
     found = np.zeros(n, np.int64)
     out = (ptr, np.empty(ptr[-1], np.int32), np.empty(ptr[-1], np.float32), found)
     same = np.arange(n, dtype=np.int32)
-    rules = (half, K, (same, same), diagonal, together, max(most - 1, 1), True)
+    rules = (half, lengths, K, (same, same), diagonal, together, max(most - 1, 1), True)
     local_kernels.solve_targets(*rules, a, b, *out, np.zeros(n))
     target = np.repeat(same[a:b], found[a:b])
     first = np.cumsum(found[a:b]) - found[a:b]

@@ -247,9 +247,11 @@ def _gram(run: Run, rows: DataFrame, facts: _Facts, sizes: Sizes, model: Solved)
         parts.PIECES,
     )
     run.save("columns", summed, "gram")
-    lengths = [parts.kept(folder, f"length-{block}") for block in range(blocks)]
-    starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+    length = np.concatenate([parts.kept(folder, f"length-{block}") for block in range(blocks)])
+    starts = np.concatenate([[0], np.cumsum(length)])
     parts.keep(folder, "starts", starts)
+    reached = (parts.kept(folder, f"reached-{block}") for block in range(blocks))
+    parts.keep(folder, "seat", parts.seats(length, reached, facts.position))
     diagonal = [parts.kept(folder, f"diagonal-{block}") for block in range(blocks)]
     parts.keep(folder, "diagonal", np.concatenate(diagonal))
     for name, size in (("column", 4), ("value", 8)):
@@ -261,11 +263,14 @@ def _gram(run: Run, rows: DataFrame, facts: _Facts, sizes: Sizes, model: Solved)
 
     def lay(block: int, batches: parts.Batches) -> Iterator[pa.RecordBatch]:
         for _ in batches:
+            parts.shares(block, int(owners[block]), folder)
             parts.lay(block, begin[block], folder)
         yield pa.RecordBatch.from_arrays([pa.array([block], pa.int32())], ["block"])
 
     with run.watched("gram"):
         spread(numbers, blocks, "block", lay, "block int").agg(F.count(F.lit(1))).collect()
+    shares = (parts.kept(folder, f"share-{block}") for block in range(blocks))
+    parts.keep(folder, "lengths", sum(shares, np.zeros(n, np.int64)))
     return n + sum(int(parts.kept(folder, f"pairs-{block}")[0]) for block in range(blocks))
 
 

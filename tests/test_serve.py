@@ -281,6 +281,8 @@ def test_the_card_says_what_the_model_is(service, model, saved):
         (b'{"history": [], "k": 100000000000000000000000}', 422, "k_too_large"),
         (b'{"history": [], "k": 1001}', 422, "k_too_large"),
         (b'{"history": [], "recency": 0}', 422, "invalid"),
+        (b'{"history": [], "as_of": 1e300}', 422, "invalid"),
+        (b'{"history": [], "as_of": [1]}', 422, "invalid"),
         (b'{"history": [], "recency": -1}', 422, "invalid"),
         (b'{"history": [], "hide_seen": "yes"}', 422, "invalid"),
         (b'{"history": [], "surprise": 1}', 422, "invalid"),

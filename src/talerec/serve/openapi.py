@@ -70,6 +70,10 @@ def _limit(schemas: Json, settings: Settings, served: Served | None) -> None:
             {"type": "array", "items": form, "maxItems": settings.max_history} for form in forms
         ]
         schemas[name]["properties"]["history"] = {"anyOf": rows}
+        schemas[name]["properties"]["as_of"] = {
+            "anyOf": [*_TIME["anyOf"], {"type": "null"}],
+            "description": "The moment of asking, for models that look at it; null: the end of the log.",
+        }
     del schemas["Row"]
     for name in ("Recommend", "Similar"):
         k = schemas[name]["properties"]["k"]

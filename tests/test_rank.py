@@ -174,19 +174,22 @@ def test_a_weight_that_is_lost_in_rounding_still_gives_a_score():
 
 @given(problems(), st.sampled_from(FORMS), st.integers(0, 4))
 @settings(max_examples=200, deadline=None)
-def test_reasons_are_the_largest_parts_of_a_score(problem, form, most):
-    B, base, rows, _, _ = problem
+def test_an_answer_is_the_first_items_with_the_largest_parts_of_their_scores(problem, form, most):
+    B, base, rows, allowed, hide_seen = problem
     weights = made(form, B, base)
-    targets = np.arange(len(B), dtype=np.int32)
+    every = np.arange(len(B), dtype=np.int32)
     for row in rows:
-        query, _ = ask(weights, [row], None, False)
-        parts = weights.parts(query, targets)
+        query, mask = ask(weights, [row], allowed, hide_seen)
+        parts = weights.parts(query, every)
         np.testing.assert_array_equal(parts, query.weight * B[query.item].T.astype(np.float64))
-        sources, given = weights.reasons(query, targets, most)
-        for target in targets:
+        items, scores, counts = rank.top(weights, query, mask, len(B))
+        found, score, sources, given = rank.answer(weights, query, mask, len(B), most)
+        assert found.tolist() == items[0, : counts[0]].tolist()
+        assert score.tolist() == scores[0, : counts[0]].tolist()
+        for place, target in enumerate(found):
             wanted = sorted(np.abs(parts[target]), reverse=True)[:most]
-            np.testing.assert_array_equal(np.abs(given[target]), wanted)
-            for source, part in zip(sources[target], given[target], strict=True):
+            np.testing.assert_array_equal(np.abs(given[place]), wanted)
+            for source, part in zip(sources[place], given[place], strict=True):
                 if part:
                     assert part == parts[target, query.item.tolist().index(source)]
 

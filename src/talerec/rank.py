@@ -12,6 +12,7 @@ import numpy as np
 from talerec import rank_kernels
 from talerec.arrays import Array
 from talerec.histories import Histories
+from talerec.score_kernels import strongest
 from talerec.threads import even, run_chunks
 from talerec.weights import Query, Weights
 
@@ -71,11 +72,9 @@ def answer(
         )
         return found
     items, scores, counts = top(weights, query, mask, k)
-    return (
-        items[0, : counts[0]],
-        scores[0, : counts[0]],
-        *weights.reasons(query, items[0, : counts[0]], most),
-    )
+    first = items[0, : counts[0]]
+    columns, given = strongest(weights.parts(query, first), most)
+    return first, scores[0, : counts[0]], query.item[columns], given
 
 
 def ranks(weights: Weights, query: Query, mask: Mask, targets: Array) -> Array:

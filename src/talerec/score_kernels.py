@@ -87,9 +87,8 @@ def settle(scratch: Arrays, slots: Array, found: int) -> int:
     if not are_few(scratch):
         return found
     place, untouched = np.uint64(0), sums.view(np.int64)
-    for j in range(
-        len(sums)
-    ):  # one place more than items: written before it is known whether it counts
+    # there is one place more than items: each is written before it is known whether it counts
+    for j in range(len(sums)):
         candidates[place], scores[place] = j, sums[j]
         place += np.uint64(untouched[j] != UNTOUCHED)
     sums[:] = -0.0

@@ -155,15 +155,6 @@ class Weights:
         dense: Array = query.weight * self.matrix[query.item][:, targets].T.astype(np.float64)
         return dense
 
-    def reasons(self, query: Query, targets: Array, most: int) -> tuple[Array, Array]:
-        """For each target, the sources of one query that give it most, for or against, and what they give."""
-        if self.is_sparse:
-            asked = (query.item, query.weight, targets, most)
-            sources, given = score_kernels.sparse_reasons(self.arrays[:3], self.peaks, *asked)
-            return sources, given
-        columns, given = score_kernels.strongest(self.parts(query, targets), most)
-        return query.item[columns], given
-
 
 def no_weights(n: int) -> Any:
     """B with nothing in it."""

@@ -150,19 +150,21 @@ def test_an_answer_on_positions_is_the_recommendation_with_its_reasons(model):
     items = model.fitted.items
     for history in ([1], [1, 2, 3], [3, 1, 3, 2], [5, 77, 2]):
         asked = Histories.from_ids([history], items, "skip")
-        found, scores, sources, parts = model.answer(asked, K, hide_seen=True, most=2)
+        found = model.answer(asked, K, hide_seen=True, most=2)
         frame = model.recommend_histories([history], k=K, hide_seen=True, unknown="skip")
-        assert model.item_ids.gather(found).to_list() == frame["item_id"].to_list()
-        assert scores.tolist() == frame["score"].to_list()
+        assert model.item_ids.gather(found.items).to_list() == frame["item_id"].to_list()
+        assert found.scores == frame["score"].to_list()
+        begins = [0, *found.ends]
         for n, item in enumerate(frame["item_id"]):
             given = model.explain(history, item, unknown="skip").filter(
                 pl.col("item_id").is_not_null()
             )
             wanted = given["contribution"].abs().sort(descending=True).head(2).to_list()
-            there = [part for part in parts[n].tolist() if part]
+            mine = slice(begins[n], found.ends[n])
+            there = [share * found.scores[n] for share in found.shares[mine]]
             assert [abs(part) for part in there] == pytest.approx([w for w in wanted if w])
             for source, part in zip(
-                model.item_ids.gather(sources[n]).to_list(), there, strict=False
+                model.item_ids.gather(found.sources[mine]).to_list(), there, strict=True
             ):
                 own = given.filter(pl.col("item_id") == source)["contribution"].to_list()
                 assert any(part == pytest.approx(one) for one in own)

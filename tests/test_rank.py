@@ -183,15 +183,17 @@ def test_an_answer_is_the_first_items_with_the_largest_parts_of_their_scores(pro
         parts = weights.parts(query, every)
         np.testing.assert_array_equal(parts, query.weight * B[query.item].T.astype(np.float64))
         items, scores, counts = rank.top(weights, query, mask, len(B))
-        found, score, sources, given = rank.answer(weights, query, mask, len(B), most)
-        assert found.tolist() == items[0, : counts[0]].tolist()
-        assert score.tolist() == scores[0, : counts[0]].tolist()
-        for place, target in enumerate(found):
-            wanted = sorted(np.abs(parts[target]), reverse=True)[:most]
-            np.testing.assert_array_equal(np.abs(given[place]), wanted)
-            for source, part in zip(sources[place], given[place], strict=True):
-                if part:
-                    assert part == parts[target, query.item.tolist().index(source)]
+        found = rank.answer(weights, query, mask, len(B), most)
+        assert found.items == items[0, : counts[0]].tolist()
+        assert found.scores == scores[0, : counts[0]].tolist()
+        begins = [0, *found.ends]
+        assert begins[-1] == len(found.sources) == len(found.shares)
+        for place, target in enumerate(found.items):
+            score, mine = found.scores[place], slice(begins[place], found.ends[place])
+            order = np.argsort(-np.abs(parts[target]), kind="stable")
+            wanted = [c for c in order if parts[target, c] and score][:most]
+            assert found.sources[mine] == query.item[wanted].tolist()
+            assert found.shares[mine] == [parts[target, c] / score for c in wanted]
 
 
 def test_a_search_does_stop_early():

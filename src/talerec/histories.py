@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import Any
 
@@ -67,9 +68,8 @@ class Histories:
     def one(cls, names: list[Any], items: Vocabulary, unknown: str) -> Histories:
         """One history of item ids without times, oldest first."""
         item = items.positions(names, "item", unknown).astype(np.int32, copy=False)
-        size = len(names)
-        ends = np.array([0, size])
-        return cls(ends[:1], ends[1:], item, np.arange(-FARTHEST, size - FARTHEST))
+        start, stop, time = _untimed(len(names))
+        return cls(start, stop, item, time)
 
     @classmethod
     def from_ids(cls, given: Sequence[Sequence[Any]], items: Vocabulary, unknown: str) -> Histories:
@@ -89,6 +89,12 @@ class Histories:
             time = np.fromiter((moment for _, moment in flat), np.int64, len(flat))
         item = items.positions(names, "item", unknown)
         return cls(ptr[:-1], ptr[1:], item.astype(np.int32, copy=False), time)
+
+
+@lru_cache(256)
+def _untimed(rows: int) -> tuple[Array, Array, Array]:
+    """Where one history of so many rows begins and ends, and times for it: before anything that has a time."""
+    return np.zeros(1, np.int64), np.full(1, rows), np.arange(-FARTHEST, rows - FARTHEST)
 
 
 def _is_list(given: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Any, cast
 
 import numpy as np
@@ -51,8 +52,7 @@ class Vocabulary:
             raise TalerecError(f"{values!r} is no list of {kind} ids")
         given = list(values)
         if len(given) <= _FEW and self._is_small and set(map(type, given)) == {self._type}:
-            place = self._places.get
-            found = np.array([place(value, -1) for value in given], np.int32)
+            found = np.fromiter(map(self._places.get, given, repeat(-1)), np.int32, len(given))
             return self._known(found, given, kind, unknown)
         for value in given if not set(map(type, given)) <= {int, str} else ():
             if isinstance(value, bool) or not isinstance(value, str | int | np.integer):

@@ -5,7 +5,9 @@ Higher score first; equal scores by item position. An item without a score, or h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +40,24 @@ class Mask:
         return cls(every if allowed is None else allowed, histories.start, stop, histories.item)
 
 
+class Answer(NamedTuple):
+    """The first items of one history and their scores, as plain values, with reasons.
+
+    Item n owes its score above all to `sources[ends[n-1]:ends[n]]`, the one that gives it most first; `shares`
+    says which part of its score each gives.
+    """
+
+    items: list[int]
+    scores: list[float]
+    ends: list[int]
+    sources: list[int]
+    shares: list[float]
+
+    @classmethod
+    def of(cls, *arrays: Array) -> Answer:
+        return cls(*(array.tolist() for array in arrays))
+
+
 def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Array, Array]:
     """The first k items of every query: (items, scores), both queries x k, and how many of the k there are."""
     items = np.full((len(query), k), -1, np.int32)
@@ -61,20 +81,30 @@ def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Arra
     return items, scores, counts
 
 
-def answer(
-    weights: Weights, query: Query, mask: Mask, k: int, most: int
-) -> tuple[Array, Array, Array, Array]:
-    """The first k items of one query and their scores; for each, the sources that give it most, and what."""
+def answer(weights: Weights, query: Query, mask: Mask, k: int, most: int) -> Answer:
+    """The first k items of one query, each with the `most` sources that give it most."""
     if weights.is_sparse and weights.fade is None:  # in one call: a service asks thousands a second
         parts = (*_parts(query, mask), weights.scratch(), k, most)
-        found: tuple[Array, Array, Array, Array] = rank_kernels.answer_sparse(
-            weights.arrays, weights.peaks, *parts
-        )
-        return found
+        return Answer.of(*rank_kernels.answer_sparse(weights.arrays, weights.peaks, *parts))
+    return first(
+        weights, query, mask, k, most, query.item, lambda found: weights.parts(query, found)
+    )
+
+
+def first(
+    weights: Weights,
+    query: Query,
+    mask: Mask,
+    k: int,
+    most: int,
+    sources: Array,
+    parts: Callable[[Array], Array],
+) -> Answer:
+    """The same, where what each of `sources` gives to some items (rows) is a model's own affair."""
     items, scores, counts = top(weights, query, mask, k)
-    first = items[0, : counts[0]]
-    columns, given = strongest(weights.parts(query, first), most)
-    return first, scores[0, : counts[0]], query.item[columns], given
+    found = items[0, : counts[0]]
+    ends, columns, shares = strongest(parts(found), scores[0], most)
+    return Answer.of(found, scores[0, : counts[0]], ends, sources[columns], shares)
 
 
 def ranks(weights: Weights, query: Query, mask: Mask, targets: Array) -> Array:

@@ -14,12 +14,14 @@ from talerec.score_kernels import (
     add_base,
     add_source,
     are_few,
+    found_at,
     room_for,
     score_dense,
     score_runs,
     score_sparse,
     slots_for,
-    sparse_reasons,
+    sparse_parts,
+    strongest,
     sum_up,
 )
 
@@ -27,6 +29,9 @@ _SMALL = 2.0**-6  # of all that a history could give: what is left is asked abou
 _SMALLER = 2.0**-2  # and each time again when it has become so much less
 _LOOK_UP = 8  # weights added in the time in which one is looked up
 _ROUNDING = 1 + 1e-9
+_AT_ONCE = 8  # sums in a row that are compared in the time of one that is looked up
+_SHORT = 64  # entries that are kept in order; more are a heap
+_SPAN = 64  # sums that are compared with the last of the first k at a time
 
 
 @kernel
@@ -67,7 +72,10 @@ def _offer(
         return size
     if size == k:
         items[0], scores[0] = j, score
-        _sift(items, scores, 0, k)
+        if k <= _SHORT:
+            _slide(items, scores, 0, k)
+        else:
+            _sift(items, scores, 0, k)
         return size
     items[size], scores[size] = j, score
     if size + 1 == k:
@@ -76,7 +84,21 @@ def _offer(
 
 
 @template
+def _slide(items: Array, scores: Array, place: int, size: int) -> None:
+    """Move an entry up to where it belongs in a row that is in order, the last-ranked first (a heap, too)."""
+    item, score = items[place], scores[place]
+    while place + 1 < size and before(score, item, scores[place + 1], items[place + 1]):
+        items[place], scores[place] = items[place + 1], scores[place + 1]
+        place += 1
+    items[place], scores[place] = item, score
+
+
+@template
 def _heap(items: Array, scores: Array, size: int) -> None:
+    if size <= _SHORT:
+        for place in range(size - 2, -1, -1):
+            _slide(items, scores, place, size)
+        return
     for root in range(size // 2 - 1, -1, -1):
         _sift(items, scores, root, size)
 
@@ -86,6 +108,9 @@ def _in_order(items: Array, scores: Array, size: int) -> int:
     """Those that were offered in rank order; the number that there are."""
     if size < len(items):
         _heap(items, scores, size)
+    if size <= _SHORT:
+        items[:size], scores[:size] = items[:size][::-1].copy(), scores[:size][::-1].copy()
+        return size
     for last in range(size - 1, 0, -1):
         items[0], items[last] = items[last], items[0]
         scores[0], scores[last] = scores[last], scores[0]
@@ -120,20 +145,48 @@ def _best_few(
                     size = _offer(indices[e], sums[i], hidden, allowed, items, scores, size)
                 sums[i] = -0.0
         return _in_order(items, scores, size)
-    for j in range(len(sums)):
-        if (size < k or sums[j] >= scores[0]) and untouched[j] != UNTOUCHED:
-            size = _offer(j, sums[j], hidden, allowed, items, scores, size)
+    for start in range(0, len(sums), _SPAN):
+        stop = min(start + _SPAN, len(sums))
+        if size == k and not _reach(sums, start, stop, scores[0]):
+            continue
+        for j in range(start, stop):
+            if (size < k or sums[j] >= scores[0]) and untouched[j] != UNTOUCHED:
+                size = _offer(j, sums[j], hidden, allowed, items, scores, size)
     sums[:] = -0.0
     return _in_order(items, scores, size)
 
 
 @template
+def _reach(sums: Array, start: int, stop: int, least: float) -> bool:
+    """Is one of sums[start:stop] at least so much? (Without a branch: several are compared at once.)"""
+    found = False
+    for j in unsigned(start, stop):
+        found |= sums[j] >= least
+    return found
+
+
+@kernel
+def _top_few(
+    arrays: Arrays,
+    item: Array,
+    weight: Array,
+    scratch: Arrays,
+    allowed: Array,
+    items: Array,
+    scores: Array,
+) -> int:
+    """The first len(items) of few; a function of its own, since its loops are a third slower within another."""
+    sum_up(arrays, item, weight, scratch)
+    return _best_few(arrays, item, scratch, allowed, items, scores)
+
+
+@template
 def _by_rows(arrays: Arrays, item: Array, scratch: Arrays) -> bool:
-    """Is it less work to go over the rows of the sources again than over all items?"""
+    """Is it less work to go over the rows of the sources again than over all items, several at once?"""
     indptr, work = arrays[0], 0
     for x in range(len(item)):
         work += indptr[item[x] + 1] - indptr[item[x]]
-    return work + len(arrays[3]) < len(scratch[3])
+    return _AT_ONCE * work + len(arrays[3]) < len(scratch[3])
 
 
 @template
@@ -302,9 +355,8 @@ def _finish(arrays: Arrays, item: Array, weight: Array, x: int, j: int, score: f
     """The score of item j with what the sources from x on give, in their order."""
     indptr, indices, values, _ = arrays
     for y in range(x, len(item)):
-        lo, hi = indptr[item[y]], indptr[item[y] + 1]
-        e = lo + np.searchsorted(indices[lo:hi], j)
-        if e < hi and indices[e] == j:
+        e = found_at(indices, indptr[item[y]], indptr[item[y] + 1], j)
+        if e >= 0:
             score += weight[y] * values[e]
     return score
 
@@ -363,9 +415,9 @@ def top_sparse(
     for q in range(a, b):
         mine, weights = item[ptr[q] : ptr[q + 1]], weight[ptr[q] : ptr[q + 1]]
         if are_few(scratch):  # adding up is so quick that no search would save anything
-            sum_up(arrays, mine, weights, scratch)
             _hide(mask, q, scratch[5], 1)
-            counts[q] = _best_few(arrays, mine, scratch, mask[0], items[q], scores[q])
+            first = (items[q], scores[q])
+            counts[q] = _top_few(arrays, mine, weights, scratch, mask[0], *first)
             _hide(mask, q, scratch[5], 0)
             continue
         rest, work = np.zeros(len(mine) + 1), np.zeros(len(mine) + 1, np.int64)
@@ -431,9 +483,11 @@ def place_sparse(
 @kernel
 def answer_sparse(
     arrays: Arrays, peaks: Array, query: Arrays, mask: Arrays, scratch: Arrays, k: int, most: int
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array, Array]:
+    """The first k of one query and their scores; where the reasons of each end, whose they are, and their shares."""
     items, scores, counts = np.empty((1, k), np.int32), np.empty((1, k)), np.zeros(1, np.int64)
     top_sparse(arrays, peaks, query, mask, 0, 1, scratch, (items, scores, counts))
-    found = items[0, : counts[0]]
-    sources, given = sparse_reasons(arrays[:3], peaks, query[1], query[2], found, most)
-    return found, scores[0, : counts[0]], sources, given
+    found, own = items[0, : counts[0]], scores[0, : counts[0]]
+    parts = sparse_parts(arrays[:3], query[1], query[2], found)
+    ends, columns, shares = strongest(parts, own, most)
+    return found, own, ends, query[1][columns], shares

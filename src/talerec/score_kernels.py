@@ -12,6 +12,7 @@ from talerec.arrays import Array, Arrays
 from talerec.jit import kernel, template, unsigned
 
 UNTOUCHED = -(2**63)  # the bits of -0.0
+LEAST = 2.0**-800  # times the smallest float32 this is no zero yet
 
 
 @template
@@ -152,6 +153,11 @@ def add_source(arrays: Arrays, i: int, w: float, scratch: Arrays, slots: Array, 
     """Add w times row i of B; how many candidates there are now."""
     indptr, indices, values, _ = arrays
     lo, hi = indptr[i], indptr[i + 1]
+    if are_few(scratch) and abs(w) > LEAST:  # no weight is zero, so that no product is
+        sums = scratch[3]
+        for e in unsigned(lo, hi):
+            sums[np.uint32(indices[e])] += w * values[e]
+        return found
     return add_row(indices, values, lo, hi, w, scratch, slots, found)
 
 
@@ -187,36 +193,50 @@ def add_row(
 
 @template
 def found_at(indices: Array, lo: int, hi: int, j: int) -> int:
-    """Where j stands in the ascending indices[lo:hi], -1 where it does not."""
-    end = hi
-    while lo < hi:
-        middle = (lo + hi) >> 1
-        if indices[middle] < j:
-            lo = middle + 1
-        else:
-            hi = middle
-    return lo if lo < end and indices[lo] == j else -1
+    """Where j stands in the ascending indices[lo:hi], -1 where it does not. (No branch depends on what is found.)"""
+    if lo == hi:
+        return -1
+    size = hi - lo
+    while size > 1:
+        half = size >> 1
+        lo += half * (indices[np.uint64(lo + half)] <= j)
+        size -= half
+    return lo if indices[lo] == j else -1
 
 
 @kernel
 def sparse_parts(arrays: Arrays, item: Array, weight: Array, targets: Array) -> Array:
+    """What each source (column) gives to each target (row)."""
     indptr, indices, values = arrays
     parts = np.zeros((len(targets), len(item)))
+    at = np.empty(len(targets), np.uint64)
     for x in range(len(item)):
-        lo, hi = indptr[item[x]], indptr[item[x] + 1]
+        lo, size = np.uint64(indptr[item[x]]), np.uint64(indptr[item[x] + 1] - indptr[item[x]])
+        if size == 0:
+            continue
+        at[:] = lo
+        while size > np.uint64(
+            1
+        ):  # `found_at` of all targets, step by step: memory is asked for many at once
+            half = size >> np.uint64(1)
+            for t in range(len(targets)):
+                at[t] += half * np.uint64(indices[at[t] + half] <= targets[t])
+            size -= half
         for t in range(len(targets)):
-            e = found_at(indices, lo, hi, targets[t])
-            if e >= 0:
-                parts[t, x] = weight[x] * values[e]
+            if indices[at[t]] == targets[t]:
+                parts[t, x] = weight[x] * values[at[t]]
     return parts
 
 
 @template
 def _put_in(value: float, what: int, values: Array, names: Array, size: int) -> int:
-    """Put a value where it belongs among the `size` largest so far, by absolute value; how many there are now."""
+    """Put a value where it belongs among the `size` largest so far, by absolute value; how many there are now.
+
+    Zero belongs nowhere.
+    """
     most = len(values)
     m = min(size, most)
-    if m == most and (most == 0 or abs(values[m - 1]) >= abs(value)):
+    if value == 0.0 or (m == most and (most == 0 or abs(values[m - 1]) >= abs(value))):
         return size
     while m > 0 and abs(values[m - 1]) < abs(value):
         if m < most:
@@ -227,37 +247,25 @@ def _put_in(value: float, what: int, values: Array, names: Array, size: int) -> 
 
 
 @kernel
-def sparse_reasons(
-    arrays: Arrays, peaks: Array, item: Array, weight: Array, targets: Array, most: int
-) -> tuple[Array, Array]:
-    """A source that cannot give more than those found so far is not looked up."""
-    indptr, indices, values = arrays
-    most = min(most, len(item))
-    sources = np.zeros((len(targets), most), np.int32)
-    given = np.zeros((len(targets), most))
-    for t in range(len(targets)):
-        size = 0
-        for x in range(len(item)):
-            i = item[x]
-            if size == most and abs(weight[x]) * peaks[i] <= abs(given[t, most - 1]):
-                continue
-            e = found_at(indices, indptr[i], indptr[i + 1], targets[t])
-            if e >= 0:
-                size = _put_in(weight[x] * values[e], i, given[t], sources[t], size)
-    return sources, given
+def strongest(parts: Array, scores: Array, most: int) -> tuple[Array, Array, Array]:
+    """Of each row, the columns of its `most` largest parts (absolute values), and their shares of the row's score.
 
-
-@kernel
-def strongest(parts: Array, most: int) -> tuple[Array, Array]:
-    """Of each row, the columns of its `most` largest absolute values, and the values; equal ones in column order."""
+    Row r has the entries from ends[r - 1] to ends[r]. Equal parts come in column order, zeros are left out, and
+    a score of zero has no shares.
+    """
     rows, size = parts.shape
-    most = min(most, size)
-    columns, values = np.zeros((rows, most), np.int64), np.zeros((rows, most))
+    ends = np.empty(rows, np.int64)
+    columns, shares = np.empty(rows * most, np.int64), np.empty(rows * most)
+    end = 0
     for r in range(rows):
-        found = 0
-        for c in range(size):
-            found = _put_in(parts[r, c], c, values[r], columns[r], found)
-    return columns, values
+        mine, found = slice(end, end + most), 0
+        for c in range(size if scores[r] != 0.0 else 0):
+            found = _put_in(parts[r, c], c, shares[mine], columns[mine], found)
+        for n in range(end, end + found):
+            shares[n] /= scores[r]
+        end += found
+        ends[r] = end
+    return ends, columns[:end], shares[:end]
 
 
 @kernel

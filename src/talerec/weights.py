@@ -117,8 +117,14 @@ class Weights:
         if self.fade is not None:
             return self.matrix.indptr, self.matrix.indices, self.fade, base
         if self.is_sparse:
-            return self.matrix.indptr, self.matrix.indices, self.matrix.data, base
+            B = _without_zeros(self.matrix) if self.are_few else self.matrix
+            return B.indptr, B.indices, B.data, base
         return self.matrix, base
+
+    @property
+    def are_few(self) -> bool:
+        """So few items that sparse scores have a place for each of them."""
+        return self.is_sparse and self.items <= _FEW_ITEMS
 
     @cached_property
     def peaks(self) -> Array:
@@ -136,8 +142,7 @@ class Weights:
         """
         held: tuple[Array, ...] | None = getattr(self._scratch, "arrays", None)
         if held is None:
-            n = self.items
-            few = self.is_sparse and n <= _FEW_ITEMS
+            n, few = self.items, self.are_few
             slots = np.zeros(0 if few or not self.is_sparse else 2 << n.bit_length(), np.int32)
             sums = np.full(n if few else 0, -0.0)
             marks, hidden = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
@@ -156,6 +161,14 @@ class Weights:
         return dense
 
 
+def _without_zeros(matrix: Any) -> Any:
+    if np.count_nonzero(matrix.data) == matrix.nnz:
+        return matrix
+    made = matrix.copy()
+    made.eliminate_zeros()
+    return made
+
+
 def no_weights(n: int) -> Any:
     """B with nothing in it."""
     return sparse.csr_array((n, n), dtype=np.float32)
@@ -168,8 +181,8 @@ def recency(
     histories: Histories, moments: Array, places: float, longest: int, marks: Array
 ) -> Query:
     """x_i = exp(-place / places) for the items of each history; see `last_places`."""
-    ptr, item, place = last_places(histories, moments, longest, marks)
-    return Query(ptr, item, np.exp(-place / places))
+    rows = (histories.start, histories.stop, histories.item)
+    return Query(*_recency(*rows, moments, longest, marks, places))
 
 
 def last_places(
@@ -179,6 +192,14 @@ def last_places(
     rows = (histories.start, histories.stop, histories.item)
     found: tuple[Array, Array, Array] = _last_places(*rows, moments, longest, marks)
     return found
+
+
+@kernel
+def _recency(
+    start: Array, stop: Array, item: Array, time: Array, longest: int, marks: Array, places: float
+) -> tuple[Array, Array, Array]:
+    ptr, items, place = _last_places(start, stop, item, time, longest, marks)
+    return ptr, items, np.exp(-place / places)
 
 
 @kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,7 +19,6 @@ from talerec.errors import TalerecError
 from talerec.histories import Histories
 from talerec.log import Log, Vocabulary
 from talerec.models import params
-from talerec.score_kernels import strongest
 from talerec.threads import even
 from talerec.times import Moment, microseconds
 from talerec.weights import Query, Weights
@@ -242,19 +241,15 @@ class Model(ABC):
         hide_seen: bool = False,
         allowed: Array | None = None,
         most: int = 3,
-    ) -> tuple[Array, Array, Array, Array]:
-        """The first k items of one history, their scores, and for each the history's items that gave most, and what."""
+    ) -> rank.Answer:
+        """The first k items of one history, each with those of the history's items that gave it most."""
         self.check_k(k)
-        x, mask = (
-            self._query(history),
-            rank.Mask.make(history, hide_seen=hide_seen, allowed=allowed),
-        )
+        weights, x = self.fitted.weights, self._query(history)
+        mask = rank.Mask.make(history, hide_seen=hide_seen, allowed=allowed)
         if self.weighs_items:
-            return rank.answer(self.fitted.weights, x, mask, k, most)
-        items, scores, counts = rank.top(self.fitted.weights, x, mask, k)
-        found = items[0, : counts[0]]
-        rows, parts = strongest(self.given(x, history, found), most)
-        return found, scores[0, : counts[0]], history.item[rows], parts
+            return rank.answer(weights, x, mask, k, most)
+        given = partial(self.given, x, history)
+        return rank.first(weights, x, mask, k, most, history.item, given)
 
     def row_weights(self, history: Histories) -> Array | None:
         """x_i, what its place leaves of each row of one history; None where rows are not what the model weighs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from itertools import count, repeat
@@ -78,18 +78,19 @@ class Served:
         history, _ = self._history(asked)
         allowed = model.allowed(asked.allow, asked.deny, "skip")
         masks: dict[str, Any] = {"hide_seen": asked.hide_seen, "allowed": allowed}
-        found, scores, places, parts = model.answer(history, asked.k, most=_REASONS, **masks)
-        if not len(found) and model.fitted.weights.base is None and not (history.item >= 0).any():
+        found = model.answer(history, asked.k, most=_REASONS, **masks)
+        if not found.items and model.fitted.weights.base is None and not (history.item >= 0).any():
             return self._fallback(asked.k, allowed)
-        reasons = self._reasons(places, parts, scores)
-        return shapes.Recommended(self.version, self._ranked(found, scores, reasons))
+        ranked = self._ranked(found.items, found.scores, self._reasons(found))
+        return shapes.Recommended(self.version, ranked)
 
     def similar(self, asked: shapes.Similar) -> shapes.Alike:
         """What the model expects right after one item."""
         place = self._place(asked.item_id)
         alone = Histories.from_ids([[self.ids[place]]], self.items, "error")
         items, scores, counts = self.model.top(alone, asked.k, hide_seen=True)
-        ranked = self._ranked(items[0, : counts[0]], scores[0], repeat(UNSET))
+        first = items[0, : counts[0]].tolist()
+        ranked = self._ranked(first, scores[0].tolist(), repeat(UNSET))
         return shapes.Alike(self.version, self.ids[place], ranked, self._title(place))
 
     def explain(self, asked: shapes.Explain) -> shapes.Explained:
@@ -173,15 +174,16 @@ class Served:
     ) -> tuple[Histories, list[shapes.Id]]:
         """Rows in the order of time, and the ids as they were given."""
         rows, now = asked.history, _moment(asked.as_of)
-        if any(row.timestamp is not None for row in rows):
-            pairs = [(row.item_id, _moment(row.timestamp)) for row in rows]
-            if all(moment is not None for _, moment in pairs):
+        names = [row.item_id for row in rows]
+        times = [row.timestamp for row in rows]
+        if times.count(None) == len(times):
+            found = Histories.one(names, self.items, "skip")
+        else:
+            pairs = list(zip(names, map(_moment, times), strict=True))
+            if None not in times:
                 pairs.sort(key=lambda pair: pair[1] or 0)
             names = [name for name, _ in pairs]
             found = Histories.from_ids([pairs], self.items, "skip")
-        else:
-            names = [row.item_id for row in rows]
-            found = Histories.one(names, self.items, "skip")
         return (found if now is None else found.asked(now)), names
 
     def _fallback(self, k: int, allowed: Array | None) -> shapes.Recommended:
@@ -191,33 +193,26 @@ class Served:
         if allowed is not None:
             there = allowed[places] != 0
             places, counts = places[there], counts[there]
-        ranked = self._ranked(places[:k], counts, ([] for _ in range(k)))
+        ranked = self._ranked(places[:k].tolist(), counts.tolist(), ([] for _ in range(k)))
         return shapes.Recommended(self.version, ranked, "trending")
 
     def _ranked(
-        self, found: Array, scores: Array, because: Iterable[list[shapes.Because] | UnsetType]
+        self,
+        found: list[int],
+        scores: list[float],
+        because: Iterable[list[shapes.Because] | UnsetType],
     ) -> list[shapes.Ranked]:
         """Items in their order, each with its reasons."""
-        names, titles = self.ids.take(found), self._titles_of(found)
-        return list(map(shapes.Ranked, names, scores.tolist(), count(1), titles, because))
+        titles = repeat(UNSET) if self.titles is None else self.titles.take(found)
+        return list(map(shapes.Ranked, self.ids.take(found), scores, count(1), titles, because))
 
-    def _reasons(
-        self, places: Array, parts: Array, scores: Array
-    ) -> Iterable[list[shapes.Because]]:
-        """For each item, what gave most to its score, as shares of it."""
-        names = self.ids.take(places)
-        if parts.all() and scores.all():
-            shares = (parts / scores[:, None]).tolist()
-            return [list(map(shapes.Because, *pair)) for pair in zip(names, shares, strict=True)]
-        return [
-            [shapes.Because(name, part / score) for name, part in zip(*pair, strict=True) if part]
-            if score
-            else []
-            for *pair, score in zip(names, parts.tolist(), scores.tolist(), strict=True)
-        ]
-
-    def _titles_of(self, found: Array) -> list[str | UnsetType]:
-        return [UNSET] * len(found) if self.titles is None else self.titles.take(found)
+    def _reasons(self, found: rank.Answer) -> Iterator[list[shapes.Because]]:
+        """For each item, what gave most to its score."""
+        every = list(map(shapes.Because, self.ids.take(found.sources), found.shares))
+        begin = 0
+        for end in found.ends:
+            yield every[begin:end]
+            begin = end
 
     def _title(self, place: int) -> str | UnsetType:
         title: str | UnsetType = UNSET if self.titles is None or place < 0 else self.titles[place]
@@ -253,34 +248,26 @@ class Served:
 class _Column:
     """Ids or titles by position, one or many at a time; a title that is missing is UNSET.
 
-    Numbers stay an array. Texts become Python's once and for all, unless there are so many that this would
-    take much memory.
+    They become Python's values once and for all, unless there are so many that this would take much memory.
     """
 
     def __init__(self, values: pl.Series) -> None:
-        self._series, self._values = values, None  # type: pl.Series, Array | None
-        if values.dtype.is_integer():
-            self._values = values.to_numpy()
-        elif len(values) <= _SMALL:
-            self._values = _objects(values)
+        self._series = values
+        self._values = _plain(values) if len(values) <= _SMALL else None
 
-    def take(self, places: Array) -> list[Any]:
-        """Values in the shape of `places`, as lists."""
-        if self._values is not None:
-            found: list[Any] = self._values[places].tolist()
-            return found
-        some = _objects(self._series.gather(places.ravel()))
-        shaped: list[Any] = some.reshape(places.shape).tolist()
-        return shaped
+    def take(self, places: list[int]) -> list[Any]:
+        values = self._values
+        if values is None:
+            return _plain(self._series.gather(places))
+        return [values[place] for place in places]
 
     def __getitem__(self, place: int) -> Any:
-        return self.take(np.array([place]))[0]
+        return self.take([place])[0]
 
 
-def _objects(values: pl.Series) -> Array:
-    made = np.empty(len(values), object)
-    made[:] = [UNSET if value is None else value for value in values.to_list()]
-    return made
+def _plain(values: pl.Series) -> list[Any]:
+    made = values.to_list()
+    return [UNSET if value is None else value for value in made] if values.null_count() else made
 
 
 def _weights_per_row(weights: Weights) -> float:

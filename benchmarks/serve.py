@@ -5,7 +5,7 @@
     python benchmarks/serve.py --servers uvicorn granian       # one application under two servers
 
 A history of 20, the last rows of users of the log, k 10; two cores, shared with the load. In one run and
-in turns: *ours*; *constant*, the same application (HTTP, routes, limits, JSON in and out, metrics) with
+in turns of two seconds, of which the medians are shown: *ours*; *constant*, the same application (HTTP, routes, limits, JSON in and out, metrics) with
 a ready-made answer in place of the model's; *nothing*, `/health/live`. wrk comes from Debian's package.
 """
 
@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,7 @@ def give_a_constant() -> None:
         shapes.Ranked(n, 0.0123456789, n + 1, "A title of a few words", because) for n in range(K)
     ]
     made = shapes.Recommended("0123456789abcdef", items)
-    Served.recommend = lambda self, asked: made  # type: ignore[method-assign]
+    Served.recommend_all = lambda self, asked: [made] * len(asked)  # type: ignore[method-assign]
 
 
 if os.environ.get(CONSTANT):
@@ -193,31 +194,40 @@ def measure(path: Path, folder: Path, given: argparse.Namespace) -> None:
 
 
 def turn(server: str, workers: int, path: Path, script: Path, given: argparse.Namespace) -> None:
-    found = {}
+    found: dict[str, list[dict[str, float]]] = {"ours": [], "constant": [], "nothing": []}
     ours = Running(server, path, workers, given.port, False)
     constant = Running(server, path, workers, given.port + 1, True)
     with ours, constant:
         ours.load("", script, argparse.Namespace(connections=4, seconds=1))  # warm
-        found["ours"] = ours.load("", script, given)
-        found["constant"] = constant.load("", script, given)
-        found["nothing"] = ours.load("/health/live", None, given)
-    for name, it in found.items():
+        for _ in range(given.slices):
+            found["ours"] += [ours.load("", script, given)]
+            found["constant"] += [constant.load("", script, given)]
+            found["nothing"] += [ours.load("/health/live", None, given)]
+    middle = {
+        name: {key: statistics.median(one[key] for one in slices) for key in slices[0]}
+        for name, slices in found.items()
+    }
+    for name, it in middle.items():
         label = f"{server}, {workers} workers: {name}"
+        bad = sum(one["bad"] for one in found[name])
         print(
-            f"{label:34} {it['rate']:10,.0f} {it['p50']:8.2f} {it['p99']:8.2f} {it['cpu']:8.0f} {it['bad']:7.0f}"
+            f"{label:34} {it['rate']:10,.0f} {it['p50']:8.2f} {it['p99']:8.2f} {it['cpu']:8.0f} {bad:7.0f}"
         )
-    rates = found["constant"]["rate"] / found["ours"]["rate"]
-    cpu = found["ours"]["cpu"] / found["constant"]["cpu"]
+    rates = middle["constant"]["rate"] / middle["ours"]["rate"]
+    cpu = middle["ours"]["cpu"] / middle["constant"]["cpu"]
     print(f"{'':34} constant / ours {rates:.2f} by rate, {cpu:.2f} by processor time", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--artifact", type=Path)
-    parser.add_argument("--seconds", type=int, default=8)
+    parser.add_argument("--seconds", type=int, default=2, help="of one slice of load")
+    parser.add_argument(
+        "--slices", type=int, default=7, help="of each, in turns; medians are shown"
+    )
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--workers", type=int, nargs="+", default=[2])
-    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--servers", nargs="+", default=["uvicorn"], choices=["uvicorn", "granian"])
     parser.add_argument("--port", type=int, default=8471)
     parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)

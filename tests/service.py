@@ -89,6 +89,15 @@ class Local:
     def post(self, path: str, body: Any, **headers: str) -> Answer:
         return self.ask("POST", path, body, headers)
 
+    def post_all(self, path: str, bodies: list[Any]) -> list[Answer]:
+        """Several questions at one moment."""
+
+        async def ask() -> list[Answer]:
+            raw = [json.dumps(body).encode() for body in bodies]
+            return await asyncio.gather(*(self._ask("POST", path, JSON, [one]) for one in raw))
+
+        return asyncio.run(ask())
+
     def get(self, path: str, **headers: str) -> Answer:
         return self.ask("GET", path, None, headers)
 

@@ -187,6 +187,7 @@ def test_an_answer_is_the_first_items_with_the_largest_parts_of_their_scores(pro
         assert found.items == items[0, : counts[0]].tolist()
         assert found.scores == scores[0, : counts[0]].tolist()
         begins = [0, *found.ends]
+        assert found.counts == counts.tolist()
         assert begins[-1] == len(found.sources) == len(found.shares)
         for place, target in enumerate(found.items):
             score, mine = found.scores[place], slice(begins[place], found.ends[place])

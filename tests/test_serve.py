@@ -187,10 +187,40 @@ def test_allow_and_deny_lists_are_the_librarys(service, model, log):
     assert [item["item_id"] for item in found] == own["item_id"].to_list()
 
 
-def test_a_batch_is_its_questions_one_by_one(service, log):
-    wishes = [{"history": rows(one), "k": 3 + n} for n, one in enumerate(histories(log, 4, 5))]
+def of_many_kinds(log) -> list[dict[str, Any]]:
+    """Questions of which some can be answered together."""
+    plain = [{"history": rows(one), "k": 3 + n % 2} for n, one in enumerate(histories(log, 6, 5))]
+    few, many = histories(log, 2, 3)
+    return [
+        *plain,
+        {"history": rows(few), "k": 3},
+        {"history": [], "k": 3},
+        {"history": rows(many), "k": 3, "hide_seen": True},
+        {"history": rows(["nobody knows this"]), "k": 3},
+        {"history": rows(many, 1_000_000), "k": 3},
+        {"history": rows(many), "k": 3, "recency": 9.5},
+        {"history": rows(many), "k": 3, "deny": few},
+        {"history": rows(many), "k": 4, "as_of": 2_000_000_000},
+    ]
+
+
+@pytest.mark.parametrize("kind", ["tale", "tempo", "slist"])
+def test_a_batch_is_its_questions_one_by_one(kind, log, tmp_path):
+    params = {"solver": "local"} if kind == "slist" else {}
+    service = Local(tr.MODELS[kind](**params).fit(log).save(tmp_path / "one.tale"), tmp_path)
+    wishes = of_many_kinds(log)
     said = service.post("/v1/recommend:batch", {"requests": wishes}).json
     assert said["answers"] == [service.post("/v1/recommend", wish).json for wish in wishes]
+
+
+def test_questions_at_one_moment_are_answered_as_if_they_were_alone(service, log):
+    unlike = [{"history": [], "k": 151}, {"history": rows([None]), "k": 3}, {"k": 3}]
+    wishes = [*of_many_kinds(log), *unlike, *of_many_kinds(log)]
+    together = service.post_all("/v1/recommend", wishes)
+    alone = [service.post("/v1/recommend", wish) for wish in wishes]
+    assert [one.status for one in together] == [one.status for one in alone]
+    assert {one.status for one in together} == {200, 422}
+    assert [one.body for one in together] == [one.body for one in alone]
 
 
 def test_similar_items_are_the_librarys(service, model):
@@ -365,11 +395,13 @@ def test_a_failure_inside_says_nothing_of_its_insides(saved, tmp_path, monkeypat
     def fail(*_: Any) -> Any:
         raise ZeroDivisionError(secret)
 
-    monkeypatch.setattr(local.app.holder.current, "recommend", fail)
-    answer = local.post("/v1/recommend", {"history": []})
-    assert (answer.status, answer.code) == (500, "internal")
-    assert secret.encode() not in answer.body
-    assert secret in caplog.text
+    for part in ("_answered", "recommend_all"):
+        caplog.clear()
+        monkeypatch.setattr(local.app.holder.current, part, fail)
+        for answer in local.post_all("/v1/recommend", [{"history": []}] * 3):
+            assert (answer.status, answer.code) == (500, "internal")
+            assert secret.encode() not in answer.body
+        assert secret in caplog.text
 
 
 # -- who may ask -----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from functools import lru_cache
 from itertools import accumulate, chain
 from typing import Any
 
@@ -56,6 +55,10 @@ class Histories:
         found: Array = np.where(there, np.maximum(last, UNTIMED), UNTIMED)
         return found
 
+    def known(self, h: int) -> bool:
+        """Is any item of history h in the vocabulary?"""
+        return bool((self.item[self.start[h] : self.stop[h]] >= 0).any())
+
     def moments(self, *, joint: bool) -> Array:
         """When rows happened, or nothing: unless `joint`, every row is a moment of its own."""
         return self.time if joint else np.empty(0, np.int64)
@@ -65,11 +68,12 @@ class Histories:
         return cls(log.ptr[users], log.ptr[users + 1], log.item, log.time)
 
     @classmethod
-    def one(cls, names: list[Any], items: Vocabulary, unknown: str) -> Histories:
-        """One history of item ids without times, oldest first."""
+    def untimed(cls, rows: list[list[Any]], items: Vocabulary, unknown: str) -> Histories:
+        """Histories of item ids without times, oldest first: every row is an instant of its own."""
+        names = rows[0] if len(rows) == 1 else list(chain.from_iterable(rows))
         item = items.positions(names, "item", unknown).astype(np.int32, copy=False)
-        start, stop, time = _untimed(len(names))
-        return cls(start, stop, item, time)
+        ptr = np.array([0, *accumulate(map(len, rows))])
+        return cls(ptr[:-1], ptr[1:], item, np.arange(-FARTHEST, len(names) - FARTHEST))
 
     @classmethod
     def from_ids(cls, given: Sequence[Sequence[Any]], items: Vocabulary, unknown: str) -> Histories:
@@ -89,12 +93,6 @@ class Histories:
             time = np.fromiter((moment for _, moment in flat), np.int64, len(flat))
         item = items.positions(names, "item", unknown)
         return cls(ptr[:-1], ptr[1:], item.astype(np.int32, copy=False), time)
-
-
-@lru_cache(256)
-def _untimed(rows: int) -> tuple[Array, Array, Array]:
-    """Where one history of so many rows begins and ends, and times for it: before anything that has a time."""
-    return np.zeros(1, np.int64), np.full(1, rows), np.arange(-FARTHEST, rows - FARTHEST)
 
 
 def _is_list(given: Any) -> bool:

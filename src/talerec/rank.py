@@ -5,8 +5,9 @@ Higher score first; equal scores by item position. An item without a score, or h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -39,14 +40,19 @@ class Mask:
         every = np.empty(0, np.uint8)
         return cls(every if allowed is None else allowed, histories.start, stop, histories.item)
 
+    def one(self, q: int) -> Mask:
+        """What query q must not rank."""
+        return Mask(self.allowed, self.start[q : q + 1], self.stop[q : q + 1], self.item)
+
 
 class Answer(NamedTuple):
-    """The first items of one history and their scores, as plain values, with reasons.
+    """The first items of some histories and their scores, as plain values, with reasons.
 
-    Item n owes its score above all to `sources[ends[n-1]:ends[n]]`, the one that gives it most first; `shares`
-    says which part of its score each gives.
+    `counts` says how many items each history has. Item n owes its score above all to `sources[ends[n-1]:ends[n]]`,
+    the one that gives it most first; `shares` says which part of its score each gives.
     """
 
+    counts: list[int]
     items: list[int]
     scores: list[float]
     ends: list[int]
@@ -54,8 +60,13 @@ class Answer(NamedTuple):
     shares: list[float]
 
     @classmethod
-    def of(cls, *arrays: Array) -> Answer:
-        return cls(*(array.tolist() for array in arrays))
+    def joined(cls, answers: Iterable[Answer]) -> Answer:
+        made = cls([], [], [], [], [], [])
+        for one in answers:
+            made.ends.extend(len(made.sources) + end for end in one.ends)
+            for column in ("counts", "items", "scores", "sources", "shares"):
+                getattr(made, column).extend(getattr(one, column))
+        return made
 
 
 def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Array, Array]:
@@ -82,16 +93,21 @@ def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Arra
 
 
 def answer(weights: Weights, query: Query, mask: Mask, k: int, most: int) -> Answer:
-    """The first k items of one query, each with the `most` sources that give it most."""
+    """The first k items of every query, each with the `most` sources that give it most."""
     if weights.is_sparse and weights.fade is None:  # in one call: a service asks thousands a second
         parts = (*_parts(query, mask), weights.scratch(), k, most)
-        return Answer.of(*rank_kernels.answer_sparse(weights.arrays, weights.peaks, *parts))
-    return first(
-        weights, query, mask, k, most, query.item, lambda found: weights.parts(query, found)
-    )
+        columns = rank_kernels.answer_sparse(weights.arrays, weights.peaks, *parts)
+        return Answer(*(column.tolist() for column in columns))
+
+    def one(q: int) -> Answer:
+        x = query.one(q)
+        given = partial(weights.parts, x)
+        return answer_one(weights, x, mask.one(q), k, most, x.item, given)
+
+    return Answer.joined(map(one, range(len(query))))
 
 
-def first(
+def answer_one(
     weights: Weights,
     query: Query,
     mask: Mask,
@@ -100,11 +116,12 @@ def first(
     sources: Array,
     parts: Callable[[Array], Array],
 ) -> Answer:
-    """The same, where what each of `sources` gives to some items (rows) is a model's own affair."""
+    """The same of one query, where what each of `sources` gives to some items (rows) is a model's own affair."""
     items, scores, counts = top(weights, query, mask, k)
     found = items[0, : counts[0]]
     ends, columns, shares = strongest(parts(found), scores[0], most)
-    return Answer.of(found, scores[0, : counts[0]], ends, sources[columns], shares)
+    made = (counts, found, scores[0, : counts[0]], ends, sources[columns], shares)
+    return Answer(*(column.tolist() for column in made))
 
 
 def ranks(weights: Weights, query: Query, mask: Mask, targets: Array) -> Array:

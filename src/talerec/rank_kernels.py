@@ -147,12 +147,11 @@ def _best_few(
         return _in_order(items, scores, size)
     for start in range(0, len(sums), _SPAN):
         stop = min(start + _SPAN, len(sums))
-        if size == k and not _reach(sums, start, stop, scores[0]):
-            continue
-        for j in range(start, stop):
-            if (size < k or sums[j] >= scores[0]) and untouched[j] != UNTOUCHED:
-                size = _offer(j, sums[j], hidden, allowed, items, scores, size)
-    sums[:] = -0.0
+        if size < k or _reach(sums, start, stop, scores[0]):
+            for j in range(start, stop):
+                if (size < k or sums[j] >= scores[0]) and untouched[j] != UNTOUCHED:
+                    size = _offer(j, sums[j], hidden, allowed, items, scores, size)
+        sums[start:stop] = -0.0
     return _in_order(items, scores, size)
 
 
@@ -483,11 +482,26 @@ def place_sparse(
 @kernel
 def answer_sparse(
     arrays: Arrays, peaks: Array, query: Arrays, mask: Arrays, scratch: Arrays, k: int, most: int
-) -> tuple[Array, Array, Array, Array, Array]:
-    """The first k of one query and their scores; where the reasons of each end, whose they are, and their shares."""
-    items, scores, counts = np.empty((1, k), np.int32), np.empty((1, k)), np.zeros(1, np.int64)
-    top_sparse(arrays, peaks, query, mask, 0, 1, scratch, (items, scores, counts))
-    found, own = items[0, : counts[0]], scores[0, : counts[0]]
-    parts = sparse_parts(arrays[:3], query[1], query[2], found)
-    ends, columns, shares = strongest(parts, own, most)
-    return found, own, ends, query[1][columns], shares
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """The columns of `rank.Answer`."""
+    ptr, item, weight = query
+    asked = len(ptr) - 1
+    items, scores, counts = (
+        np.empty((asked, k), np.int32),
+        np.empty((asked, k)),
+        np.zeros(asked, np.int64),
+    )
+    room, size, end = asked * k, 0, 0
+    found, own, ends = np.empty(room, np.int32), np.empty(room), np.empty(room, np.int64)
+    sources, shares = np.empty(room * most, np.int32), np.empty(room * most)
+    for q in range(asked):
+        top_sparse(arrays, peaks, query, mask, q, q + 1, scratch, (items, scores, counts))
+        mine, n = item[ptr[q] : ptr[q + 1]], counts[q]
+        parts = sparse_parts(arrays[:3], mine, weight[ptr[q] : ptr[q + 1]], items[q, :n])
+        upto, columns, given = strongest(parts, scores[q, :n], most)
+        found[size : size + n], own[size : size + n] = items[q, :n], scores[q, :n]
+        ends[size : size + n] = upto + end
+        for c in range(len(columns)):
+            sources[end + c], shares[end + c] = mine[columns[c]], given[c]
+        size, end = size + n, end + len(columns)
+    return counts, found[:size], own[:size], ends[:size], sources[:end], shares[:end]

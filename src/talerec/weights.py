@@ -37,6 +37,11 @@ class Query:
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
+    def one(self, q: int) -> Query:
+        """Query q alone."""
+        mine = slice(self.ptr[q], self.ptr[q + 1])
+        return Query(self.ptr[q : q + 2] - self.ptr[q], self.item[mine], self.weight[mine])
+
     @classmethod
     def empty(cls, queries: int) -> Query:
         return cls(np.zeros(queries + 1, np.int64), np.empty(0, np.int32), np.empty(0))

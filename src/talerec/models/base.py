@@ -235,21 +235,26 @@ class Model(ABC):
 
     def answer(
         self,
-        history: Histories,
+        histories: Histories,
         k: int,
         *,
         hide_seen: bool = False,
         allowed: Array | None = None,
         most: int = 3,
     ) -> rank.Answer:
-        """The first k items of one history, each with those of the history's items that gave it most."""
+        """The first k items of every history, each with those of the history's items that gave it most."""
         self.check_k(k)
-        weights, x = self.fitted.weights, self._query(history)
-        mask = rank.Mask.make(history, hide_seen=hide_seen, allowed=allowed)
+        weights, query = self.fitted.weights, self._query(histories)
+        mask = rank.Mask.make(histories, hide_seen=hide_seen, allowed=allowed)
         if self.weighs_items:
-            return rank.answer(weights, x, mask, k, most)
-        given = partial(self.given, x, history)
-        return rank.first(weights, x, mask, k, most, history.item, given)
+            return rank.answer(weights, query, mask, k, most)
+
+        def one(q: int) -> rank.Answer:
+            x, history = query.one(q), histories.slice(q, q + 1)
+            given = partial(self.given, x, history)
+            return rank.answer_one(weights, x, mask.one(q), k, most, history.item, given)
+
+        return rank.Answer.joined(map(one, range(len(histories))))
 
     def row_weights(self, history: Histories) -> Array | None:
         """x_i, what its place leaves of each row of one history; None where rows are not what the model weighs."""

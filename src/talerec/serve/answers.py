@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
-from itertools import count, repeat
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +75,27 @@ class Served:
 
     def recommend(self, asked: shapes.Recommend) -> shapes.Recommended:
         """The next items after a history, with reasons; what is trending where nothing of it is known."""
-        model = self._asked_with(asked.recency)
-        history, _ = self._history(asked)
-        allowed = model.allowed(asked.allow, asked.deny, "skip")
-        masks: dict[str, Any] = {"hide_seen": asked.hide_seen, "allowed": allowed}
-        found = model.answer(history, asked.k, most=_REASONS, **masks)
-        if not found.items and model.fitted.weights.base is None and not (history.item >= 0).any():
-            return self._fallback(asked.k, allowed)
-        ranked = self._ranked(found.items, found.scores, self._reasons(found))
-        return shapes.Recommended(self.version, ranked)
+        return self._answered([asked], self._history(asked)[0])[0]
+
+    def recommend_all(self, asked: list[shapes.Recommend]) -> list[shapes.Recommended | Exception]:
+        """Answers to several questions, or what is wrong with one of them. Plain ones of a kind are answered together."""
+        kinds: dict[Any, list[int]] = defaultdict(list)
+        for n, wish in enumerate(asked):
+            kinds[_kind(wish) or n].append(n)
+        answers: dict[int, shapes.Recommended | Exception] = {}
+        for kind, members in kinds.items():
+            wishes = [asked[n] for n in members]
+            try:
+                found: Iterable[shapes.Recommended | Exception]
+                if isinstance(kind, int):
+                    found = [self.recommend(wishes[0])]
+                else:
+                    rows = [[row.item_id for row in wish.history] for wish in wishes]
+                    found = self._answered(wishes, Histories.untimed(rows, self.items, "skip"))
+            except Exception as error:
+                found = repeat(error)
+            answers.update(zip(members, found, strict=False))
+        return [answers[n] for n in range(len(asked))]
 
     def similar(self, asked: shapes.Similar) -> shapes.Alike:
         """What the model expects right after one item."""
@@ -90,7 +103,7 @@ class Served:
         alone = Histories.from_ids([[self.ids[place]]], self.items, "error")
         items, scores, counts = self.model.top(alone, asked.k, hide_seen=True)
         first = items[0, : counts[0]].tolist()
-        ranked = self._ranked(first, scores[0].tolist(), repeat(UNSET))
+        ranked = self._ranked(first, scores[0].tolist(), count(1), repeat(UNSET))
         return shapes.Alike(self.version, self.ids[place], ranked, self._title(place))
 
     def explain(self, asked: shapes.Explain) -> shapes.Explained:
@@ -177,7 +190,7 @@ class Served:
         names = [row.item_id for row in rows]
         times = [row.timestamp for row in rows]
         if times.count(None) == len(times):
-            found = Histories.one(names, self.items, "skip")
+            found = Histories.untimed([names], self.items, "skip")
         else:
             pairs = list(zip(names, map(_moment, times), strict=True))
             if None not in times:
@@ -186,25 +199,46 @@ class Served:
             found = Histories.from_ids([pairs], self.items, "skip")
         return (found if now is None else found.asked(now)), names
 
+    def _answered(
+        self, asked: list[shapes.Recommend], histories: Histories
+    ) -> list[shapes.Recommended]:
+        """The answers to questions that differ in their histories alone."""
+        like = asked[0]
+        model = self._asked_with(like.recency)
+        allowed = model.allowed(like.allow, like.deny, "skip")
+        masks: dict[str, Any] = {"hide_seen": like.hide_seen, "allowed": allowed}
+        found = model.answer(histories, like.k, most=_REASONS, **masks)
+        places = chain.from_iterable(range(1, number + 1) for number in found.counts)
+        ranked = self._ranked(found.items, found.scores, places, self._reasons(found))
+        answers, begin = [], 0
+        for q, number in enumerate(found.counts):
+            if number or model.fitted.weights.base is not None or histories.known(q):
+                made = shapes.Recommended(self.version, ranked[begin : begin + number])
+            else:
+                made = self._fallback(like.k, allowed)
+            answers.append(made)
+            begin += number
+        return answers
+
     def _fallback(self, k: int, allowed: Array | None) -> shapes.Recommended:
         """What sold most of late."""
-        self.model.check_k(k)
         places, counts = self._trending
         if allowed is not None:
             there = allowed[places] != 0
             places, counts = places[there], counts[there]
-        ranked = self._ranked(places[:k].tolist(), counts.tolist(), ([] for _ in range(k)))
+        ranked = self._ranked(places[:k].tolist(), counts.tolist(), count(1), ([] for _ in places))
         return shapes.Recommended(self.version, ranked, "trending")
 
     def _ranked(
         self,
         found: list[int],
         scores: list[float],
+        places: Iterable[int],
         because: Iterable[list[shapes.Because] | UnsetType],
     ) -> list[shapes.Ranked]:
         """Items in their order, each with its reasons."""
         titles = repeat(UNSET) if self.titles is None else self.titles.take(found)
-        return list(map(shapes.Ranked, self.ids.take(found), scores, count(1), titles, because))
+        return list(map(shapes.Ranked, self.ids.take(found), scores, places, titles, because))
 
     def _reasons(self, found: rank.Answer) -> Iterator[list[shapes.Because]]:
         """For each item, what gave most to its score."""
@@ -268,6 +302,14 @@ class _Column:
 def _plain(values: pl.Series) -> list[Any]:
     made = values.to_list()
     return [UNSET if value is None else value for value in made] if values.null_count() else made
+
+
+def _kind(asked: shapes.Recommend) -> tuple[int, bool] | None:
+    """What a question with nothing but a history in order asks for; None of any other."""
+    if any(one is not None for one in (asked.recency, asked.allow, asked.deny, asked.as_of)):
+        return None
+    untimed = [row.timestamp for row in asked.history].count(None) == len(asked.history)
+    return (asked.k, asked.hide_seen) if untimed else None
 
 
 def _weights_per_row(weights: Weights) -> float:

@@ -7,7 +7,7 @@ import hmac
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -81,6 +81,7 @@ class App:
         self.board = Board(folder, settings.workers, line, (*routes, "other"))
         self.holder = Holder(settings.path, folder, self.board)
         self._in_flight = 0
+        self._waiting: list[tuple[shapes.Recommend, asyncio.Future[shapes.Recommended]]] = []
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(_THREADS, "answer")
         self._watcher: threading.Thread | None = None
@@ -299,10 +300,38 @@ class App:
         if served.is_long(len(wish.history), wish.k):
             answer = await self._long(served.recommend, wish)
         else:
-            answer = served.recommend(wish)
+            answer = await self._soon(wish)
         if answer.fallback:
             self.board.add("fallbacks")
         return Reply(_encode(answer))
+
+    def _soon(self, wish: shapes.Recommend) -> asyncio.Future[shapes.Recommended]:
+        """The answer, found with those that others ask for at the same moment.
+
+        Under load several requests are read in one turn of the loop. One after the other they would pass through all
+        of HTTP, JSON and the model, and each time find the processor's caches full of something else.
+        """
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._answer_waiting)
+        answer: asyncio.Future[shapes.Recommended] = loop.create_future()
+        self._waiting.append((wish, answer))
+        return answer
+
+    def _answer_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        found: Iterable[shapes.Recommended | Exception]
+        try:
+            found = self._served().recommend_all([wish for wish, _ in waiting])
+        except Exception as error:
+            found = [error] * len(waiting)
+        for (_, answer), one in zip(waiting, found, strict=True):
+            if answer.cancelled():  # whoever asked has left
+                continue
+            if isinstance(one, Exception):
+                answer.set_exception(one)
+            else:
+                answer.set_result(one)
 
     async def _batch(self, asked: Asked) -> Reply:
         wish = await self._read(asked, shapes.Batch)
@@ -313,7 +342,11 @@ class App:
         for one in wish.requests:
             self._check(one)
         served = self._served()
-        found = await self._long(lambda: [served.recommend(one) for one in wish.requests])
+        found: list[shapes.Recommended] = []
+        for answer in await self._long(served.recommend_all, wish.requests):
+            if isinstance(answer, Exception):
+                raise answer
+            found.append(answer)
         self.board.add("fallbacks", sum(bool(one.fallback) for one in found))
         return Reply(_encode(shapes.Answers(served.version, found)))
 

@@ -67,7 +67,7 @@ def test_repeats_are_counted_as_by_hand(log):
 
 def test_octaves_double():
     places = np.arange(5000)
-    assert habits.octave(places).tolist() == [octave_of(int(p)) for p in places]
+    assert [habits.octave(p) for p in places] == [octave_of(int(p)) for p in places]
 
 
 def by_hand_shares(log, span, moment_row):
@@ -211,8 +211,10 @@ def test_nothing_after_the_moment_of_asking_counts_as_popular():
     log = busy_log()
     model = tr.Tempo().fit(log)
     first = int(log.time.min())
-    x = model._popular(Histories.of_users(log, np.array([0])).asked(first))
-    assert len(x.item) == 0
+    n, marks = len(log.items), np.zeros(len(log.items), np.uint8)
+    for when, snapshots in ((first, 0), (first + 1, 1)):
+        x = model.query(Histories.of_users(log, np.array([0])).asked(when), marks)
+        assert (x.item >= 2 * n).sum() == snapshots
 
 
 def test_without_a_moment_it_is_when_the_log_ends():

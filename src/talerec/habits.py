@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from talerec.arrays import Array, Matrix
-from talerec.jit import kernel
+from talerec.jit import kernel, template
 from talerec.log import Log
 from talerec.times import DAY
 
@@ -32,9 +32,13 @@ def interval(log: Log) -> float:
 # -- repeats ---------------------------------------------------------------------------------------
 
 
-def octave(place: Array) -> Array:
+@template
+def octave(place: int) -> int:
     """Places fall into octaves: 0, 1-2, 3-6, 7-14, ..."""
-    return np.frexp(place + 1.0)[1] - 1
+    found, first = 0, 0
+    while 2 * first + 1 <= place:
+        found, first = found + 1, 2 * first + 1
+    return found
 
 
 def repeat_weights(log: Log) -> Array:
@@ -64,10 +68,7 @@ def _repeats(ptr: Array, item: Array, items: int, octaves: int) -> tuple[Array, 
                 o, first = o + 1, 2 * first + 1
             rows += earlier > 0
             if user_of[i] == u:
-                o, first = 0, 0
-                while 2 * first + 1 <= r - 1 - last[i]:
-                    o, first = o + 1, 2 * first + 1
-                hits[o] += 1
+                hits[octave(r - 1 - last[i])] += 1
             user_of[i], last[i] = u, r
     return hits, chances, rows
 

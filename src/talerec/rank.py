@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from talerec import rank_kernels
 from talerec.arrays import Array
 from talerec.histories import Histories
-from talerec.score_kernels import strongest
+from talerec.score_kernels import give_to_items, strongest
 from talerec.threads import even, run_chunks
 from talerec.weights import Query, Weights
 
@@ -101,7 +100,12 @@ def answer(weights: Weights, query: Query, mask: Mask, k: int, most: int) -> Ans
 
     def one(q: int) -> Answer:
         x = query.one(q)
-        given = partial(weights.parts, x)
+
+        def given(targets: Array) -> Array:
+            parts = weights.parts(x, targets)
+            give_to_items(parts, x.item, weights.items)
+            return parts
+
         return answer_one(weights, x, mask.one(q), k, most, x.item, given)
 
     return Answer.joined(map(one, range(len(query))))

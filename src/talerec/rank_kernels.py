@@ -15,6 +15,7 @@ from talerec.score_kernels import (
     add_source,
     are_few,
     found_at,
+    give_to_items,
     room_for,
     score_dense,
     score_runs,
@@ -498,6 +499,7 @@ def answer_sparse(
         top_sparse(arrays, peaks, query, mask, q, q + 1, scratch, (items, scores, counts))
         mine, n = item[ptr[q] : ptr[q + 1]], counts[q]
         parts = sparse_parts(arrays[:3], mine, weight[ptr[q] : ptr[q + 1]], items[q, :n])
+        give_to_items(parts, mine, len(scratch[4]))
         upto, columns, given = strongest(parts, scores[q, :n], most)
         found[size : size + n], own[size : size + n] = items[q, :n], scores[q, :n]
         ends[size : size + n] = upto + end

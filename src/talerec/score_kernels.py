@@ -228,6 +228,18 @@ def sparse_parts(arrays: Arrays, item: Array, weight: Array, targets: Array) -> 
     return parts
 
 
+@kernel
+def give_to_items(parts: Array, sources: Array, n: int) -> None:
+    """Leave parts (targets x sources) to items alone: source n + i speaks for item i, whose column is there; later ones
+    for none."""
+    for x in range(len(sources)):
+        for t in range(len(parts) if sources[x] >= n else 0):
+            part, parts[t, x] = parts[t, x], 0.0
+            for y in range(len(sources) if part != 0.0 else 0):
+                if sources[y] + n == sources[x]:
+                    parts[t, y] += part
+
+
 @template
 def _put_in(value: float, what: int, values: Array, names: Array, size: int) -> int:
     """Put a value where it belongs among the `size` largest so far, by absolute value; how many there are now.

@@ -1,7 +1,8 @@
 """Weights: B from source (row) to target (column), and the scores x @ B of a history x.
 
-Sources are items, as a rule; x says how much each of them counts. Other models bring their own:
-the dimensions of a factor model, or rows of other users' histories. An item has a score when some
+Sources are items, as a rule; x says how much each of them counts. There may be more: n sources that speak for the n
+items once again, and others that speak for none. Other models bring their own: the dimensions of a factor
+model, or rows of other users' histories. An item has a score when some
 source has a stored weight to it (one that is not zero), or when the model gives it a base score.
 Every other item has none and is never ranked.
 """
@@ -9,7 +10,6 @@ Every other item has none and is never ranked.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -45,19 +45,6 @@ class Query:
     @classmethod
     def empty(cls, queries: int) -> Query:
         return cls(np.zeros(queries + 1, np.int64), np.empty(0, np.int32), np.empty(0))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Query]) -> Query:
-        """What several queries ask of the same histories, in one: the sources of each, in this order."""
-        lengths = [np.diff(part.ptr) for part in parts]
-        ptr = np.concatenate([[0], np.cumsum(np.sum(lengths, axis=0))])
-        item, weight = np.empty(ptr[-1], np.int32), np.empty(ptr[-1])
-        begin = ptr[:-1].copy()
-        for part, length in zip(parts, lengths, strict=True):
-            place = np.arange(len(part.item)) + np.repeat(begin - part.ptr[:-1], length)
-            item[place], weight[place] = part.item, part.weight
-            begin += length
-        return cls(ptr, item, weight)
 
 
 @dataclass(frozen=True, eq=False)

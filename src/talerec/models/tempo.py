@@ -12,7 +12,9 @@ from talerec import habits, weights
 from talerec.arrays import Array, is_sparse
 from talerec.clock import Clock
 from talerec.grams import Gram, counted, newest_rows, tale_gram, tied_weight
+from talerec.habits import octave
 from talerec.histories import UNTIMED, Histories
+from talerec.jit import kernel
 from talerec.log import Log
 from talerec.models.base import last_rows
 from talerec.models.linear import Solved, dropout_penalty
@@ -33,7 +35,6 @@ class Tempo(Solved):
     """
 
     name: ClassVar[str] = "tempo"
-    weighs_items: ClassVar[bool] = False  # but also what was seen, and what is popular
     paper: ClassVar[str] = "- (TALE's parts; docs/tempo.md)"
 
     pace: float = param(
@@ -123,17 +124,13 @@ class Tempo(Solved):
 
     def query(self, histories: Histories, marks: Array) -> Query:
         n, rows = self.fitted.weights.items, histories.moments(joint=self._joint)
-        ptr, item, place = weights.last_places(histories, rows, self.max_history, marks)
-        parts = [Query(ptr, item, np.exp(-place / self.recency))]
-        if self.repeats == "learned":
-            own = self.fitted.weights.aside["repeats"][habits.octave(place)]
-            parts.insert(0, Query(ptr, item + np.int32(n), own))
-        if self.now:
-            parts.insert(0, self._popular(histories))
-        return Query.joined(parts)
+        found = weights.last_places(histories, rows, self.max_history, marks)
+        repeats = self.fitted.weights.aside["repeats"]
+        own = repeats if self.repeats == "learned" else repeats[:0]
+        return Query(*_joined(*found, n, self.recency, own, *self._popular(histories)))
 
-    def _popular(self, histories: Histories) -> Query:
-        """The last snapshot before the moment of asking: the older a history, the more that weighs."""
+    def _popular(self, histories: Histories) -> tuple[Array, Array]:
+        """The last snapshot before the moment of asking (a source, or -1), and its weight: the older a history, the more."""
         known = self.fitted.weights.aside
         last, n = histories.last(), self.fitted.weights.items
         now = histories.now
@@ -142,9 +139,8 @@ class Tempo(Solved):
         age = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
         left = np.maximum(np.exp(-age / (known["decay"][0] * DAY)), max(self.floor, _LEAST))
         snapshot = np.searchsorted(known["moments"], now, side="left") - 1
-        there = snapshot >= 0
-        ptr = np.concatenate([[0], np.cumsum(there)])
-        return Query(ptr, (2 * n + snapshot[there]).astype(np.int32), (self.now / left)[there])
+        there = (snapshot >= 0) & (self.now > 0)
+        return np.where(there, 2 * n + snapshot, -1), self.now / left
 
     def given(self, x: Query, history: Histories, targets: Array) -> Array:
         """As for every model, and to the last row of a target itself what a repeat is worth."""
@@ -167,7 +163,38 @@ class Tempo(Solved):
         """What the target scores for being popular now."""
         if not self.now:
             return None
-        return float(self.fitted.weights.parts(self._popular(history), np.array([target])).sum())
+        x, n = self._query(history), self.fitted.weights.items
+        snapshot = _block(x, 2 * n, self.fitted.weights.matrix.shape[0] - 2 * n)
+        return float(self.fitted.weights.parts(snapshot, np.array([target])).sum())
+
+
+@kernel
+def _joined(
+    ptr: Array,
+    item: Array,
+    place: Array,
+    n: int,
+    recency: float,
+    repeats: Array,
+    popular: Array,
+    weight: Array,
+) -> tuple[Array, Array, Array]:
+    """x of every history: what is popular, what it has seen (where that has weights, by octaves), what it leads to."""
+    room = len(popular) + (2 if len(repeats) else 1) * len(item)
+    starts, source, x = np.zeros(len(ptr), np.int64), np.empty(room, np.int32), np.empty(room)
+    end = 0
+    for q in range(len(popular)):
+        if popular[q] >= 0:
+            source[end], x[end] = popular[q], weight[q]
+            end += 1
+        for r in range(ptr[q], ptr[q + 1] if len(repeats) else ptr[q]):
+            source[end], x[end] = n + item[r], repeats[octave(place[r])]
+            end += 1
+        for r in range(ptr[q], ptr[q + 1]):
+            source[end], x[end] = item[r], np.exp(-place[r] / recency)
+            end += 1
+        starts[q + 1] = end
+    return starts, source[:end], x[:end]
 
 
 def _block(x: Query, first: int, size: int) -> Query:

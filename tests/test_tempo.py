@@ -59,6 +59,73 @@ def by_hand_repeats(log):
     return np.array([hits.get(o, 0) / chances[o] if o in chances else 0.0 for o in range(32)])
 
 
+def baskets(order, users=60, size=4, items=12, seed=1):
+    """Every user has a few baskets, each at one instant; `order` puts one into its order."""
+    rng = np.random.default_rng(seed)
+    return log_of(
+        [
+            (user, int(item), START + basket * DAY)
+            for user in range(users)
+            for basket in range(3)
+            for item in order(rng.permutation(items)[:size])
+        ]
+    )
+
+
+def order_by_hand(log):
+    """The share of what there would be if every two items always stood in one order, and standard deviations."""
+    ahead = {}
+    for rows in oracle.user_rows(log):
+        for r, s in itertools.combinations(rows, 2):
+            i, j = int(log.item[r]), int(log.item[s])
+            if log.time[r] == log.time[s] and i != j and s - r <= 8:
+                ahead[i, j] = ahead.get((i, j), 0) + 1
+    found = most = 0.0
+    for i, j in {(min(pair), max(pair)) for pair in ahead}:
+        one, other = ahead.get((i, j), 0), ahead.get((j, i), 0)
+        found += (one - other) ** 2 - (one + other)
+        most += (one + other) ** 2 - (one + other)
+    return (found / most, found / math.sqrt(2 * most)) if most else (0.0, 0.0)
+
+
+def mostly(basket):
+    """One in ten baskets the other way round."""
+    ascending = sorted(basket)
+    return ascending[::-1] if sum(ascending) % 10 == 0 else ascending
+
+
+@pytest.mark.parametrize(
+    ("order", "ordered"),
+    [(sorted, True), (lambda basket: sorted(basket)[::-1], True), (mostly, True), (list, False)],
+)
+def test_simultaneous_rows_are_ordered_where_their_order_is_no_chance(order, ordered):
+    log = baskets(order)
+    share, deviations = order_by_hand(log)
+    assert (share > 0.5 and deviations > 5) == ordered
+    assert habits.are_ordered(log) == ordered
+    chosen, other = ("ordered", "joint") if ordered else ("joint", "ordered")
+    auto = tr.Tempo(reg=2.0).fit(log)
+    histories = [[(item, START), (item + 1, START)] for item in range(10)]
+    found = auto.recommend_histories(histories, k=12)
+    assert found.equals(
+        tr.Tempo(reg=2.0, same_time=chosen).fit(log).recommend_histories(histories, k=12)
+    )
+    assert not found.equals(
+        tr.Tempo(reg=2.0, same_time=other).fit(log).recommend_histories(histories, k=12)
+    )
+
+
+@quick
+@given(logs())
+def test_the_order_of_simultaneous_rows_is_judged_as_by_hand(log):
+    share, deviations = order_by_hand(log)
+    assert habits.are_ordered(log) == (share > 0.5 and deviations > 5)
+
+
+def test_without_ties_there_is_no_order():
+    assert not habits.are_ordered(baskets(sorted, size=1))
+
+
 @quick
 @given(logs(max_users=3, max_items=4))
 def test_repeats_are_counted_as_by_hand(log):
@@ -116,12 +183,13 @@ def busy_log(seed=3, users=12, items=7, rows=90):
 def weights_by_hand(model, log):
     """B from rows of S and T, all targets' penalty by least squares, and as many rows turned round."""
     decay = model.pace * by_hand_interval(log)
+    same_time = "ordered" if model.same_time == "ordered" else "joint"  # auto: by chance
     S, T = oracle.tale_rows(
-        log, decay=decay, floor=model.floor, trend=model.trend, same_time=model.same_time
+        log, decay=decay, floor=model.floor, trend=model.trend, same_time=same_time
     )
     G, K = oracle.gram(S, T)
     penalty = model.reg + model.dropout / (1 - model.dropout) * np.diag(G)
-    tied = tied_by_hand(log, model.trend) if model.same_time == "joint" else 0.0
+    tied = tied_by_hand(log, model.trend) if same_time == "joint" else 0.0
     share = share_by_hand(G, K, model.even, tied)
     return np.linalg.solve(G + np.diag(penalty), K + share * K.T)
 
@@ -160,7 +228,7 @@ def share_by_hand(G, K, even=1.0, tied=0.0):
     return chance / (2 - chance)
 
 
-@pytest.mark.parametrize("same_time", ["joint", "ordered"])
+@pytest.mark.parametrize("same_time", ["auto", "joint", "ordered"])
 @pytest.mark.parametrize("solver", ["exact", "local"])
 def test_weights_equal_those_of_rows_built_by_hand(solver, same_time):
     log = busy_log()
@@ -177,8 +245,8 @@ def scores_by_hand(model, log, items, times, now):
     score = sum(w * weights_by_hand(model, log)[i] for i, w in x.items())
     rates = by_hand_repeats(log)
     for i in x:
-        newest = max(r for r in range(len(items)) if items[r] == i)
-        later = sum(1 for t in times if t > times[newest])
+        row = max(r for r in range(len(items)) if items[r] == i)
+        later = sum(1 for t in times if t > times[row])
         score[i] += rates[octave_of(later)]
     shares, moments = habits.snapshots(log, model.span)
     before = [s for s, moment in enumerate(moments) if moment < now]

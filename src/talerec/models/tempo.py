@@ -49,9 +49,9 @@ class Tempo(Solved):
         0.1, "power of that count which divides a row; 0: off", low=0, high=10, search=(0.0, 0.3)
     )
     same_time: str = param(
-        "joint",
-        "rows of one user at one instant: each other's source and target, or in order",
-        choices=("joint", "ordered"),
+        "auto",
+        "rows of one user at one instant: each other's source and target, in order, or by what their order says",
+        choices=("auto", "joint", "ordered"),
     )
     span: float = param(
         1.0, "rows per item in which what is popular falls to 1/e", above=0, high=1e6
@@ -85,6 +85,7 @@ class Tempo(Solved):
 
     def gram(self, log: Log) -> Gram:
         rows = counted(newest_rows(log, self.max_history), self.window, self.trend, "both")
+        joint = self._joint(log)
         made = tale_gram(
             rows,
             decay=self.pace * habits.interval(log),
@@ -92,18 +93,17 @@ class Tempo(Solved):
             window=self.window,
             trend=self.trend,
             trend_side="both",
-            same_time=self.same_time,
+            same_time="joint" if joint else "ordered",
             max_history=self.max_history,
             memory=self.budget,
         )
-        tied = 0.0
-        if self._joint:
-            tied = tied_weight(rows, self.window, self.trend, self.max_history)
+        tied = tied_weight(rows, self.window, self.trend, self.max_history) if joint else 0.0
         return made.two_way(self.even, tied)
 
-    @property
-    def _joint(self) -> bool:
-        return self.same_time == "joint"
+    def _joint(self, log: Log) -> bool:
+        return self.same_time == "joint" or (
+            self.same_time == "auto" and not habits.are_ordered(log)
+        )
 
     def solution(self, gram: Gram) -> Solution:
         penalty = dropout_penalty(gram, self.reg, self.dropout)
@@ -117,17 +117,18 @@ class Tempo(Solved):
                 "moments": moments,
                 "repeats": habits.repeat_weights(log),
                 "decay": np.array([self.pace * habits.interval(log)]),
+                "joint": np.array([self._joint(log)]),
             }
             return Weights(_stacked(found.matrix, popular), aside=aside), solver
 
     # -- asking --
 
     def query(self, histories: Histories, marks: Array) -> Query:
-        n, rows = self.fitted.weights.items, histories.moments(joint=self._joint)
+        n, known = self.fitted.weights.items, self.fitted.weights.aside
+        rows = histories.moments(joint=bool(known["joint"][0]))
         found = weights.last_places(histories, rows, self.max_history, marks)
-        repeats = self.fitted.weights.aside["repeats"]
-        own = repeats if self.repeats == "learned" else repeats[:0]
-        return Query(*_joined(*found, n, self.recency, own, *self._popular(histories)))
+        repeats = known["repeats"] if self.repeats == "learned" else known["repeats"][:0]
+        return Query(*_joined(*found, n, self.recency, repeats, *self._popular(histories)))
 
     def _popular(self, histories: Histories) -> tuple[Array, Array]:
         """The last snapshot before the moment of asking (a source, or -1), and its weight: the older a history, the more."""

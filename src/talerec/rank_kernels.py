@@ -119,13 +119,19 @@ def _in_order(items: Array, scores: Array, size: int) -> int:
     return size
 
 
-@template
+@kernel
 def _best(scratch: Arrays, found: int, allowed: Array, items: Array, scores: Array) -> int:
     """The first len(items) candidates in rank order; the number that there are."""
     candidates, score, _, _, _, hidden = scratch
-    size = 0
-    for c in range(found):
-        size = _offer(candidates[c], score[c], hidden, allowed, items, scores, size)
+    k, size = len(items), 0
+    for start in range(0, found, _SPAN):
+        stop = min(start + _SPAN, found)
+        if size < k or _reach(score, start, stop, scores[0]):
+            for c in range(start, stop):
+                if (
+                    size < k or score[c] >= scores[0]
+                ):  # asked here: a call for each would take longer than the rest
+                    size = _offer(candidates[c], score[c], hidden, allowed, items, scores, size)
     return _in_order(items, scores, size)
 
 
@@ -361,7 +367,7 @@ def _finish(arrays: Arrays, item: Array, weight: Array, x: int, j: int, score: f
     return score
 
 
-@template
+@kernel
 def _search(
     arrays: Arrays,
     item: Array,

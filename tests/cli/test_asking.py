@@ -1,0 +1,205 @@
+"""Recommending, explaining, checking and showing from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import talerec as tr
+from command import refusal, talerec, works, write_log
+
+# -- recommend, similar, explain, verify -----------------------------------------------------------
+
+
+def test_recommend_for_users(model: Path) -> None:
+    page = works("recommend", model, "--users", "3,7", "-k", 2)
+    assert "User 3" in page
+    assert "User 7" in page
+    found = talerec("recommend", model, "--users", "3,7,3", "-k", 2, "--json").json
+    expected = tr.load(model).recommend([3, 7], 2)
+    assert [part["user_id"] for part in found] == [3, 7]
+    rows = [item for part in found for item in part["items"]]
+    assert [row["item_id"] for row in rows] == expected["item_id"].to_list()
+    assert [row["score"] for row in rows] == expected["score"].to_list()
+    assert [row["rank"] for row in rows] == [1, 2, 1, 2]
+
+
+def test_recommend_for_all_users_and_for_a_file_of_users(model: Path, tmp_path: Path) -> None:
+    everybody = talerec("recommend", model, "--users", "all", "-k", 1, "--json").json
+    assert [part["user_id"] for part in everybody] == list(range(1, 21))
+    path = tmp_path / "users.txt"
+    path.write_bytes("﻿4\r\n\n 9 \n".encode())
+    some = talerec("recommend", model, "--users", f"@{path}", "-k", 1, "--json").json
+    assert [part["user_id"] for part in some] == [4, 9]
+
+
+def test_as_of_says_when_they_ask(log: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shop.tale"
+    works("fit", log, "-o", folder, "--model", "tempo")
+    asked = ("recommend", folder, "--users", "3", "-k", 12, "--json")
+    fitted = tr.load(folder)
+    scores = {}
+    for when in ("2019-02-01", "2019-06-01"):
+        found = talerec(*asked, "--as-of", when).json[0]["items"]
+        expected = fitted.recommend([3], 12, as_of=when)
+        assert [row["score"] for row in found] == expected["score"].to_list()
+        scores[when] = expected["score"].to_list()
+        told = talerec(
+            "explain", folder, "--history", "i1", "--item", "i2", "--as-of", when, "--json"
+        )
+        assert told.code == 0
+    assert scores["2019-02-01"] != scores["2019-06-01"]
+    assert "'soon' is not a time" in refusal(*asked[:-1], "--as-of", "soon")
+
+
+def test_a_long_list_of_users_is_no_file_name(model: Path) -> None:
+    many = ",".join(["1", "2"] * 500)
+    assert len(talerec("recommend", model, "--users", many, "--json").json) == 2
+
+
+def test_unknown_users_are_refused_or_skipped_and_named(model: Path) -> None:
+    assert refusal("recommend", model, "--users", "1,nobody") == (
+        "user 'nobody' is not known to the model"
+    )
+    skip = ("recommend", model, "--users", "1,nobody", "-k", 1, "--unknown", "skip")
+    assert [part["user_id"] for part in talerec(*skip, "--json").json] == [1]
+    assert talerec(*skip).err == "skipped, not known to the model: nobody\n"
+
+
+def test_recommend_after_histories(model: Path) -> None:
+    page = works("recommend", model, "--history", "i0,i7", "--history", "i2", "-k", 3)
+    assert "After Tent [red] (i0), i7" in page
+    assert "After Café (i2)" in page
+    options = ("--history", "i0, i7", "--history", "i2", "-k", 3, "--json")
+    found = talerec("recommend", model, *options).json
+    assert [part["history"] for part in found] == [0, 1]
+    assert [len(part["items"]) for part in found] == [3, 3]
+
+
+def test_masks_of_the_command_line_are_those_of_the_library(model: Path) -> None:
+    options = ("--hide-seen", "--deny", "i3,i4", "--allow", "i1,i2,i3,i5", "--json")
+    (found,) = talerec("recommend", model, "--history", "i1,i7", "-k", 4, *options).json
+    assert {item["item_id"] for item in found["items"]} == {"i2", "i5"}
+
+
+def test_a_history_of_unknown_items_is_refused_or_gives_nothing_and_says_so(model: Path) -> None:
+    assert refusal("recommend", model, "--history", "zzz") == (
+        "item 'zzz' is not known to the model"
+    )
+    skip = ("recommend", model, "--history", "zzz", "--unknown", "skip")
+    assert works(*skip).startswith("After zzz: nothing to recommend")
+    assert talerec(*skip, "--json").json == [{"history": 0, "items": []}]
+
+
+def test_similar_items(model: Path) -> None:
+    assert "After Tent [red] (i0)" in works("similar", model, "i0", "-k", 3)
+    found = talerec("similar", model, "i0", "-k", 3, "--json").json
+    assert found["item_id"] == "i0"
+    expected = tr.load(model).similar_items("i0", 3)
+    assert [item["item_id"] for item in found["items"]] == expected["item_id"].to_list()
+    assert "i0" not in [item["item_id"] for item in found["items"]]
+
+
+def test_explanations_add_up(model: Path) -> None:
+    page = works("explain", model, "--history", "i0,i1,i0", "--item", "i2")
+    assert "Why Café (i2)" in page
+    assert re.search(r"score +[+-]0\.\d{4}", page)
+    found = talerec("explain", model, "--history", "i0,i1,i0", "--item", "i2", "--json").json
+    assert (found["item_id"], found["title"]) == ("i2", "Café")
+    shares = [row["contribution"] for row in found["contributions"]]
+    assert sum(shares) == pytest.approx(found["score"], abs=1e-12)
+    assert [row["item_id"] for row in found["contributions"]] == ["i0", "i1", "i0"]
+
+
+def test_explaining_a_base_score_names_it(log: Path, tmp_path: Path) -> None:
+    works("fit", log, "-o", tmp_path / "p.tale", "--model", "popular")
+    page = works("explain", tmp_path / "p.tale", "--history", "i1", "--item", "i2")
+    assert re.search(r"i1 +\+0\.0000\s+any history +\+\d+\.0000", page)
+
+
+def test_explaining_with_unknown_items_gives_them_nothing(model: Path) -> None:
+    options = ("--history", "zzz,i1", "--item", "i2", "--unknown", "skip")
+    assert re.search(r"zzz +\+0\.0000", works("explain", model, *options))
+
+
+def test_ids_that_are_numbers_come_back_as_numbers_and_find_their_titles(tmp_path: Path) -> None:
+    frame = pl.read_csv(write_log(tmp_path / "log.csv"))
+    frame = frame.with_columns(pl.col("item_id").str.slice(1).cast(pl.Int64))
+    frame.write_parquet(tmp_path / "log.parquet")
+    (tmp_path / "items.csv").write_text("item_id,name\n1,Kettle\n")
+    folder = tmp_path / "m.tale"
+    works("fit", tmp_path / "log.parquet", "-o", folder, "--items", tmp_path / "items.csv")
+    assert "After Kettle (1)" in works("similar", folder, "1")
+    assert talerec("similar", folder, "1", "--json").json["item_id"] == 1
+    found = talerec("explain", folder, "--history", "2", "--item", "1", "--json").json
+    assert (found["item_id"], found["title"]) == (1, "Kettle")
+
+
+def test_titles_are_text_and_nothing_more(model: Path) -> None:
+    page = works("recommend", model, "--history", "i0,i1,i3,i4", "-k", 1)
+    assert "Tent [red] (i0), Stove :fire: (i1), New line (i3), [/bold] (i4)" in page
+
+
+def test_verify(model: Path) -> None:
+    version = json.loads((model / "manifest.json").read_text())["version"]
+    assert works("verify", model) == f"{model} is whole (version {version})\n"
+    assert talerec("verify", model, "--json").json == {
+        "path": str(model),
+        "ok": True,
+        "version": version,
+    }
+
+
+# -- synth, demo -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
+def test_synth_writes_a_log_that_can_be_read(name: str, tmp_path: Path) -> None:
+    options = ("--rows", 500, "--items", 40, "--users", 30, "--seed", 3)
+    page = works("synth", tmp_path / name, *options)
+    assert page == f"{tmp_path / name}: 500 rows of 30 users and 40 items\n"
+    assert talerec("describe", tmp_path / name, "--json").json["rows"] == 500
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_synth_refuses_what_it_cannot_write(tmp_path: Path) -> None:
+    assert refusal("synth", tmp_path / "log.txt").endswith("log.txt must end in .parquet or .csv")
+    (tmp_path / "dir.csv").mkdir()
+    assert refusal("synth", tmp_path / "dir.csv").endswith("dir.csv is a folder")
+    assert "its folder is not there" in refusal("synth", tmp_path / "no" / "log.csv")
+    assert "rows is 0" in refusal("synth", tmp_path / "log.csv", "--rows", 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["dir.csv"]
+
+
+def test_the_demo_compares_explains_saves_and_says_what_to_do_next(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    page = works("demo", "--rows", 5000, "-o", out)
+    assert "5,000 rows" in page
+    report = (out / "report.md").read_text()
+    for text in (page, report):
+        assert all(name in text for name in ("what is popular", "TALE without time", "because of"))
+        assert re.search(r"[A-Z]\w+ [A-Z]\w+ [A-Z]\w+.* \([+-]0\.\d{3}\)", text)
+        assert "Next was:" in text
+    commands = re.findall(r"^  talerec ((?:recommend|similar) .*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        assert "score" in works(*command.split())
+    works("verify", out / "shop.tale")
+
+
+@pytest.mark.parametrize("rows", [1, 10, 60])
+def test_a_demo_too_small_to_show_anything_fails_in_one_line_or_works(
+    rows: int, tmp_path: Path
+) -> None:
+    outcome = talerec("demo", "--rows", rows, "-o", tmp_path / "demo")
+    assert outcome.code in (0, 2)
+    assert outcome.err.count("error: ") == (outcome.code == 2)
+
+
+def test_the_demo_refuses_a_file_before_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    assert refusal("demo", "-o", tmp_path / "taken").endswith("the demo writes to a folder")

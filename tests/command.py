@@ -1,0 +1,82 @@
+"""The command run in this process, as tests ask for it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from talerec import cli
+
+SOURCE = str(Path(cli.__file__).parents[1])
+PYTHONPATH = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
+RUN = [sys.executable, "-c", "from talerec.cli import main; main()"]
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        def refuse(constant: str) -> None:
+            raise AssertionError(f"{constant} is no JSON")
+
+        assert (self.code, self.err) == (0, "")
+        return json.loads(self.out, parse_constant=refuse)
+
+
+def talerec(*args: object) -> Outcome:
+    """Run the command in this process."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    code: Any = 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["talerec", *map(str, args)])
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code
+    return Outcome(code, out.buffer.getvalue().decode(), err.buffer.getvalue().decode())
+
+
+def works(*args: object) -> str:
+    """What the command prints; notes such as the choice of a solver go elsewhere."""
+    outcome = talerec(*args)
+    assert outcome.code == 0, outcome
+    assert "error" not in outcome.err
+    return outcome.out
+
+
+def refusal(*args: object) -> str:
+    """What the command says when it refuses: one line, and nothing else anywhere."""
+    outcome = talerec(*args)
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert re.fullmatch(r"error: [^\n]+\n", outcome.err), outcome.err
+    return outcome.err.removeprefix("error: ").removesuffix("\n")
+
+
+def write_log(path: Path, users: int = 20, items: int = 12, rows: int = 200) -> Path:
+    """Dates, so that no unit is guessed; every user and item has rows."""
+    rng = np.random.default_rng(5)
+    start = np.datetime64("2019-01-01", "us")
+    pl.DataFrame(
+        {
+            "user_id": np.arange(rows) % users + 1,
+            "item_id": [f"i{x}" for x in (np.arange(rows) + rng.integers(0, 3, rows)) % items],
+            "timestamp": start + rng.integers(0, 360 * 86_400, rows).astype("timedelta64[s]"),
+        }
+    ).write_csv(path)
+    return path

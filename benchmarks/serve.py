@@ -63,8 +63,8 @@ class Running:
 
     def __init__(self, server: str, path: Path, workers: int, port: int, constant: bool) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        environment = {**os.environ, ARTIFACT: str(path), "TALEREC_THREADS": "1"}
-        environment |= {CONSTANT: "1"} if constant else {}
+        self.environment = {**os.environ, ARTIFACT: str(path), "TALEREC_THREADS": "1"}
+        self.environment |= {CONSTANT: "1"} if constant else {}
         ours = [
             sys.executable,
             __file__,
@@ -79,15 +79,17 @@ class Running:
             sys.executable, "-m", "granian", "--interface", "asgi", "--factory", "--workers", str(workers),
             "--port", str(port), "--no-access-log", "--log-level", "error", "--loop", "uvloop", "serve:application",
         ]  # fmt: skip
-        self.process = subprocess.Popen(
-            ours if server == "uvicorn" else theirs,
-            env=environment,
-            cwd=Path(__file__).parent,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self.command = ours if server == "uvicorn" else theirs
 
     def __enter__(self) -> Running:
+        quiet = subprocess.DEVNULL
+        self.process = subprocess.Popen(
+            self.command,
+            env=self.environment,
+            cwd=Path(__file__).parent,
+            stdout=quiet,
+            stderr=quiet,
+        )
         for _ in range(1200):
             try:
                 urllib.request.urlopen(f"{self.url}/health/ready", timeout=5).close()
@@ -97,6 +99,7 @@ class Running:
                 if self.process.poll() is not None:
                     raise
                 time.sleep(0.1)
+        self.__exit__()
         raise TimeoutError("the service did not become ready")
 
     def __exit__(self, *_: object) -> None:

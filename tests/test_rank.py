@@ -84,6 +84,39 @@ def test_top_k_equals_sorting_all_items(problem, form, k):
         np.testing.assert_allclose(scores[q, : counts[q]], [s for _, s in wanted], atol=1e-12)
 
 
+@pytest.mark.parametrize("k", [1, 10, 64, 65, 200, 300])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("share", [0.01, 0.4])
+def test_hundreds_of_candidates_are_sorted_too(share, form, k):
+    """More than are compared at a time, and more first ones than are kept in order; many scores are equal."""
+    rng = np.random.default_rng(7)
+    B = np.where(rng.random((300, 300)) < share, rng.integers(-3, 9, (300, 300)), 0)
+    B = B.astype(np.float32)
+    rows = [rng.integers(0, 300, 12).tolist() for _ in range(6)]
+    weights = made(form, B)
+    for hide_seen in (False, True):
+        query, mask = ask(weights, rows, None, hide_seen)
+        items, scores, counts = rank.top(weights, query, mask, k)
+        for q, row in enumerate(rows):
+            wanted = expected(row, B, None, None, hide_seen)[:k]
+            np.testing.assert_allclose(scores[q, : counts[q]], [s for _, s in wanted], atol=1e-9)
+            assert counts[q] == len(wanted)
+            assert items[q, : counts[q]].tolist() == [item for item, _ in wanted]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_stored_zero_is_no_weight(form):
+    weights = made(form, np.array([[0, 2.0, 1.0], [0, 0, 0], [0, 0, 0]], np.float32))
+    if form != "dense":
+        weights.matrix.data[0] = 0.0
+    else:
+        weights.matrix[0, 1] = 0.0
+    query, mask = ask(weights, [[0]], None, False)
+    items, _, counts = rank.top(weights, query, mask, 3)
+    assert items[0, : counts[0]].tolist() == [2]
+    assert rank.ranks(weights, query, mask, np.array([1], np.int32)).tolist() == [[0, 0]]
+
+
 @given(problems(), st.sampled_from(FORMS))
 @settings(max_examples=300, deadline=None)
 def test_a_targets_rank_is_its_place_in_the_sorted_list(problem, form):

@@ -30,7 +30,7 @@ _SMALL = 2.0**-6  # of all that a history could give: what is left is asked abou
 _SMALLER = 2.0**-2  # and each time again when it has become so much less
 _LOOK_UP = 8  # weights added in the time in which one is looked up
 _ROUNDING = 1 + 1e-9
-_AT_ONCE = 8  # sums in a row that are compared in the time of one that is looked up
+_AT_ONCE = 2  # items in a row that are looked over in the time of one weight that is looked up
 _SHORT = 64  # entries that are kept in order; more are a heap
 _SPAN = 64  # sums that are compared with the last of the first k at a time
 
@@ -128,9 +128,8 @@ def _best(scratch: Arrays, found: int, allowed: Array, items: Array, scores: Arr
         stop = min(start + _SPAN, found)
         if size < k or _reach(score, start, stop, scores[0]):
             for c in range(start, stop):
-                if (
-                    size < k or score[c] >= scores[0]
-                ):  # asked here: a call for each would take longer than the rest
+                # asked here: to offer every one would take longer than all the rest
+                if size < k or score[c] >= scores[0]:
                     size = _offer(candidates[c], score[c], hidden, allowed, items, scores, size)
     return _in_order(items, scores, size)
 

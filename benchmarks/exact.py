@@ -23,7 +23,7 @@ from scipy import sparse
 from scipy.linalg import lapack
 
 import talerec as tr
-from talerec import solve
+from talerec.solvers import solve
 
 
 def made_up(n: int) -> tr.Gram:

@@ -15,8 +15,8 @@ import time
 from typing import Any
 
 import talerec as tr
-from talerec import memory
 from talerec.models import params
+from talerec.runtime import memory
 
 
 def settings(given: list[str], model: str) -> dict[str, Any]:

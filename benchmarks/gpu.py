@@ -60,7 +60,7 @@ class Work:
 def measure(n: int, reg: float, save: str | None) -> None:
     import torch
 
-    from talerec import solve_torch
+    from talerec.solvers import gpu
 
     if not torch.cuda.is_available():
         raise SystemExit("no GPU here: this benchmark times one")
@@ -73,16 +73,16 @@ def measure(n: int, reg: float, save: str | None) -> None:
     def bare(A, B):
         return torch.cholesky_solve(B, torch.linalg.cholesky(A))
 
-    for work in (bare, solve_torch.solve_in_place):  # warm up
+    for work in (bare, gpu.solve_in_place):  # warm up
         work(A[:3000, :3000].clone(), B[:3000, :3000].clone())
     flops = 7 / 3 * n**3
     theirs = timed(Work(bare, A, B), torch)
-    chosen = solve_torch._TILE
+    chosen = gpu._TILE
     for tile in (1024, 2048, 4096):
-        solve_torch._TILE = tile
+        gpu._TILE = tile
         torch.cuda.reset_peak_memory_stats()
         held = torch.cuda.memory_allocated()
-        ours = timed(Work(solve_torch.solve_in_place, A, B), torch)
+        ours = timed(Work(gpu.solve_in_place, A, B), torch)
         extra = (torch.cuda.max_memory_allocated() - held) / (2 * 4 * n * n)
         print(
             f"ours, tiles of {tile}: {ours:.3f} s, {flops / ours / 1e12:.1f} TFLOP/s, "
@@ -92,10 +92,10 @@ def measure(n: int, reg: float, save: str | None) -> None:
     multiply = timed(Work(torch.mm, A, B), torch)
     print(f"float32 matrix product: {2 * n**3 / multiply / 1e12:.1f} TFLOP/s")
     del A, B
-    solve_torch._TILE = chosen
+    gpu._TILE = chosen
     for precision in ("float32", "refined", "float64"):
         start = time.perf_counter()
-        W = solve_torch.solve(G, K, np.full(n, reg), precision=precision)
+        W = gpu.solve(G, K, np.full(n, reg), precision=precision)
         spent = time.perf_counter() - start
         sample = W[:, :COLUMNS].astype(np.float64)
         missed = G.astype(np.float64) @ sample + reg * sample - K[:, :COLUMNS]
@@ -108,8 +108,8 @@ def measure(n: int, reg: float, save: str | None) -> None:
 
 
 def check(path: str) -> None:
-    from talerec import solve
-    from talerec.grams import Gram
+    from talerec.gram.gram import Gram
+    from talerec.solvers import solve
 
     kept = np.load(path)
     n, reg = int(kept["n"]), float(kept["reg"])

@@ -21,9 +21,9 @@ import numpy as np
 from scipy import linalg, sparse
 
 import talerec as tr
-from talerec.memory import peak_rss_mb
 from talerec.models import params
-from talerec.weights import Weights
+from talerec.ranking.weights import Weights
+from talerec.runtime.memory import peak_rss_mb
 
 DAY = 86_400_000_000
 CONTENDERS = ("published", "exact", "local")

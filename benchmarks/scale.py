@@ -26,7 +26,7 @@ ROWS_PER_ITEM = 20
 
 def fit_once(source: Path, target: Path) -> dict[str, float]:
     """Read, fit, save; seconds by step and the peak memory of this process."""
-    from talerec.memory import peak_rss_mb
+    from talerec.runtime.memory import peak_rss_mb
 
     marks = [time.perf_counter()]
     log = tr.read_log(source)

@@ -34,7 +34,7 @@ ARTIFACT = "TALEREC_BENCH_ARTIFACT"
 
 def give_a_constant() -> None:
     """From now on every recommendation in this process is the same: the model's first answer."""
-    from talerec.serve.answers import Served
+    from talerec.serve.service import Served
 
     answer, known = Served.recommend_all, []
 

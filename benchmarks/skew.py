@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 import talerec as tr
-from talerec import threads
-from talerec.log import Vocabulary
+from talerec.data.log import Vocabulary
+from talerec.runtime import threads
 
 
 def with_bot(log: tr.Log, rows: int) -> tr.Log:

@@ -31,7 +31,7 @@ import talerec as tr
 
 TOKEN = "only-for-this-benchmark"
 BODIES, LENGTH, K = 40, 20, 10
-START = "import sys; from talerec.cli import main; sys.argv[0] = 'talerec'; main()"
+START = "import sys; from talerec.cli.main import main; sys.argv[0] = 'talerec'; main()"
 
 
 class Service:

@@ -16,11 +16,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from talerec import cli
+from talerec.cli import main
 
-SOURCE = str(Path(cli.__file__).parents[1])
+SOURCE = str(Path(main.__file__).parents[2])
 PYTHONPATH = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
-RUN = [sys.executable, "-c", "from talerec.cli import main; main()"]
+RUN = [sys.executable, "-c", "from talerec.cli.main import main; main()"]
 
 
 @dataclass
@@ -45,7 +45,7 @@ def talerec(*args: object) -> Outcome:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["talerec", *map(str, args)])
         try:
-            cli.main()
+            main.main()
         except SystemExit as end:
             code = end.code
     return Outcome(code, out.buffer.getvalue().decode(), err.buffer.getvalue().decode())

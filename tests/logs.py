@@ -8,7 +8,7 @@ import polars as pl
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from talerec.log import Log
+from talerec.data.log import Log
 
 SECOND = 10**6
 DAY = 86_400 * SECOND

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from talerec.serve.app import App
 from talerec.serve.settings import Settings
 
-START = "import sys; from talerec.cli import main; sys.argv[0] = 'talerec'; main()"
+START = "import sys; from talerec.cli.main import main; sys.argv[0] = 'talerec'; main()"
 JSON = {"content-type": "application/json"}
 
 

@@ -703,7 +703,7 @@ def test_kill_9_in_the_middle_of_writing_leaves_a_whole_artifact(
 
 
 def fit_command(log: Path, folder: Path) -> list[str]:
-    run = "from talerec.cli import main; main()"
+    run = "from talerec.cli.main import main; main()"
     return [sys.executable, "-c", run, "fit", str(log), "-o", str(folder), "--set", "reg=3"]
 
 

@@ -14,8 +14,8 @@ import pytest
 
 import talerec as tr
 from logs import tiny_log
+from talerec.data.histories import Histories
 from talerec.errors import TalerecError
-from talerec.histories import Histories
 from talerec.models import MODELS
 
 K = 3

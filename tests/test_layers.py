@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -14,52 +16,11 @@ import pytest
 import talerec
 
 SOURCE = Path(talerec.__file__).parent
+ROOT = Path(__file__).parents[1]
 
-#: From the bottom up; a module imports only from layers below its own. The page in ARCHITECTURE.md says why.
-LAYERS = [
-    {"errors", "columns", "arrays", "progress", "jit", "clock", "markup", "scales", "repro"},
-    {"memory", "threads", "times", "kernels", "files", "drawing"},
-    {"tiles", "pairs", "charts", "page"},
-    {"blas", "solve_torch"},
-    {"log", "artifact", "local_kernels", "score_kernels"},
-    {"readers", "histories", "grams", "habits", "synthetic"},
-    {"prepare", "splits", "solve", "weights", "factors", "walks", "rank_kernels"},
-    {"rank", "description", "nearest"},
-    {"models.params"},
-    {"models.base"},
-    {"models.linear", "models.popular", "models.nearest", "models.fpmc"},
-    {"models.tale", "models.slist", "models.ease", "models.rules", "models.tempo"},
-    {"models.swalk"},
-    {"models"},
-    {"metrics", "significance", "repro.paper", "repro.measures", "parts"},
-    {"evaluation", "tuning", "spark.sessions"},
-    {"comparison", "spark.events"},
-    {"spark.fitting", "spark.recommending"},
-    {"spark"},
-    {"show", "report", "repro.experiments"},
-    {
-        "repro.pages",
-        "serve.settings",
-        "serve.refusal",
-        "serve.shapes",
-        "serve.board",
-        "serve.pages",
-    },
-    {"demo", "options", "serve.answers"},
-    {"serve.reload", "serve.openapi"},
-    {"serve.app"},
-    {"serve.server"},
-    {"serve"},
-    {"commands.app"},
-    {
-        "commands.logs",
-        "commands.fitting",
-        "commands.asking",
-        "commands.judging",
-        "commands.serving",
-    },
-    {"commands"},
-    {"cli"},
+#: From the bottom up; a room imports only from rooms below its own.
+ROOMS: dict[str, list[str]] = tomllib.loads((ROOT / "tools" / "rooms.toml").read_text("utf-8"))[
+    "rooms"
 ]
 HEAVY = (
     "numba", "scipy", "pyarrow", "torch", "optuna", "pyspark", "polars", "numpy", "uvicorn", "msgspec",
@@ -76,38 +37,62 @@ def modules() -> dict[str, Path]:
 
 
 def imported(path: Path) -> set[str]:
-    """Modules of the package that a file imports, wherever in the file it does."""
+    """Modules of the package that a file imports, wherever in the file it does, and in whichever way."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("talerec"):
-            base = node.module.removeprefix("talerec").lstrip(".")
+        if isinstance(node, ast.Import):
+            every = (alias.name for alias in node.names)
+            names |= {
+                name.removeprefix("talerec.") for name in every if name.startswith("talerec.")
+            }
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "talerec":
+            base = (node.module or "").removeprefix("talerec").lstrip(".")
             for alias in node.names:
                 full = f"{base}.{alias.name}".lstrip(".")
                 names.add(full if full in modules() else base)
     return names - {""}
 
 
+def room_of(name: str) -> str:
+    """The one room of a module."""
+    found = [
+        room for room, kinds in ROOMS.items() if any(fnmatchcase(name, kind) for kind in kinds)
+    ]
+    assert len(found) == 1, f"{name} is in {len(found)} rooms"
+    return found[0]
+
+
 def level(name: str) -> int:
-    return next(place for place, layer in enumerate(LAYERS) if name in layer)
+    return list(ROOMS).index(room_of(name))
 
 
 @pytest.mark.parametrize("name", sorted(modules()))
-def test_a_module_imports_only_from_layers_below_it(name):
+def test_a_module_imports_only_from_its_room_and_rooms_below(name):
     for other in imported(modules()[name]):
-        assert level(other) < level(name), f"{name} imports {other}"
+        assert level(other) <= level(name), f"{name} imports {other}"
+
+
+def test_imports_are_seen_in_every_form_and_place(tmp_path):
+    file = tmp_path / "one.py"
+    file.write_text(
+        "import talerec.cli.main\nfrom talerec.data import log\nfrom talerec.data.log import Log\n"
+        "def f():\n    import talerec.serve.app as a\n    from talerec import artifact\n",
+        encoding="utf-8",
+    )
+    assert imported(file) == {"cli.main", "data.log", "serve.app", "artifact"}
 
 
 @pytest.mark.parametrize(
     ("library", "home"),
     [
-        ("torch", "solve_torch"),
+        ("torch", "solvers.gpu"),
         (
             "typer",
-            "cli options commands.app commands.logs commands.fitting commands.asking commands.judging",
+            "cli.main cli.options cli.app cli.logs cli.fitting cli.asking cli.judging",
         ),
-        ("optuna", "tuning"),
+        ("optuna", "evaluation.tuning"),
         ("uvicorn", "serve.server"),
-        ("msgspec", "serve.shapes serve.refusal serve.answers serve.app serve.openapi"),
+        ("msgspec", "serve.schemas serve.errors serve.service serve.app serve.openapi"),
         ("pyspark", "spark.sessions spark.events spark.fitting spark.recommending"),
     ],
 )
@@ -140,7 +125,7 @@ def test_import_talerec_loads_nothing_heavy():
 
 
 def test_the_command_line_starts_without_the_heavy_libraries():
-    loaded = loaded_by("import talerec.cli")
+    loaded = loaded_by("import talerec.cli.main")
     assert not set(HEAVY) & set(loaded)
 
 
@@ -161,14 +146,14 @@ def test_public_names_are_these_and_load():
 
 
 def test_a_function_stays_a_function_after_its_module_was_imported():
-    code = "import talerec.evaluation, talerec.description, talerec as tr; assert callable(tr.evaluate) and callable(tr.describe)"
+    code = "import talerec.evaluation.evaluation, talerec.data.summary, talerec as tr; assert callable(tr.evaluate) and callable(tr.describe)"
     loaded_by(code)
 
 
 def test_kernels_compile_in_memory_where_no_cache_can_be_written(monkeypatch):
     import numba
 
-    from talerec import jit
+    from talerec.runtime import jit
 
     real = numba.njit
 
@@ -186,17 +171,20 @@ def test_kernels_compile_in_memory_where_no_cache_can_be_written(monkeypatch):
     assert double(21) == 42
 
 
-def test_kernels_older_than_the_templates_they_hold_are_dropped(tmp_path):
-    from talerec import jit
+def test_kernels_older_than_any_source_are_dropped_in_every_folder(tmp_path):
+    from talerec.runtime import jit
 
-    cache = tmp_path / "__pycache__"
-    cache.mkdir()
-    ages = {"jit.py": 50, "kernels.py": 20, "local_kernels.py": 40, "score_kernels.py": 30}
-    for name, age in ages.items():
-        (tmp_path / name).touch()
-        os.utime(tmp_path / name, (1000 - age, 1000 - age))
-    for name, age in (("rank.old.nbi", 25), ("rank.old.nbc", 25), ("rank.new.nbi", 10)):
-        (cache / name).touch()
-        os.utime(cache / name, (1000 - age, 1000 - age))
+    for folder, source in (("runtime", "jit.py"), ("models", "_habits.py"), ("ranking", "rank.py")):
+        (tmp_path / folder / "__pycache__").mkdir(parents=True)
+        (tmp_path / folder / source).write_text("@kernel\n", encoding="utf-8")
+        os.utime(tmp_path / folder / source, (980, 980))
+    for folder in ("models", "ranking"):
+        for name, moment in (("old.nbi", 975), ("old.nbc", 975), ("new.nbi", 990)):
+            path = tmp_path / folder / "__pycache__" / name
+            path.touch()
+            os.utime(path, (moment, moment))
     jit._drop_stale(tmp_path)
-    assert [path.name for path in cache.iterdir()] == ["rank.new.nbi"]
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.nb[ic]")) == [
+        "models/__pycache__/new.nbi",
+        "ranking/__pycache__/new.nbi",
+    ]

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Log": "talerec.log",
-    "read_log": "talerec.readers",
-    "read_items": "talerec.readers",
-    "k_core": "talerec.prepare",
-    "drop_duplicates": "talerec.prepare",
-    "order_ties": "talerec.prepare",
-    "leave_one_out": "talerec.splits",
-    "split_at": "talerec.splits",
-    "Split": "talerec.splits",
-    "synthetic_log": "talerec.synthetic",
-    "describe": "talerec.description",
-    "Gram": "talerec.grams",
-    "tale_gram": "talerec.grams",
-    "slit_gram": "talerec.grams",
-    "slis_gram": "talerec.grams",
+    "Log": "talerec.data.log",
+    "read_log": "talerec.data.readers",
+    "read_items": "talerec.data.readers",
+    "k_core": "talerec.data.preprocessing",
+    "drop_duplicates": "talerec.data.preprocessing",
+    "order_ties": "talerec.data.preprocessing",
+    "leave_one_out": "talerec.data.splits",
+    "split_at": "talerec.data.splits",
+    "Split": "talerec.data.splits",
+    "synthetic_log": "talerec.data.synthetic",
+    "describe": "talerec.data.summary",
+    "Gram": "talerec.gram.gram",
+    "tale_gram": "talerec.gram.gram",
+    "slit_gram": "talerec.gram.gram",
+    "slis_gram": "talerec.gram.gram",
     "Model": "talerec.models",
     "TALE": "talerec.models",
     "Tempo": "talerec.models",
@@ -46,29 +46,40 @@ _HOMES = {
     "FPMC": "talerec.models",
     "MODELS": "talerec.models",
     "load": "talerec.models",
-    "evaluate": "talerec.evaluation",
-    "evaluate_log": "talerec.evaluation",
-    "Evaluation": "talerec.evaluation",
-    "load_result": "talerec.evaluation",
-    "compare": "talerec.comparison",
-    "rolling": "talerec.splits",
-    "tune": "talerec.tuning",
+    "evaluate": "talerec.evaluation.evaluation",
+    "evaluate_log": "talerec.evaluation.evaluation",
+    "Evaluation": "talerec.evaluation.evaluation",
+    "load_result": "talerec.evaluation.evaluation",
+    "compare": "talerec.evaluation.comparison",
+    "rolling": "talerec.data.splits",
+    "tune": "talerec.evaluation.tuning",
     "TalerecError": "talerec.errors",
 }
 
 if TYPE_CHECKING:
-    from talerec.comparison import compare as compare
-    from talerec.description import describe as describe
+    from talerec.data.log import Log as Log
+    from talerec.data.preprocessing import drop_duplicates as drop_duplicates
+    from talerec.data.preprocessing import k_core as k_core
+    from talerec.data.preprocessing import order_ties as order_ties
+    from talerec.data.readers import read_items as read_items
+    from talerec.data.readers import read_log as read_log
+    from talerec.data.splits import Split as Split
+    from talerec.data.splits import leave_one_out as leave_one_out
+    from talerec.data.splits import rolling as rolling
+    from talerec.data.splits import split_at as split_at
+    from talerec.data.summary import describe as describe
+    from talerec.data.synthetic import synthetic_log as synthetic_log
     from talerec.errors import TalerecError as TalerecError
-    from talerec.evaluation import Evaluation as Evaluation
-    from talerec.evaluation import evaluate as evaluate
-    from talerec.evaluation import evaluate_log as evaluate_log
-    from talerec.evaluation import load_result as load_result
-    from talerec.grams import Gram as Gram
-    from talerec.grams import slis_gram as slis_gram
-    from talerec.grams import slit_gram as slit_gram
-    from talerec.grams import tale_gram as tale_gram
-    from talerec.log import Log as Log
+    from talerec.evaluation.comparison import compare as compare
+    from talerec.evaluation.evaluation import Evaluation as Evaluation
+    from talerec.evaluation.evaluation import evaluate as evaluate
+    from talerec.evaluation.evaluation import evaluate_log as evaluate_log
+    from talerec.evaluation.evaluation import load_result as load_result
+    from talerec.evaluation.tuning import tune as tune
+    from talerec.gram.gram import Gram as Gram
+    from talerec.gram.gram import slis_gram as slis_gram
+    from talerec.gram.gram import slit_gram as slit_gram
+    from talerec.gram.gram import tale_gram as tale_gram
     from talerec.models import MODELS as MODELS
     from talerec.models import load as load
     from talerec.models.base import Model as Model
@@ -89,17 +100,6 @@ if TYPE_CHECKING:
     from talerec.models.swalk import SWalk as SWalk
     from talerec.models.tale import TALE as TALE
     from talerec.models.tempo import Tempo as Tempo
-    from talerec.prepare import drop_duplicates as drop_duplicates
-    from talerec.prepare import k_core as k_core
-    from talerec.prepare import order_ties as order_ties
-    from talerec.readers import read_items as read_items
-    from talerec.readers import read_log as read_log
-    from talerec.splits import Split as Split
-    from talerec.splits import leave_one_out as leave_one_out
-    from talerec.splits import rolling as rolling
-    from talerec.splits import split_at as split_at
-    from talerec.synthetic import synthetic_log as synthetic_log
-    from talerec.tuning import tune as tune
 
 __all__ = [*_HOMES, "__version__"]
 

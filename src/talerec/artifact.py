@@ -32,8 +32,8 @@ import numpy as np
 import polars as pl
 
 from talerec import __version__
-from talerec.arrays import Array
 from talerec.errors import TalerecError
+from talerec.runtime.arrays import Array
 
 logger = logging.getLogger("talerec")
 

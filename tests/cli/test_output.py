@@ -16,12 +16,14 @@ import pytest
 
 import talerec as tr
 from command import PYTHONPATH, RUN, talerec, works
-from talerec import show
+from talerec.cli import terminal
 from talerec.models.base import Model
 
 
 def test_json_has_neither_nan_nor_infinity(capsys: pytest.CaptureFixture[str]) -> None:
-    show.as_json({"a": math.nan, "b": [math.inf, -math.inf, (1.5, "é")], "c": np.float64("nan")})
+    terminal.as_json(
+        {"a": math.nan, "b": [math.inf, -math.inf, (1.5, "é")], "c": np.float64("nan")}
+    )
     assert json.loads(capsys.readouterr().out) == {
         "a": None,
         "b": ["inf", "-inf", [1.5, "é"]],
@@ -32,7 +34,7 @@ def test_json_has_neither_nan_nor_infinity(capsys: pytest.CaptureFixture[str]) -
 def test_json_is_ascii_where_the_terminal_knows_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.TextIOWrapper(io.BytesIO(), "latin-1", write_through=True)
     monkeypatch.setattr(sys, "stdout", out)
-    show.as_json(["日本"])
+    terminal.as_json(["日本"])
     assert out.buffer.getvalue() == b'[\n  "\\u65e5\\u672c"\n]\n'
 
 
@@ -42,7 +44,7 @@ def test_json_is_ascii_where_the_terminal_knows_no_more(monkeypatch: pytest.Monk
      (1 / 1440, "1.0 minutes"), (1 / 86_400, "1 seconds"), (4000, "4,000.0 days")],
 )  # fmt: skip
 def test_durations_are_for_people(days: float | None, text: str) -> None:
-    assert show.duration(days) == text
+    assert terminal.duration(days) == text
 
 
 def environment() -> dict[str, str]:
@@ -77,7 +79,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(model: Path) -> 
 
 def test_asking_for_help_loads_no_heavy_library() -> None:
     script = (
-        "import sys; from talerec.cli import app\n"
+        "import sys; from talerec.cli.main import app\n"
         "app(['fit', '--help'], standalone_mode=False)\n"
         "print(sorted({'numpy', 'numba', 'scipy', 'polars'} & sys.modules.keys()))"
     )

@@ -12,16 +12,17 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import polars as pl
 
-from talerec import artifact, columns, rank
-from talerec.arrays import Array
-from talerec.clock import Clock
+from talerec import artifact, columns
+from talerec.data.histories import Histories
+from talerec.data.log import Log, Vocabulary
+from talerec.data.times import Moment, microseconds
 from talerec.errors import TalerecError
-from talerec.histories import Histories
-from talerec.log import Log, Vocabulary
 from talerec.models import params
-from talerec.threads import even
-from talerec.times import Moment, microseconds
-from talerec.weights import Query, Weights
+from talerec.ranking import rank
+from talerec.ranking.weights import Query, Weights
+from talerec.runtime.arrays import Array
+from talerec.runtime.clock import Clock
+from talerec.runtime.threads import even
 
 Ids = Sequence[Any] | pl.Series
 

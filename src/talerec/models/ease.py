@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from talerec.grams import Gram, slis_gram
-from talerec.log import Log
+from talerec.data.log import Log
+from talerec.gram.gram import Gram, slis_gram
 from talerec.models.linear import Solved, dropout_penalty
 from talerec.models.params import SOLVE, param
-from talerec.solve import Solution, solve_bounded
+from talerec.solvers.solve import Solution, solve_bounded
 
 
 @dataclass(eq=False, kw_only=True)

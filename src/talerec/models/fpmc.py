@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from talerec.arrays import Array
-from talerec.clock import Clock
-from talerec.factors import encode, fit_factors
-from talerec.histories import Histories
-from talerec.log import Log
+from talerec.data.histories import Histories
+from talerec.data.log import Log
+from talerec.models._bpr import encode, fit_factors
 from talerec.models.base import Model
 from talerec.models.params import param
-from talerec.weights import Query, Weights
+from talerec.ranking.weights import Query, Weights
+from talerec.runtime.arrays import Array
+from talerec.runtime.clock import Clock
 
 
 @dataclass(eq=False, kw_only=True)

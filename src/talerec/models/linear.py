@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from talerec import weights
-from talerec.arrays import Array
-from talerec.clock import Clock
-from talerec.grams import Gram
-from talerec.histories import Histories
-from talerec.log import Log
+from talerec.data.histories import Histories
+from talerec.data.log import Log
+from talerec.gram.gram import Gram
 from talerec.models.base import Model
 from talerec.models.params import LEARN, SCORE, SOLVE, param
-from talerec.solve import SOLVERS, Solution, solve
+from talerec.ranking import weights
+from talerec.runtime.arrays import Array
+from talerec.runtime.clock import Clock
+from talerec.solvers.solve import SOLVERS, Solution, solve
 
 
 @dataclass(eq=False, kw_only=True)

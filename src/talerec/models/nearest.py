@@ -8,17 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from talerec import nearest
-from talerec.arrays import Array
-from talerec.clock import Clock
-from talerec.grams import newest_rows
-from talerec.histories import Histories
-from talerec.log import Log
+from talerec.data.histories import Histories
+from talerec.data.log import Log
+from talerec.data.times import DAY
+from talerec.gram.gram import newest_rows
+from talerec.models import _neighbours
+from talerec.models._neighbours import Decays
 from talerec.models.base import Model
 from talerec.models.params import param
-from talerec.nearest import Decays
-from talerec.times import DAY
-from talerec.weights import Query, Weights
+from talerec.ranking.weights import Query, Weights
+from talerec.runtime.arrays import Array
+from talerec.runtime.clock import Clock
 
 
 @dataclass(eq=False, kw_only=True)
@@ -46,12 +46,12 @@ class SKNN(Model):
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
             recent = newest_rows(log, self.max_history)
-            return nearest.index(recent, self._fade(int(np.diff(recent.ptr).max()))), None
+            return _neighbours.index(recent, self._fade(int(np.diff(recent.ptr).max()))), None
 
     def query(self, histories: Histories, marks: Array) -> Query:
         room = min(self.nearest, self.fitted.weights.matrix.shape[0])
         asked = (histories, self.max_history, room, self.sample, self._decays)
-        return nearest.neighbours(self.fitted.weights, *asked)
+        return _neighbours.neighbours(self.fitted.weights, *asked)
 
     def given(self, x: Query, history: Histories, targets: Array) -> Array:
         """A neighbour's part of the score, shared out among the history's items that it has."""

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from talerec.arrays import Array
-from talerec.clock import Clock
-from talerec.histories import Histories
-from talerec.log import Log
+from talerec.data.histories import Histories
+from talerec.data.log import Log
 from talerec.models.base import LATELY, Model
 from talerec.models.params import param
-from talerec.weights import Query, Weights, no_weights
+from talerec.ranking.weights import Query, Weights, no_weights
+from talerec.runtime.arrays import Array
+from talerec.runtime.clock import Clock
 
 
 @dataclass(eq=False)

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from talerec.arrays import Matrix, is_sparse
-from talerec.clock import Clock
-from talerec.grams import gap_counts, slis_gram
-from talerec.log import Log
+from talerec.data.log import Log
+from talerec.gram.gram import gap_counts, slis_gram
 from talerec.models.linear import Linear
 from talerec.models.params import param
-from talerec.weights import Weights
+from talerec.ranking.weights import Weights
+from talerec.runtime.arrays import Matrix, is_sparse
+from talerec.runtime.clock import Clock
 
 _PAPER = "A Comparison of Frequent Pattern Techniques and a Deep Learning Method, RecTemp 2017"
 

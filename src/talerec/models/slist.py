@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from talerec.grams import NORMS, TARGETS, Gram, slis_gram, slit_gram
-from talerec.log import Log
+from talerec.data.log import Log
+from talerec.gram.gram import NORMS, TARGETS, Gram, slis_gram, slit_gram
 from talerec.models.linear import Solved
 from talerec.models.params import SOLVE, param
-from talerec.solve import Solution, solve_bounded
+from talerec.solvers.solve import Solution, solve_bounded
 
 _PAPER = "Session-aware Linear Item-Item Models for Session-based Recommendation, WWW 2021"
 

@@ -8,15 +8,15 @@ from typing import ClassVar
 import numpy as np
 from scipy import sparse
 
-from talerec.arrays import Matrix, is_sparse
-from talerec.clock import Clock
-from talerec.grams import Gram
-from talerec.log import Log
+from talerec.data.log import Log
+from talerec.gram.gram import Gram
+from talerec.models._walks import stochastic, walk
 from talerec.models.params import param
 from talerec.models.slist import SLIT
-from talerec.solve import solve
-from talerec.walks import stochastic, walk
-from talerec.weights import Weights
+from talerec.ranking.weights import Weights
+from talerec.runtime.arrays import Matrix, is_sparse
+from talerec.runtime.clock import Clock
+from talerec.solvers.solve import solve
 
 
 @dataclass(eq=False, kw_only=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from talerec import weights
-from talerec.arrays import Array
-from talerec.grams import TARGETS, Gram, slis_gram, slit_gram, tale_gram
-from talerec.histories import Histories
-from talerec.log import Log
+from talerec.data.histories import Histories
+from talerec.data.log import Log
+from talerec.gram.gram import TARGETS, Gram, slis_gram, slit_gram, tale_gram
 from talerec.models.linear import Solved
 from talerec.models.params import param
+from talerec.ranking import weights
+from talerec.runtime.arrays import Array
 
 
 @dataclass(eq=False, kw_only=True)

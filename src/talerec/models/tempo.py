@@ -8,20 +8,21 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from talerec import habits, weights
-from talerec.arrays import Array, is_sparse
-from talerec.clock import Clock
-from talerec.grams import Gram, counted, newest_rows, tale_gram, tied_weight
-from talerec.habits import octave
-from talerec.histories import UNTIMED, Histories
-from talerec.jit import kernel
-from talerec.log import Log
+from talerec.data.histories import UNTIMED, Histories
+from talerec.data.log import Log
+from talerec.data.times import DAY
+from talerec.gram.gram import Gram, counted, newest_rows, tale_gram, tied_weight
+from talerec.models import _habits
+from talerec.models._habits import octave
 from talerec.models.base import last_rows
 from talerec.models.linear import Solved, dropout_penalty
 from talerec.models.params import SCORE, SOLVE, param
-from talerec.solve import Solution, solve
-from talerec.times import DAY
-from talerec.weights import Query, Weights
+from talerec.ranking import weights
+from talerec.ranking.weights import Query, Weights
+from talerec.runtime.arrays import Array, is_sparse
+from talerec.runtime.clock import Clock
+from talerec.runtime.jit import kernel
+from talerec.solvers.solve import Solution, solve
 
 _LEAST = 0.01  # what is left of a history of any age, against what is popular now
 
@@ -88,7 +89,7 @@ class Tempo(Solved):
         joint = self._joint(log)
         made = tale_gram(
             rows,
-            decay=self.pace * habits.interval(log),
+            decay=self.pace * _habits.interval(log),
             floor=self.floor,
             window=self.window,
             trend=self.trend,
@@ -102,7 +103,7 @@ class Tempo(Solved):
 
     def _joint(self, log: Log) -> bool:
         return self.same_time == "joint" or (
-            self.same_time == "auto" and not habits.are_ordered(log)
+            self.same_time == "auto" and not _habits.are_ordered(log)
         )
 
     def solution(self, gram: Gram) -> Solution:
@@ -112,11 +113,11 @@ class Tempo(Solved):
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         found, solver = super().learn(log, clock)
         with clock("habits"):
-            popular, moments = habits.snapshots(log, self.span)
+            popular, moments = _habits.snapshots(log, self.span)
             aside = {
                 "moments": moments,
-                "repeats": habits.repeat_weights(log),
-                "decay": np.array([self.pace * habits.interval(log)]),
+                "repeats": _habits.repeat_weights(log),
+                "decay": np.array([self.pace * _habits.interval(log)]),
                 "joint": np.array([self._joint(log)]),
             }
             return Weights(_stacked(found.matrix, popular), aside=aside), solver

@@ -14,17 +14,17 @@ import numpy as np
 import polars as pl
 
 from talerec import __version__, columns
-from talerec.description import describe, many_ties
+from talerec.data.log import Log
+from talerec.data.readers import read_items
+from talerec.data.splits import Split, leave_one_out
+from talerec.data.summary import describe, many_ties
 from talerec.errors import TalerecError
-from talerec.evaluation import Evaluation, evaluate, evaluate_log
-from talerec.files import write_text
-from talerec.log import Log
+from talerec.evaluation.evaluation import Evaluation, evaluate, evaluate_log
 from talerec.models import MODELS
 from talerec.models.base import Kept, Model
-from talerec.progress import listening, nobody, stage
-from talerec.readers import read_items
 from talerec.repro import measures, paper
-from talerec.splits import Split, leave_one_out
+from talerec.runtime.files import write_text
+from talerec.runtime.progress import listening, nobody, stage
 
 logger = logging.getLogger(__name__)
 

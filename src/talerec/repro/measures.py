@@ -9,9 +9,9 @@ import polars as pl
 from scipy import sparse
 
 from talerec import columns
-from talerec.arrays import Array, is_sparse
-from talerec.log import Log
-from talerec.times import DAY
+from talerec.data.log import Log
+from talerec.data.times import DAY
+from talerec.runtime.arrays import Array, is_sparse
 
 #: Upper edges of the intervals, in days, and their names.
 EDGES = (0.0, 1 / 24, 1.0, 7.0, 30.0, 180.0, float("inf"))

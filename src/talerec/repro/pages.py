@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from talerec import page
-from talerec.charts import Dot, Series, bars, dots, lines
-from talerec.files import write_text
-from talerec.markup import Html
+from talerec.reports import page
+from talerec.reports.markup import Html
+from talerec.reports.svg.charts import Dot, Series, bars, dots, lines
 from talerec.repro import paper
 from talerec.repro.experiments import ORDERS, SWEEPS, TABLED, Facts, Study
 from talerec.repro.measures import SPANS
+from talerec.runtime.files import write_text
 
 _METRIC = "NDCG@10"
 _QUOTED = "neural models: the paper's figures, not run here"

@@ -10,12 +10,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from talerec import prepare
+from talerec.data import preprocessing
+from talerec.data.log import Log
+from talerec.data.readers import read_log
 from talerec.errors import TalerecError
-from talerec.log import Log
 from talerec.models import model_class, params
 from talerec.models.base import Model
-from talerec.readers import read_log
 
 _ENDINGS = ("", ".gz", ".zst")
 
@@ -35,8 +35,8 @@ class Dataset:
         """The log as the paper uses it: its span of time, its core, its order of ties (or another)."""
         log = read_log(path)
         if self.between is not None:
-            log = prepare.between(log, *self.between)
-        return prepare.order_ties(prepare.k_core(log, self.core), ties or self.ties)
+            log = preprocessing.between(log, *self.between)
+        return preprocessing.order_ties(preprocessing.k_core(log, self.core), ties or self.ties)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from talerec.errors import TalerecError
-from talerec.serve import openapi, pages, shapes
-from talerec.serve.answers import Served
-from talerec.serve.board import Board
-from talerec.serve.refusal import Refusal, busy
+from talerec.serve import openapi, schemas, static
+from talerec.serve.errors import Refusal, busy
 from talerec.serve.reload import Holder
+from talerec.serve.service import Served
 from talerec.serve.settings import Settings
+from talerec.serve.shared import Board
 
 logger = logging.getLogger("talerec")
 
@@ -44,7 +44,7 @@ _LONGEST_TEXT = 200  # characters of a search
 _encode = msgspec.json.Encoder().encode
 _decoders: dict[type, Any] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (shapes.Recommend, shapes.Batch, shapes.Similar, shapes.Explain)
+    for kind in (schemas.Recommend, schemas.Batch, schemas.Similar, schemas.Explain)
 }
 
 
@@ -81,13 +81,13 @@ class App:
         self.board = Board(folder, settings.workers, line, (*routes, "other"))
         self.holder = Holder(settings.path, folder, self.board)
         self._in_flight = 0
-        self._waiting: list[tuple[shapes.Recommend, asyncio.Future[shapes.Recommended]]] = []
+        self._waiting: list[tuple[schemas.Recommend, asyncio.Future[schemas.Recommended]]] = []
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(_THREADS, "answer")
         self._watcher: threading.Thread | None = None
 
     def _routes(self) -> dict[str, Route]:
-        pages_at = {path: Route("GET", self._page(path), False) for path in pages.FILES}
+        pages_at = {path: Route("GET", self._page(path), False) for path in static.FILES}
         return {
             "/v1/recommend": Route("POST", self._recommend),
             "/v1/recommend:batch": Route("POST", self._batch),
@@ -275,7 +275,7 @@ class App:
             seconds = self.settings.timeout
             raise Refusal(503, "timeout", f"the answer takes more than {seconds:g} s") from None
 
-    def _check(self, asked: shapes.Recommend) -> None:
+    def _check(self, asked: schemas.Recommend) -> None:
         limits = self.settings
         self._check_history(asked.history)
         if asked.k > limits.max_k:
@@ -285,7 +285,7 @@ class App:
                 message = f"{name} has more than {limits.max_list} ids"
                 raise Refusal(422, "list_too_long", message)
 
-    def _check_history(self, rows: list[shapes.Row]) -> None:
+    def _check_history(self, rows: list[schemas.Row]) -> None:
         most = self.settings.max_history
         if len(rows) > most:
             message = f"the history has {len(rows)} rows; it has at most {most}"
@@ -294,7 +294,7 @@ class App:
     # -- answers --
 
     async def _recommend(self, asked: Asked) -> Reply:
-        wish = await self._read(asked, shapes.Recommend)
+        wish = await self._read(asked, schemas.Recommend)
         self._check(wish)
         served = self._served()
         if served.is_long(len(wish.history), wish.k):
@@ -305,7 +305,7 @@ class App:
             self.board.add("fallbacks")
         return Reply(_encode(answer))
 
-    def _soon(self, wish: shapes.Recommend) -> asyncio.Future[shapes.Recommended]:
+    def _soon(self, wish: schemas.Recommend) -> asyncio.Future[schemas.Recommended]:
         """The answer, found with those that others ask for at the same moment.
 
         Under load several requests are read in one turn of the loop. One after the other they would pass through all
@@ -314,13 +314,13 @@ class App:
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._answer_waiting)
-        answer: asyncio.Future[shapes.Recommended] = loop.create_future()
+        answer: asyncio.Future[schemas.Recommended] = loop.create_future()
         self._waiting.append((wish, answer))
         return answer
 
     def _answer_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        found: Iterable[shapes.Recommended | Exception]
+        found: Iterable[schemas.Recommended | Exception]
         try:
             found = self._served().recommend_all([wish for wish, _ in waiting])
         except Exception as error:
@@ -334,7 +334,7 @@ class App:
                 answer.set_result(one)
 
     async def _batch(self, asked: Asked) -> Reply:
-        wish = await self._read(asked, shapes.Batch)
+        wish = await self._read(asked, schemas.Batch)
         most = self.settings.max_batch
         if len(wish.requests) > most:
             message = f"there are {len(wish.requests)} requests; there are at most {most}"
@@ -342,23 +342,23 @@ class App:
         for one in wish.requests:
             self._check(one)
         served = self._served()
-        found: list[shapes.Recommended] = []
+        found: list[schemas.Recommended] = []
         for answer in await self._long(served.recommend_all, wish.requests):
             if isinstance(answer, Exception):
                 raise answer
             found.append(answer)
         self.board.add("fallbacks", sum(bool(one.fallback) for one in found))
-        return Reply(_encode(shapes.Answers(served.version, found)))
+        return Reply(_encode(schemas.Answers(served.version, found)))
 
     async def _similar(self, asked: Asked) -> Reply:
-        wish = await self._read(asked, shapes.Similar)
+        wish = await self._read(asked, schemas.Similar)
         if wish.k > self.settings.max_k:
             message = f"k is {wish.k}; it is at most {self.settings.max_k}"
             raise Refusal(422, "k_too_large", message)
         return Reply(_encode(await self._long(self._served().similar, wish)))
 
     async def _explain(self, asked: Asked) -> Reply:
-        wish = await self._read(asked, shapes.Explain)
+        wish = await self._read(asked, schemas.Explain)
         self._check_history(wish.history)
         return Reply(_encode(await self._long(self._served().explain, wish)))
 
@@ -382,15 +382,15 @@ class App:
         if not await self._long(self.holder.all_moved, served.version, self.settings.timeout):
             raise Refusal(503, "timeout", "not every worker serves the new model yet")
         workers = len(self.board.versions())
-        return Reply(_encode(shapes.Reloaded(served.version, moved, workers)))
+        return Reply(_encode(schemas.Reloaded(served.version, moved, workers)))
 
     async def _live(self, asked: Asked) -> Reply:
-        return Reply(_encode(shapes.Health("ok")))
+        return Reply(_encode(schemas.Health("ok")))
 
     async def _ready(self, asked: Asked) -> Reply:
         if self.draining:
             raise Refusal(503, "stopping", "the service is about to stop")
-        return Reply(_encode(shapes.Health("ok", self._served().version)))
+        return Reply(_encode(schemas.Health("ok", self._served().version)))
 
     async def _metrics(self, asked: Asked) -> Reply:
         return Reply(self.board.text(), (_TEXT, _NO_STORE))
@@ -400,7 +400,7 @@ class App:
 
     def _page(self, path: str) -> Callable[[Asked], Awaitable[Reply]]:
         async def answer(asked: Asked) -> Reply:
-            body, headers, tag = pages.FILES[path]
+            body, headers, tag = static.FILES[path]
             if asked.headers.get(b"if-none-match") == tag:
                 return Reply(b"", headers, 304)
             return Reply(body, headers)

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from talerec import __version__
-from talerec.serve import shapes
-from talerec.serve.answers import FARTHEST, Served
-from talerec.serve.refusal import Failure
+from talerec.serve import schemas
+from talerec.serve.errors import Failure
+from talerec.serve.service import FARTHEST, Served
 from talerec.serve.settings import Settings
 
 Json = dict[str, Any]
@@ -40,11 +40,11 @@ _TIME = {
 def document(settings: Settings, served: Served | None) -> Json:
     """The whole document; limits are those of this service."""
     kinds = [
-        shapes.Recommend, shapes.Recommended, shapes.Batch, shapes.Answers, shapes.Similar, shapes.Alike,
-        shapes.Explain, shapes.Explained, shapes.Found, shapes.Card, shapes.Reloaded, shapes.Health, Failure,
+        schemas.Recommend, schemas.Recommended, schemas.Batch, schemas.Answers, schemas.Similar, schemas.Alike,
+        schemas.Explain, schemas.Explained, schemas.Found, schemas.Card, schemas.Reloaded, schemas.Health, Failure,
     ]  # fmt: skip
-    _, schemas = msgspec.json.schema_components(kinds, ref_template=_REF)
-    _limit(schemas, settings, served)
+    _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    _limit(components, settings, served)
     made: Json = {
         "openapi": "3.1.0",
         "info": {
@@ -53,7 +53,7 @@ def document(settings: Settings, served: Served | None) -> Json:
             "description": "What next? Recommendations from a history of items. Every answer names its model.",
         },
         "paths": _paths(settings, served),
-        "components": {"schemas": schemas},
+        "components": {"schemas": components},
     }
     if settings.token:
         made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}

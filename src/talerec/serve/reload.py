@@ -14,8 +14,8 @@ from pathlib import Path
 
 from talerec import artifact
 from talerec.errors import TalerecError
-from talerec.serve.answers import Served
-from talerec.serve.board import Board, resident_bytes
+from talerec.serve.service import Served
+from talerec.serve.shared import Board, resident_bytes
 
 logger = logging.getLogger("talerec")
 

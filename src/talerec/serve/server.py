@@ -26,7 +26,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from talerec import artifact
 from talerec.errors import TalerecError
 from talerec.serve.app import App
-from talerec.serve.refusal import Refusal
+from talerec.serve.errors import Refusal
 from talerec.serve.settings import Settings, is_loopback
 
 logger = logging.getLogger("talerec")

@@ -7,12 +7,29 @@
         spark.recommend("shop.tale", "s3a://shop/events", "s3a://shop/next", session=session)
 
 Spark moves rows; what is counted and solved is counted and solved by the kernels of one machine
-(`talerec.parts`). `docs/scale.md` says how large a cluster has to be, and where it ends.
+(`talerec.spark.tasks`, which needs no Spark). `docs/scale.md` says how large a cluster has to be, and where it ends.
 """
 
 from __future__ import annotations
 
-from talerec.spark.events import Columns as Columns
-from talerec.spark.fitting import fit as fit
-from talerec.spark.recommending import recommend as recommend
-from talerec.spark.sessions import connected as connected
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "Columns": "talerec.spark.events",
+    "fit": "talerec.spark.fitting",
+    "recommend": "talerec.spark.recommending",
+    "connected": "talerec.spark.sessions",
+}
+
+if TYPE_CHECKING:
+    from talerec.spark.events import Columns as Columns
+    from talerec.spark.fitting import fit as fit
+    from talerec.spark.recommending import recommend as recommend
+    from talerec.spark.sessions import connected as connected
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'talerec.spark' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -17,17 +17,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from scipy import sparse
 
-from talerec import artifact, parts
-from talerec.arrays import Array, narrow
+from talerec import artifact
+from talerec.data.log import Vocabulary
 from talerec.errors import TalerecError
-from talerec.log import Vocabulary
 from talerec.models import load
 from talerec.models.base import Fitted, Model
 from talerec.models.linear import Solved
-from talerec.parts import Sizes
+from talerec.ranking.weights import Weights
+from talerec.runtime.arrays import Array, narrow
+from talerec.spark import tasks
 from talerec.spark.events import NAMES, Columns, Source, events_of, k_core, newest, vocabulary
 from talerec.spark.sessions import Run, arrow_type, spelled, spread
-from talerec.weights import Weights
+from talerec.spark.tasks import Sizes
 
 
 def fit(
@@ -128,7 +129,7 @@ class _Facts:
             "rank": rank,
         }
         pl.DataFrame(table).write_parquet(run.folder / "items.parquet")
-        parts.keep(run.folder, "position", position)
+        tasks.keep(run.folder, "position", position)
         length = F.least(F.col("count"), F.lit(limit))
         with run.watched("users"):
             users = (
@@ -172,11 +173,11 @@ def _counted(run: Run, rows: DataFrame, facts: _Facts, sizes: Sizes, model: Any)
     known = [(one.name, arrow_type(one.dataType)) for one in rows.drop("slice").schema]
     schema = pa.schema([*known, ("count", pa.int64())])
 
-    def count(task: int, batches: parts.Batches) -> Iterator[pa.RecordBatch]:
-        mine = parts.frame_of(batches)
+    def count(task: int, batches: tasks.Batches) -> Iterator[pa.RecordBatch]:
+        mine = tasks.frame_of(batches)
         if not mine.is_empty():
             within = next((span for span in slices if task - buckets in span), None)
-            yield from parts.in_schema(parts.counted(mine, window, side, folder, within), schema)
+            yield from tasks.in_schema(tasks.counted(mine, window, side, folder, within), schema)
 
     tasks = buckets + (slices[-1].stop if slices else 0)
     parted = rows.withColumn("bucket", bucket).drop("slice")
@@ -195,7 +196,7 @@ def _sliced(run: Run, rows: DataFrame, giants: Array, limit: int) -> tuple[DataF
         rows.where(F.col("slice").isNotNull()).select("slice", "time"),
         slices[-1].stop,
         "slice",
-        lambda c, b: parts.sorted_times(b, folder, c),
+        lambda c, b: tasks.sorted_times(b, folder, c),
         "rows long",
     )
     with run.watched("trend"):
@@ -235,25 +236,25 @@ def _gram(run: Run, rows: DataFrame, facts: _Facts, sizes: Sizes, model: Solved)
         rows.withColumn("part", part),
         sizes.parts,
         "part",
-        lambda c, b: parts.gram_pieces(model, parts.frame_of(b), c, owners, latest),
-        parts.PIECES,
+        lambda c, b: tasks.gram_pieces(model, tasks.frame_of(b), c, owners, latest),
+        tasks.PIECES,
     )
     blocks = len(owners) - 1
     summed = spread(
         found,
         blocks,
         "goes",
-        lambda c, b: parts.block_pieces(b, c, owners, targets, n, folder),
-        parts.PIECES,
+        lambda c, b: tasks.block_pieces(b, c, owners, targets, n, folder),
+        tasks.PIECES,
     )
     run.save("columns", summed, "gram")
-    length = np.concatenate([parts.kept(folder, f"length-{block}") for block in range(blocks)])
+    length = np.concatenate([tasks.kept(folder, f"length-{block}") for block in range(blocks)])
     starts = np.concatenate([[0], np.cumsum(length)])
-    parts.keep(folder, "starts", starts)
-    reached = (parts.kept(folder, f"reached-{block}") for block in range(blocks))
-    parts.keep(folder, "seat", parts.seats(length, reached, facts.position))
-    diagonal = [parts.kept(folder, f"diagonal-{block}") for block in range(blocks)]
-    parts.keep(folder, "diagonal", np.concatenate(diagonal))
+    tasks.keep(folder, "starts", starts)
+    reached = (tasks.kept(folder, f"reached-{block}") for block in range(blocks))
+    tasks.keep(folder, "seat", tasks.seats(length, reached, facts.position))
+    diagonal = [tasks.kept(folder, f"diagonal-{block}") for block in range(blocks)]
+    tasks.keep(folder, "diagonal", np.concatenate(diagonal))
     for name, size in (("column", 4), ("value", 8)):
         with (run.folder / f"{name}.raw").open("wb") as out:
             out.truncate(int(starts[-1]) * size)
@@ -261,17 +262,17 @@ def _gram(run: Run, rows: DataFrame, facts: _Facts, sizes: Sizes, model: Solved)
     begin = [int(starts[edge]) for edge in owners]
     numbers = run.session.range(blocks).select(F.col("id").cast("int").alias("block"))
 
-    def lay(block: int, batches: parts.Batches) -> Iterator[pa.RecordBatch]:
+    def lay(block: int, batches: tasks.Batches) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            parts.shares(block, int(owners[block]), folder)
-            parts.lay(block, begin[block], folder)
+            tasks.shares(block, int(owners[block]), folder)
+            tasks.lay(block, begin[block], folder)
         yield pa.RecordBatch.from_arrays([pa.array([block], pa.int32())], ["block"])
 
     with run.watched("gram"):
         spread(numbers, blocks, "block", lay, "block int").agg(F.count(F.lit(1))).collect()
-    shares = (parts.kept(folder, f"share-{block}") for block in range(blocks))
-    parts.keep(folder, "lengths", sum(shares, np.zeros(n, np.int64)))
-    return n + sum(int(parts.kept(folder, f"pairs-{block}")[0]) for block in range(blocks))
+    shares = (tasks.kept(folder, f"share-{block}") for block in range(blocks))
+    tasks.keep(folder, "lengths", sum(shares, np.zeros(n, np.int64)))
+    return n + sum(int(tasks.kept(folder, f"pairs-{block}")[0]) for block in range(blocks))
 
 
 def _weights(
@@ -285,8 +286,8 @@ def _weights(
         run.session.read.parquet(f"file://{run.folder / 'columns'}"),
         len(targets) - 1,
         "goes",
-        lambda c, b: parts.solved_pieces(b, c, targets, sources, rules, folder),
-        parts.PIECES,
+        lambda c, b: tasks.solved_pieces(b, c, targets, sources, rules, folder),
+        tasks.PIECES,
     )
     kind = pa.string() if facts.ids.dtype == pl.String else pa.int64()
     schema = pa.schema([("source", kind), ("target", kind), ("weight", pa.float32())])
@@ -294,13 +295,13 @@ def _weights(
         found,
         len(sources) - 1,
         "goes",
-        lambda c, b: parts.weight_rows(b, c, sources, n, folder, schema),
+        lambda c, b: tasks.weight_rows(b, c, sources, n, folder, schema),
         spelled(schema),
     )
     with run.watched("solve"):
         rows.write.mode("overwrite").parquet(str(target))
     blocks = range(len(sources) - 1)
-    fan = np.concatenate([parts.kept(folder, f"fan-{block}") for block in blocks])
+    fan = np.concatenate([tasks.kept(folder, f"fan-{block}") for block in blocks])
     indptr = narrow(np.concatenate([[0], np.cumsum(fan)]))
     indices = _laid(run.folder, "target", len(blocks), int(indptr[-1]), np.int32)
     data = _laid(run.folder, "weight", len(blocks), int(indptr[-1]), np.float32)
@@ -314,7 +315,7 @@ def _laid(folder: Path, name: str, blocks: int, size: int, kind: type) -> Array:
     path = folder / f"{name}.raw"
     with path.open("wb") as out:
         for block in range(blocks):
-            array = parts.kept(folder, f"{name}-{block}")
+            array = tasks.kept(folder, f"{name}-{block}")
             for a in range(0, len(array), 2**22):
                 out.write(np.ascontiguousarray(array[a : a + 2**22]).data.cast("B"))
     return np.memmap(path, kind, "r", shape=(size,))

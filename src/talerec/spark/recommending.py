@@ -13,9 +13,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from talerec import columns, parts
+from talerec import columns
 from talerec.models import load
 from talerec.models.base import Model
+from talerec.spark import tasks
 from talerec.spark.events import NAMES, Columns, Source, events_of, newest, vocabulary
 from talerec.spark.sessions import Run, arrow_type, spelled, spread
 
@@ -50,7 +51,7 @@ def recommend(
         limit = model.params.get("max_history")
         if limit and counts[1] > limit:
             rows = _with_seen(rows, limit) if hide_seen else newest(rows, limit)
-        tasks = max(run.cores, math.ceil(counts[0] / task_rows))
+        count = max(run.cores, math.ceil(counts[0] / task_rows))
         known = pa.string() if model.item_ids.dtype == pl.String else pa.int64()
         schema = pa.schema(
             [
@@ -61,15 +62,15 @@ def recommend(
             ]
         )
 
-        def answer(_: int, batches: parts.Batches) -> Iterator[pa.RecordBatch]:
-            mine = parts.frame_of(batches)
+        def answer(_: int, batches: tasks.Batches) -> Iterator[pa.RecordBatch]:
+            mine = tasks.frame_of(batches)
             if not mine.is_empty():
-                yield from parts.in_schema(
-                    parts.recommended(load(place), mine, k, hide_seen), schema
+                yield from tasks.in_schema(
+                    tasks.recommended(load(place), mine, k, hide_seen), schema
                 )
 
-        part = F.pmod(F.xxhash64("user"), F.lit(tasks)).cast("int")
-        made = spread(rows.withColumn("part", part), tasks, "part", answer, spelled(schema))
+        part = F.pmod(F.xxhash64("user"), F.lit(count)).cast("int")
+        made = spread(rows.withColumn("part", part), count, "part", answer, spelled(schema))
         with run.watched("recommend"):
             made.write.mode("overwrite").parquet(str(output))
     return session.read.parquet(str(output))

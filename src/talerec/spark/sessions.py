@@ -22,11 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from talerec import parts
-from talerec.clock import Clock
 from talerec.errors import TalerecError
-from talerec.progress import stage
-from talerec.threads import VARIABLE
+from talerec.runtime.clock import Clock
+from talerec.runtime.progress import stage
+from talerec.runtime.threads import VARIABLE
+from talerec.spark import tasks
 
 _RAISED = re.compile(r"talerec\.errors\.TalerecError: (.*)")
 
@@ -137,7 +137,7 @@ def spread(
     frame: DataFrame,
     tasks: int,
     column: str,
-    work: Callable[[int, parts.Batches], Any],
+    work: Callable[[int, tasks.Batches], Any],
     schema: str,
 ) -> DataFrame:
     """Task number c works on the rows with `column` = c."""

@@ -1,0 +1,1 @@
+"""What a log is, how it gets in, and how it is cut."""

@@ -1,0 +1,103 @@
+"""From a log to a cleaner log: cores, duplicates, the order of simultaneous rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from talerec.data import kernels, times
+from talerec.data.log import Log
+from talerec.errors import TalerecError
+from talerec.runtime.arrays import Array
+
+
+def k_core(log: Log, k: int) -> Log:
+    """Drop users and items with fewer than `k` rows, again and again until nothing changes."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise TalerecError(f"core is {k}; it takes a whole number from 1")
+    user = log.user_codes()
+    keep = np.ones(log.rows, bool)
+    while True:
+        per_user = np.bincount(user[keep], minlength=len(log.users))
+        per_item = np.bincount(log.item[keep], minlength=len(log.items))
+        stays = keep & (per_user[user] >= k) & (per_item[log.item] >= k)
+        if stays.sum() == keep.sum():
+            break
+        keep = stays
+    if not keep.any():
+        raise TalerecError(f"nothing is left of the log after a {k}-core; use a smaller core")
+    return log.keep(keep).compact()
+
+
+def drop_duplicates(log: Log) -> Log:
+    """Keep one of the rows that have the same user, item and time."""
+    return log.keep(~duplicated(log))
+
+
+def duplicated(log: Log) -> Array:
+    """Mask of rows that repeat an earlier row's user, item and time."""
+    order = kernels.order_within_instants(log.ptr, log.time, log.item.astype(np.int64))
+    user, item, time = log.user_codes()[order], log.item[order], log.time[order]
+    same = (user[1:] == user[:-1]) & (item[1:] == item[:-1]) & (time[1:] == time[:-1])
+    mask = np.zeros(log.rows, bool)
+    mask[order[1:]] = same
+    return mask
+
+
+def between(log: Log, start: times.Moment, end: times.Moment) -> Log:
+    """Keep the rows with start <= time < end; moments are written as for `split_at`."""
+    first, last = times.microseconds(start), times.microseconds(end)
+    if first >= last:
+        raise TalerecError(f"the start ({start}) does not lie before the end ({end})")
+    keep = (log.time >= first) & (log.time < last)
+    if not keep.any():
+        oldest, newest = (
+            np.datetime64(int(moment), "us") for moment in (log.time.min(), log.time.max())
+        )
+        raise TalerecError(
+            f"no row lies from {start} until {end}; the log goes from {oldest} to {newest}"
+        )
+    return log.keep(keep).compact()
+
+
+def order_ties(log: Log, ties: str) -> Log:
+    """Order the rows of one user at one instant: as in the `file`, by `item` id, or `random:SEED`."""
+    if ties == "file":
+        return log
+    if ties == "item":
+        key = log.item.astype(np.int64)
+    else:
+        key = np.random.default_rng(_tie_seed(ties)).integers(0, 2**62, log.rows)
+    order = kernels.order_within_instants(log.ptr, log.time, key)
+    trends = None if log.trends is None else log.trends[order]
+    return replace(log, item=log.item[order], ties=ties, trends=trends)
+
+
+def tie_orders(ties: str) -> list[str]:
+    """The orders that a text stands for: random:0..4 is five of them, anything else is one."""
+    kind, _, seeds = ties.partition(":")
+    low, dots, high = seeds.partition("..")
+    if kind != "random" or not dots:
+        _check_ties(ties)
+        return [ties]
+    if not (low.isdecimal() and high.isdecimal()) or int(high) < int(low):
+        raise TalerecError(f"ties is {ties!r}; a range of seeds is such as random:0..4")
+    if int(high) - int(low) >= _MOST_ORDERS:
+        raise TalerecError(f"ties is {ties!r}; that is more than {_MOST_ORDERS:,} orders")
+    return [f"random:{seed}" for seed in range(int(low), int(high) + 1)]
+
+
+_MOST_ORDERS = 1000
+
+
+def _check_ties(ties: str) -> None:
+    if ties not in ("file", "item"):
+        _tie_seed(ties)
+
+
+def _tie_seed(ties: str) -> int:
+    kind, _, seed = ties.partition(":")
+    if kind != "random" or not seed.isdecimal():
+        raise TalerecError(f"ties is {ties!r}; it takes file, item or random:SEED (a whole number)")
+    return int(seed)

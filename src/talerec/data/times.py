@@ -1,0 +1,207 @@
+"""Times in any spelling -> int64 microseconds since 1970, checked."""
+
+from __future__ import annotations
+
+import logging
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from talerec.errors import TalerecError
+from talerec.runtime.arrays import Array
+
+logger = logging.getLogger("talerec")
+
+
+DAY = 86_400_000_000  # microseconds
+_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_MICROSECONDS = {"D": DAY, "s": 10**6, "ms": 10**3, "us": 1}
+_EARLIEST = 0
+_LATEST = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * 10**6
+FARTHEST = 2**62  # microseconds: far beyond any date, and safe to subtract
+_DISTINCT = 10**8  # seconds: from 1973 on, a number's size tells its unit
+
+# ISO 8601 as people write it, commonest first; UTC unless they say. `%#z` takes Z, +02, +0200 and +02:00.
+_SPELLINGS = (
+    "%Y-%m-%d %H:%M:%S%.f",
+    "%Y-%m-%dT%H:%M:%S%.f%#z",
+    "%Y-%m-%dT%H:%M:%S%.f",
+    "%Y-%m-%d %H:%M:%S%.f%#z",
+    "%Y-%m-%d",
+    "%+",
+    "%Y-%m-%d %H:%M",
+    "%Y-%m-%dT%H:%M",
+    "%Y-%m-%d %H:%M%#z",
+    "%Y-%m-%dT%H:%M%#z",
+)
+
+
+def days(value: float) -> int:
+    """Days as whole microseconds, within what int64 can subtract; infinity is a very long time."""
+    return round(min(value * DAY, 2.0**61))
+
+
+def to_microseconds(column: pl.Series, unit: str | None, *, any_time: bool) -> tuple[Array, str]:
+    """The column as int64 microseconds, and what it was read as (a unit, or "datetime")."""
+    if unit is not None and unit not in _NAMES:
+        raise TalerecError(f"time unit {unit!r} is not one of s, ms, us, ns")
+    if column.dtype in (pl.Categorical, pl.Enum):
+        column = column.cast(pl.String)
+    _refuse_rows(column, column.is_null(), "is empty")
+    values = _parse(column) if column.dtype == pl.String else column
+    if isinstance(values.dtype, pl.Datetime | pl.Date):
+        stored = values.to_physical().cast(pl.Int64)
+        moments, read_as = _scale(column, stored, _stored_in(values.dtype)), "datetime"
+    elif values.dtype.is_numeric():
+        numbers = _numbers(column, values)
+        read_as = unit or _guess(column, numbers)
+        moments = _scale(column, numbers, read_as)
+    else:
+        raise TalerecError(
+            f"column {column.name!r} holds {column.dtype} values; times are datetimes or numbers"
+        )
+    if not any_time:
+        _refuse_far(column, moments, read_as)
+    return moments, read_as
+
+
+def _refuse_far(column: pl.Series, moments: Array, read_as: str) -> None:
+    hint = "outside 1970 to 2100"
+    if read_as in _NAMES:
+        hint += f" when read as {_NAMES[read_as]} (--time-unit says otherwise)"
+    outside = pl.Series((moments < _EARLIEST) | (moments >= _LATEST))
+    _refuse_rows(column, outside, f"lies {hint}; --any-time allows it")
+
+
+def _refuse_rows(column: pl.Series, bad: pl.Series, what: str) -> None:
+    if bad.any():
+        row = int(bad.arg_true()[0])
+        shown = "" if column.is_null()[row] else _shown(column, row)
+        raise TalerecError(f"row {row + 1}: {column.name}{shown} {what}")
+
+
+def _shown(column: pl.Series, row: int) -> str:
+    """A value for a message. Python's dates end in 9999, where a column's need not."""
+    if isinstance(column.dtype, pl.Datetime | pl.Date):
+        value: Any = column.to_physical().to_numpy()[row : row + 1].astype(np.int64)
+        return f" {value.view(f'datetime64[{_stored_in(column.dtype)}]')[0]}"
+    return f" {column[row]!r}"
+
+
+def _stored_in(kind: pl.Datetime | pl.Date) -> str:
+    return kind.time_unit if isinstance(kind, pl.Datetime) else "D"
+
+
+def _parse(column: pl.Series) -> pl.Series:
+    """Text as integers, else as decimals, else as ISO dates and times."""
+    text = column.str.strip_chars()
+    for kind in (pl.Int64, pl.Float64):
+        numbers = text.cast(kind, strict=False)
+        if not numbers.null_count():
+            return numbers
+    _refuse_rows(column, ~numbers.is_finite().fill_null(True), "is not a time")
+    if numbers.null_count() < len(text):
+        _refuse_rows(column, numbers.is_null(), "is not a number, as other times are")
+    moments = pl.Series([None], dtype=pl.Datetime("us", "UTC")).new_from_index(0, len(text))
+    for spelling in _SPELLINGS:
+        if moments.null_count():
+            moments = moments.fill_null(_spelled(text, spelling))
+    _refuse_rows(
+        column, moments.is_null(), "is not a time; write 2019-10-01 or 2019-10-01 12:30:00"
+    )
+    return moments
+
+
+def _spelled(text: pl.Series, spelling: str) -> pl.Series:
+    if spelling == "%Y-%m-%d":
+        return text.str.to_date(spelling, strict=False).cast(pl.Datetime("us", "UTC"))
+    return text.str.to_datetime(spelling, time_unit="us", time_zone="UTC", strict=False)
+
+
+def _numbers(column: pl.Series, values: pl.Series) -> pl.Series:
+    """Numbers of any width as Int64, or as finite Float64 where they have decimals."""
+    if values.dtype.is_integer() or getattr(values.dtype, "scale", None) == 0:
+        whole = values.cast(pl.Int64, strict=False)
+        _refuse_rows(column, whole.is_null(), "is beyond any date")
+        return whole
+    decimals = values.cast(pl.Float64)
+    _refuse_rows(column, ~decimals.is_finite(), "is not a time")
+    if values.dtype.is_float() and values.dtype != pl.Float64:
+        blurred = decimals.abs() > 2**24  # past it, neighbours are more than a second apart
+        _refuse_rows(column, blurred, f"was rounded to {values.dtype}; times need whole numbers")
+    return decimals
+
+
+def _looks_like(value: float) -> str:
+    for unit in ("s", "ms", "us"):
+        if abs(value) < _DISTINCT * 1000 * _PER_SECOND[unit]:
+            return unit
+    return "ns"
+
+
+def _guess(column: pl.Series, numbers: pl.Series) -> str:
+    """The unit, by size. Numbers of two sizes are refused: one of them would be read wrongly."""
+    size = numbers.cast(pl.Float64).abs()
+    _refuse_rows(column, size > 2.0**63, "is beyond any date")
+    largest = float(size.max())  # type: ignore[arg-type]
+    unit = _looks_like(largest)
+    least = float(size.filter(size >= min(_DISTINCT, largest)).min())  # type: ignore[arg-type]
+    if _looks_like(least) != unit:
+        low, high = int((size == least).arg_true()[0]), int((size == largest).arg_true()[0])
+        raise TalerecError(
+            f"times are of mixed units: row {low + 1} ({column[low]}) looks like "
+            f"{_NAMES[_looks_like(least)]}, row {high + 1} ({column[high]}) like {_NAMES[unit]}; "
+            "--time-unit says which they are"
+        )
+    logger.info("times read as %s (guessed by size)", _NAMES[unit])
+    return unit
+
+
+def _scale(column: pl.Series, numbers: pl.Series, unit: str) -> Array:
+    """Numbers in `unit` as microseconds; whole numbers never pass through floats."""
+    values: Array = numbers.to_numpy()
+    whole = values.dtype == np.int64
+    if unit == "ns":
+        values = values // 1000 if whole else values / 1000
+        unit = "us"
+    reach = FARTHEST // _MICROSECONDS[unit]
+    _refuse_rows(column, pl.Series((values > reach) | (values < -reach)), "is beyond any date")
+    scaled = values * _MICROSECONDS[unit]
+    return scaled if whole else np.rint(scaled).astype(np.int64)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(value: datetime) -> int:
+    """A datetime (UTC unless it says) in microseconds, exactly."""
+    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def parse_moment(text: str) -> int:
+    """A point in time from the command line (a date, a datetime or unix seconds) in microseconds."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if math.isfinite(number):
+        return round(number * 10**6)
+    try:
+        return moment(datetime.fromisoformat(text))
+    except ValueError:
+        raise TalerecError(f"{text!r} is not a time; write 2019-10-01 or unix seconds") from None
+
+
+Moment = str | datetime | int  # whole numbers are microseconds
+
+
+def microseconds(when: Moment) -> int:
+    """A moment that somebody wrote down, as microseconds."""
+    if isinstance(when, datetime):
+        return moment(when)
+    return parse_moment(when) if isinstance(when, str) else int(when)

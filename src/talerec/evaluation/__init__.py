@@ -1,0 +1,1 @@
+"""From the questions of a split to figures, intervals, comparisons and tuning."""

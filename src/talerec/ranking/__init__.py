@@ -1,0 +1,1 @@
+"""From weights and a history to scores, ranks and reasons."""

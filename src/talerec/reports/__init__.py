@@ -1,0 +1,1 @@
+"""Pages and charts that need no other file and no script."""

@@ -1,0 +1,336 @@
+"""What charts are put together from: text that fits, a head with a legend, axes, marks.
+
+Places are in units of the drawing, y downwards; None is no place, and what has none is not drawn.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from talerec.reports.markup import Html, join, tag
+from talerec.reports.svg.scales import Names, Scale, real
+
+WIDTH = 680  # of every chart; the page makes it fit
+LINE = 18  # from one line of text to the next
+EDGE = 14  # room at the right for half a tick label
+_FONT = 13
+SMALL = 11.5  # the size of values at marks
+_TILTED = 190  # the most that a tilted name takes
+STYLES = 6
+_MARKERS = (
+    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "M-3.6-3.6h7.2v7.2h-7.2z",
+    "M0-5l4.6 8.2h-9.2z",
+    "M0-5.2l5.2 5.2l-5.2 5.2l-5.2-5.2z",
+    "M0 5l4.6-8.2h-9.2z",
+    "M-1.6-5h3.2v3.4h3.4v3.2h-3.4v3.4h-3.2v-3.4h-3.4v-3.2h3.4z",
+)
+
+_HOLLOW = "M0-8.5l6.5 8.5l-6.5 8.5l-6.5-8.5z"  # larger, to be seen around another marker
+
+Place = tuple[float | None, float | None]
+
+
+class Point(NamedTuple):
+    """A value with its interval, in places, and the words that a tooltip has for it."""
+
+    tip: str
+    x: float | None
+    y: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def shown(self) -> bool:
+        return self.x is not None and self.y is not None
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def wide(text: str, size: float = _FONT) -> float:
+    """How wide a text is at most, about: letters as in the widest of the usual fonts."""
+    return size * sum(map(_letter, text))
+
+
+def _letter(letter: str) -> float:
+    if letter in " .,:;!'|()[]-/fijlrtI":
+        return 0.4
+    if letter in "mwMW@%…" or unicodedata.east_asian_width(letter) in "WF":
+        return 1.0
+    return 0.72 if letter.isupper() else 0.64
+
+
+def cut(text: str, room: float) -> str:
+    """As much of a text as fits, with an ellipsis for the rest."""
+    while wide(text) > room and len(text) > 1:
+        text = text[:-2].rstrip() + "…"
+    return text
+
+
+def wrap(text: str, room: float, size: float = _FONT) -> list[str]:
+    """Lines that fit; only a word that is longer than a line is cut."""
+    found: list[str] = []
+    for word in text.split():
+        if found and wide(f"{found[-1]} {word}", size) <= room:
+            found[-1] += f" {word}"
+        else:
+            found.append(cut(word, room))
+    return found
+
+
+def words(
+    text: str, x: float, y: float, kind: str, *, anchor: str | None = None, tip: str | None = None
+) -> Html:
+    more = tag("title", tip) if tip is not None and tip != text else None
+    return tag("text", text, more, x=at(x), y=at(y), class_=kind, text_anchor=anchor)
+
+
+def at(value: float) -> str:
+    """A place as it is written: to a hundredth, without needless zeros."""
+    return f"{round(value, 2) + 0.0:g}"
+
+
+# -- the whole and its head ------------------------------------------------------------------------
+
+
+def svg(title: str, height: float, told: str, *parts: Html | None) -> Html:
+    """The chart; `told` is what it shows in words, for those who do not see it."""
+    return tag(
+        "svg",
+        tag("title", title),
+        tag("desc", told),
+        *parts,
+        class_="chart",
+        viewBox=f"0 0 {WIDTH} {at(height)}",
+        role="img",
+        aria_label=title,
+    )
+
+
+class Key(NamedTuple):
+    """An entry of the legend: a name, and a sample of its look around (0, 0)."""
+
+    name: str
+    sample: Html
+    width: float = 15
+
+
+def head(title: str, keys: Sequence[Key], y_label: str) -> tuple[float, Html]:
+    """Title, legend and the name of the vertical axis; and where the plot may begin."""
+    keys = [key for key in keys if key.name]
+    y, parts = 2.0, []
+    for line in wrap(title, WIDTH, 17):
+        y += 20
+        parts.append(words(line, 0, y - 4, "title"))
+    x = 0.0
+    y += LINE + 4 if keys else 0
+    for name, sample, width in keys:
+        label = cut(name, WIDTH - width - 6)
+        if x and x + width + 6 + wide(label) > WIDTH:
+            x, y = 0.0, y + LINE + 2
+        parts.append(tag("g", sample, transform=_moved(x + width / 2, y - 4.5)))
+        parts.append(words(label, x + width + 6, y, "key", tip=name))
+        x += width + wide(label) + 24
+    if y_label:
+        y += LINE + 6
+        parts.append(words(y_label, 0, y, "label"))
+    return y + 16, join(*parts)
+
+
+def line_key(name: str, style: int) -> Key:
+    sample = tag("path", d="M-14 0h28", class_=f"line {look(style)}")
+    return Key(name, join(sample, marker(style)), 28)
+
+
+def box_key(name: str, style: int) -> Key:
+    box = tag("rect", x=-7, y=-7, width=14, height=14, class_=f"fill {look(style)}")
+    return Key(name, box)
+
+
+def look(style: int) -> str:
+    return f"s{style % STYLES + 1}"
+
+
+# -- axes ------------------------------------------------------------------------------------------
+
+
+def margin(y: Scale) -> float:
+    """The room that the labels of a vertical axis take at the left."""
+    return max(wide(label) for _, label in y.ticks) + 12
+
+
+def across(y: Scale, left: float, right: float) -> Html:
+    """Lines at the ticks of a vertical axis, with their labels."""
+    ticks = []
+    for value, label in y.ticks:
+        rule = tag("line", x1=at(left), x2=at(right), class_="zero" if value == 0 else "grid")
+        text = words(label, left - 8, 4.5, "tick", anchor="end")
+        ticks.append(tag("g", rule, text, class_="y-tick", transform=_moved(0, y(value))))
+    return join(*ticks)
+
+
+def below(x: Scale | Names, top: float, bottom: float, label: str) -> tuple[float, Html]:
+    """The horizontal axis under a plot from `top` to `bottom`, and where the chart ends."""
+    ticks = _thinned(x)
+    widest = max((wide(text) for _, text in ticks), default=0.0)
+    tilt = isinstance(x, Names) and widest > x.slot - 4
+    parts = []
+    for place, text in ticks:
+        rule = (
+            tag("line", y1=at(top), y2=at(bottom), class_="grid") if isinstance(x, Scale) else None
+        )
+        flat = words(text, 0, bottom + 19, "tick", anchor="middle")
+        put = _tilted(text, place, bottom) if tilt else flat
+        parts.append(tag("g", rule, put, class_="x-tick", transform=_moved(place, 0)))
+    end = bottom + (26 + 0.6 * min(widest, _TILTED) if tilt else 26)
+    if label:
+        lines = wrap(label, WIDTH - x.start)
+        middle = (x.start + x.end) / 2
+        for line in lines:
+            end += LINE
+            parts.append(words(line, middle, end - 2, "label", anchor="middle"))
+    return end + 4, join(*parts)
+
+
+def _thinned(x: Scale | Names) -> list[tuple[float, str]]:
+    """Ticks in places; only every second, third, ... where the labels would touch, and always zero."""
+    ticks = [(place, text) for value, text in x.ticks if (place := x(value)) is not None]
+    if isinstance(x, Names):
+        return ticks if x.slot > 14 else ticks[:: int(14 / x.slot) + 1]
+    room = abs(x.end - x.start) / max(len(ticks), 1)
+    step = int(max((wide(text) + 10 for _, text in ticks), default=0) / room) + 1
+    zero = next((place for place, (value, _) in enumerate(x.ticks) if value == 0), 0)
+    kept = ticks[zero % step :: step]
+    return kept if len(kept) > 1 else [*ticks[:1], *ticks[1:][-1:]]
+
+
+def _tilted(text: str, place: float, bottom: float) -> Html:
+    put = f"translate(4 {at(bottom + 15)}) rotate(-35)"
+    label = cut(text, min(_TILTED, place / 0.82))
+    more = tag("title", text) if label != text else None
+    return tag("text", label, more, class_="tick", text_anchor="end", transform=put)
+
+
+def upright(x: Scale | Names, y: Scale, value: Any, label: str) -> Html | None:
+    """A line over the whole height at a value worth knowing."""
+    place = x(value)
+    if place is None:
+        return None
+    ahead = place + wide(label) + 8 < WIDTH
+    text = words(
+        label, place + (6 if ahead else -6), y.end + 10, "label", anchor=None if ahead else "end"
+    )
+    return join(segment("mark", (place, y.start), (place, y.end)), text if label else None)
+
+
+# -- marks -----------------------------------------------------------------------------------------
+
+
+def marker(style: int, *, hollow: bool = False, tip: str | None = None) -> Html:
+    more = tag("title", tip) if tip is not None else None
+    kind = f"marker {look(style)}{' hollow' if hollow else ''}"
+    shape = _HOLLOW if hollow else _MARKERS[style % STYLES]
+    return tag("path", *([more] if more else []), d=shape, class_=kind)
+
+
+def mark(style: int, place: Place, tip: str, *, hollow: bool = False) -> Html | None:
+    x, y = place
+    if x is None or y is None:
+        return None
+    return tag("g", marker(style, hollow=hollow, tip=tip), class_="point", transform=_moved(x, y))
+
+
+def segment(kind: str, start: Place, end: Place) -> Html | None:
+    """A straight line, where both of its ends have a place."""
+    if None in start or None in end:
+        return None
+    (x1, y1), (x2, y2) = _known(start), _known(end)
+    return tag("line", x1=at(x1), y1=at(y1), x2=at(x2), y2=at(y2), class_=kind)
+
+
+def stroke(points: Sequence[Point], style: int) -> Html | None:
+    """A line through the points, broken where one has no place."""
+    runs = [path((p.x, p.y) for p in run) for run in _runs(points) if len(run) > 1]
+    return tag("path", d="".join(runs), class_=f"line {look(style)}") if runs else None
+
+
+def band(points: Sequence[Point], style: int) -> Html:
+    """The intervals as an area under a line, and as a whisker where a point stands alone."""
+    parts: list[Html | None] = []
+    for run in _runs(points):
+        known = [p for p in run if p.low is not None or p.high is not None]
+        if len(run) == 1:
+            parts += [whisker(p, f"whisker {look(style)}") for p in known]
+        elif known:
+            upper = [(p.x, p.y if p.high is None else p.high) for p in run]
+            lower = [(p.x, p.y if p.low is None else p.low) for p in reversed(run)]
+            parts.append(tag("path", d=f"{path([*upper, *lower])}Z", class_=f"band {look(style)}"))
+    return join(*parts)
+
+
+def whisker(point: Point, kind: str) -> Html:
+    """An upright interval with caps."""
+    x, low, high = point.x, point.low, point.high
+    low, high = (point.y if low is None else low), (point.y if high is None else high)
+    if x is None or low is None or high is None or low == high:
+        return Html()
+    caps = [segment(kind, (x - 3, y), (x + 3, y)) for y in (low, high)]
+    return join(segment(kind, (x, low), (x, high)), *caps)
+
+
+def bar(
+    point: Point, style: int, zero: float | None, width: float, text: str, *, flat: bool
+) -> Html | None:
+    """A bar from zero with its whisker and its value beyond both, written across or, not flat, along."""
+    x, y = point.x, point.y
+    if x is None or y is None or zero is None:
+        return None
+    box = tag(
+        "rect", tag("title", point.tip), x=at(x - width / 2), y=at(min(y, zero)), width=at(width),
+        height=at(abs(y - zero)), class_=f"fill {look(style)}",
+    )  # fmt: skip
+    ends = [place for place in (y, point.low, point.high) if place is not None]
+    below = y > zero
+    end = max(ends) + (14 if flat else 6) if below else min(ends) - 5
+    anchor = "middle" if flat else "end" if below else "start"
+    put = _moved(x, end) if flat else f"{_moved(x + 4, end)} rotate(-90)"
+    value = tag("text", text, class_="value", text_anchor=anchor, transform=put)
+    over = [whisker(point, kind) for kind in ("halo", "whisker over")]
+    return join(box, *over, value if text else None)
+
+
+def nothing(x: float, y: float) -> Html:
+    """Said in the middle of a chart that has no values."""
+    return words("nothing to show", x, y, "label", anchor="middle")
+
+
+def path(places: Iterable[Place]) -> str:
+    return "".join(
+        f"{'L' if number else 'M'}{at(x)} {at(y)}"
+        for number, (x, y) in enumerate(_known(place) for place in places)
+    )
+
+
+def _known(place: Place) -> tuple[float, float]:
+    x, y = place
+    assert x is not None
+    assert y is not None
+    return x, y
+
+
+def _runs(points: Sequence[Point]) -> list[list[Point]]:
+    """Neighbours that all have a place, between the gaps."""
+    runs: list[list[Point]] = [[]]
+    for point in points:
+        if point.shown:
+            runs[-1].append(point)
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def _moved(x: float | None, y: float | None) -> str:
+    return f"translate({at(real(x) or 0.0)} {at(real(y) or 0.0)})"

@@ -1,0 +1,1 @@
+"""From G and K to weights."""

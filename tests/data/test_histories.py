@@ -1,0 +1,167 @@
+"""Histories: what people hand in, as rows; and runs of a log, as they stand."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logs import histories_of, logs, quick, rows_of
+from talerec.data.histories import Histories
+from talerec.data.log import Log, Vocabulary
+from talerec.data.times import FARTHEST
+from talerec.errors import TalerecError
+
+ITEMS = Vocabulary(pl.Series(["a", "b", "c"]))
+
+
+def made(given_histories: Any, unknown: str = "error") -> list[list[tuple[int, int]]]:
+    """Items and times; rows without a time stand before all that have one, and count from 0 here."""
+    return [
+        [(item, time + FARTHEST if time < -FARTHEST // 2 else time) for item, time in history]
+        for history in unrolled(Histories.from_ids(given_histories, ITEMS, unknown))
+    ]
+
+
+def unrolled(histories: Histories) -> list[list[tuple[int, int]]]:
+    return [
+        [(int(histories.item[r]), int(histories.time[r])) for r in range(a, b)]
+        for a, b in zip(histories.start, histories.stop, strict=True)
+    ]
+
+
+def refusal(given_histories: Any, unknown: str = "error") -> str:
+    with pytest.raises(TalerecError) as caught:
+        made(given_histories, unknown)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_items_without_times_are_instants_in_their_order() -> None:
+    first, second = made([["b", "a", "b"], ["c"]])
+    assert [item for item, _ in first] == [1, 0, 1]
+    assert [item for item, _ in second] == [2]
+    times = [time for _, time in first]
+    assert times == sorted(set(times))
+
+
+def test_items_with_times_are_put_in_time_order_and_ties_stay() -> None:
+    assert made([[("a", 5), ("b", 3), ("c", 5)]]) == [[(1, 3), (0, 5), (2, 5)]]
+
+
+def test_no_histories_and_empty_ones_are_allowed() -> None:
+    assert made([]) == []
+    assert made([[], ["a"], []]) == [[], [(0, 0)], []]
+    assert Histories.from_ids([[]], ITEMS, "error").item.dtype == np.int32
+
+
+def test_unknown_items_are_named_or_keep_their_place() -> None:
+    assert refusal([["a"], ["b", "zz"]]) == "item 'zz' is not known to the model"
+    assert made([["a", "zz", "b"]], "skip") == [[(0, 0), (-1, 1), (1, 2)]]
+
+
+NOON = datetime(2020, 1, 2, 12, 4, 5, 678901)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        NOON,
+        NOON.replace(tzinfo=UTC),
+        NOON.replace(tzinfo=timezone(timedelta(hours=2))) + timedelta(hours=2),
+        pd.Timestamp(NOON),
+        1_577_966_645_678_901,
+        np.int64(1_577_966_645_678_901),
+    ],
+)
+def test_a_time_is_a_datetime_or_microseconds(value: Any) -> None:
+    assert made([[("a", value)]]) == [[(0, 1_577_966_645_678_901)]]
+
+
+def test_a_date_is_midnight() -> None:
+    assert made([[("a", date(1970, 1, 2))]]) == [[(0, 86_400_000_000)]]
+
+
+@quick
+@given(st.datetimes())
+def test_datetimes_are_exact_to_the_microsecond(stamp: datetime) -> None:
+    (((_, time),),) = made([[("a", stamp)]])
+    assert datetime(1970, 1, 1) + timedelta(microseconds=time) == stamp
+
+
+@pytest.mark.parametrize("value", ["2020-01-01", 1.5, True, float("nan"), pd.NaT, [1]])
+def test_what_is_no_time_is_refused(value: Any) -> None:
+    assert refusal([[("a", value)]]) == (
+        f"{value!r} is no time: give a datetime or whole microseconds"
+    )
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**70)])
+def test_a_time_beyond_any_date_is_refused(value: int) -> None:
+    assert refusal([[("a", value)]]) == f"time {value} is beyond any date"
+
+
+def test_either_every_row_has_a_time_or_none() -> None:
+    message = "give a time with every row of a history, or with none"
+    assert refusal([[("a", 5), "b"]]) == message
+    assert refusal([[("a", 5), ("b", None)]]) == message
+    assert made([[("a", None), ("b", None)]]) == [[(0, 0), (1, 1)]]
+
+
+@pytest.mark.parametrize("row", [("a", 1, 2), ("a",), ()])
+def test_a_row_is_an_item_or_a_pair(row: tuple[Any, ...]) -> None:
+    assert refusal([[row]]) == f"{row!r} is no row of a history: write an item, or (item, time)"
+
+
+@pytest.mark.parametrize(
+    "given_histories",
+    ["abc", ["a", "b"], [1, 2], np.array([1, 2]), 5, None, [None], {"a": 1}, [{}]],
+)
+def test_one_history_is_no_list_of_histories(given_histories: Any) -> None:
+    assert refusal(given_histories) == "histories is a list of histories, each a list of items"
+
+
+@pytest.mark.parametrize("item", [None, 1.0, True])
+def test_an_item_that_is_no_id_is_refused(item: Any) -> None:
+    assert "is no id" in refusal([[item]], "skip")
+
+
+def test_histories_may_be_arrays_and_series() -> None:
+    assert made([np.array(["b", "a"]), pl.Series(["c"])]) == [[(1, 0), (0, 1)], [(2, 0)]]
+
+
+@quick
+@given(logs(), st.data())
+def test_histories_of_users_are_their_rows(log: Log, data: st.DataObject) -> None:
+    users = data.draw(st.lists(st.integers(0, len(log.users) - 1)))
+    found = unrolled(Histories.of_users(log, np.array(users, np.int64)))
+    by_user = histories_of(rows_of(log))
+    words = log.items.ids.to_list()
+    assert [[(words[i], t) for i, t in history] for history in found] == [
+        [(item, time) for _, item, time in by_user[log.users.ids[u]]] for u in users
+    ]
+
+
+@quick
+@given(logs(), st.data())
+def test_a_slice_is_the_same_histories_in_smaller_columns(log: Log, data: st.DataObject) -> None:
+    users = data.draw(st.lists(st.integers(0, len(log.users) - 1), max_size=6))
+    whole = Histories.of_users(log, np.array(users, np.int64))
+    a = data.draw(st.integers(0, len(users)))
+    b = data.draw(st.integers(a, len(users)))
+    part = whole.slice(a, b)
+    assert len(part) == b - a
+    assert unrolled(part) == unrolled(whole)[a:b]
+    assert len(part.item) <= len(whole.item)
+
+
+def test_rows_are_moments_of_their_own_unless_they_are_joint() -> None:
+    histories = Histories.from_ids([[("a", 5), ("b", 5)]], ITEMS, "error")
+    assert histories.moments(joint=False).tolist() == []
+    assert histories.moments(joint=True).tolist() == [5, 5]

@@ -1,0 +1,215 @@
+"""Tuning: on validation rows alone, nothing made twice, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from test_comparison import walk
+
+import talerec as tr
+from logs import tiny_log
+from talerec.data.splits import Plan
+from talerec.errors import TalerecError
+from talerec.evaluation import tuning
+from talerec.models import MODELS, params
+from talerec.models.base import Kept
+
+pytest.importorskip("optuna", reason="the extra tune is not installed")
+
+
+def test_the_best_trial_is_what_evaluate_says_of_it():
+    log = walk()
+    found = tr.tune("tale", log, trials=8, ties="random:1")
+    assert len(found.trials) == 8
+    split = tr.leave_one_out(tr.order_ties(log, "random:1"))
+    for trial in found.trials:
+        model = params.build(tr.TALE, trial.params).fit(split.train)
+        value = tr.evaluate(model, split, on="validation").metrics["NDCG@10"]
+        assert trial.value == pytest.approx(value, abs=1e-12)
+    assert found.value == max(trial.value for trial in found.trials)
+    again = tr.TALE(**found.params).fit(split.train)
+    assert tr.evaluate(again, split, on="validation").metrics["NDCG@10"] == found.value
+
+
+def test_test_rows_play_no_part():
+    log = walk()
+    split = tr.leave_one_out(log)
+    keep = np.ones(log.rows, bool)
+    keep[log.ptr[1:] - 1] = False
+    rest = log.keep(keep)  # the last rows are gone, so the validation rows are last
+    judge = tuning.Judge(tuning.Question("tale", {}, "leave-one-out", "file", "HR@5", False), log)
+    value, _ = judge({"reg": 3.0})
+    refit = tr.leave_one_out(rest, refit=True)
+    assert refit.train.rows == split.train.rows
+    model = tr.TALE(reg=3.0).fit(refit.train)
+    assert value == tr.evaluate(model, refit, k=[5]).metrics["HR@5"]
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_what_is_kept_from_one_fit_serves_the_next_only_where_it_is_the_same(name, monkeypatch):
+    """Every searched parameter in turn, up and back again: with and without memory the same answers."""
+    kind = MODELS[name]
+    split = tr.leave_one_out(walk(users=40, items=9))
+    other = tr.leave_one_out(walk(users=40, items=9, seed=8))
+    kept, values = Kept(), {}
+    settings = [dict(values)]
+    for field in params.fields(kind):
+        if field.metadata["search"]:
+            low, high = field.metadata["search"]
+            whole = isinstance(field.default, int)
+            middle = round((low + high) / 3) if whole else (low + high) / 3
+            settings += [{field.name: middle}, {}]
+    for setting in settings:
+        for part in (split, other):
+            a = kind(**setting).fit(part.train, kept=kept)
+            b = kind(**setting).fit(part.train)
+            cases = part.cases("validation")
+            np.testing.assert_array_equal(
+                a.rank_targets(cases.histories, cases.target),
+                b.rank_targets(cases.histories, cases.target),
+            )
+
+
+def test_one_gram_serves_every_penalty_and_one_solve_every_recency(monkeypatch):
+    made = {"gram": 0, "solution": 0}
+    for name in made:
+        real = getattr(tr.TALE, name)
+
+        def counting(self, given, real=real, name=name):
+            made[name] += 1
+            return real(self, given)
+
+        monkeypatch.setattr(tr.TALE, name, counting)
+    tr.tune("tale", walk(), trials=24)
+    assert made == {"gram": 2, "solution": 6}
+
+
+def test_a_study_goes_on_where_it_stopped(tmp_path):
+    log, study = walk(), tmp_path / "s.db"
+    first = tr.tune("tale", log, trials=5, study=study)
+    second = tr.tune("tale", log, trials=9, study=study)
+    assert [t.params for t in second.trials[:5]] == [t.params for t in first.trials]
+    assert len(second.trials) == 9
+    assert len(tr.tune("tale", log, trials=9, study=study).trials) == 9
+    other = tr.tune("tale", log, trials=3, study=study, metric="HR@5")
+    assert len(other.trials) == 3  # another question is another study in the same file
+
+
+KILLED = """
+import sys, time
+import talerec as tr
+from talerec.evaluation import tuning
+from test_comparison import walk
+real = tuning.Judge.__call__
+def slow(self, values):
+    time.sleep(0.3)
+    return real(self, values)
+tuning.Judge.__call__ = slow
+tr.tune("tale", walk(), trials=1000, study=sys.argv[1])
+"""
+
+
+def test_a_killed_search_loses_nothing_that_was_finished(tmp_path):
+    study = tmp_path / "s.db"
+    here = os.path.dirname(__file__)
+    path = os.pathsep.join([os.path.dirname(here), os.path.join(here, "..", "..", "src")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(study)], env={**os.environ, "PYTHONPATH": path}
+    )
+    finished = 0
+    for _ in range(600):
+        time.sleep(0.1)
+        if study.exists() and study.stat().st_size:
+            finished = _finished(study)
+        if finished >= 3:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = _finished(study)
+    assert before >= 3
+    found = tr.tune("tale", walk(), trials=before + 2, study=study)
+    assert len(found.trials) == before + 2
+
+
+def _finished(study):
+    import sqlite3
+
+    connection = sqlite3.connect(f"file:{study}?mode=ro", uri=True)
+    try:
+        return connection.execute(
+            "select count(*) from trials where state = 'COMPLETE'"
+        ).fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+    finally:
+        connection.close()
+
+
+def test_two_workers_share_a_study(tmp_path):
+    found = tr.tune("markov", walk(), trials=6, study=tmp_path / "s.db", workers=2)
+    assert len(found.trials) >= 6
+    with pytest.raises(TalerecError, match="need a study file"):
+        tr.tune("tale", walk(), workers=2)
+
+
+def test_the_papers_grid_moves_one_parameter_at_a_time():
+    found = tr.tune("tale", walk(), grid="paper", fixed={"trend": 0.0})
+    names = ["decay", "floor", "window", "reg"]
+    assert found.searched == names
+    assert len(found.trials) == 21 + 11 + 6 + 7
+    start = {name: getattr(tr.TALE(), name) for name in names}
+    place, best = 0, start
+    for name, size in zip(names, (21, 11, 6, 7), strict=True):
+        block = found.trials[place : place + size]
+        for trial in block:
+            assert {k: v for k, v in trial.params.items() if k != name} == {
+                k: v for k, v in best.items() if k != name
+            }
+        place += size
+        best = max(found.trials[:place], key=lambda trial: trial.value).params
+    assert found.params["trend"] == 0.0
+    with pytest.raises(TalerecError, match="declares no grid"):
+        tr.tune("markov", walk(), grid="paper")
+    with pytest.raises(TalerecError, match="grid is 'fine'"):
+        tr.tune("tale", walk(), grid="fine")
+
+
+def test_fixed_parameters_stay(tmp_path):
+    found = tr.tune("tale", walk(), trials=3, fixed={"decay": 2.0, "solver": "exact"})
+    assert found.params["decay"] == 2.0
+    assert "decay" not in found.searched
+    path = found.save(tmp_path / "best.json")
+    assert json.loads(path.read_text())["params"] == found.params
+    assert tuning.read_params(path, None) == ("tale", found.params)
+    with pytest.raises(TalerecError, match="parameters of tale, not of slit"):
+        tuning.read_params(path, "slit")
+
+
+def test_mistakes_are_named():
+    log = tiny_log([(u, i, i) for u in range(3) for i in range(4)])
+    for options, message in (
+        ({"metric": "AUC"}, "metric is 'AUC'"),
+        ({"metric": "HR@0"}, "metric is"),
+        ({"trials": 0}, "trials is 0"),
+        ({"fixed": {"nothing": 1}}, "no parameter 'nothing'"),
+        ({"ties": "random:4..1"}, "range of seeds"),
+        ({"plan": Plan("leave-one-out", refit=True)}, "cannot be scored"),
+    ):
+        with pytest.raises(TalerecError, match=message):
+            tr.tune("tale", log, **options)
+    with pytest.raises(TalerecError, match="no parameter left"):
+        tr.tune("popular", log)
+
+
+def test_a_file_that_is_no_study_is_refused(tmp_path):
+    path = tmp_path / "s.db"
+    path.write_text("not a database at all")
+    with pytest.raises(TalerecError, match="is no study file"):
+        tr.tune("tale", walk(), trials=1, study=path)

@@ -1,0 +1,239 @@
+"""TALE's Gram: equal to rows built by hand, and to itself under what must not change it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracle
+from logs import logs, tiny_log
+from talerec.data import kernels
+from talerec.errors import TalerecError
+from talerec.gram.gram import Gram, tale_gram, trend_scale
+from talerec.models import TALE
+from talerec.runtime import arrays
+from talerec.solvers.solve import solve
+
+UNTIMED = {"decay": 1.0, "floor": 1.0, "trend": 0.0}
+EPS = np.finfo(np.float64).eps
+
+
+def gram(log, **settings):
+    defaults = {
+        "decay": 1.0,
+        "floor": 0.3,
+        "window": 180.0,
+        "trend": 0.0,
+        "trend_side": "both",
+        "same_time": "ordered",
+        "max_history": 2500,
+    }
+    return tale_gram(log, **(defaults | settings))
+
+
+def dense(made: Gram):
+    return arrays.dense(made.G), arrays.dense(made.K)
+
+
+def assert_rounding(found, expected, terms):
+    """Equal but for float64 rounding of sums of `terms` products."""
+    np.testing.assert_allclose(found, expected, rtol=64 * terms * EPS, atol=1e-290)
+
+
+decays = st.one_of(
+    st.sampled_from([1e-10, 1 / 512, 0.5, 1.0, 365.0, 1e6, np.inf]),
+    st.floats(1e-9, 1e5),
+)
+floors = st.one_of(st.sampled_from([0.0, 1.0, 0.3, 1e-12]), st.floats(0, 1))
+choices = st.fixed_dictionaries(
+    {
+        "decay": decays,
+        "floor": floors,
+        "trend": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+        "window": st.sampled_from([0.0, 1.0, 180.0, 1e6]),
+        "trend_side": st.sampled_from(["both", "past"]),
+        "same_time": st.sampled_from(["ordered", "joint"]),
+    }
+)
+
+
+@pytest.mark.parametrize("entry", [0, 10**6], ids=["sparse", "dense"])
+@given(logs(max_users=4, max_items=6, max_rows=40), choices)
+@settings(max_examples=int(os.environ.get("TALEREC_EXAMPLES", "200")), deadline=None)
+def test_gram_equals_rows_built_by_hand(entry, log, chosen):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gram, "_SMALL", 0)
+        patch.setattr(gram, "_SPARSE_ENTRY", entry)
+        made = gram(log, **chosen)
+    assert made.is_sparse == (entry == 0)
+    G, K = dense(made)
+    expected_G, expected_K = oracle.gram(*oracle.tale_rows(log, **chosen))
+    assert_rounding(G, expected_G, log.rows)
+    assert_rounding(K, expected_K, log.rows)
+
+
+@pytest.mark.parametrize("same_time", ["ordered", "joint"])
+@pytest.mark.parametrize("floor", [0.0, 0.2, 1.0])
+def test_a_long_history_equals_rows_built_by_hand(floor, same_time):
+    rng = np.random.default_rng(5)
+    gaps = rng.choice([0, 0, 1e-6, 5, 600, 86_400, 3e6], size=300).cumsum()
+    log = tiny_log(
+        [(1, int(i), 1e9 + t) for i, t in zip(rng.integers(0, 9, 300), gaps, strict=True)]
+    )
+    chosen = {"decay": 0.5, "floor": floor, "trend": 0.1, "same_time": same_time}
+    G, K = dense(gram(log, **chosen))
+    expected_G, expected_K = oracle.gram(*oracle.tale_rows(log, **chosen))
+    assert_rounding(G, expected_G, log.rows)
+    assert_rounding(K, expected_K, log.rows)
+
+
+@given(logs(max_users=4, max_items=4, max_rows=40), st.sampled_from([0.0, 1.0, 180.0]))
+@settings(max_examples=100, deadline=None)
+def test_trend_scale_counts_rows_of_the_same_item_in_the_window(log, window):
+    for side in ("both", "past"):
+        counts = oracle.trend_counts(log.item, log.time, window, side)
+        np.testing.assert_allclose(trend_scale(log, window, 0.5, side), counts**-0.5)
+
+
+def test_sparse_and_dense_accumulation_agree_to_the_last_bit(monkeypatch):
+    log = tiny_log([(u, (u * 7 + s * s) % 11, 1e9 + 3600 * s) for u in range(30) for s in range(8)])
+    made = {}
+    monkeypatch.setattr(gram, "_SMALL", 0)
+    for entry in (0, 10**6):  # bytes an entry is thought to take: none, or far too many
+        monkeypatch.setattr(gram, "_SPARSE_ENTRY", entry)
+        made[entry] = gram(log, trend=0.1)
+    assert made[0].is_sparse
+    assert not made[10**6].is_sparse
+    for a, b in zip(dense(made[0]), dense(made[10**6]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("entry", [0, 10**6])
+def test_any_number_of_threads_gives_the_same_bits(monkeypatch, entry):
+    rng = np.random.default_rng(0)
+    rows = [
+        (int(u), int(i), 1e9 + float(t)) for u, i, t in rng.integers(0, [50, 40, 10**7], (2000, 3))
+    ]
+    log = tiny_log(rows)
+    monkeypatch.setattr(gram, "_SMALL", 0)
+    monkeypatch.setattr(gram, "_SPARSE_ENTRY", entry)
+    made = []
+    for threads in ("1", "2", "7"):
+        monkeypatch.setenv("TALEREC_THREADS", threads)
+        made.append(dense(gram(log, trend=0.1)))
+    for other in made[1:]:
+        np.testing.assert_array_equal(made[0][0], other[0])
+        np.testing.assert_array_equal(made[0][1], other[1])
+
+
+@given(logs(max_users=6, max_items=6, max_rows=40))
+@settings(max_examples=50, deadline=None)
+def test_grams_of_two_halves_of_the_users_add_up_to_the_whole(log):
+    half = np.arange(len(log.users)) < len(log.users) // 2
+    mine = np.repeat(half, np.diff(log.ptr))
+    added = gram(log.keep(mine)) + gram(log.keep(~mine))
+    for part, whole in zip(dense(added), dense(gram(log)), strict=True):
+        assert_rounding(part, whole, log.rows)
+
+
+@given(logs(max_users=4, max_items=5, max_rows=30), st.sampled_from([0.0, 0.1, 0.5]))
+@settings(max_examples=30, deadline=None)
+def test_every_user_twice_with_reg_times_2_to_1_minus_2_trend_gives_the_same_weights(log, trend):
+    twice = replace(
+        log,
+        ptr=np.concatenate([log.ptr, log.ptr[1:] + log.rows]),
+        item=np.tile(log.item, 2),
+        time=np.tile(log.time, 2),
+        users=type(log.users)(log.users.ids.append(log.users.ids)),
+    )
+    once = TALE(reg=3.0, trend=trend, solver="exact").fit(log)
+    doubled = TALE(reg=3.0 * 2 ** (1 - 2 * trend), trend=trend, solver="exact").fit(twice)
+    np.testing.assert_allclose(once.weights, doubled.weights, rtol=1e-4, atol=1e-6)
+
+
+@given(logs(max_users=4, max_items=5, max_rows=30), st.sampled_from(["ordered", "joint"]))
+@settings(max_examples=50, deadline=None)
+def test_endless_decay_and_floor_one_are_both_the_untimed_model(log, same_time):
+    untimed = dense(gram(log, floor=1.0, same_time=same_time))
+    endless = dense(gram(log, decay=np.inf, floor=0.2, same_time=same_time))
+    for a, b in zip(untimed, endless, strict=True):
+        assert_rounding(a, b, log.rows)
+
+
+def test_only_the_last_rows_of_a_long_history_count():
+    rows = [(1, i % 5, 1e9 + i) for i in range(100)]
+    cut, whole = gram(tiny_log(rows), max_history=10), gram(tiny_log(rows[-10:]))
+    for a, b in zip(dense(cut), dense(whole), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_blend_of_grams_is_their_weighted_sum():
+    log = tiny_log([(1, 1, 1e9), (1, 2, 2e9), (1, 1, 3e9)])
+    timed, untimed = gram(log), gram(log, floor=1.0)
+    blend = 0.25 * timed + untimed * 0.75
+    G, K = dense(blend)
+    np.testing.assert_allclose(G, 0.25 * dense(timed)[0] + 0.75 * dense(untimed)[0])
+    np.testing.assert_allclose(K, 0.25 * dense(timed)[1] + 0.75 * dense(untimed)[1])
+
+
+def random_log(rows=3000, users=60, items=150):
+    rng = np.random.default_rng(2)
+    drawn = rng.integers(0, [users, items, 10**7], (rows, 3))
+    return tiny_log([(int(u), int(i), 1e9 + float(t)) for u, i, t in drawn])
+
+
+def test_a_budget_that_float64_would_break_is_kept_with_float32_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(gram, "_SMALL", 0)
+    monkeypatch.setattr(gram, "_SPARSE_ENTRY", 0)
+    log = random_log()
+    full = gram(log)
+    entries = full.K.nnz
+    with caplog.at_level("WARNING", "talerec"):
+        lean = gram(log, memory=entries * 30)
+    assert lean.G.dtype == lean.K.dtype == np.float32
+    assert "float32" in caplog.text
+    np.testing.assert_allclose(lean.G.toarray(), full.G.toarray(), rtol=1e-6)
+    np.testing.assert_allclose(lean.K.toarray(), full.K.toarray(), rtol=1e-6)
+    for solver in ("exact", "local"):
+        a, b = (solve(made, 10.0, solver=solver, neighbors=40).weights for made in (lean, full))
+        a, b = (made if solver == "exact" else made.toarray() for made in (a, b))
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
+
+
+def test_a_dense_gram_that_does_not_fit_is_refused_before_the_work(monkeypatch):
+    with pytest.raises(
+        TalerecError, match=r"dense Gram of 5 items needs 400 bytes, but 1 bytes is allowed"
+    ):
+        gram(tiny_log([(1, i, 1e9 + i) for i in range(5)] * 2), memory=1)
+
+
+def test_a_budget_that_nothing_fits_is_refused_before_the_work_with_sizes(monkeypatch):
+    monkeypatch.setattr(gram, "_SMALL", 0)
+    monkeypatch.setattr(gram, "_SPARSE_ENTRY", 0)
+    with pytest.raises(TalerecError, match=r"pairs of items needs .* KB, but 1 KB is allowed"):
+        gram(random_log(), memory=1000)
+
+
+def test_the_gram_is_symmetric_and_its_rows_are_sorted(monkeypatch):
+    monkeypatch.setattr(gram, "_SMALL", 0)
+    monkeypatch.setattr(gram, "_SPARSE_ENTRY", 0)
+    made = gram(random_log(), trend=0.1)
+    assert made.G.indices.dtype == made.K.indices.dtype == np.int32  # SciPy widens them at a whim
+    G = made.G
+    assert (G - G.T).nnz == 0 or np.abs((G - G.T).data).max() == 0
+    for i in range(G.shape[0]):
+        row = G.indices[G.indptr[i] : G.indptr[i + 1]]
+        assert (np.diff(row) > 0).all()
+
+
+@given(st.lists(st.integers(0, 70_000), max_size=300))
+@settings(max_examples=50, deadline=None)
+def test_positions_are_sorted(values):
+    array = np.array(values, np.int32)
+    kernels.sort_positions(array, 70_001, np.empty(70_001, np.int32))
+    assert array.tolist() == sorted(values)

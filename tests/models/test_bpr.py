@@ -1,0 +1,244 @@
+"""FPMC: steps against the slope of what they climb, scores by hand, and a circle to be learnt."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import talerec as tr
+from logs import logs, tiny_log
+from talerec.models._bpr import bpr_steps, fit_factors
+
+few = settings(max_examples=25, deadline=None)
+
+
+def circle(users=40, items=8, rows=6):
+    """Everybody walks round the same circle of items, from a place of their own."""
+    return tiny_log(
+        [(u, (u + s) % items, 1.6e9 + u + 86_400 * s) for u in range(users) for s in range(rows)]
+    )
+
+
+def factors_of(model):
+    """taste, from_last, to_taste, to_last in float64, items x factors."""
+    aside, d = model.fitted.weights.aside, model.factors
+    given = (aside["taste"], aside["from_last"], model.weights[:d].T, model.weights[d:].T)
+    return [np.asarray(part, np.float64) for part in given]
+
+
+# -- one step --------------------------------------------------------------------------------------
+
+
+def climbed(parts, history, i, j, reg):
+    """ln sigma(how far i scores above j after the history), less the size of all that is in it."""
+    taste, from_last, to_taste, to_last = parts
+    mine, last = taste[history], from_last[history[-1]]
+    score = [mine.mean(axis=0) @ to_taste[x] + last @ to_last[x] for x in (i, j)]
+    size = np.mean([row @ row for row in mine]) + last @ last
+    size += sum(to[x] @ to[x] for to in (to_taste, to_last) for x in (i, j))
+    return -np.log1p(np.exp(score[1] - score[0])) - reg / 2 * size
+
+
+def uphill(parts, history, i, j, reg):
+    """The slope in every direction, by going a little both ways."""
+    slopes = [np.zeros_like(part) for part in parts]
+    for part, slope in zip(parts, slopes, strict=True):
+        for place in np.ndindex(part.shape):
+            here, ends = part[place], []
+            for little in (1e-5, -1e-5):
+                part[place] = here + little
+                ends.append(climbed(parts, history, i, j, reg))
+            part[place] = here
+            slope[place] = (ends[0] - ends[1]) / 2e-5
+    return slopes
+
+
+def start(seed, items=6, factors=3):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(0, 0.7, (items, factors)).astype(np.float32) for _ in range(4)]
+
+
+def step(parts, item, begin, row, other, *, rows=20, rate=0.1, reg=0.0):
+    """What one step for one row makes of the factors."""
+    after = [part.copy() for part in parts]
+    order, others = np.array([row]), np.array([other], np.int32)
+    bpr_steps(np.array(item, np.int32), np.array(begin), order, others, rows, rate, reg, *after)
+    return after
+
+
+def assert_steps_uphill(parts, history, i, j, after, rate, reg):
+    doubled = [part.astype(np.float64) for part in parts]
+    slopes = uphill(doubled, history, i, j, reg)
+    for before, slope, found in zip(doubled, slopes, after, strict=True):
+        np.testing.assert_allclose(found, before + rate * slope, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("reg", [0.0, 0.05, 0.5])
+def test_a_step_goes_uphill_in_all_factors(seed, reg):
+    item, begin = [3, 1, 4, 0, 2], [0, 0, 0, 0, 0]
+    parts = start(seed)
+    after = step(parts, item, begin, 4, 5, reg=reg)
+    assert_steps_uphill(parts, [3, 1, 4, 0], 2, 5, after, 0.1, reg)
+
+
+@pytest.mark.parametrize("reg", [0.0, 0.5])
+def test_the_other_item_may_be_one_of_the_history(reg):
+    item, begin = [3, 1, 4, 0, 2], [0, 0, 0, 0, 0]
+    parts = start(1)
+    for other in (0, 4):  # the last one, and one before
+        after = step(parts, item, begin, 4, other, reg=reg)
+        assert_steps_uphill(parts, [3, 1, 4, 0], 2, other, after, 0.1, reg)
+
+
+@pytest.mark.parametrize("reg", [0.0, 0.5])
+def test_the_next_item_may_be_one_of_the_history(reg):
+    parts = start(2)
+    after = step(parts, [2, 1, 2], [0, 0, 0], 2, 5, reg=reg)
+    assert_steps_uphill(parts, [2, 1], 2, 5, after, 0.1, reg)
+
+
+def test_only_rows_of_the_same_user_and_only_the_last_ones_count():
+    item, begin = [3, 1, 4, 0, 2], [0, 0, 2, 2, 2]
+    parts = start(3)
+    assert_steps_uphill(parts, [4, 0], 2, 5, step(parts, item, begin, 4, 5), 0.1, 0.0)
+    narrow = step(parts, item, [0] * 5, 4, 5, rows=3, reg=0.1)
+    assert_steps_uphill(parts, [1, 4, 0], 2, 5, narrow, 0.1, 0.1)
+    one = step(parts, item, [0] * 5, 4, 5, rows=1, reg=0.1)
+    assert_steps_uphill(parts, [0], 2, 5, one, 0.1, 0.1)
+
+
+def test_an_item_that_the_history_has_twice_moves_twice_as_far():
+    parts = start(4)
+    after = step(parts, [3, 1, 3, 2], [0] * 4, 3, 5)
+    assert_steps_uphill(parts, [3, 1, 3], 2, 5, after, 0.1, 0.0)
+
+
+@pytest.mark.parametrize("reg", [0.002, 0.5])
+def test_an_item_that_the_history_has_twice_shrinks_twice_as_much(reg):
+    parts = start(4)
+    after = step(parts, [3, 1, 3, 2], [0] * 4, 3, 5, reg=reg)
+    assert_steps_uphill(parts, [3, 1, 3], 2, 5, after, 0.1, reg)
+
+
+def test_an_item_is_not_compared_with_itself():
+    parts = start(5)
+    for before, after in zip(parts, step(parts, [3, 1, 2], [0] * 3, 2, 2, reg=0.5), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_steps_follow_each_other_in_the_order_given():
+    item, begin = np.array([3, 1, 4, 0, 2], np.int32), np.zeros(5, np.int64)
+    parts = start(6)
+    together = [part.copy() for part in parts]
+    order, other = np.array([3, 1, 4]), np.array([5, 2, 1], np.int32)
+    bpr_steps(item, begin, order, other, 20, 0.1, 0.01, *together)
+    for row, j in zip(order, other, strict=True):
+        parts = step(parts, item, begin, int(row), int(j), reg=0.01)
+    for one, all_at_once in zip(parts, together, strict=True):
+        np.testing.assert_array_equal(one, all_at_once)
+
+
+# -- fitting ---------------------------------------------------------------------------------------
+
+
+def test_a_seed_always_gives_the_same_factors_and_another_gives_others():
+    made = [factors_of(tr.FPMC(factors=4, seed=seed).fit(circle())) for seed in (1, 1, 2)]
+    for first, again, other in zip(*made, strict=True):
+        np.testing.assert_array_equal(first, again)
+        assert (first != other).all()
+
+
+@given(logs(), st.integers(0, 3))
+@few
+def test_a_seed_gives_the_same_factors_for_any_log(log, seed):
+    made = [tr.FPMC(factors=3, epochs=3, seed=seed).fit(log) for _ in range(2)]
+    for first, again in zip(*map(factors_of, made), strict=True):
+        np.testing.assert_array_equal(first, again)
+        assert np.isfinite(first).all()
+
+
+def test_without_a_next_item_nothing_is_learnt():
+    """Rows of their own users: no row has one before it, and factors stay as they were drawn."""
+    log = tiny_log([(u, u % 3, 1e9) for u in range(9)])
+    kept = {"factors": 4, "rows": 5, "rate": 0.1, "reg": 0.1, "seed": 3}
+    for one, more in zip(
+        fit_factors(log, epochs=1, **kept), fit_factors(log, epochs=7, **kept), strict=True
+    ):
+        np.testing.assert_array_equal(one, more)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_next_item_of_a_circle_is_learnt(seed):
+    model = tr.FPMC(factors=8, epochs=40, seed=seed).fit(circle())
+    histories = [[(item - 1) % 8, item] for item in range(8)]
+    best = model.recommend_histories(histories, k=1)["item_id"].to_list()
+    assert sum(found == (item + 1) % 8 for item, found in enumerate(best)) >= 6
+
+
+# -- scores ----------------------------------------------------------------------------------------
+
+
+def scores_by_hand(model, history, ids):
+    """The mean taste of the last known rows against every item, and the step from the last one."""
+    taste, from_last, to_taste, to_last = factors_of(model)
+    known = [ids.index(name) for name in history if name in ids][-model.rows :]
+    mean = sum(taste[i] for i in known) / len(known)
+    return [mean @ to_taste[j] + from_last[known[-1]] @ to_last[j] for j in range(len(ids))]
+
+
+names = st.integers(0, 7).map("i{}".format)  # i5 and later are in no log
+
+
+@given(logs(), st.lists(st.lists(names, max_size=7), min_size=1, max_size=4), st.integers(1, 5))
+@few
+def test_scores_are_taste_and_the_last_step(log, histories, rows):
+    model = tr.FPMC(factors=3, epochs=4, rows=rows).fit(log)
+    ids = log.items.ids.to_list()
+    frame = model.recommend_histories(histories, k=len(ids), unknown="skip")
+    for number, history in enumerate(histories):
+        part = frame.filter(frame["history"] == number)
+        if not set(history) & set(ids):
+            assert part.is_empty()
+            continue
+        wanted = scores_by_hand(model, history, ids)
+        found = dict(zip(part["item_id"].to_list(), part["score"].to_list(), strict=True))
+        assert found == pytest.approx(dict(zip(ids, wanted, strict=True)), abs=1e-12)
+        assert part["score"].to_list() == sorted(found.values(), reverse=True)
+
+
+@given(logs())
+@few
+def test_users_are_scored_by_their_rows(log):
+    model = tr.FPMC(factors=3, epochs=4, rows=3).fit(log)
+    ids = log.items.ids.to_list()
+    frame = model.recommend(log.users.ids.to_list(), k=len(ids))
+    for user, name in enumerate(log.users.ids.to_list()):
+        history = [ids[i] for i in log.item[log.ptr[user] : log.ptr[user + 1]]]
+        part = frame.filter(frame["user_id"] == name)
+        found = dict(zip(part["item_id"].to_list(), part["score"].to_list(), strict=True))
+        wanted = dict(zip(ids, scores_by_hand(model, history, ids), strict=True))
+        assert found == pytest.approx(wanted, abs=1e-12)
+
+
+@given(logs(), st.lists(names, min_size=1, max_size=7), st.integers(1, 5))
+@few
+def test_contributions_add_up_to_the_score(log, history, rows):
+    model = tr.FPMC(factors=3, epochs=4, rows=rows).fit(log)
+    ids = log.items.ids.to_list()
+    known = [row for row, name in enumerate(history) if name in ids][-rows:]
+    wanted = scores_by_hand(model, history, ids) if known else [0.0] * len(ids)
+    for name, score in zip(ids, wanted, strict=True):
+        given = model.explain(history, name, unknown="skip")["contribution"].to_numpy()
+        assert given.sum() == pytest.approx(score, abs=1e-12)
+        assert set(np.flatnonzero(given).tolist()) <= set(known)
+
+
+def test_histories_of_unknown_items_alone_get_nothing():
+    model = tr.FPMC(factors=4, epochs=2).fit(circle())
+    frame = model.recommend_histories([[], [99], [98, 99], [1, 99]], k=8, unknown="skip")
+    assert frame["history"].unique().to_list() == [3]
+    alone = model.recommend_histories([[1]], k=8)
+    assert frame.drop("history").equals(alone.drop("history"))

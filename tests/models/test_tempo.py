@@ -1,0 +1,335 @@
+"""Tempo against slow twins: what the log says of its people, rows built by hand, scores summed by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from scipy import sparse
+
+import oracle
+import talerec as tr
+from logs import DAY, START, log_of, logs, quick, tiny_log
+from talerec.data.histories import Histories
+from talerec.gram.gram import tied_weight
+from talerec.models import _habits
+
+
+def by_hand_interval(log):
+    gaps = []
+    for rows in oracle.user_rows(log):
+        gaps += [int(log.time[b] - log.time[a]) for a, b in itertools.pairwise(rows)]
+    gaps = sorted(gap for gap in gaps if gap > 0)
+    if not gaps:
+        return 1.0
+    middle = (gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) / 2
+    return middle / DAY
+
+
+@quick
+@given(logs())
+def test_the_interval_is_the_median_of_a_users_steps_in_time(log):
+    assert _habits.interval(log) == pytest.approx(by_hand_interval(log), rel=1e-12)
+
+
+def octave_of(place):
+    return int(math.log2(place + 1))
+
+
+def by_hand_repeats(log):
+    """For every row and every earlier one: is it the last row of the same item?"""
+    hits, chances, rows, repeated = {}, {}, 0, 0
+    for mine in oracle.user_rows(log):
+        for here, r in enumerate(mine):
+            rows += here > 0
+            places = {}
+            for place, s in enumerate(reversed(mine[:here])):
+                o = octave_of(place)
+                chances[o] = chances.get(o, 0) + 1
+                places.setdefault(int(log.item[s]), o)
+            if int(log.item[r]) in places:
+                o = places[int(log.item[r])]
+                hits[o] = hits.get(o, 0) + 1
+                repeated += 1
+    if not rows or repeated < 0.01 * rows:
+        return np.full(32, _habits.NEVER)
+    return np.array([hits.get(o, 0) / chances[o] if o in chances else 0.0 for o in range(32)])
+
+
+def baskets(order, users=60, size=4, items=12, seed=1):
+    """Every user has a few baskets, each at one instant; `order` puts one into its order."""
+    rng = np.random.default_rng(seed)
+    return log_of(
+        [
+            (user, int(item), START + basket * DAY)
+            for user in range(users)
+            for basket in range(3)
+            for item in order(rng.permutation(items)[:size])
+        ]
+    )
+
+
+def order_by_hand(log):
+    """The share of what there would be if every two items always stood in one order, and standard deviations."""
+    ahead = {}
+    for rows in oracle.user_rows(log):
+        for r, s in itertools.combinations(rows, 2):
+            i, j = int(log.item[r]), int(log.item[s])
+            if log.time[r] == log.time[s] and i != j and s - r <= 8:
+                ahead[i, j] = ahead.get((i, j), 0) + 1
+    found = most = 0.0
+    for i, j in {(min(pair), max(pair)) for pair in ahead}:
+        one, other = ahead.get((i, j), 0), ahead.get((j, i), 0)
+        found += (one - other) ** 2 - (one + other)
+        most += (one + other) ** 2 - (one + other)
+    return (found / most, found / math.sqrt(2 * most)) if most else (0.0, 0.0)
+
+
+def mostly(basket):
+    """One in ten baskets the other way round."""
+    ascending = sorted(basket)
+    return ascending[::-1] if sum(ascending) % 10 == 0 else ascending
+
+
+@pytest.mark.parametrize(
+    ("order", "ordered"),
+    [(sorted, True), (lambda basket: sorted(basket)[::-1], True), (mostly, True), (list, False)],
+)
+def test_simultaneous_rows_are_ordered_where_their_order_is_no_chance(order, ordered):
+    log = baskets(order)
+    share, deviations = order_by_hand(log)
+    assert (share > 0.5 and deviations > 5) == ordered
+    assert _habits.are_ordered(log) == ordered
+    chosen, other = ("ordered", "joint") if ordered else ("joint", "ordered")
+    auto = tr.Tempo(reg=2.0).fit(log)
+    histories = [[(item, START), (item + 1, START)] for item in range(10)]
+    found = auto.recommend_histories(histories, k=12)
+    assert found.equals(
+        tr.Tempo(reg=2.0, same_time=chosen).fit(log).recommend_histories(histories, k=12)
+    )
+    assert not found.equals(
+        tr.Tempo(reg=2.0, same_time=other).fit(log).recommend_histories(histories, k=12)
+    )
+
+
+@quick
+@given(logs())
+def test_the_order_of_simultaneous_rows_is_judged_as_by_hand(log):
+    share, deviations = order_by_hand(log)
+    assert _habits.are_ordered(log) == (share > 0.5 and deviations > 5)
+
+
+def test_without_ties_there_is_no_order():
+    assert not _habits.are_ordered(baskets(sorted, size=1))
+
+
+@quick
+@given(logs(max_users=3, max_items=4))
+def test_repeats_are_counted_as_by_hand(log):
+    np.testing.assert_allclose(_habits.repeat_weights(log), by_hand_repeats(log), rtol=1e-12)
+
+
+def test_octaves_double():
+    places = np.arange(5000)
+    assert [_habits.octave(p) for p in places] == [octave_of(int(p)) for p in places]
+
+
+def by_hand_shares(log, span, moment_row):
+    """Shares at the moment of the row that is `moment_row`-th in time: rows fade by how many came since."""
+    order = sorted(range(log.rows), key=lambda r: int(log.time[r]))
+    weight = np.zeros(len(log.items))
+    lasting = max(span * len(log.items), 1.0)
+    for place, r in enumerate(order[: moment_row + 1]):
+        weight[log.item[r]] += math.exp((place - moment_row) / lasting)
+    return weight / weight.sum()
+
+
+@quick
+@given(logs())
+def test_snapshots_fade_with_every_row(log):
+    shares, moments = _habits.snapshots(log, 0.5)
+    times = sorted(int(t) for t in log.time)
+    assert moments[-1] == times[-1]
+    cuts = np.unique(np.linspace(0, log.rows, shares.shape[0] + 1).astype(int)[1:])
+    for number, cut in enumerate(cuts):
+        assert moments[number] == times[cut - 1]
+        expected = by_hand_shares(log, 0.5, cut - 1)
+        np.testing.assert_allclose(shares[[number]].toarray()[0], expected, rtol=1e-5)
+
+
+def test_a_snapshot_keeps_its_first_items():
+    many = tiny_log([(1, i, 1e9 + i) for i in range(1000)] + [(2, 5, 2e9), (2, 5, 2e9 + 1)])
+    shares, _ = _habits.snapshots(many, 1e9)
+    assert shares[[-1]].nnz == 300
+    assert shares[[-1]].toarray()[0].argmax() == many.items.positions([5], "item", "error")[0]
+
+
+# -- the model -------------------------------------------------------------------------------------
+
+
+def busy_log(seed=3, users=12, items=7, rows=90):
+    """Ties, repeats, and gaps from hours to weeks."""
+    rng = np.random.default_rng(seed)
+    drawn = zip(
+        rng.integers(0, users, rows), rng.integers(0, items, rows), rng.integers(0, 90, rows),
+        strict=True,
+    )  # fmt: skip
+    return log_of([(int(u), int(i), START + int(t) * DAY // 3) for u, i, t in drawn])
+
+
+def weights_by_hand(model, log):
+    """B from rows of S and T, all targets' penalty by least squares, and as many rows turned round."""
+    decay = model.pace * by_hand_interval(log)
+    same_time = "ordered" if model.same_time == "ordered" else "joint"  # auto: by chance
+    S, T = oracle.tale_rows(
+        log, decay=decay, floor=model.floor, trend=model.trend, same_time=same_time
+    )
+    G, K = oracle.gram(S, T)
+    penalty = model.reg + model.dropout / (1 - model.dropout) * np.diag(G)
+    tied = tied_by_hand(log, model.trend) if same_time == "joint" else 0.0
+    share = share_by_hand(G, K, model.even, tied)
+    return np.linalg.solve(G + np.diag(penalty), K + share * K.T)
+
+
+def tied_by_hand(log, trend):
+    """What pairs of simultaneous rows have in K, of other items than their own."""
+    p = oracle.trend_counts(log.item, log.time, 180.0, "both").astype(float) ** -trend
+    return sum(
+        p[r] * p[s]
+        for rows in oracle.user_rows(log)
+        for r in rows
+        for s in rows
+        if r != s and log.time[r] == log.time[s]
+    )
+
+
+@quick
+@given(logs())
+def test_what_simultaneous_rows_have_in_k_is_summed_as_by_hand(log):
+    found = tied_weight(log, 180.0, 0.1, 2500)
+    assert found == pytest.approx(tied_by_hand(log, 0.1), abs=1e-9)
+
+
+def share_by_hand(G, K, even=1.0, tied=0.0):
+    """What is left to chance of the difference between two directions, pair by pair."""
+    n = len(K)
+    mean_weight = np.trace(G) / K.sum()
+    found = expected = 0.0
+    for i in range(n):
+        for j in range(n):
+            if i != j:
+                found += (K[i, j] - K[j, i]) ** 2
+                expected += mean_weight * (K[i, j] + K[j, i])
+    expected = max(expected - 2 * mean_weight * tied, 0.0)
+    chance = min(even * expected / found, 1.0)
+    return chance / (2 - chance)
+
+
+@pytest.mark.parametrize("same_time", ["auto", "joint", "ordered"])
+@pytest.mark.parametrize("solver", ["exact", "local"])
+def test_weights_equal_those_of_rows_built_by_hand(solver, same_time):
+    log = busy_log()
+    model = tr.Tempo(reg=2.0, solver=solver, neighbors=100, same_time=same_time).fit(log)
+    B = model.weights[: len(log.items)]
+    B = B.toarray() if solver == "local" else B
+    np.testing.assert_allclose(B, weights_by_hand(model, log), atol=2e-6)
+
+
+def scores_by_hand(model, log, items, times, now):
+    """Three sums: what follows, what is repeated, and what was popular before now."""
+    n, last = len(log.items), max(times)
+    x = oracle.history_weights(items, times, model.recency, joint=True)
+    score = sum(w * weights_by_hand(model, log)[i] for i, w in x.items())
+    rates = by_hand_repeats(log)
+    for i in x:
+        row = max(r for r in range(len(items)) if items[r] == i)
+        later = sum(1 for t in times if t > times[row])
+        score[i] += rates[octave_of(later)]
+    shares, moments = _habits.snapshots(log, model.span)
+    before = [s for s, moment in enumerate(moments) if moment < now]
+    if before:
+        age = now - last
+        left = oracle.weight(age, model.pace * by_hand_interval(log), model.floor)
+        score = score + model.now / left * shares[[before[-1]]].toarray()[0]
+    assert len(score) == n
+    return score
+
+
+@pytest.mark.parametrize("solver", ["exact", "local"])
+@pytest.mark.parametrize("days", [0, 10, 31, 400])
+def test_as_of_equals_a_sum_by_hand(solver, days):
+    log = busy_log()
+    model = tr.Tempo(reg=2.0, solver=solver, neighbors=100).fit(log)
+    now = START + days * DAY
+    items, times = [2, 4, 2, 5], [START - 9 * DAY, START - 9 * DAY, START - DAY, START - DAY // 2]
+    expected = scores_by_hand(model, log, items, times, now)
+    history = [(log.items.ids[i], t) for i, t in zip(items, times, strict=True)]
+    found = model.recommend_histories([history], k=len(log.items), as_of=now)
+    position = log.items.positions(found["item_id"], "item", "error")
+    np.testing.assert_allclose(found["score"], expected[position], atol=1e-5)
+    for item, score in found.select("item_id", "score").iter_rows():
+        told = model.explain(history, item, as_of=now)
+        assert told["contribution"].sum() == pytest.approx(score, abs=1e-9)
+
+
+def test_nothing_after_the_moment_of_asking_counts_as_popular():
+    log = busy_log()
+    model = tr.Tempo().fit(log)
+    first = int(log.time.min())
+    n, marks = len(log.items), np.zeros(len(log.items), np.uint8)
+    for when, snapshots in ((first, 0), (first + 1, 1)):
+        x = model.query(Histories.of_users(log, np.array([0])).asked(when), marks)
+        assert (x.item >= 2 * n).sum() == snapshots
+
+
+def test_without_a_moment_it_is_when_the_log_ends():
+    log = busy_log()
+    model = tr.Tempo().fit(log)
+    end = int(log.time.max()) + 1
+    users = log.users.ids.to_list()
+    assert model.recommend(users, k=3).equals(model.recommend(users, k=3, as_of=end))
+
+
+def test_where_nobody_repeats_nothing_seen_stands_before_anything_new():
+    log = tiny_log([(u, (u + s) % 8, 1.6e9 + u + 86_400 * s) for u in range(40) for s in range(6)])
+    model = tr.Tempo().fit(log)
+    for user in range(10):
+        seen = set(log.item[log.ptr[user] : log.ptr[user + 1]].tolist())
+        ranked = model.recommend([user], k=8)["item_id"].to_list()
+        assert not seen & set(ranked[: 8 - len(seen)])
+
+
+def test_where_people_repeat_seen_items_gain_by_how_often():
+    log = busy_log()
+    told = {
+        repeats: tr.Tempo(repeats=repeats, now=0).fit(log).recommend_histories([[1, 2]], k=7)
+        for repeats in ("learned", "ignored")
+    }
+    score = {
+        name: dict(frame.select("item_id", "score").iter_rows()) for name, frame in told.items()
+    }
+    gained = {i: score["learned"][i] - score["ignored"][i] for i in score["ignored"]}
+    rates = _habits.repeat_weights(log)
+    expected = {2: rates[0], 1: rates[1]}
+    for i, gain in gained.items():
+        assert gain == pytest.approx(expected.get(i, 0.0), abs=1e-6)
+
+
+@pytest.mark.parametrize("even", [0.0, 0.1, 0.5])
+def test_two_directions_are_evened_out_as_far_as_chance_set_them_apart(even):
+    gram = tr.Tempo(even=0).gram(busy_log())
+    G, K = np.asarray(gram.G), np.asarray(gram.K)
+    expected = K + share_by_hand(G, K, even) * K.T
+    np.testing.assert_allclose(gram.two_way(even).K, expected, rtol=1e-12)
+    sparse_gram = tr.Gram(sparse.csr_array(G), sparse.csc_array(K))
+    np.testing.assert_allclose(sparse_gram.two_way(even).K.toarray(), expected, rtol=1e-12)
+
+
+def test_where_direction_is_everything_nothing_is_evened_out():
+    """After 1 comes 2, always, five hundred times."""
+    log = tiny_log([(u, i, 1e9 + i) for u in range(500) for i in (1, 2)])
+    K = tr.Tempo().gram(log).K
+    assert K[1, 0] < 0.01 * K[0, 1]

@@ -1,0 +1,224 @@
+"""Pages: one whole file, safe with anybody's text, readable in light, in dark and on paper."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from importlib.resources import files
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talerec.reports import page
+from talerec.reports.markup import Html, escape, join, tag
+from talerec.reports.svg import charts
+from talerec.reports.svg.charts import Dot, Series
+
+CSS = files("talerec").joinpath("page.css").read_text(encoding="utf-8")
+some = settings(max_examples=60, deadline=None)
+EVIL = "<script>alert('1')</script>\"&amp;"
+
+
+def parsed(document):
+    assert document.startswith("<!DOCTYPE html>\n<html")
+    return ET.fromstring(document)
+
+
+def text_of(element):
+    return "".join(element.itertext())
+
+
+def sample():
+    two = [Series(name, ["a", "b"], [1, 2], [0, 1], [2, 3]) for name in ("p", EVIL)]
+    numbers = [Series(name, [1, 2, None], [1, 2, 3]) for name in ("p", EVIL)]
+    labels = {"title": EVIL, "x_label": EVIL, "y_label": EVIL}
+    every = [
+        charts.lines(numbers, mark_x=1, mark_label="m", **labels),
+        charts.lines([Series("lone", [1], [2], [1], [3])], **labels),
+        charts.scatter(numbers, bins=2, **labels),
+        charts.bars(["a", "b"], two, title=EVIL, y_label="y"),
+        charts.dots([Dot(EVIL, 1, -1, 2, 0)], title="t", x_label="x", other="theirs"),
+        charts.stacked({EVIL: {EVIL: 40.0}}, title="t", x_label="x"),
+    ]
+    return page.page(
+        EVIL,
+        [
+            page.callout(EVIL),
+            EVIL,
+            page.facts({EVIL: EVIL, "rows": 12345, "share": 0.25, "none": None, "on": True}),
+            page.section(EVIL, page.table(["Model", EVIL], [[EVIL, EVIL]], caption=EVIL)),
+            page.section("Charts", *(page.figure(chart, EVIL) for chart in every)),
+            page.section(EVIL, page.section("Inner", page.note(EVIL)), page.code(EVIL)),
+            page.paragraph("see ", page.link(EVIL, "https://example.org/?a=1&b=2"), " and ", page.strong(EVIL)),
+        ],
+        subtitle=EVIL,
+    )  # fmt: skip
+
+
+def test_a_page_is_whole_and_shows_everybodys_text_as_text():
+    root = parsed(sample())
+    assert not list(root.iter("script"))
+    for name in ("h1", "h2", "th", "td", "dt", "dd", "caption", "figcaption", "pre", "strong", "a"):
+        assert EVIL in [text_of(e) for e in root.iter(name)], name
+    assert [text_of(e) for e in root.iter("p") if e.get("class") in ("callout", "note")] == [
+        EVIL
+    ] * 2
+    assert root.find("head/title").text == EVIL
+
+
+def test_facts_are_written_for_people():
+    made = ET.fromstring(
+        page.facts({"rows": 12345, "share": 0.25, "none": None, "nan": math.nan, "on": True})
+    )
+    assert [text_of(e) for e in made.iter("dd")] == ["12,345", "0.25", "–", "–", "yes"]
+
+
+def test_a_page_needs_no_host_and_allows_none():
+    document = sample()
+    root = parsed(document)
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    assert f'<meta http-equiv="Content-Security-Policy" content="{policy}"/>' in document
+    assert not {e.tag for e in root.iter()} & {"script", "link", "img", "iframe", "object", "base"}
+    assert not {key for e in root.iter() for key in e.keys()} & {"src", "style", "onload"}  # noqa: SIM118
+    assert not re.search(r"url\(|@import|https?:", CSS)
+    assert document == sample()
+
+
+def test_the_contents_lead_to_each_section_once():
+    root = parsed(
+        page.page("t", [page.section("Same"), page.section("Same"), page.section("Third")])
+    )
+    links = [a.get("href").removeprefix("#") for a in root.find(".//nav").iter("a")]
+    assert links == [h.get("id") for h in root.iter("h2")]
+    assert len(set(links)) == 3
+    assert parsed(page.page("t", [page.section("One"), page.section("Two")])).find(".//nav") is None
+
+
+def test_a_section_in_a_section_has_a_smaller_heading():
+    root = parsed(page.page("t", [page.section("A", page.section("B", page.section("C", "text")))]))
+    assert [e.tag for e in root.iter() if re.fullmatch(r"h\d", e.tag)] == ["h1", "h2", "h3", "h4"]
+    assert text_of(root.find(".//p")) == "text"
+
+
+def test_a_table_sets_figures_and_marks_the_best():
+    rows = [["A", 0.12344, 3.0, 1234], ["B", 0.12341, None, 5], ["C", 0.05, 1.25, float("nan")]]
+    made = page.table(
+        ["Model", "NDCG", "Seconds", "Rows"],
+        rows,
+        best={"NDCG": "max", "Seconds": "min"},
+        muted=["Rows"],
+        digits={"Seconds": 1},
+    )
+    root = ET.fromstring(made)
+    cells = [[text_of(c) for c in row] for row in root.find("table/tbody")]
+    assert cells == [
+        ["A", "0.1234", "3.0", "1,234"],
+        ["B", "0.1234", "–", "5"],
+        ["C", "0.0500", "1.2", "–"],
+    ]
+    assert [text_of(e) for e in root.iter("strong")] == ["0.1234", "0.1234", "1.2"]
+    kinds = [c.get("class") for c in root.find("table/tbody")[0]]
+    assert kinds == [None, "figure", "figure", "figure muted"]
+    assert root.get("tabindex") == "0"
+
+
+def test_columns_of_words_are_named():
+    made = page.table(["Model", "Why", "NDCG"], [["A", "simple", 0.5]], numeric=["NDCG"])
+    assert [c.get("class") for c in ET.fromstring(made).find("table/tbody")[0]] == [
+        None,
+        None,
+        "figure",
+    ]
+
+
+@pytest.mark.parametrize(
+    "target", ["javascript:alert(1)", " javascript:x", "data:text/html,x", "//evil"]
+)
+def test_an_address_that_could_do_harm_is_no_link(target):
+    assert page.link("text", target) == "text"
+
+
+@pytest.mark.parametrize("target", ["https://example.org", "#part-1", "report.html", "a/b-c.html"])
+def test_an_address_on_the_web_or_nearby_is_a_link(target):
+    assert page.link("text", target) == f'<a href="{target}">text</a>'
+
+
+@some
+@given(st.text(), st.text())
+def test_text_stays_text_in_elements_and_in_attributes(inner, value):
+    element = ET.fromstring(tag("p", inner, Html("<b>x</b>"), title=value))
+    assert [child.tag for child in element] == ["b"]
+    assert element.keys() == ["title"]
+    assert (element.text or "").count("<") == inner.count("<")
+    assert escape(escape(inner)) == escape(inner)
+
+
+def test_nothing_is_left_out_but_none():
+    assert join("a", None, 0, "", Html("<b/>")) == "a0<b/>"
+
+
+# -- how it looks ----------------------------------------------------------------------------------
+
+
+def test_each_class_of_a_chart_has_a_look():
+    root = parsed(sample())
+    svgs = [e for svg in root.iter("svg") for e in svg.iter()]
+    used = {name for e in svgs for name in e.get("class", "").split()}
+    known = set(re.findall(r"\.([a-z][\w-]*)", CSS))
+    assert used - known <= {"point", "x-tick", "y-tick", "name", "key"}
+
+
+def palette(which):
+    """Custom properties in light, or in dark over them."""
+    blocks = re.findall(r":root \{(.*?)\}", CSS, re.DOTALL)
+    found = {}
+    for block in blocks[: 1 + (which == "dark")]:
+        found |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
+    return found
+
+
+def luminance(colour):
+    """Of WCAG 2: 0 for black, 1 for white."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def contrast(one, other):
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def mixed(colour, paper, share):
+    parts = [(int(colour[at : at + 2], 16), int(paper[at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(share * a + (1 - share) * b):02x}" for a, b in parts)
+
+
+@pytest.mark.parametrize("which", ["light", "dark"])
+def test_text_and_marks_stand_out_from_the_paper(which):
+    colours = palette(which)
+    for text in ("ink", "quiet", "accent"):
+        assert contrast(colours[text], colours["paper"]) >= 4.5, text
+        assert contrast(colours[text], colours["raised"]) >= 4.5, text
+    assert contrast(colours["ink"], colours["alert"]) >= 4.5
+    for style in range(1, 7):
+        assert contrast(colours[f"c{style}"], colours["paper"]) >= 3, style
+
+
+@pytest.mark.parametrize("which", ["light", "dark"])
+def test_the_first_four_bars_differ_in_grey_and_their_inner_text_is_readable(which):
+    colours = palette(which)
+    shares = dict(re.findall(r"\.fill\.s(\d) \{ fill: color-mix\(in srgb, var\(--c\) (\d+)%", CSS))
+    plain = re.search(r"((?:\.chart \.inside\.s\d,? ?)+)\{ fill: var\(--paper\)", CSS).group(1)
+    greys = []
+    for style in range(1, 7):
+        share = int(shares.get(str(style), 100)) / 100
+        fill = mixed(colours[f"c{style}"], colours["paper"], share)
+        text = colours["paper" if f".s{style}" in plain else "ink"]
+        assert contrast(fill, text) >= 4.5, style
+        greys.append(luminance(fill))
+    steps = pairwise(sorted(greys[:4]))
+    assert all((high + 0.05) / (low + 0.05) > 1.3 for low, high in steps)

@@ -1,0 +1,293 @@
+"""The exact solver: equal to least squares per column, in place, honest about memory and accuracy."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import oracle
+from logs import logs
+from talerec.errors import TalerecError
+from talerec.gram.gram import Gram, tale_gram
+from talerec.runtime import memory
+from talerec.solvers import solve
+
+SETTINGS = {
+    "decay": 1.0,
+    "floor": 0.3,
+    "window": 180.0,
+    "trend": 0.1,
+    "trend_side": "both",
+    "same_time": "ordered",
+    "max_history": 2500,
+}
+
+
+def random_gram(n, seed=0, density=0.2):
+    rng = np.random.default_rng(seed)
+    S = rng.random((3 * n, n)) * (rng.random((3 * n, n)) < density)
+    T = rng.random((3 * n, n)) * (rng.random((3 * n, n)) < density)
+    return S, T, Gram(sparse.csr_array(S.T @ S), sparse.csc_array(S.T @ T))
+
+
+@given(logs(max_users=5, max_items=6, max_rows=40), st.sampled_from([0.5, 10.0, 300.0]))
+@settings(max_examples=50, deadline=None)
+def test_weights_equal_least_squares_column_by_column(log, reg):
+    expected = oracle.ridge(*oracle.tale_rows(log, decay=1.0, floor=0.3, trend=0.1), reg)
+    found = solve.solve(tale_gram(log, **SETTINGS), reg, solver="exact").weights
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("tile", [1, 7, 16, 50, 64])
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_tiles_of_any_size_give_the_same_weights(monkeypatch, tile, kind):
+    S, T, gram = random_gram(50)
+    if kind == "dense":
+        gram = Gram(gram.G.toarray(), gram.K.toarray())
+    monkeypatch.setattr(solve, "_TILE", tile)
+    found = solve.solve(gram, 2.0, solver="exact").weights
+    np.testing.assert_allclose(found, oracle.ridge(S, T, 2.0), rtol=1e-3, atol=1e-5)
+
+
+def test_the_normal_equations_are_met():
+    _, _, gram = random_gram(120)
+    B = solve.solve(gram, 5.0, solver="exact").weights.astype(np.float64)
+    missed = gram.G.toarray() @ B + 5.0 * B - gram.K.toarray()
+    assert np.abs(missed).max() < 1e-5 * np.abs(gram.K.toarray()).max() * 120
+
+
+def test_a_penalty_per_item_is_added_to_the_diagonal():
+    _, _, gram = random_gram(30)
+    penalty = np.linspace(1, 50, 30)
+    expected = np.linalg.solve(gram.G.toarray() + np.diag(penalty), gram.K.toarray())
+    found = solve.solve(gram, penalty, solver="exact").weights
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_system_that_float32_cannot_hold_is_solved_in_float64_and_says_so(caplog):
+    rng = np.random.default_rng(1)
+    S = 100 * np.repeat(rng.random((60, 20)), 2, axis=1)  # every item has a twin
+    gram = Gram(sparse.csr_array(S.T @ S), sparse.csc_array(S.T @ rng.random((60, 40))))
+    with caplog.at_level(logging.WARNING, "talerec"):
+        found = solve.solve(gram, 1e-3, solver="exact").weights
+    assert "float64" in caplog.text
+    expected = np.linalg.solve(gram.G.toarray() + 1e-3 * np.eye(40), gram.K.toarray())
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_system_without_a_solution_is_refused():
+    bad = Gram(sparse.csr_array(-np.eye(4)), sparse.csc_array(np.eye(4)))
+    with pytest.raises(TalerecError, match="raise reg"):
+        solve.solve(bad, 0.5, solver="exact")
+
+
+def test_too_little_memory_is_said_before_the_work_with_sizes(monkeypatch):
+    _, _, gram = random_gram(30)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    with pytest.raises(TalerecError, match=r"two 30 x 30 float32 arrays.*7\.2 KB") as error:
+        solve.solve(gram, 1.0, solver="exact")
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_solver_is_refused():
+    with pytest.raises(TalerecError, match="magic"):
+        solve.solve(random_gram(5)[2], 1.0, solver="magic")
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.parametrize("neighbors", [40, 41, 10**6])
+def test_local_with_all_neighbours_equals_exact(neighbors, kind):
+    _, _, gram = random_gram(40, density=0.1)
+    if kind == "dense":
+        gram = Gram(gram.G.toarray(), gram.K.toarray())
+    exact = solve.solve(gram, 2.0, solver="exact").weights
+    local = solve.solve(gram, 2.0, solver="local", neighbors=neighbors).weights.toarray()
+    np.testing.assert_allclose(local, exact, rtol=1e-4, atol=1e-6 * np.abs(exact).max())
+
+
+def joined_by_hand(G, K, j, penalty, neighbors, times):
+    """Column j as `local` is meant to make it: half solved together, the others by one step of steepest descent."""
+    A = G + penalty * np.eye(len(G))
+    gain = K[:, j] ** 2 / np.diagonal(A)
+    others = [i for i in np.argsort(-gain, kind="stable") if i != j and K[i, j] != 0]
+    others = others[: times * neighbors - 1]
+    together = (neighbors + 1) // 2 - 1
+    N, T = [*others[:together], j], others[together:]
+    b = np.zeros(len(G))
+    b[N] = np.linalg.solve(A[np.ix_(N, N)], K[N, j])
+    d = np.zeros(len(G))
+    d[T] = (K[T, j] - A[T] @ b) / np.diagonal(A)[T]
+    slope, bend = d @ (K[:, j] - A @ b), d @ A @ d
+    return b + d * (slope / bend if bend else 0.0)
+
+
+@pytest.mark.parametrize("density", [0.03, 0.3, 0.9])
+@pytest.mark.parametrize(("few", "times"), [(10**6, 3), (0, 1)])
+def test_local_solves_half_together_and_the_rest_join(monkeypatch, few, times, density):
+    monkeypatch.setattr(solve, "_FEW", few)
+    _, _, gram = random_gram(60, density=density)
+    B = solve.solve(gram, 1.0, solver="local", neighbors=10).weights.toarray()
+    G, K = gram.G.toarray(), gram.K.toarray()
+    for j in range(60):
+        expected = joined_by_hand(G, K, j, 1.0, 10, times)
+        np.testing.assert_allclose(B[:, j], expected, rtol=1e-5, atol=1e-7)
+    assert np.count_nonzero(B, axis=0).max() <= 10 * times
+    sources = np.count_nonzero(K, axis=0) - (np.diagonal(K) != 0)
+    assert density > 0.03 or {0, 4, 5, 6, 9, 10} <= set(sources.tolist())  # 4 are solved with j
+
+
+def test_local_explains_as_much_as_its_weights_do():
+    """|T|^2 less the penalised squared error, by the weights that were made."""
+    _, _, gram = random_gram(40, density=0.3)
+    ones = np.ones(40)
+    for neighbors, zero_diagonal in ((8, False), (8, True), (10**6, True)):
+        made, explained = solve._local(gram, ones, neighbors, zero_diagonal=zero_diagonal)
+        B, K = made.toarray().astype(np.float64), gram.K.toarray()
+        A = gram.G.toarray() + np.eye(40)
+        expected = 2 * (B * K).sum(axis=0) - (B * (A @ B)).sum(axis=0)
+        np.testing.assert_allclose(explained, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_local_with_a_zero_diagonal_never_uses_the_target_itself():
+    _, _, gram = random_gram(30, density=0.3)
+    ones = np.ones(30)
+    everything = solve.local(gram, ones, 10**6, zero_diagonal=True).toarray()
+    G, K = gram.G.toarray(), gram.K.toarray()
+    for j in range(30):
+        N = np.delete(np.arange(30), j)
+        b = np.linalg.solve(G[np.ix_(N, N)] + np.eye(29), K[N, j])
+        np.testing.assert_allclose(everything[N, j], b, rtol=1e-3, atol=1e-5)
+        assert everything[j, j] == 0
+    assert not solve.local(gram, ones, 7, zero_diagonal=True).diagonal().any()
+
+
+def test_local_gives_the_same_bits_on_any_number_of_threads(monkeypatch):
+    _, _, gram = random_gram(200, density=0.05)
+    made = []
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("TALEREC_THREADS", threads)
+        made.append(solve.solve(gram, 1.0, solver="local", neighbors=20).weights)
+    for other in made[1:]:
+        np.testing.assert_array_equal(made[0].indices, other.indices)
+        np.testing.assert_array_equal(made[0].data, other.data)
+
+
+@pytest.mark.parametrize(
+    ("items", "density", "free", "penalty", "chosen"),
+    [
+        (3_000, 0.01, 10**12, 10.0, "exact"),
+        (50_000, 0.01, 10**12, 10.0, "local"),
+        (50_000, 0.9, 10**12, 10.0, "exact"),
+        (50_000, 0.9, 10**9, 10.0, "local"),
+        (20_000, 0.01, 10**12, 10.0, "local"),
+        (20_000, 0.01, 10**12, 1e-3, "exact"),
+        (20_000, 0.01, 10**9, 1e-3, "local"),
+        (50_000, 0.01, 10**12, 1e-3, "local"),
+    ],
+)
+def test_auto_chooses_by_size_density_memory_and_penalty_and_says_why(
+    monkeypatch, caplog, items, density, free, penalty, chosen
+):
+    monkeypatch.setattr(memory, "available_bytes", lambda: free)
+    monkeypatch.setattr(Gram, "items", items)
+    monkeypatch.setattr(Gram, "density", density)
+    with caplog.at_level(logging.INFO, "talerec"):
+        made = Gram(np.eye(3) * 10, None)
+        assert solve.choose(made, np.array([penalty])) == chosen
+    assert f"solver auto: {chosen}" in caplog.text
+
+
+# -- torch -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torch_solver():
+    if os.environ.get("EXTRAS") != "all":
+        pytest.skip("needs torch: EXTRAS=all make test")
+    from talerec.solvers import gpu
+
+    return gpu
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.parametrize("tile", [7, 64])
+def test_torch_equals_exact(torch_solver, monkeypatch, kind, tile):
+    _, _, gram = random_gram(50)
+    if kind == "dense":
+        gram = Gram(gram.G.toarray(), gram.K.toarray())
+    monkeypatch.setattr(torch_solver, "_TILE", tile)
+    found = solve.solve(gram, 2.0, solver="torch")
+    assert found.solver == "torch"
+    expected = solve.solve(gram, 2.0, solver="exact").weights
+    np.testing.assert_allclose(found.weights, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float64", "refined"])
+def test_torch_can_be_more_precise_than_float32(torch_solver, monkeypatch, precision):
+    monkeypatch.setattr(torch_solver, "_REFINED", 16)
+    _, _, gram = random_gram(40, seed=4)
+    expected = np.linalg.solve(gram.G.toarray() + 1e-2 * np.eye(40), gram.K.toarray())
+    parts = solve._compressed(gram.G, "csr"), solve._compressed(gram.K, "csc")
+    error = {
+        kind: np.abs(torch_solver.solve(*parts, np.full(40, 1e-2), precision=kind) - expected).max()
+        for kind in ("float32", precision)
+    }
+    assert error[precision] < error["float32"]
+    assert error[precision] < 1e-6 * np.abs(expected).max()
+
+
+def test_a_device_with_too_little_memory_is_said_and_exact_is_used(
+    torch_solver, monkeypatch, caplog
+):
+    def full(n, kind, place):
+        raise TalerecError("30 items need 1.0 GB on the GPU, but 0.5 GB is free")
+
+    monkeypatch.setattr(torch_solver, "_require_room", full)
+    with caplog.at_level(logging.WARNING, "talerec"):
+        found = solve.solve(random_gram(30)[2], 1.0, solver="torch")
+    assert found.solver == "exact"
+    assert "1.0 GB on the GPU" in caplog.text
+    assert "using exact" in caplog.text
+
+
+def test_without_torch_exact_is_used_and_says_so(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "talerec.solvers.gpu", None)
+    monkeypatch.delattr("talerec.solvers.gpu", raising=False)
+    with caplog.at_level(logging.WARNING, "talerec"):
+        found = solve.solve(random_gram(20)[2], 1.0, solver="torch")
+    assert found.solver == "exact"
+    assert "torch is not installed" in caplog.text
+
+
+def test_the_torch_solver_loads_with_numpy_and_torch_alone(torch_solver):
+    code = "import talerec.solvers.gpu, sys; print(sorted({'scipy', 'numba', 'polars', 'pyarrow'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_sparse_weights_and_grams_keep_their_indices_in_four_bytes():
+    gram = random_gram(30)[2]
+    local = solve.solve(gram, 1.0, solver="local", neighbors=5).weights
+    assert local.indices.dtype == local.indptr.dtype == np.int32
+
+
+def test_long_rows_let_fewer_sources_join():
+    """A user of thousands of rows fills a block of G: what joins there is cut, elsewhere it is not."""
+    rng = np.random.default_rng(0)
+    n, block = 2400, 1500
+    dense = rng.random((block, block))
+    K = sparse.block_diag([dense, sparse.random(900, 900, 0.4, random_state=1)]).tocsc()
+    G = sparse.block_diag([dense @ dense.T / 100, sparse.eye(900) * 50.0]).tocsr()
+    found = solve.local(Gram(G, K), np.full(n, 10.0), 100)
+    sources = np.diff(found.tocsc().indptr)
+    assert sources[:block].max() < 150
+    assert sources[:block].min() >= 50
+    assert sources[block:].max() > 250

@@ -1,0 +1,289 @@
+"""The fit on a real cluster gives the weights of one machine, also when it loses half of its machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import cluster
+import talerec as tr
+from logs import DAY, START
+from talerec.errors import TalerecError
+from talerec.runtime.progress import listening
+
+pytestmark = [
+    pytest.mark.slow,
+    # pyspark leaves the socket of every result that it reads to the garbage collector
+    pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
+]
+
+SMALL = {"task_rows": 2_000, "task_pairs": 40_000}  # so that a small log has many tasks
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory) -> Iterator[cluster.Cluster]:
+    cluster.require()
+    with cluster.Cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def session(machines):
+    from pyspark import SparkContext
+
+    from talerec import spark
+
+    events = machines.folder / "events"
+    events.mkdir()
+    conf = {**cluster.CONF, "spark.eventLog.dir": f"file://{events}"}
+    with spark.connected(machines.url, conf) as session:
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+    gateway = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(20)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def skewed(rows: int = 8_000, names: str = "{}") -> pl.DataFrame:
+    """One user with a sixth of the rows, one item with a third; ties, repeats, a long tail; in no order."""
+    rng = np.random.default_rng(11)
+    user = np.where(rng.random(rows) < 1 / 6, 7, rng.integers(0, rows // 10, rows))
+    item = np.where(rng.random(rows) < 1 / 3, 3, rng.zipf(1.25, rows) % 900)
+    time = START + rng.integers(0, 2_000, rows) * (DAY // 4)
+    return pl.DataFrame(
+        {
+            "user_id": user,
+            "item_id": [names.format(x) for x in item.tolist()] if names != "{}" else item,
+            "timestamp": pl.Series(time).cast(pl.Datetime("us")),
+        }
+    )
+
+
+def write(frame: pl.DataFrame, folder, files: int = 3):
+    """As a folder of Parquet files, whose names say their order."""
+    folder.mkdir()
+    size = -(-len(frame) // files)
+    for number in range(files):
+        frame[number * size : (number + 1) * size].write_parquet(folder / f"{number}.parquet")
+    return folder
+
+
+def assert_same_weights(found, expected) -> None:
+    """To float rounding: weights are float32, and sums of parts are summed in another order."""
+    a, b = found.weights, expected.weights
+    assert found.item_ids.to_list() == expected.item_ids.to_list()
+    np.testing.assert_array_equal(a.indptr, b.indptr)
+    np.testing.assert_array_equal(a.indices, b.indices)
+    np.testing.assert_allclose(a.data, b.data, rtol=1e-5, atol=1e-9)
+
+
+def assert_same_lists(found: pl.DataFrame, expected: pl.DataFrame) -> None:
+    order = ["user_id", "rank"]
+    found, expected = found.sort(order), expected.sort(order)
+    assert found.drop("score").equals(expected.drop("score"))
+    np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-5)
+
+
+def fit(model, source, out, session, **how):
+    from talerec import spark
+
+    return spark.fit(model, source, out, session=session, **{**SMALL, **how})
+
+
+def test_a_skewed_log_has_the_weights_and_lists_of_one_machine(session, tmp_path, monkeypatch):
+    from talerec import spark
+    from talerec.spark import events
+
+    monkeypatch.setattr(events, "_SLICE", 300)  # the giant user is ranked in slices
+    rows = skewed()
+    log = tr.Log.from_frame(rows)
+    expected = tr.TALE(solver="local", max_history=400, window=90).fit(log)
+    source, out = write(rows, tmp_path / "log"), tmp_path / "skewed.tale"
+    found = fit(tr.TALE(max_history=400, window=90), source, out, session)
+    assert_same_weights(found, expected)
+    assert_same_weights(tr.load(out, verify=True), expected)
+    ours = {**expected.fitted.training}
+    assert found.fitted.training == ours
+    assert set(found.fitted.seconds) >= {"read", "rows", "trend", "gram", "solve"}
+
+    pairs = expected.weights.tocoo()
+    table = pl.read_parquet(tmp_path / "skewed.weights.parquet" / "*.parquet")
+    ids = expected.item_ids.to_numpy()
+    assert set(zip(table["source"], table["target"], strict=True)) == set(
+        zip(ids[pairs.row].tolist(), ids[pairs.col].tolist(), strict=True)
+    )
+    args = {"session": session, "hide_seen": True, "task_rows": 4_000}
+    spark.recommend(out, source, tmp_path / "next", **args)
+    lists = pl.read_parquet(tmp_path / "next" / "*.parquet")
+    assert_same_lists(lists, expected.recommend(log.users.ids, 10, hide_seen=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "log", "next", "skewed.tale", "skewed.weights.parquet",
+    ]  # fmt: skip
+
+
+def test_a_frame_with_names_a_core_and_duplicates(session, tmp_path):
+    rows = pl.concat([skewed(4_000, "item {}"), skewed(4_000, "item {}")[:500]])
+    log = tr.order_ties(tr.k_core(tr.drop_duplicates(tr.Log.from_frame(rows)), 4), "item")
+    expected = tr.SLIT(solver="local", neighbors=8).fit(log)
+    frame = session.read.parquet(str(write(rows, tmp_path / "log")))
+    how = {"core": 4, "ties": "item", "drop_duplicates": True}
+    found = fit(tr.SLIT(neighbors=8), frame, tmp_path / "named.tale", session, **how)
+    assert_same_weights(found, expected)
+    with pytest.raises(TalerecError, match="rows of a DataFrame have no order"):
+        fit(tr.SLIT(), frame, tmp_path / "named.tale", session)
+    with pytest.raises(TalerecError, match="nothing is left of the log after a 9999-core"):
+        fit(tr.SLIT(), frame, tmp_path / "none.tale", session, core=9_999, ties="item")
+
+
+def test_times_are_read_as_on_one_machine(session, tmp_path):
+    from talerec.spark import events
+
+    rows = skewed(500).with_columns(user_id=pl.int_range(500))
+    micro = rows["timestamp"].cast(pl.Int64) + pl.Series(np.arange(500))
+    for number, time in enumerate(
+        (
+            micro.cast(pl.Datetime("us")),
+            micro.cast(pl.Datetime("us", "UTC")),
+            micro.cast(pl.Datetime("us")).cast(pl.Date),
+            micro // 10**6,
+            micro / 1e6,
+            micro // 10**3,
+            micro * 1000 + 999,
+        )
+    ):
+        frame = rows.with_columns(time.alias("timestamp"))
+        log = tr.Log.from_frame(frame)
+        source = write(frame, tmp_path / str(number), 2)
+        found, unit = events.events_of(session, source, events.NAMES, "file")
+        known = {row["user"]: row["time"] for row in found.collect()}
+        assert unit == log.unit
+        assert [known[user] for user in log.users.ids] == log.time.tolist()
+
+
+def test_what_spark_does_not_fit_is_refused_by_name(session, tmp_path):
+    source, out = write(skewed(300), tmp_path / "log"), tmp_path / "m.tale"
+    for model, said in (
+        (tr.EASE(), "Spark does not fit ease; it fits tale, slit and slist"),
+        (tr.SWalk(), "Spark does not fit swalk"),
+        (tr.Popular(), "Spark does not fit popular"),
+        (tr.TALE(solver="exact"), "solver is exact; on Spark it takes auto or local"),
+        (tr.SLIT(norm="symmetric"), "norm is symmetric; on Spark it takes none or l1"),
+    ):
+        with pytest.raises(TalerecError, match=said):
+            fit(model, source, out, session)
+    with pytest.raises(TalerecError, match="ties is 'random:1'; on Spark it takes file or item"):
+        fit(tr.TALE(), source, out, session, ties="random:1")
+    empty = write(pl.DataFrame({"user_id": ["a", None, " "], "item_id": [1, 2, 3], "timestamp": [5] * 3}), tmp_path / "empty", 1)  # fmt: skip
+    with pytest.raises(TalerecError, match="user_id is empty in 2 of 3 rows"):
+        fit(tr.TALE(), empty, out, session)
+    mixed = write(skewed(90).with_columns(timestamp=pl.Series([1.6e9, *[1.6e12] * 89])), tmp_path / "mixed", 1)  # fmt: skip
+    with pytest.raises(TalerecError, match=r"times are of mixed units: \(16000000"):
+        fit(tr.TALE(), mixed, out, session)
+    with pytest.raises(TalerecError, match="there is no column 'user_id'; the columns are"):
+        fit(tr.TALE(), write(pl.DataFrame({"u": [1]}), tmp_path / "other", 1), out, session)
+    assert not out.exists()
+    assert not list(tmp_path.glob("talerec-*"))
+
+
+def test_the_command_fits_on_a_cluster_and_passes_settings_on(session, machines, tmp_path):
+    from talerec.cli.main import app
+
+    rows = skewed(2_000)
+    source, out = write(rows, tmp_path / "log"), tmp_path / "shop.tale"
+    command = ["fit", str(source), "-o", str(out), "--set", "reg=30", "--core", "3", "--json"]
+    spark = [
+        "--engine",
+        "spark",
+        "--master",
+        machines.url,
+        "--spark-conf",
+        "spark.speculation=true",
+    ]
+    told = CliRunner().invoke(app, [*command, *spark])
+    assert told.exit_code == 0, told.output
+    manifest = json.loads(told.stdout)
+    assert manifest["params"]["reg"] == 30
+    assert manifest["solver"] == "local"
+    log = tr.k_core(tr.Log.from_frame(rows), 3)
+    assert_same_weights(tr.load(out), tr.TALE(reg=30, solver="local").fit(log))
+
+
+def test_beauty_has_the_weights_and_lists_of_one_machine(session, data, tmp_path):
+    from talerec import spark
+
+    log = tr.read_log(data / "amazon-beauty.inter.gz")
+    log.to_frame().write_parquet(tmp_path / "beauty.parquet")
+    expected = tr.TALE(solver="local").fit(log)
+    source, out = tmp_path / "beauty.parquet", tmp_path / "beauty.tale"
+    found = spark.fit(tr.TALE(), source, out, session=session, task_pairs=1_000_000)
+    assert_same_weights(found, expected)
+    spark.recommend(out, source, tmp_path / "next", session=session)
+    lists = pl.read_parquet(tmp_path / "next" / "*.parquet")
+    assert_same_lists(lists, expected.recommend(log.users.ids, 10))
+
+
+class Hesitant(tr.TALE):
+    """One part of the users takes its time, so that Spark starts it again elsewhere."""
+
+    def gram(self, log: tr.Log):
+        import time
+
+        from pyspark import TaskContext
+
+        if (task := TaskContext.get()) is not None and task.partitionId() == 0:
+            time.sleep(4)
+        return super().gram(log)
+
+
+def speculated(machines) -> int:
+    """How many attempts Spark has started beside one that was still running."""
+    (log,) = (machines.folder / "events").iterdir()
+    events = (json.loads(line) for line in log.read_text().splitlines())
+    starts = (event for event in events if event["Event"] == "SparkListenerTaskStart")
+    return sum(event["Task Info"]["Speculative"] for event in starts)
+
+
+def test_a_part_that_is_counted_twice_at_once_counts_once(session, machines, tmp_path):
+    import sys
+
+    from pyspark import cloudpickle
+
+    rows = skewed(2_000)
+    before = speculated(machines)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors have no tests
+    found = fit(Hesitant(trend=0), write(rows, tmp_path / "log"), tmp_path / "m.tale", session)
+    assert speculated(machines) > before
+    assert_same_weights(found, tr.TALE(trend=0, solver="local").fit(tr.Log.from_frame(rows)))
+
+
+def test_a_worker_lost_in_the_middle_of_the_gram_changes_nothing(session, machines, tmp_path):
+    rows = skewed(12_000)
+    expected = tr.TALE(solver="local", max_history=400).fit(tr.Log.from_frame(rows))
+    lost: list[float] = []
+
+    def listener(stage, total):
+        done = 0.0
+
+        def tick(more: float) -> None:
+            nonlocal done
+            done += more
+            if stage == "gram" and 0 < done < 1 and not lost:
+                lost.append(done)
+                machines.lose(0)
+
+        return tick
+
+    source = write(rows, tmp_path / "log")
+    with listening(listener):
+        found = fit(tr.TALE(max_history=400), source, tmp_path / "m.tale", session)
+    assert lost
+    assert 0 < lost[0] < 1
+    assert machines.workers[0].poll() is not None
+    assert_same_weights(found, expected)

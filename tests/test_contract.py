@@ -173,11 +173,11 @@ def test_an_answer_on_positions_is_the_recommendation_with_its_reasons(model):
 def test_a_query_may_be_asked_with_other_parameters(make, model):
     if "recency" not in model.params:
         with pytest.raises(TalerecError, match="no parameter 'recency'"):
-            model.asked_with(recency=5)
+            model.with_params(recency=5)
         return
     other = type(model)(**{**model.params, "recency": 5}).fit(loop_log())
     histories = [[1, 2, 3], [3, 1, 3, 2]]
-    found = model.asked_with(recency=5).recommend_histories(histories, k=K)
+    found = model.with_params(recency=5).recommend_histories(histories, k=K)
     assert found.equals(other.recommend_histories(histories, k=K))
 
 

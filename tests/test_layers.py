@@ -132,17 +132,30 @@ def test_the_command_line_starts_without_the_heavy_libraries():
 def test_public_names_are_these_and_load():
     assert sorted(talerec.__all__) == sorted(
         [
-            "Association", "EASE", "EDLAE", "Evaluation", "FPMC", "Gram", "Log", "MODELS", "Markov", "Model",
-                "Popular", "RDLAE", "Rules", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk",
-                "Split", "TALE", "TalerecError", "Tempo", "Trending", "__version__", "compare", "describe", "drop_duplicates",
-                "evaluate", "evaluate_log", "k_core", "leave_one_out", "load", "load_result", "order_ties", "read_items", "read_log", "rolling",
-                "slis_gram", "slit_gram", "split_at", "synthetic_log", "tale_gram", "tune",
+            "Association", "EASE", "EDLAE", "Evaluation", "FPMC", "Gram", "Histories", "InvalidLogError", "Log", "MODELS", "Markov", "Model",
+                "NotFittedError", "Popular", "Query", "RDLAE", "Rules", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk",
+                "Split", "TALE", "TalerecError", "Tempo", "Trending", "UnknownIdError", "Weights", "__version__", "compare", "describe", "drop_duplicates",
+                "evaluate", "evaluate_log", "k_core", "leave_one_out", "load", "order_ties", "read_items", "read_log", "rolling_split",
+                "slis_gram", "slit_gram", "time_split", "synthetic_log", "tale_gram", "tune",
             ]
     )  # fmt: skip
     for name in talerec.__all__:
         assert getattr(talerec, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = talerec.nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("split_at", lambda: talerec.time_split),
+        ("rolling", lambda: talerec.rolling_split),
+        ("load_result", lambda: talerec.Evaluation.load),
+    ],
+)
+def test_an_old_name_still_works_and_says_the_new_one(old, new):
+    with pytest.warns(DeprecationWarning, match=f"talerec.{old} is now talerec."):
+        assert getattr(talerec, old) == new()
 
 
 def test_a_function_stays_a_function_after_its_module_was_imported():

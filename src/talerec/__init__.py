@@ -5,6 +5,7 @@ Names are loaded when they are first used, so that `import talerec` costs next t
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ _HOMES = {
     "drop_duplicates": "talerec.data.preprocessing",
     "order_ties": "talerec.data.preprocessing",
     "leave_one_out": "talerec.data.splits",
-    "split_at": "talerec.data.splits",
+    "time_split": "talerec.data.splits",
     "Split": "talerec.data.splits",
     "synthetic_log": "talerec.data.synthetic",
     "describe": "talerec.data.summary",
@@ -49,14 +50,20 @@ _HOMES = {
     "evaluate": "talerec.evaluation.evaluation",
     "evaluate_log": "talerec.evaluation.evaluation",
     "Evaluation": "talerec.evaluation.evaluation",
-    "load_result": "talerec.evaluation.evaluation",
     "compare": "talerec.evaluation.comparison",
-    "rolling": "talerec.data.splits",
+    "rolling_split": "talerec.data.splits",
     "tune": "talerec.evaluation.tuning",
+    "Histories": "talerec.data.histories",
+    "Query": "talerec.ranking.weights",
+    "Weights": "talerec.ranking.weights",
     "TalerecError": "talerec.errors",
+    "InvalidLogError": "talerec.errors",
+    "NotFittedError": "talerec.errors",
+    "UnknownIdError": "talerec.errors",
 }
 
 if TYPE_CHECKING:
+    from talerec.data.histories import Histories as Histories
     from talerec.data.log import Log as Log
     from talerec.data.preprocessing import drop_duplicates as drop_duplicates
     from talerec.data.preprocessing import k_core as k_core
@@ -65,16 +72,18 @@ if TYPE_CHECKING:
     from talerec.data.readers import read_log as read_log
     from talerec.data.splits import Split as Split
     from talerec.data.splits import leave_one_out as leave_one_out
-    from talerec.data.splits import rolling as rolling
-    from talerec.data.splits import split_at as split_at
+    from talerec.data.splits import rolling_split as rolling_split
+    from talerec.data.splits import time_split as time_split
     from talerec.data.summary import describe as describe
     from talerec.data.synthetic import synthetic_log as synthetic_log
+    from talerec.errors import InvalidLogError as InvalidLogError
+    from talerec.errors import NotFittedError as NotFittedError
     from talerec.errors import TalerecError as TalerecError
+    from talerec.errors import UnknownIdError as UnknownIdError
     from talerec.evaluation.comparison import compare as compare
     from talerec.evaluation.evaluation import Evaluation as Evaluation
     from talerec.evaluation.evaluation import evaluate as evaluate
     from talerec.evaluation.evaluation import evaluate_log as evaluate_log
-    from talerec.evaluation.evaluation import load_result as load_result
     from talerec.evaluation.tuning import tune as tune
     from talerec.gram.gram import Gram as Gram
     from talerec.gram.gram import slis_gram as slis_gram
@@ -100,11 +109,39 @@ if TYPE_CHECKING:
     from talerec.models.swalk import SWalk as SWalk
     from talerec.models.tale import TALE as TALE
     from talerec.models.tempo import Tempo as Tempo
+    from talerec.ranking.weights import Query as Query
+    from talerec.ranking.weights import Weights as Weights
 
 __all__ = [*_HOMES, "__version__"]
 
+#: Names of version 0.1 that still work, with a warning: old name -> new name.
+_RENAMED = {
+    "split_at": "time_split",
+    "rolling": "rolling_split",
+    "load_result": "Evaluation.load",
+}
+
+
+def _renamed(name: str) -> Any:
+    """What an old name stands for now; whoever asks for it is told the new one."""
+    import warnings
+
+    new = _RENAMED[name]
+    warnings.warn(
+        f"talerec.{name} is now talerec.{new}; the old name goes with version 0.3",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    first, *rest = new.split(".")
+    value = getattr(sys.modules[__name__], first)
+    for part in rest:
+        value = getattr(value, part)
+    return value
+
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        return _renamed(name)
     if name not in _HOMES:
         raise AttributeError(f"module 'talerec' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -21,7 +21,7 @@ from talerec.data.preprocessing import (
     k_core,
     order_ties,
 )
-from talerec.data.splits import Cases, Split, leave_one_out, split_at
+from talerec.data.splits import Cases, Split, leave_one_out, time_split
 from talerec.errors import TalerecError
 
 # -- k-core ----------------------------------------------------------------------------------------
@@ -217,9 +217,9 @@ def test_a_split_at_a_moment_asks_for_the_first_row_from_then_on(
             expected.append(question(past, later[0], known))
     if not expected:
         with pytest.raises(TalerecError, match="the point of the split"):
-            split_at(log, moment)
+            time_split(log, moment)
         return
-    split = split_at(log, moment)
+    split = time_split(log, moment)
     assert rows_of(split.train) == train
     assert split.train.items.ids.to_list() == sorted(known)
     assert asked(split, split.cases("test")) == expected
@@ -245,18 +245,18 @@ def test_a_split_needs_rows_on_both_sides(side: str) -> None:
     log = tiny_log([("u", "a", 5), ("u", "b", 6)])
     moment = 5 * 10**6 if side == "before" else 7 * 10**6
     with pytest.raises(TalerecError, match=f"no row lies {side} the point of the split"):
-        split_at(log, moment)
+        time_split(log, moment)
 
 
 def test_a_split_needs_a_user_on_both_sides() -> None:
     log = tiny_log([("u", "a", 1), ("v", "b", 9)])
     with pytest.raises(TalerecError, match="no user has rows on both sides"):
-        split_at(log, 5 * 10**6)
+        time_split(log, 5 * 10**6)
 
 
 def test_a_moment_beyond_int64_is_after_every_row() -> None:
     with pytest.raises(TalerecError, match="no row lies after"):
-        split_at(tiny_log([("u", "a", 1)]), 10**30)
+        time_split(tiny_log([("u", "a", 1)]), 10**30)
 
 
 def test_users_without_rows_ask_nothing() -> None:
@@ -266,7 +266,7 @@ def test_users_without_rows_ask_nothing() -> None:
     for gone in ("u", "v", "x", "ux", "vwx"):
         rest = log.keep(~np.isin(log.user_codes(), [ord(user) - ord("u") for user in gone]))
         left = [user for user in "uvwx" if user not in gone]
-        for split in (split_at(rest, 2 * 10**6), leave_one_out(rest)):
+        for split in (time_split(rest, 2 * 10**6), leave_one_out(rest)):
             assert [user for user, _, _, _ in asked(split, split.test)] == left
             assert split.train.users.ids.to_list() == left
 
@@ -275,7 +275,7 @@ def test_one_user_and_one_item_can_be_split() -> None:
     log = tiny_log([("u", "a", t) for t in range(5)])
     split = leave_one_out(log)
     assert (split.train.rows, len(split.test), split.test.target.tolist()) == (3, 1, [0])
-    assert split_at(log, 10**6).train.rows == 1
+    assert time_split(log, 10**6).train.rows == 1
 
 
 def test_a_split_keeps_the_side_table_of_what_is_learned() -> None:
@@ -291,7 +291,7 @@ def test_cases_are_for_test_or_validation() -> None:
     with pytest.raises(TalerecError, match="on is 'train'; it takes test or validation"):
         leave_one_out(log).cases("train")
     with pytest.raises(TalerecError, match="a split at:2 has no validation rows"):
-        split_at(log, "2").cases("validation")
+        time_split(log, "2").cases("validation")
     assert leave_one_out(log).name == "leave-one-out"
 
 
@@ -312,7 +312,7 @@ def test_time_order_decides_which_row_is_last_and_ties_break_as_they_stand() -> 
 def test_a_moment_is_a_text_a_datetime_or_microseconds(moment: Any) -> None:
     day = 1577836800  # 2020-01-01
     log = tiny_log([("u", "a", day), ("u", "b", day + 86_400), ("u", "c", day + 90_000)])
-    split = split_at(log, moment)
+    split = time_split(log, moment)
     assert split.train.items.ids.to_list() == ["a"]
     assert split.test.target_time.tolist() == [(day + 86_400) * 10**6]
 

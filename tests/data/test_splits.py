@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logs import histories_of, log_of, logs, quick, rows_of, tiny_log
-from talerec.data.splits import Plan, leave_one_out, rolling, split_at
+from talerec.data.splits import Plan, leave_one_out, rolling_split, time_split
 from talerec.data.times import DAY
 from talerec.errors import TalerecError
 from talerec.models import MODELS
@@ -35,14 +35,14 @@ def asked(split, on):
 def test_validation_at_a_moment_is_the_same_split_one_step_earlier(log, place):
     moment = int(np.sort(log.time)[place % log.rows]) if log.rows else 0
     try:
-        split = split_at(log, moment, on="validation")
+        split = time_split(log, moment, on="validation")
     except TalerecError:
         return
     before = log_of([row for row in rows_of(log) if row[2] < moment])
     latest = max(moment for _, _, moment in rows_of(split.train.compact()))
     first_asked = min(time for *_, time in asked(split, "validation"))
     assert latest < first_asked < moment
-    again = split_at(before, int(np.datetime64(split.window, "us").astype(int)))
+    again = time_split(before, int(np.datetime64(split.window, "us").astype(int)))
     assert asked(again, "test") == asked(split, "validation")
     assert rows_of(again.train) == rows_of(split.train)
     with pytest.raises(TalerecError, match="has no test rows"):
@@ -53,9 +53,9 @@ def test_the_validation_share_is_that_of_the_test_and_half_at_most():
     rows = [(u, i, 1000 + 10 * i + u) for u in range(10) for i in range(10)]
     log = tiny_log(rows)
     times = sorted(moment for _, _, moment in rows)
-    split = split_at(log, times[80] * SECOND, on="validation")
+    split = time_split(log, times[80] * SECOND, on="validation")
     assert split.train.rows == 64  # a fifth lies after the moment, and a fifth of 80 is held back
-    split = split_at(log, times[20] * SECOND, on="validation")
+    split = time_split(log, times[20] * SECOND, on="validation")
     assert split.train.rows == 10  # four fifths lie after it, but only half may be held back
 
 
@@ -79,9 +79,9 @@ def test_rolling_windows_ask_for_first_rows_in_them_and_learn_from_what_was_befo
             wanted[str(np.datetime64(start, "us"))] = found
     if not wanted:
         with pytest.raises(TalerecError, match="no window of"):
-            rolling(log, first, days)
+            rolling_split(log, first, days)
         return
-    splits = rolling(log, first, days)
+    splits = rolling_split(log, first, days)
     assert [split.window for split in splits] == list(wanted)
     for split in splits:
         start = int(np.datetime64(split.window, "us").astype(int))
@@ -92,8 +92,8 @@ def test_rolling_windows_ask_for_first_rows_in_them_and_learn_from_what_was_befo
 def test_validation_windows_end_where_test_windows_begin():
     day = DAY // SECOND
     log = tiny_log([(u, i, i * day + u) for u in range(3) for i in range(10)])
-    test = rolling(log, 6 * DAY, 2.0)
-    validation = rolling(log, 6 * DAY, 2.0, on="validation")
+    test = rolling_split(log, 6 * DAY, 2.0)
+    validation = rolling_split(log, 6 * DAY, 2.0, on="validation")
     assert [s.window for s in test] == ["1970-01-07T00:00:00.000000", "1970-01-09T00:00:00.000000"]
     assert [s.window for s in validation] == [
         "1970-01-03T00:00:00.000000",
@@ -169,8 +169,8 @@ def test_windows_that_cannot_be_are_refused():
     log = tiny_log([("u", "a", 1), ("u", "b", 2), ("v", "a", 3)])
     for days, message in ((0, "above 0"), (1e-12, "shorter than"), (1e-9, "windows")):
         with pytest.raises(TalerecError, match=message):
-            rolling(log, 0, days)
+            rolling_split(log, 0, days)
     with pytest.raises(TalerecError, match="no row lies after"):
-        rolling(log, "2030-01-01", 7)
+        rolling_split(log, "2030-01-01", 7)
     with pytest.raises(TalerecError, match="cannot be scored"):
         list(Plan("leave-one-out", refit=True).splits(log, "validation"))

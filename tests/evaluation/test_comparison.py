@@ -12,7 +12,7 @@ import talerec as tr
 from logs import tiny_log
 from talerec.errors import TalerecError
 from talerec.evaluation.comparison import compare
-from talerec.evaluation.evaluation import evaluate_log, load_result
+from talerec.evaluation.evaluation import Evaluation, evaluate_log
 
 
 def walk(users=80, items=15, rows=7, seed=3):
@@ -36,7 +36,7 @@ def results():
 
 def test_a_saved_result_is_the_same_when_it_is_read(results, tmp_path):
     for name, result in results.items():
-        again = load_result(result.save(tmp_path / f"{name}.parquet"))
+        again = Evaluation.load(result.save(tmp_path / f"{name}.parquet"))
         assert again.frame.equals(result.frame)
         assert {k: v for k, v in again.to_dict().items() if k != "peak_rss_mb"} == {
             k: v for k, v in result.to_dict().items() if k != "peak_rss_mb"
@@ -87,12 +87,12 @@ def test_results_of_different_questions_are_refused(results, tmp_path):
 
 def test_what_is_no_result_is_refused_by_name(tmp_path):
     with pytest.raises(TalerecError, match="there is no file"):
-        load_result(tmp_path / "none.parquet")
+        Evaluation.load(tmp_path / "none.parquet")
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
     (tmp_path / "text.parquet").write_text("hello")
     for name in ("other", "text"):
         with pytest.raises(TalerecError, match="is no saved result"):
-            load_result(tmp_path / f"{name}.parquet")
+            Evaluation.load(tmp_path / f"{name}.parquet")
 
 
 def test_spread_and_orders_are_those_of_single_evaluations(results):

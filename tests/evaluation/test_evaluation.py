@@ -93,8 +93,8 @@ def test_a_future_row_changes_nothing_that_was_learned():
     before = tr.leave_one_out(tr.Log.from_frame(frame(rows)))
     split_point = last - 10**11
     planted = [*rows, (0, 999, last + 1)]
-    first = tr.split_at(tr.Log.from_frame(frame(rows)), split_point)
-    second = tr.split_at(tr.Log.from_frame(frame(planted)), split_point)
+    first = tr.time_split(tr.Log.from_frame(frame(rows)), split_point)
+    second = tr.time_split(tr.Log.from_frame(frame(planted)), split_point)
     assert 999 not in second.train.items.ids.to_list()
     a, b = (tr.TALE().fit(split.train) for split in (first, second))
     np.testing.assert_array_equal(np.asarray(a.weights), np.asarray(b.weights))

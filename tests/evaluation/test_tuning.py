@@ -19,7 +19,7 @@ from talerec.data.splits import Plan
 from talerec.errors import TalerecError
 from talerec.evaluation import tuning
 from talerec.models import MODELS, params
-from talerec.models.base import Kept
+from talerec.models.base import FitCache
 
 pytest.importorskip("optuna", reason="the extra tune is not installed")
 
@@ -58,7 +58,7 @@ def test_what_is_kept_from_one_fit_serves_the_next_only_where_it_is_the_same(nam
     kind = MODELS[name]
     split = tr.leave_one_out(walk(users=40, items=9))
     other = tr.leave_one_out(walk(users=40, items=9, seed=8))
-    kept, values = Kept(), {}
+    cache, values = FitCache(), {}
     settings = [dict(values)]
     for field in params.fields(kind):
         if field.metadata["search"]:
@@ -68,7 +68,7 @@ def test_what_is_kept_from_one_fit_serves_the_next_only_where_it_is_the_same(nam
             settings += [{field.name: middle}, {}]
     for setting in settings:
         for part in (split, other):
-            a = kind(**setting).fit(part.train, kept=kept)
+            a = kind(**setting).fit(part.train, cache=cache)
             b = kind(**setting).fit(part.train)
             cases = part.cases("validation")
             np.testing.assert_array_equal(

@@ -23,8 +23,13 @@ def circle(users=40, items=8, rows=6):
 
 def factors_of(model):
     """taste, from_last, to_taste, to_last in float64, items x factors."""
-    aside, d = model.fitted.weights.aside, model.factors
-    given = (aside["taste"], aside["from_last"], model.weights[:d].T, model.weights[d:].T)
+    query_arrays, d = model.fitted.weights.query_arrays, model.factors
+    given = (
+        query_arrays["taste"],
+        query_arrays["from_last"],
+        model.weights[:d].T,
+        model.weights[d:].T,
+    )
     return [np.asarray(part, np.float64) for part in given]
 
 

@@ -17,7 +17,7 @@ from talerec.reports.markup import Html, escape, join, tag
 from talerec.reports.svg import charts
 from talerec.reports.svg.charts import Dot, Series
 
-CSS = files("talerec").joinpath("page.css").read_text(encoding="utf-8")
+CSS = files("talerec.reports").joinpath("page.css").read_text(encoding="utf-8")
 some = settings(max_examples=60, deadline=None)
 EVIL = "<script>alert('1')</script>\"&amp;"
 

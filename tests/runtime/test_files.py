@@ -7,7 +7,7 @@ import os
 import pytest
 
 from talerec import TalerecError
-from talerec.runtime.files import whole, write_text
+from talerec.runtime.files import atomic_write, write_text
 
 
 def test_a_text_is_written_as_it_is(tmp_path):
@@ -29,7 +29,7 @@ def test_what_was_there_stays_where_writing_fails(tmp_path, error):
     path = write_text(tmp_path / "a.txt", "old")
 
     def fail():
-        with whole(path) as unfinished:
+        with atomic_write(path) as unfinished:
             unfinished.write_text("half")
             raise error
 

@@ -142,14 +142,14 @@ def test_controls_move_the_ranks_and_the_moves_are_shown(page, model):
     settled(page, before)
     page.click("#keep")
     page.locator("#recency").fill("5")
-    after = expected(model.asked_with(recency=32), ids, hide_seen=True)
+    after = expected(model.with_params(recency=32), ids, hide_seen=True)
     assert after != before
     settled(page, after)
     page.wait_for_selector("#answer .moved:not(:empty)")
     kept = page.locator("#changed tbody tr").all_inner_texts()
     assert [line.split("\t")[0] for line in kept][:10] == after
     page.locator("#hide-seen").uncheck()
-    settled(page, expected(model.asked_with(recency=32), ids, hide_seen=False))
+    settled(page, expected(model.with_params(recency=32), ids, hide_seen=False))
 
 
 def test_similar_items_and_the_card_are_shown(page, model):

@@ -196,13 +196,13 @@ def compare(
     """Is B better than A? A paired test over users, with interval and effect size."""
     from talerec.cli import terminal
     from talerec.evaluation import comparison
-    from talerec.evaluation.evaluation import load_result
+    from talerec.evaluation.evaluation import Evaluation
     from talerec.runtime.files import check_writable
 
     if report is not None:
         check_writable(report)
     with talking(json):
-        found = comparison.compare(load_result(a), load_result(b))
+        found = comparison.compare(Evaluation.load(a), Evaluation.load(b))
         if report is not None:
             _report(report, "comparison", found, f"{a.name} and {b.name}")
     if json:

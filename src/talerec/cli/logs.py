@@ -10,7 +10,7 @@ import typer
 from talerec.cli.app import app, examples, read, talking
 from talerec.cli.options import AnyTime, Core, Item, Json, LogFile, Time, Unique, Unit, User, option
 from talerec.errors import TalerecError
-from talerec.runtime.files import whole
+from talerec.runtime.files import atomic_write
 
 if TYPE_CHECKING:
     from talerec.data.log import Log
@@ -83,7 +83,7 @@ def synth(
 
 def _write_frame(log: Log, output: Path) -> None:
     frame = log.to_frame()
-    with whole(output) as unfinished:
+    with atomic_write(output) as unfinished:
         if output.suffix == ".csv":
             frame.write_csv(unfinished)
         else:

@@ -16,7 +16,7 @@ import polars as pl
 from talerec import columns
 from talerec.data.times import days as in_days
 from talerec.data.times import to_microseconds
-from talerec.errors import TalerecError
+from talerec.errors import TalerecError, UnknownIdError
 from talerec.runtime.arrays import Array
 
 _FEW = 1000  # ids: up to here a lookup is faster than a join
@@ -73,7 +73,7 @@ class Vocabulary:
 
     def _known(self, found: Array, given: list[Any], kind: str, unknown: str) -> Array:
         if unknown == "error" and (missing := np.flatnonzero(found < 0)).size:
-            raise TalerecError(f"{kind} {given[missing[0]]!r} is not known to the model")
+            raise UnknownIdError(f"{kind} {given[missing[0]]!r} is not known to the model")
         return found
 
     def _typed(self, given: list[Any]) -> pl.Series:

@@ -46,7 +46,7 @@ def duplicated(log: Log) -> Array:
 
 
 def between(log: Log, start: times.Moment, end: times.Moment) -> Log:
-    """Keep the rows with start <= time < end; moments are written as for `split_at`."""
+    """Keep the rows with start <= time < end; moments are written as for `time_split`."""
     first, last = times.microseconds(start), times.microseconds(end)
     if first >= last:
         raise TalerecError(f"the start ({start}) does not lie before the end ({end})")

@@ -75,7 +75,7 @@ def leave_one_out(log: Log, *, refit: bool = False) -> Split:
     return Split("leave-one-out", log.users, learned, validation, test, refit=refit)
 
 
-def split_at(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
+def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     """Rows before `moment` are training; each user's first row from then on is the test.
 
     A moment is a datetime, a text such as 2019-10-01 or unix seconds as text, or whole microseconds.
@@ -91,7 +91,7 @@ def split_at(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     return _between(log, name, _earlier(log, when), when, on)
 
 
-def rolling(log: Log, moment: times.Moment, days: float, *, on: str = TEST) -> list[Split]:
+def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST) -> list[Split]:
     """Windows of `days` from `moment` to the end of the log, each with a split of its own.
 
     In each, rows before the window are training, and each user's first row in it is the question.
@@ -218,8 +218,8 @@ class Plan:
         self.check(on)
         kind, _, rest = self.text.partition(":")
         if kind == "rolling":
-            yield from rolling(log, *self._window(), on=on)
+            yield from rolling_split(log, *self._window(), on=on)
         elif kind == "at":
-            yield split_at(log, rest, on=on)
+            yield time_split(log, rest, on=on)
         else:
             yield leave_one_out(log, refit=self.refit)

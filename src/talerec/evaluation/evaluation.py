@@ -24,7 +24,7 @@ from talerec.models.base import Model
 from talerec.runtime import memory
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock, summed
-from talerec.runtime.files import whole
+from talerec.runtime.files import atomic_write
 
 HEAD_SHARE = 0.2  # of the items, by training rows
 _THIRDS = ("short", "mid", "long")
@@ -40,6 +40,9 @@ NOVELTY, LIST_ROWS = "novelty", "list_rows"
 HISTORY_ROWS, TARGET_ROWS = "history_rows", "target_rows"  # training rows of an item, as a mean
 
 Means = dict[str, float | None]
+
+
+_FACTS = b"talerec"  # the key of the facts in the metadata of a saved result
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,41 +201,38 @@ class Evaluation:
     # -- keeping --
 
     def save(self, path: str | Path) -> Path:
-        """Write the cases as Parquet, with the facts in the file's metadata; `load_result` reads it."""
+        """Write the cases as Parquet, with the facts in the file's metadata; `load` reads it."""
         import pyarrow.parquet as pq
 
         path, facts = Path(path), {_FACTS: json.dumps(self.facts())}
         table = self.frame.to_arrow()
-        with whole(path) as unfinished:
+        with atomic_write(path) as unfinished:
             pq.write_table(table.replace_schema_metadata(facts), unfinished)
         return path
 
+    @classmethod
+    def load(cls, path: str | Path) -> Evaluation:
+        """An evaluation that was saved."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-_FACTS = b"talerec"
-
-
-def load_result(path: str | Path) -> Evaluation:
-    """An evaluation that was saved."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path)
-        facts = json.loads(table.schema.metadata[_FACTS])
-    except FileNotFoundError:
-        raise TalerecError(f"there is no file {path}") from None
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError):
-        raise TalerecError(
-            f"{path} is no saved result; `talerec evaluate ... --out {path}` makes one"
-        ) from None
-    known = {f.name for f in fields(Evaluation)} - {"frame"}
-    if known - set(facts):
-        raise TalerecError(
-            f"{path} was written by another version: it lacks {min(known - set(facts))}"
-        )
-    facts = {name: facts[name] for name in known}
-    frame = pl.DataFrame(table.replace_schema_metadata(None))
-    return Evaluation(**{**facts, "ks": tuple(facts["ks"])}, frame=frame)
+        try:
+            table = pq.read_table(path)
+            facts = json.loads(table.schema.metadata[_FACTS])
+        except FileNotFoundError:
+            raise TalerecError(f"there is no file {path}") from None
+        except (pa.ArrowException, KeyError, TypeError, ValueError, OSError):
+            raise TalerecError(
+                f"{path} is no saved result; `talerec evaluate ... --out {path}` makes one"
+            ) from None
+        known = {f.name for f in fields(cls)} - {"frame"}
+        if known - set(facts):
+            raise TalerecError(
+                f"{path} was written by another version: it lacks {min(known - set(facts))}"
+            )
+        facts = {name: facts[name] for name in known}
+        frame = pl.DataFrame(table.replace_schema_metadata(None))
+        return cls(**{**facts, "ks": tuple(facts["ks"])}, frame=frame)
 
 
 def _means(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> Means:

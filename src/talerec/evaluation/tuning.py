@@ -29,12 +29,12 @@ from talerec.errors import TalerecError
 from talerec.evaluation import metrics
 from talerec.evaluation.metrics import RANK
 from talerec.models import model_class, params
-from talerec.models.base import Kept, Model
+from talerec.models.base import FitCache, Model
 from talerec.runtime import threads
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import summed
 from talerec.runtime.files import write_text
-from talerec.runtime.progress import listening, nobody, stage
+from talerec.runtime.progress import listening, silent, stage
 
 logger = logging.getLogger(__name__)
 
@@ -187,8 +187,8 @@ class Judge:
     def __init__(self, question: Question, log: Log) -> None:
         plan = Plan(question.split)
         self.question = question
-        self._splits: list[tuple[Split, Kept]] = [
-            (split, Kept())
+        self._splits: list[tuple[Split, FitCache]] = [
+            (split, FitCache())
             for order in preprocessing.tie_orders(question.ties)
             for split in plan.splits(preprocessing.order_ties(log, order), VALIDATION)
         ]
@@ -201,8 +201,8 @@ class Judge:
         model, start = self.question.build(values), time.perf_counter()
         gains: list[Array] = []
         fits: list[dict[str, float]] = []
-        for split, kept in self._splits:
-            model.fit(split.train, kept=kept)
+        for split, cache in self._splits:
+            model.fit(split.train, cache=cache)
             fits.append(model.fitted.seconds)
             cases = split.cases(VALIDATION)
             ranks = model.rank_targets(cases.histories, cases.target)
@@ -269,7 +269,7 @@ class _Search:
         self._study.sampler = self._proposer(self._shared())
         trial = self._study.ask()
         values = {name: self._suggest(trial, name) for name in self.space}
-        with listening(nobody):
+        with listening(silent):
             value, seconds = judge(values)
         trial.set_user_attr("seconds", seconds)
         self._study.tell(trial, value)
@@ -374,7 +374,7 @@ def _by_grid(grid: str, question: Question, log: Log) -> Tuning:
     trials: list[Trial] = []
     tick = stage("trials", float(sum(len(v) for v in values.values())))
     for number, setting in enumerate(_around_the_best(question, values, trials)):
-        with listening(nobody):
+        with listening(silent):
             value, seconds = judge(setting)
         if not trials or value > max(trial.value for trial in trials):
             logger.info("%s %.4f with %s", question.metric, value, _words(setting))

@@ -19,7 +19,7 @@ from talerec.data.log import Log
 from talerec.data.times import DAY, days
 from talerec.errors import TalerecError
 from talerec.gram import pairs
-from talerec.runtime.arrays import Array, Arrays, Matrix, dense, is_sparse, narrow
+from talerec.runtime.arrays import Array, Arrays, Matrix, dense, is_sparse, shrink_indptr
 from talerec.runtime.memory import available_bytes, require
 from talerec.runtime.threads import equal_work, run_chunks
 
@@ -362,7 +362,7 @@ def _accumulate(
         chunks,
     )
     G = _symmetric(indptr, indices, M) if symmetric else None
-    K = sparse.csc_array((KT, indices, narrow(indptr)), shape=(n, n)) if directed else None
+    K = sparse.csc_array((KT, indices, shrink_indptr(indptr)), shape=(n, n)) if directed else None
     return G, K
 
 
@@ -399,7 +399,7 @@ def _symmetric(indptr: Array, indices: Array, M: Array) -> Matrix:
     )
     bounds = kernels.close_gaps(start, count, items, values)
     items, values = items[: bounds[-1]], values[: bounds[-1]]
-    return sparse.csr_array((values, items, narrow(bounds)), shape=(n, n))
+    return sparse.csr_array((values, items, shrink_indptr(bounds)), shape=(n, n))
 
 
 def _pattern(by_item: Arrays, n: int, chunks: list[tuple[int, int]]) -> Array:

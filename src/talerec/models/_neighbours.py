@@ -11,7 +11,7 @@ from talerec.data import kernels
 from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array, Arrays, narrow
+from talerec.runtime.arrays import Array, Arrays, shrink_indptr
 from talerec.runtime.jit import kernel
 from talerec.runtime.threads import even, run_chunks
 
@@ -39,10 +39,12 @@ def index(log: Log, fade: Array) -> Weights:
     item = log.item[np.arange(log.rows) + np.repeat(log.ptr[users] - ptr[:-1], count)]
     holders, entries = kernels.group_rows(item, len(log.items))
     shape = (len(count), len(log.items))
-    matrix = sparse.csr_array((np.ones(len(item), np.float32), item, narrow(ptr)), shape=shape)
+    matrix = sparse.csr_array(
+        (np.ones(len(item), np.float32), item, shrink_indptr(ptr)), shape=shape
+    )
     user = np.repeat(np.arange(len(count), dtype=np.int32), count)
-    aside = {"holders": holders, "entries": entries, "user": user, "last": last}
-    return Weights(matrix, fade=fade, aside=aside)
+    query_arrays = {"holders": holders, "entries": entries, "user": user, "last": last}
+    return Weights(matrix, fade=fade, query_arrays=query_arrays)
 
 
 def neighbours(
@@ -54,8 +56,13 @@ def neighbours(
     decays: Decays,
 ) -> Query:
     """For each history the entries (its newest item in each neighbour) and the likeness of the neighbour."""
-    aside = weights.aside
-    found = (aside["holders"], aside["entries"], aside["user"], aside["last"])
+    query_arrays = weights.query_arrays
+    found = (
+        query_arrays["holders"],
+        query_arrays["entries"],
+        query_arrays["user"],
+        query_arrays["last"],
+    )
     known = (weights.matrix.indptr, *found)
     asked = (histories.start, histories.stop, histories.item, histories.time)
     parts = [

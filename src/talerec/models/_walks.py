@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from talerec.runtime import memory
-from talerec.runtime.arrays import Array, Arrays, Matrix, dense, is_sparse, narrow
+from talerec.runtime.arrays import Array, Arrays, Matrix, dense, is_sparse, shrink_indptr
 from talerec.runtime.jit import kernel, template
 from talerec.runtime.progress import stage
 from talerec.runtime.threads import even, run_chunks
@@ -53,7 +53,7 @@ def walk(R: Matrix, T: Matrix, alpha: float, steps: int, width: int) -> Matrix:
     )
     there = np.arange(width) < counts[:, None]
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    return sparse.csr_array((values[there], items[there], narrow(indptr)), shape=(n, n))
+    return sparse.csr_array((values[there], items[there], shrink_indptr(indptr)), shape=(n, n))
 
 
 def _walk_dense(R: Array, T: Array, alpha: float, steps: int) -> Array:

@@ -16,7 +16,7 @@ from talerec import artifact, columns
 from talerec.data.histories import Histories
 from talerec.data.log import Log, Vocabulary
 from talerec.data.times import Moment, microseconds
-from talerec.errors import TalerecError
+from talerec.errors import NotFittedError, TalerecError
 from talerec.models import params
 from talerec.ranking import rank
 from talerec.ranking.weights import Query, Weights
@@ -31,7 +31,8 @@ _BLOCK = (
 )
 
 
-LATELY = 7.0  # days
+#: Days before the log's last row: what was popular in them is shown where nothing is known of the asker.
+RECENT_DAYS = 7.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,21 +46,21 @@ class Fitted:
     solver: str | None
     seconds: dict[str, float]
     training: dict[str, Any]
-    kept_lately: Array | None = None
+    kept_recent_counts: Array | None = None
 
     @cached_property
-    def lately(self) -> Array | None:
+    def recent_counts(self) -> Array | None:
         """Rows of each item in the training log's last days: what to show where nothing is known of the asker."""
-        return self.kept_lately if self.log is None else self.log.counts(LATELY)
+        return self.kept_recent_counts if self.log is None else self.log.counts(RECENT_DAYS)
 
 
-class Kept:
+class FitCache:
     """What one fit leaves for the next: the last result of each step, and what it was made from."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[Any, Any]] = {}
 
-    def once(self, step: str, key: Any, make: Callable[[], Any]) -> Any:
+    def cached(self, step: str, key: Any, make: Callable[[], Any]) -> Any:
         """The last result of a step where it was made from the same `key`, else a new one."""
         if step not in self._last or self._last[step][0] != key:
             self._last.pop(step, None)  # the old one goes before the new one is made
@@ -74,7 +75,7 @@ class Model(ABC):
     paper: ClassVar[str]
     weighs_items: ClassVar[bool] = True  # sources are items of the history
     _fitted: Fitted | None = None
-    _kept: Kept | None = None
+    _cache: FitCache | None = None
 
     def __post_init__(self) -> None:
         params.check(self)
@@ -91,16 +92,16 @@ class Model(ABC):
 
     # -- fitting --
 
-    def fit(self, log: Log, *, kept: Kept | None = None) -> Self:
-        """Learn from every row of `log`. What `kept` holds from a fit of the same rows is not made again."""
+    def fit(self, log: Log, *, cache: FitCache | None = None) -> Self:
+        """Learn from every row of `log`. What `cache` holds from an earlier fit of the same rows is not computed again."""
         if not log.rows:
             raise TalerecError("the log is empty: it has no rows to learn from")
         clock = Clock()
-        self._kept = kept
+        self._cache = cache
         try:
-            weights, solver = self.once(params.SOLVE, log, lambda: self.learn(log, clock))
+            weights, solver = self.cached(params.SOLVE, log, lambda: self.learn(log, clock))
         finally:
-            self._kept = None
+            self._cache = None
         training = {
             "users": len(log.users),
             "items": len(log.items),
@@ -113,20 +114,20 @@ class Model(ABC):
         self._fitted = Fitted(weights, log.items, log.info, log, solver, clock.seconds, training)
         return self
 
-    def once(self, stage: str, log: Log, make: Callable[[], Any]) -> Any:
+    def cached(self, stage: str, log: Log, make: Callable[[], Any]) -> Any:
         """What a step of the fit makes of the log, unless another fit has left just that."""
-        if self._kept is None:
+        if self._cache is None:
             return make()
         known = (type(self), log, params.until(self, stage))
-        return self._kept.once(stage, known, make)
+        return self._cache.cached(stage, known, make)
 
     @property
     def fitted(self) -> Fitted:
         if self._fitted is None:
-            raise TalerecError(f"this {self.name} model is not fitted yet: call fit(log) first")
+            raise NotFittedError(f"this {self.name} model is not fitted yet: call fit(log) first")
         return self._fitted
 
-    def asked_with(self, **changes: Any) -> Self:
+    def with_params(self, **changes: Any) -> Self:
         """The same fitted model with other parameters for its queries, such as `recency`; nothing is learned again."""
         other: Self = params.build(type(self), {**self.params, **changes})
         other._fitted = self.fitted
@@ -398,8 +399,8 @@ def bundle(model: Model, *, histories: bool) -> artifact.Bundle:
         log = fitted.log
         arrays |= {"ptr": log.ptr, "item": log.item, "time": log.time}
         tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
-    elif fitted.lately is not None:
-        arrays["lately"] = fitted.lately
+    elif fitted.recent_counts is not None:
+        arrays["lately"] = fitted.recent_counts
     facts = {
         "model": model.name,
         "params": model.params,

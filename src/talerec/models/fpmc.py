@@ -50,12 +50,12 @@ class FPMC(Model):
                 seed=self.seed,
             )
         items = np.ascontiguousarray(np.hstack([made.to_taste, made.to_last]).T)
-        return Weights(items, aside={"taste": made.taste, "from_last": made.from_last}), None
+        return Weights(items, query_arrays={"taste": made.taste, "from_last": made.from_last}), None
 
     def query(self, histories: Histories, marks: Array) -> Query:
-        aside = self.fitted.weights.aside
+        query_arrays = self.fitted.weights.query_arrays
         runs = (histories.start, histories.stop, histories.item)
-        codes, known = encode(*runs, self.rows, aside["taste"], aside["from_last"])
+        codes, known = encode(*runs, self.rows, query_arrays["taste"], query_arrays["from_last"])
         dimensions = np.tile(np.arange(codes.shape[1], dtype=np.int32), int(known.sum()))
         ptr = np.concatenate([[0], np.cumsum(known * codes.shape[1])])
         return Query(ptr, dimensions, codes[known].ravel())
@@ -68,7 +68,10 @@ class FPMC(Model):
         given = np.zeros((len(targets), len(history.item)))
         if known.size:
             items = history.item[known]
-            taste, last = weights.aside["taste"][items], weights.aside["from_last"][items[-1]]
+            taste, last = (
+                weights.query_arrays["taste"][items],
+                weights.query_arrays["from_last"][items[-1]],
+            )
             given[:, known] = (taste.astype(np.float64) @ columns[: self.factors]).T / len(known)
             given[:, known[-1]] += last.astype(np.float64) @ columns[self.factors :]
         return given

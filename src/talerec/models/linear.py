@@ -68,7 +68,7 @@ class Solved(Linear):
 
     def learn(self, log: Log, clock: Clock) -> tuple[weights.Weights, str | None]:
         with clock("gram"):
-            gram = self.once(LEARN, log, lambda: self.gram(log))
+            gram = self.cached(LEARN, log, lambda: self.gram(log))
         with clock("solve"):
             found = self.solution(gram)
         return weights.Weights(found.weights), found.solver

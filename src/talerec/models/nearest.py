@@ -60,7 +60,7 @@ class SKNN(Model):
         rows = np.array(_newest(history.item, self.max_history), np.int64)
         decays = np.exp((rows + 1 - len(history.item)) / self._decays.query)
         for entry, likeness in zip(x.item.tolist(), x.weight.tolist(), strict=True):
-            u = int(weights.aside["user"][entry])
+            u = int(weights.query_arrays["user"][entry])
             lo, hi = weights.matrix.indptr[u], weights.matrix.indptr[u + 1]
             theirs = weights.matrix.indices[lo:hi]
             wanted, place = np.nonzero(targets[:, None] == theirs)

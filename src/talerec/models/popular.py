@@ -9,7 +9,7 @@ import numpy as np
 
 from talerec.data.histories import Histories
 from talerec.data.log import Log
-from talerec.models.base import LATELY, Model
+from talerec.models.base import RECENT_DAYS, Model
 from talerec.models.params import param
 from talerec.ranking.weights import Query, Weights, no_weights
 from talerec.runtime.arrays import Array
@@ -39,7 +39,7 @@ class Trending(Popular):
     name: ClassVar[str] = "trending"
 
     window: float = param(
-        LATELY, "days before the log's last row that count", low=0, search=(0.1, 90)
+        RECENT_DAYS, "days before the log's last row that count", low=0, search=(0.1, 90)
     )
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:

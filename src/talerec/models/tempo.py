@@ -114,18 +114,18 @@ class Tempo(Solved):
         found, solver = super().learn(log, clock)
         with clock("habits"):
             popular, moments = _habits.snapshots(log, self.span)
-            aside = {
+            query_arrays = {
                 "moments": moments,
                 "repeats": _habits.repeat_weights(log),
                 "decay": np.array([self.pace * _habits.interval(log)]),
                 "joint": np.array([self._joint(log)]),
             }
-            return Weights(_stacked(found.matrix, popular), aside=aside), solver
+            return Weights(_stacked(found.matrix, popular), query_arrays=query_arrays), solver
 
     # -- asking --
 
     def query(self, histories: Histories, marks: Array) -> Query:
-        n, known = self.fitted.weights.items, self.fitted.weights.aside
+        n, known = self.fitted.weights.items, self.fitted.weights.query_arrays
         rows = histories.moments(joint=bool(known["joint"][0]))
         found = weights.last_places(histories, rows, self.max_history, marks)
         repeats = known["repeats"] if self.repeats == "learned" else known["repeats"][:0]
@@ -133,7 +133,7 @@ class Tempo(Solved):
 
     def _popular(self, histories: Histories) -> tuple[Array, Array]:
         """The last snapshot before the moment of asking (a source, or -1), and its weight: the older a history, the more."""
-        known = self.fitted.weights.aside
+        known = self.fitted.weights.query_arrays
         last, n = histories.last(), self.fitted.weights.items
         now = histories.now
         if now is None:

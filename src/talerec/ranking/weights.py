@@ -54,23 +54,23 @@ class Weights:
     base         float64, NaN for an item without one, or None
     fade         None, or: B's rows are histories, their entries in the order of time, and a source is an
                  entry. It gives fade[d] to the items d places away in its history
-    aside        what else the model needs to make queries, by name; saved with the rest
+    query_arrays        what else the model needs to make queries, by name; saved with the rest
     known_peaks  `peaks` that were saved
     """
 
     matrix: Any
     base: Array | None = None
     fade: Array | None = None
-    aside: dict[str, Array] = field(default_factory=dict)
+    query_arrays: dict[str, Array] = field(default_factory=dict)
     known_peaks: Array | None = None
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:  # work space stays with its threads
-        return Weights, (self.matrix, self.base, self.fade, self.aside, self.known_peaks)
+        return Weights, (self.matrix, self.base, self.fade, self.query_arrays, self.known_peaks)
 
     def kept(self) -> dict[str, Array]:
         """Every array by name, for an artifact."""
-        arrays = {f"{_ASIDE}{name}": array for name, array in self.aside.items()}
+        arrays = {f"{_ASIDE}{name}": array for name, array in self.query_arrays.items()}
         if self.is_sparse:
             parts = {"indptr": self.matrix.indptr, "indices": self.matrix.indices}
             arrays |= {**parts, "data": self.matrix.data, "peaks": self.peaks}
@@ -87,12 +87,14 @@ class Weights:
         else:
             parts = (arrays["data"], arrays["indices"], arrays["indptr"])
             matrix = sparse.csr_array(parts, shape=(len(parts[2]) - 1, items))
-        aside = {
+        query_arrays = {
             name.removeprefix(_ASIDE): array
             for name, array in arrays.items()
             if name.startswith(_ASIDE)
         }
-        return cls(matrix, arrays.get("base"), arrays.get("fade"), aside, arrays.get("peaks"))
+        return cls(
+            matrix, arrays.get("base"), arrays.get("fade"), query_arrays, arrays.get("peaks")
+        )
 
     @property
     def items(self) -> int:

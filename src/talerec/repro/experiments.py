@@ -21,10 +21,10 @@ from talerec.data.summary import describe, many_ties
 from talerec.errors import TalerecError
 from talerec.evaluation.evaluation import Evaluation, evaluate, evaluate_log
 from talerec.models import MODELS
-from talerec.models.base import Kept, Model
+from talerec.models.base import FitCache, Model
 from talerec.repro import measures, paper
 from talerec.runtime.files import write_text
-from talerec.runtime.progress import listening, nobody, stage
+from talerec.runtime.progress import listening, silent, stage
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Study:
         if place.exists():
             return json.loads(place.read_text(encoding="utf-8"))
         logger.info("%s: %s", self.dataset.name, name)
-        with listening(nobody):
+        with listening(silent):
             found = make()
         self.kept.mkdir(parents=True, exist_ok=True)
         write_text(place, json.dumps(found))
@@ -121,10 +121,10 @@ class Study:
         chosen = paper.settings(self.dataset.key, "TALE")
 
         def make() -> list[float]:
-            kept, values = Kept(), []
+            cache, values = FitCache(), []
             for value in SWEEPS[name]:
                 model = chosen.build(solver=self.quick, **{name: value})
-                found = evaluate(model.fit(self.split.train, kept=kept), self.split, k=[10])
+                found = evaluate(model.fit(self.split.train, cache=cache), self.split, k=[10])
                 values.append(float(found.metrics["NDCG@10"] or 0.0))
             return values
 

@@ -13,7 +13,7 @@ Kernel = Callable[..., Any]
 Matrix = Any  # items x items: a NumPy array, or a SciPy sparse array
 
 
-def narrow(indptr: Array) -> Array:
+def shrink_indptr(indptr: Array) -> Array:
     """Bounds of compressed rows as int32 while that is enough: SciPy would copy int32 indices otherwise."""
     return indptr.astype(np.int32) if indptr[-1] < 2**31 else indptr
 

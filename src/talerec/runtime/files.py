@@ -11,7 +11,7 @@ from talerec.errors import TalerecError
 
 
 @contextmanager
-def whole(path: str | Path) -> Iterator[Path]:
+def atomic_write(path: str | Path) -> Iterator[Path]:
     """The name to write to; it becomes `path` once all went well, and is gone otherwise."""
     output = Path(path)
     if output.is_dir():
@@ -29,7 +29,7 @@ def whole(path: str | Path) -> Iterator[Path]:
 
 def write_text(path: str | Path, text: str) -> Path:
     """Write a text file, as UTF-8 with plain line ends on every system."""
-    with whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
     return Path(path)
 

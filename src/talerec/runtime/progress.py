@@ -14,12 +14,12 @@ Tick = Callable[[float], None]
 Listener = Callable[[str, float], Tick]
 
 
-def nobody(stage: str, total: float) -> Tick:
+def silent(stage: str, total: float) -> Tick:
     """The listener that does not care."""
     return lambda done: None
 
 
-_listener: ContextVar[Listener] = ContextVar("talerec_progress", default=nobody)
+_listener: ContextVar[Listener] = ContextVar("talerec_progress", default=silent)
 
 
 def stage(name: str, total: float) -> Tick:

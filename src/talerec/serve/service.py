@@ -50,7 +50,7 @@ class Served:
         )
         self.titles = None if self._titles is None else _Column(self._titles)
         self._per_row = _weights_per_row(fitted.weights)
-        self._with = lru_cache(64)(lambda recency: self.model.asked_with(recency=recency))
+        self._with = lru_cache(64)(lambda recency: self.model.with_params(recency=recency))
 
     @classmethod
     def open(cls, path: Path, *, verify: bool) -> Served:
@@ -266,12 +266,12 @@ class Served:
         fitted = self.model.fitted
         if fitted.log is not None:
             return fitted.log.counts()
-        return np.zeros(len(self.items)) if fitted.lately is None else fitted.lately
+        return np.zeros(len(self.items)) if fitted.recent_counts is None else fitted.recent_counts
 
     @cached_property
     def _trending(self) -> tuple[Array, Array]:
         """Items by how often they occurred in the log's last days, and how often; others are not trending."""
-        lately = self.model.fitted.lately
+        lately = self.model.fitted.recent_counts
         counts = np.full(len(self.items), np.nan) if lately is None else lately.copy()
         counts[counts == 0] = np.nan
         there = int((~np.isnan(counts)).sum())

@@ -13,7 +13,7 @@ from talerec.data import kernels
 from talerec.errors import TalerecError
 from talerec.gram.gram import Gram
 from talerec.runtime import memory
-from talerec.runtime.arrays import Array, Arrays, is_sparse, narrow
+from talerec.runtime.arrays import Array, Arrays, is_sparse, shrink_indptr
 from talerec.runtime.progress import stage
 from talerec.runtime.threads import equal_work, even, run_chunks, thread_count
 from talerec.solvers import blas, local_kernels
@@ -247,7 +247,7 @@ def _local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool) -
         ),
     )
     indptr, indices, values = local_kernels.by_source(*out)
-    return sparse.csr_array((values, indices, narrow(indptr)), shape=(n, n)), explained
+    return sparse.csr_array((values, indices, shrink_indptr(indptr)), shape=(n, n)), explained
 
 
 def _room(items: int, neighbors: int, entries: int) -> tuple[int, int]:

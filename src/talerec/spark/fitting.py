@@ -24,7 +24,7 @@ from talerec.models import load
 from talerec.models.base import Fitted, Model
 from talerec.models.linear import Solved
 from talerec.ranking.weights import Weights
-from talerec.runtime.arrays import Array, narrow
+from talerec.runtime.arrays import Array, shrink_indptr
 from talerec.spark import tasks
 from talerec.spark.events import NAMES, Columns, Source, events_of, k_core, newest, vocabulary
 from talerec.spark.sessions import Run, arrow_type, spelled, spread
@@ -302,7 +302,7 @@ def _weights(
         rows.write.mode("overwrite").parquet(str(target))
     blocks = range(len(sources) - 1)
     fan = np.concatenate([tasks.kept(folder, f"fan-{block}") for block in blocks])
-    indptr = narrow(np.concatenate([[0], np.cumsum(fan)]))
+    indptr = shrink_indptr(np.concatenate([[0], np.cumsum(fan)]))
     indices = _laid(run.folder, "target", len(blocks), int(indptr[-1]), np.int32)
     data = _laid(run.folder, "weight", len(blocks), int(indptr[-1]), np.float32)
     return sparse.csr_array((data, indices, indptr), shape=(n, n))

@@ -29,7 +29,7 @@ from talerec.data.log import Log, Vocabulary
 from talerec.gram import gram
 from talerec.models.base import Model
 from talerec.models.linear import Solved
-from talerec.runtime.arrays import Array, is_sparse, narrow
+from talerec.runtime.arrays import Array, is_sparse, shrink_indptr
 from talerec.runtime.threads import equal_work
 from talerec.solvers.solve import local_columns
 
@@ -307,7 +307,7 @@ def solved_pieces(
     ptr = np.zeros(n + 1, np.int64)
     ptr[lo + 1 : hi + 1] = K.indptr[1:]
     ptr[hi + 1 :] = K.indptr[-1]
-    columns = (narrow(ptr), K.indices[order].astype(np.int32), K.data[order])
+    columns = (shrink_indptr(ptr), K.indices[order].astype(np.int32), K.data[order])
     diagonal = kept(folder, "diagonal") + penalty
     source, into, weight = local_columns(
         _shared_half(folder),

@@ -179,9 +179,9 @@ def _counted(run: Run, rows: DataFrame, facts: _Facts, sizes: Sizes, model: Any)
             within = next((span for span in slices if task - buckets in span), None)
             yield from tasks.in_schema(tasks.counted(mine, window, side, folder, within), schema)
 
-    tasks = buckets + (slices[-1].stop if slices else 0)
+    total = buckets + (slices[-1].stop if slices else 0)
     parted = rows.withColumn("bucket", bucket).drop("slice")
-    return run.save("counted", spread(parted, tasks, "bucket", count, spelled(schema)), "trend")
+    return run.save("counted", spread(parted, total, "bucket", count, spelled(schema)), "trend")
 
 
 def _sliced(run: Run, rows: DataFrame, giants: Array, limit: int) -> tuple[DataFrame, list[range]]:

@@ -45,6 +45,7 @@ check: .venv/.ready-dev$(EXTRAS)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src tools
 	$(BIN)/python tools/house.py src/talerec --rooms tools/rooms.toml --check
+	$(BIN)/python tools/docnames.py
 
 bench: .venv/.ready-dev$(EXTRAS)
 	@for name in gram published exact skew scale query tempo serve steady $(if $(filter all,$(EXTRAS)),spark); do \

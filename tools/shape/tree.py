@@ -100,6 +100,15 @@ def functions_of(tree: ast.AST) -> Iterator[Function]:
             yield Function(node.name, start, lines, parameters, branches, _depth(node))
 
 
+def last_word(node: ast.expr) -> str:
+    """The last word of a name, dotted or subscripted: `np.ndarray[...]` is `ndarray`."""
+    if isinstance(node, ast.Subscript):
+        return last_word(node.value)
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def _depth(node: ast.AST) -> int:
     inner = (_depth(child) + isinstance(child, _BLOCKS) for child in ast.iter_child_nodes(node))
     return max(inner, default=0)

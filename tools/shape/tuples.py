@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shape.tree import FunctionNode, Modules
+from shape.tree import FunctionNode, Modules, last_word
 
 _COMPILERS = {"kernel", "template", "reducing", "njit"}
 
@@ -63,7 +63,9 @@ class Names:
             self.aliases.update({t.id: node.value for t in node.targets if isinstance(t, ast.Name)})
         elif isinstance(node, ast.AnnAssign) and node.value and _is_tuple_type(node.value):
             self.aliases[ast.unparse(node.target)] = node.value
-        elif isinstance(node, ast.ClassDef) and any(_last(b) == "NamedTuple" for b in node.bases):
+        elif isinstance(node, ast.ClassDef) and any(
+            last_word(b) == "NamedTuple" for b in node.bases
+        ):
             rows = [row for row in node.body if isinstance(row, ast.AnnAssign)]
             self.records[node.name] = [(ast.unparse(row.target), row.annotation) for row in rows]
         elif isinstance(node, FunctionNode) and node.returns is not None:
@@ -71,11 +73,11 @@ class Names:
 
     def kind(self, annotation: ast.expr | None, depth: int = 0) -> Kind:
         """What an annotation says."""
-        if annotation is None or _last(annotation) == "Any":
+        if annotation is None or last_word(annotation) == "Any":
             return UNTYPED
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             return self.kind(ast.parse(annotation.value, mode="eval").body, depth)
-        name = _last(annotation)
+        name = last_word(annotation)
         if depth > 8:  # a type that contains itself
             return OTHER
         if isinstance(annotation, ast.Subscript) and name in ("tuple", "Tuple"):
@@ -100,16 +102,7 @@ class Names:
 
 
 def _is_tuple_type(value: ast.expr) -> bool:
-    return isinstance(value, ast.Subscript) and _last(value) in ("tuple", "Tuple")
-
-
-def _last(node: ast.expr) -> str:
-    """The last word of a name, dotted or subscripted: `np.ndarray[...]` is `ndarray`."""
-    if isinstance(node, ast.Subscript):
-        return _last(node.value)
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
+    return isinstance(value, ast.Subscript) and last_word(value) in ("tuple", "Tuple")
 
 
 # -- one function ----------------------------------------------------------------------------------
@@ -118,15 +111,15 @@ def _last(node: ast.expr) -> str:
 def compiled_functions(tree: ast.Module) -> Iterator[FunctionNode]:
     """Functions that are decorated with a compiler of kernels, or handed to one by name."""
     handed = {
-        _last(argument)
+        last_word(argument)
         for call in ast.walk(tree)
-        if isinstance(call, ast.Call) and _last(call.func) in _COMPILERS
+        if isinstance(call, ast.Call) and last_word(call.func) in _COMPILERS
         for argument in call.args
     }
     for node in ast.walk(tree):
         if isinstance(node, FunctionNode):
             marks = (one.func if isinstance(one, ast.Call) else one for one in node.decorator_list)
-            if node.name in handed or any(_last(mark) in _COMPILERS for mark in marks):
+            if node.name in handed or any(last_word(mark) in _COMPILERS for mark in marks):
                 yield node
 
 
@@ -199,7 +192,7 @@ class _Scope:
             inner = self._iterated(iterable.args[0])
             return (
                 Kind(True, elements=(OTHER, inner))
-                if _last(iterable.func) == "enumerate"
+                if last_word(iterable.func) == "enumerate"
                 else inner
             )
         kind = self.kind(iterable)
@@ -217,7 +210,7 @@ class _Scope:
         if isinstance(node, ast.IfExp):
             return max(self.kind(node.body), self.kind(node.orelse), key=lambda k: k.is_tuple)
         if isinstance(node, ast.Call):
-            name = _last(node.func)
+            name = last_word(node.func)
             known = ast.Name(name) if name in self.names.records else self.names.returns.get(name)
             return self.names._inner(known, 0) if known else OTHER
         if isinstance(node, ast.Subscript):

@@ -3,10 +3,11 @@
     python benchmarks/sides.py --other PATH --turns 9 -- benchmarks/query.py [ARGUMENTS]
 
 Every run is a process of its own with the `src` of its checkout, and the script of its checkout where there is one (so
-that module names may differ), else this one's. Who goes first changes from turn to turn; one turn before them compiles and
+that module names may differ), else this one's; --same-script: always this one's. Who goes first changes from turn to turn; one turn before them compiles and
 does not count. Figures are costs: the JSON object on a run's last line, with a number by name. For each, the median over
 turns of ours / other, with a 95 % interval (bootstrap, seeded): below 1, this checkout is better.
-Scripts of older checkouts that have no --json are read by the patterns below.
+Scripts of older checkouts that have no --json are read by the patterns below, as exactly as they print: take --same-script for
+`query.py` and `tune.py`, which need public names alone, and `family.py LOG --run MODEL`, which always prints JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HERE = Path(__file__).resolve().parents[1]
 RESAMPLES = 10_000
 
 _NUMBER = r"([\d.,]+)"
-#: Script -> pattern of (figure, value) or of values, and the names of those; rates are turned into costs.
+#: Script -> figure -> its pattern; {} in a figure's name is the pattern's first group. Rates are turned into costs.
 PRINTED = {
     "query.py": {
         "load s": rf"^load .*: {_NUMBER} s",
@@ -36,7 +37,6 @@ PRINTED = {
     },
     "tune.py": {"tune s": rf"^tune: +{_NUMBER} s", "separate s": rf"^separate: +{_NUMBER} s"},
     "family.py": {"{} fit s": rf"^\| (\w+) \|.*\| {_NUMBER} \| \d+ \|$"},
-    "serve.py": {"{} cpu us": rf"workers: (\w+) +\S+ +\S+ +\S+ +{_NUMBER} +\d+$"},
 }
 
 
@@ -44,7 +44,8 @@ def figures(script: Path, output: str) -> dict[str, float]:
     """The costs that a run printed."""
     last = output.strip().splitlines()[-1]
     if last.startswith("{"):
-        return {name: float(value) for name, value in json.loads(last).items()}
+        values = json.loads(last).items()
+        return {name: float(value) for name, value in values if isinstance(value, int | float)}
     found: dict[str, float] = {}
     for name, pattern in PRINTED.get(script.name, {}).items():
         for groups in re.findall(pattern, output, re.MULTILINE):
@@ -58,10 +59,10 @@ def figures(script: Path, output: str) -> dict[str, float]:
     return found
 
 
-def run(checkout: Path, script: str, arguments: list[str]) -> dict[str, float]:
-    """One run of a script with one checkout's package."""
+def run(checkout: Path, script: str, arguments: list[str], same: bool) -> dict[str, float]:
+    """One run of a script with one checkout's package; `same`: the script of this checkout, whichever runs."""
     own = checkout / "benchmarks" / Path(script).name
-    path = own if own.exists() else HERE / "benchmarks" / Path(script).name
+    path = own if own.exists() and not same else HERE / "benchmarks" / Path(script).name
     wanted = ["--json"] if "--json" in path.read_text(encoding="utf-8") else []
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
     command = [sys.executable, str(path), *arguments, *wanted]
@@ -70,13 +71,13 @@ def run(checkout: Path, script: str, arguments: list[str]) -> dict[str, float]:
 
 
 def turns_of(
-    ours: Path, other: Path, count: int, script: str, arguments: list[str]
+    ours: Path, other: Path, count: int, script: str, arguments: list[str], same: bool = False
 ) -> list[tuple[dict[str, float], dict[str, float]]]:
     """(ours, other's) figures of every turn; in odd turns the other runs first."""
     found = []
     for number in range(-1, count):  # the first one compiles
         pair = (ours, other) if number % 2 == 0 else (other, ours)
-        first, second = (run(checkout, script, arguments) for checkout in pair)
+        first, second = (run(checkout, script, arguments, same) for checkout in pair)
         mine, theirs = (first, second) if number % 2 == 0 else (second, first)
         if number >= 0:
             found.append((mine, theirs))
@@ -123,10 +124,12 @@ def main() -> None:
     )
     parser.add_argument("--other", type=Path, required=True, help="the root of the other checkout")
     parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--same-script", action="store_true", help="this checkout's, on both sides")
     parser.add_argument("command", nargs="+", help="after --: the script and its arguments")
     given = parser.parse_args()
     script, *arguments = given.command
-    found = summary(turns_of(HERE, given.other.resolve(), given.turns, script, arguments))
+    other, same = given.other.resolve(), given.same_script
+    found = summary(turns_of(HERE, other, given.turns, script, arguments, same))
     print("| figure | ours | other | ours / other | 95 % |")
     print("|---|---|---|---|---|")
     for name, it in found.items():

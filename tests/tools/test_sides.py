@@ -60,8 +60,10 @@ def test_each_checkout_runs_its_own_script_where_it_has_one(sides, tmp_path, mon
     old = WITH_JSON.replace('"--json"', "sys.argv[-1]").replace('"fit s"', '"old s"')
     other = checkout(tmp_path / "other", 2.0, old.replace("--json", "json"))
     monkeypatch.setattr(sides, "HERE", ours)
-    found = sides.run(other, "benchmarks/cost.py", [str(tmp_path / "order")])
+    found = sides.run(other, "benchmarks/cost.py", [str(tmp_path / "order")], False)
     assert found == {"old s": 2.0, "own": 1.0}
+    same = sides.run(other, "benchmarks/cost.py", [str(tmp_path / "order")], True)
+    assert same == {"fit s": 2.0, "own": 1.0}
     assert sides.shared([({"fit s": 1, "own": 1}, found)]) == ["own"]
 
 
@@ -99,17 +101,16 @@ def test_the_interval_holds_the_median_and_is_the_same_each_time(sides):
             "| model | solver | HR@10 | fit s | peak MB |\n|---|---|---|---|---|\n| tale | local | .0875 | 0.73 | 358 |\n| rules | - | .0779 | 0.08 | 301 |\n",
             {"tale fit s": 0.73, "rules fit s": 0.08},
         ),
-        (
-            "serve.py",
-            "uvicorn, 2 workers: ours                9,271     1.70     3.50      190       0\n"
-            "uvicorn, 2 workers: constant           16,992     0.80     3.10       92       0\n",
-            {"ours cpu us": 190.0, "constant cpu us": 92.0},
-        ),
     ],
 )  # fmt: skip
 def test_what_older_scripts_print_is_understood(sides, script, printed, expected):
     found = sides.figures(Path(script), printed)
     assert found == pytest.approx(expected)
+
+
+def test_of_json_only_numbers_are_figures(sides):
+    printed = '{"solver": "local", "seconds": 0.5, "metrics": [0.1]}'
+    assert sides.figures(Path("family.py"), printed) == {"seconds": 0.5}
 
 
 def test_a_script_that_prints_no_figures_is_refused(sides):

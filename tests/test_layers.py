@@ -93,7 +93,7 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         ("optuna", "evaluation.tuning"),
         ("uvicorn", "serve.server"),
         ("msgspec", "serve.schemas serve.errors serve.service serve.app serve.openapi"),
-        ("pyspark", "spark.sessions spark.events spark.fitting spark.recommending"),
+        ("pyspark", "spark.sessions spark.events spark.trend spark.fitting spark.recommending"),
     ],
 )
 def test_a_special_library_is_imported_in_its_home_only(library, home):

@@ -7,17 +7,12 @@ from typing import Any
 
 import polars as pl
 
+from talerec.evaluation.cases import GROUPS, LIST_ROWS, TARGET_ROWS, TIME
 from talerec.evaluation.comparison import Comparison
-from talerec.evaluation.evaluation import (
-    GROUPS,
-    LIST_ROWS,
-    TARGET_ROWS,
-    TIME,
-    Evaluation,
-)
 from talerec.evaluation.metrics import is_double
+from talerec.evaluation.result import Evaluation
 from talerec.evaluation.significance import Paired
-from talerec.evaluation.tuning import Tuning
+from talerec.evaluation.trials import Tuning
 from talerec.models import model_class, params
 from talerec.reports import page
 from talerec.reports.markup import Html
@@ -64,7 +59,7 @@ def evaluation(result: Evaluation, source: str) -> str:
     parts = [
         *first,
         page.section("Accuracy", _accuracy(result), _hidden_note(result)),
-        page.section("By group", *_groups(result)),
+        page.section("By group", *_groups({result.model: result}, name)),
         page.section("What is recommended", *_lists(result)),
         *_orders(result),
         *_windows(result),
@@ -89,7 +84,7 @@ def _accuracy(result: Evaluation) -> Html:
 
 
 def _hidden_note(result: Evaluation) -> Html:
-    share = len(result.group("kind", "repeat")) / len(result.frame)
+    share = (result.groups["kind"]["repeat"]["cases"] or 0) / len(result.frame)
     return page.note(
         f"{share:.1%} of the answers are items that the history holds already; with seen items"
         " hidden these are misses. Intervals: bootstrap over users."
@@ -100,29 +95,24 @@ def _span(bounds: Sequence[float]) -> str:
     return f"{figure(bounds[0])} to {figure(bounds[1])}"
 
 
-def _groups(result: Evaluation) -> list[Html]:
+def _groups(results: Mapping[str, Evaluation], metric: str) -> list[Html]:
+    """One metric for each group of cases, with intervals; several models side by side."""
     return [
-        page.figure(_group_bars({result.model: result}, column), words)
+        page.figure(_group_bars(results, column, metric), words)
         for column, words in _GROUP_WORDS.items()
     ]
 
 
-def _group_bars(results: Mapping[str, Evaluation], column: str) -> Html:
-    """One metric for each group of cases, with intervals; several models side by side."""
-    metric = headline(next(iter(results.values())).ks)
-    series = []
+def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> Html:
     first = next(iter(results.values()))
-    names = {
-        part: f"{part} ({len(first.group(column, part)):,})"
-        for part in GROUPS[column]
-        if len(first.group(column, part))
-    }
+    cases = {part: first.groups[column][part]["cases"] for part in GROUPS[column]}
+    names = {part: f"{part} ({count:,})" for part, count in cases.items() if count}
+    series = []
     for label, result in results.items():
-        found = [result.group(column, part) for part in names]
-        spans = [result.intervals_of(cases)[metric] for cases in found]
+        spans = [result.intervals_of(result.group(column, part))[metric] for part in names]
         values = [result.groups[column][part][metric] for part in names]
         low, high = zip(*spans, strict=True) if spans else ((), ())
-        label = label if len(results) > 1 else ""  # one needs no legend
+        label = label if len(results) > 1 else ""  # one series needs no legend
         series.append(Series(label, list(names.values()), values, low, high))
     return bars(list(names.values()), series, title=f"{metric} by {column}", y_label=metric)
 
@@ -227,10 +217,7 @@ def comparison(found: Comparison, source: str) -> str:
         *(page.note(f"{note}.") for note in found.notes),
         page.section("Difference", page.figure(change), _pairs(found.metrics, names)),
         page.section("With seen items hidden", _pairs(found.metrics_hidden, names)),
-        page.section(
-            "By group",
-            *(page.figure(_group_bars(results, c), words) for c, words in _GROUP_WORDS.items()),
-        ),
+        page.section("By group", *_groups(results, metric)),
         page.section("Time spent", _spent({n: r.seconds for n, r in results.items()})),
         page.section("Settings", *(page.facts(_settings(r)) for r in results.values())),
         page.note(

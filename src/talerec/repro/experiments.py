@@ -19,7 +19,8 @@ from talerec.data.readers import read_items
 from talerec.data.splits import Split, leave_one_out
 from talerec.data.summary import describe, many_ties
 from talerec.errors import TalerecError
-from talerec.evaluation.evaluation import Evaluation, evaluate, evaluate_log
+from talerec.evaluation.evaluation import evaluate, evaluate_log
+from talerec.evaluation.result import Evaluation
 from talerec.models import MODELS
 from talerec.models.base import FitCache, Model
 from talerec.repro import measures, paper

@@ -17,7 +17,8 @@ from talerec.models import model_class, params
 from talerec.reports import page
 from talerec.reports.markup import Html
 from talerec.reports.svg import scales
-from talerec.reports.svg.charts import Dot, Series, bars, dots, lines, scatter, stacked
+from talerec.reports.svg.charts import Series, bars, lines, scatter
+from talerec.reports.svg.row_charts import Dot, dots, stacked
 
 _PERIODS = 12  # points on a time axis
 _MOST_ORDERS = 12  # rows of a plot

@@ -9,7 +9,8 @@ from typing import Any
 
 from talerec.reports import page
 from talerec.reports.markup import Html
-from talerec.reports.svg.charts import Dot, Series, bars, dots, lines
+from talerec.reports.svg.charts import Series, bars, lines
+from talerec.reports.svg.row_charts import Dot, dots
 from talerec.repro import paper
 from talerec.repro.experiments import ORDERS, SWEEPS, TABLED, Facts, Study
 from talerec.repro.measures import SPANS

@@ -227,4 +227,4 @@ def test_what_tune_finds_fit_takes(log: Path, tmp_path: Path) -> None:
 
 def test_reproduce_names_what_it_looks_for(tmp_path: Path) -> None:
     assert "has no file of ml-1m, beauty" in refusal("reproduce", "--data", tmp_path)
-    assert "is no folder" in refusal("reproduce", "--data", tmp_path / "none")
+    assert "is not a folder" in refusal("reproduce", "--data", tmp_path / "none")

@@ -12,7 +12,7 @@ from talerec.evaluation.comparison import Comparison
 from talerec.evaluation.metrics import is_double
 from talerec.evaluation.result import Evaluation
 from talerec.evaluation.significance import Paired
-from talerec.evaluation.trials import Tuning
+from talerec.evaluation.trials import Tuning, in_words
 from talerec.models import model_class, params
 from talerec.reports import page
 from talerec.reports.markup import Html
@@ -24,19 +24,18 @@ _PERIODS = 12  # points on a time axis
 _MOST_ORDERS = 12  # rows of a plot
 _GROUP_WORDS = {
     "popularity": "How popular the item is (head: the fifth of the items with most training rows)",
-    "gap": "Time since the row before",
+    "gap": "Time between the target and the row before it",
     "length": "Length of the history",
-    "kind": "An item that the history holds, or a new one",
+    "kind": "Whether the target is an item of the history or a new one",
 }
-Part = Html | str | page.Section
 
 
-def figure(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
 
 
-def headline(ks: Sequence[int]) -> str:
-    """The metric that plots are about."""
+def _headline(ks: Sequence[int]) -> str:
+    """The metric that plots show."""
     return f"NDCG@{max(ks)}"
 
 
@@ -44,16 +43,16 @@ def headline(ks: Sequence[int]) -> str:
 
 
 def evaluation(result: Evaluation, source: str) -> str:
-    """How good one model is on one log."""
+    """The page about one model on one log."""
     k = max(result.ks)
     metrics, spans = result.metrics, result.intervals
-    name, hits = headline(result.ks), f"HR@{k}"
+    name, hits = _headline(result.ks), f"HR@{k}"
     low, high = spans[name]
-    first: list[Part] = [
+    first: list[page.Part] = [
         page.callout(
             f"{result.model} has the next item among its first {k} in {metrics[hits] or 0:.1%} of"
-            f" {len(result.frame):,} cases: {name} {figure(metrics[name])}"
-            f" (95 % interval {figure(low)} to {figure(high)})."
+            f" {len(result.frame):,} cases: {name} {_number(metrics[name])}"
+            f" (95 % interval {_number(low)} to {_number(high)})."
         ),
         *(page.callout(f"{note}.") for note in result.notes),
     ]
@@ -67,8 +66,8 @@ def evaluation(result: Evaluation, source: str) -> str:
         page.section("Time spent", _spent({result.model: result.seconds})),
         page.section("Settings", page.facts(_settings(result))),
     ]
-    words = f"{source}: {result.split}, {result.on} rows, ties {result.ties}"
-    return page.page(f"How good is {result.model}?", parts, subtitle=words)
+    subtitle = f"{source}: {result.split}, {result.on} rows, ties {result.ties}"
+    return page.page(f"How good is {result.model}?", parts, subtitle=subtitle)
 
 
 def _accuracy(result: Evaluation) -> Html:
@@ -87,13 +86,13 @@ def _accuracy(result: Evaluation) -> Html:
 def _hidden_note(result: Evaluation) -> Html:
     share = (result.groups["kind"]["repeat"]["cases"] or 0) / len(result.frame)
     return page.note(
-        f"{share:.1%} of the answers are items that the history holds already; with seen items"
-        " hidden these are misses. Intervals: bootstrap over users."
+        f"{share:.1%} of the targets are items of the history; with seen items hidden these are misses."
+        " Intervals: bootstrap over users."
     )
 
 
 def _span(bounds: Sequence[float]) -> str:
-    return f"{figure(bounds[0])} to {figure(bounds[1])}"
+    return f"{_number(bounds[0])} to {_number(bounds[1])}"
 
 
 def _groups(results: Mapping[str, Evaluation], metric: str) -> list[Html]:
@@ -138,7 +137,7 @@ def _lists(result: Evaluation) -> list[Html]:
     return [
         page.figure(
             plot,
-            "Above the other line: the model recommends what is more popular than what people take.",
+            "Where the first line is above the second, the model recommends more popular items than people choose.",
         ),
         page.table(["First", "Coverage", "Novelty (bits)", "Popularity lift"], rows),
         page.note(
@@ -149,29 +148,29 @@ def _lists(result: Evaluation) -> list[Html]:
 
 
 def _by_period(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """Means over a dozen stretches of time with as many cases each; `at`: when one begins."""
+    """Means over a dozen periods with equally many cases each; column `at` says when each begins."""
     ordered = frame.sort(TIME).with_row_index("place")
     size = max(1, -(-len(frame) // _PERIODS))
-    month = pl.col(TIME).min().dt.strftime("%Y-%m-%d")
+    day = pl.col(TIME).min().dt.strftime("%Y-%m-%d")
     parts = ordered.group_by(pl.col("place") // size, maintain_order=True)
-    return parts.agg(month.alias("at"), *(pl.col(name).mean() for name in columns))
+    return parts.agg(day.alias("at"), *(pl.col(name).mean() for name in columns))
 
 
-def _orders(result: Evaluation) -> list[Part]:
+def _orders(result: Evaluation) -> list[page.Part]:
     if len(result.orders) < 2:
         return []
-    metric = headline(result.ks)
+    metric = _headline(result.ks)
     found = [Dot(o["ties"], o["metrics"][metric]) for o in result.orders[:_MOST_ORDERS]]
     found += [Dot(f"{name} order", known[metric]) for name, known in result.beside.items()]
     plot = dots(found, title="Orders of simultaneous rows", x_label=metric)
     return [page.section("Ties", page.figure(plot, result.tie_sentence or ""))]
 
 
-def _windows(result: Evaluation) -> list[Part]:
+def _windows(result: Evaluation) -> list[page.Part]:
     windows = result.windows
     if len(windows) < 2:
         return []
-    metric = headline(result.ks)
+    metric = _headline(result.ks)
     plot = lines(
         [
             Series(
@@ -202,7 +201,7 @@ def _settings(result: Evaluation) -> dict[str, Any]:
 
 
 def comparison(found: Comparison, source: str) -> str:
-    """Whether B beats A."""
+    """The page about B against A."""
     names = _two_names(found)
     metric = found.headline
     results = dict(zip(names, (found.a, found.b), strict=True))
@@ -213,7 +212,7 @@ def comparison(found: Comparison, source: str) -> str:
         x_label="difference",
         mark_x=0.0,
     )
-    parts: list[Part] = [
+    parts: list[page.Part] = [
         page.callout(found.verdict),
         *(page.note(f"{note}.") for note in found.notes),
         page.section("Difference", page.figure(change), _pairs(found.metrics, names)),
@@ -250,19 +249,18 @@ def _pairs(pairs: Mapping[str, Paired], names: tuple[str, str]) -> Html:
 
 
 def tuning(found: Tuning, source: str) -> str:
-    """What was tried, and how much each parameter matters."""
+    """The page about what was tried, and how much each parameter matters."""
     best = {name: found.params[name] for name in found.searched}
-    words = ", ".join(f"{name} {value:.4g}" for name, value in best.items())
-    parts: list[Part] = [
+    parts: list[page.Part] = [
         page.callout(
-            f"The best of {len(found.trials):,} settings on validation rows: {words}"
+            f"The best of {len(found.trials):,} settings on validation rows: {in_words(best)}"
             f" ({found.metric} {found.value:.4f})."
         ),
         page.section("Progress", page.figure(_progress(found))),
         page.section(
             "Sensitivity",
             page.note(
-                "Each dot is a trial; the others' values differ too, unless a grid was asked for."
+                "Each dot is a trial. The other parameters differ too, unless a grid was tried."
             ),
             *(page.figure(_sensitivity(found, name)) for name in found.searched),
         ),

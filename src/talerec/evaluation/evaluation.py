@@ -61,32 +61,21 @@ def evaluate(
     >>> import talerec as tr
     >>> split = tr.leave_one_out(tr.synthetic_log(2000, items=50))
     >>> result = tr.evaluate(tr.Popular().fit(split.train), split, k=[1, 10])
-    >>> {name: round(value, 3) for name, value in result.metrics.items()}["HR@10"]
+    >>> round(result.metrics["HR@10"], 3)
     0.549
     """
-    ks = metrics.cutoffs(k)
-    cases = split.cases(on)
-    known = model.item_ids
-    if len(known) != len(split.train.items) or not known.equals(split.train.items.ids):
+    ks, cases = metrics.cutoffs(k), split.cases(on)
+    if not model.item_ids.equals(split.train.items.ids):
         raise TalerecError(
             "the model was not fitted on this split's training rows: call model.fit(split.train)"
         )
-    clock = Clock()
-    ranks, lists = _answers(model, cases, min(ks[-1], len(known)), hide_seen, clock)
-    return Evaluation(
-        model=model.name,
-        params=model.params,
-        solver=model.fitted.solver,
-        split=split.name,
-        refit=split.refit,
-        ties=split.train.ties,
-        tied=tied(split.train),
-        on=on,
-        hide_seen=hide_seen,
-        ks=tuple(ks),
-        coverage={f"coverage@{k}": metrics.coverage(lists[:, :k], len(known)) for k in ks},
-        seconds={"load": 0.0, "gram": 0.0, "solve": 0.0, **model.fitted.seconds, **clock.seconds},
-        beside={},
+    clock, items = Clock(), len(model.item_ids)
+    ranks, lists = _answers(model, cases, min(ks[-1], items), hide_seen, clock)
+    result = _without_cases(model, split, ks, on, hide_seen)
+    return replace(
+        result,
+        coverage={f"coverage@{k}": metrics.coverage(lists[:, :k], items) for k in ks},
+        seconds={**result.seconds, **clock.seconds},
         frame=case_frame(split, cases, ranks, lists, ks, hide_seen=hide_seen),
     )
 
@@ -100,6 +89,28 @@ def _answers(
     with clock("lists"):
         lists, _, _ = model.top(cases.histories, k, hide_seen=hide_seen)
     return ranks, lists
+
+
+def _without_cases(
+    model: Model, split: Split, ks: Sequence[int], on: str, hide_seen: bool
+) -> Evaluation:
+    """What is known of a result before anything is ranked."""
+    return Evaluation(
+        model=model.name,
+        params=model.params,
+        solver=model.fitted.solver,
+        split=split.name,
+        refit=split.refit,
+        ties=split.train.ties,
+        tied=tied(split.train),
+        on=on,
+        hide_seen=hide_seen,
+        ks=tuple(ks),
+        coverage={},
+        seconds={"load": 0.0, "gram": 0.0, "solve": 0.0, **model.fitted.seconds},
+        beside={},
+        frame=pl.DataFrame(),
+    )
 
 
 def evaluate_log(
@@ -118,21 +129,15 @@ def evaluate_log(
 
     Parameters
     ----------
-    model
-        The model; it is fitted here.
-    log
-        All rows.
+    model, log
+        The model, which is fitted here, and all rows.
     plan
         How to split: "leave-one-out", "at:TIME" or "rolling:TIME,DAYS".
     ties
         The order of rows with the same time: "file", "item", "random:SEED", or several random orders such
         as "random:0..4".
-    on
-        The rows that are asked for: "test" or "validation".
-    k
-        The lengths of the lists, such as 10 for HR@10.
-    hide_seen
-        Leave the items of a history out of its ranking.
+    on, k, hide_seen
+        As in `evaluate`.
 
     Returns
     -------
@@ -153,11 +158,11 @@ def evaluate_log(
     ['random:0', 'random:1', 'random:2']
     """
     plan = Plan(plan) if isinstance(plan, str) else plan
-    metrics.cutoffs(k)
+    ks = metrics.cutoffs(k)
 
     def results(order: str) -> list[Evaluation]:
         return [
-            evaluate(model.fit(split.train), split, on=on, k=k, hide_seen=hide_seen)
+            evaluate(model.fit(split.train), split, on=on, k=ks, hide_seen=hide_seen)
             for split in plan.splits(preprocessing.order_ties(log, order), on)
         ]
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from talerec.data.log import Log
 from talerec.errors import TalerecError
-from talerec.evaluation.trials import Objective, Task, Trial, in_words
+from talerec.evaluation.trials import Objective, Task, Trial, Tuning, in_words
 from talerec.models import params
 from talerec.runtime import threads
 from talerec.runtime.progress import listening, silent, stage
@@ -34,14 +34,19 @@ _BLOCK = {params.LEARN: 12, params.SOLVE: 4}  # trials that share a Gram, and a 
 
 def search(
     task: Task, log: Log, *, trials: int, study: str | Path | None, workers: int, seed: int
-) -> list[Trial]:
-    """All trials of the study once there are as many as asked for, those of earlier calls included."""
+) -> Tuning:
+    """The best of a study's trials once there are as many as asked for, those of earlier calls included."""
+    if trials < 1:
+        raise TalerecError(f"trials is {trials}; it takes a whole number from 1")
+    if workers > 1 and study is None:
+        raise TalerecError("several workers need a study file that they share: name one")
+    searched = list(task.space())
     made = _Search(task, _storage(study), _study_name(task, log), trials, seed)
     if workers == 1:
         made.run(Objective(task, log))
     else:
         _run_in_processes(made, log, study, workers)
-    return made.finished()
+    return task.result(made.finished(), searched)
 
 
 class _Search:

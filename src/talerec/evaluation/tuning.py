@@ -39,34 +39,23 @@ def tune(
 ) -> Tuning:
     """Find the best parameters of a model on validation rows, within the ranges that it declares.
 
-    Test rows play no part. Searching needs Optuna: ``pip install 'talerec[tune]'``.
-
     Parameters
     ----------
-    model
-        The name of a model, or its class.
-    log
-        All rows.
-    plan
-        How to split: "leave-one-out", "at:TIME" or "rolling:TIME,DAYS".
-    trials
-        The number of settings to try.
+    model, log, plan
+        The model's name or class, all rows, and how to split them, as in `evaluate_log`.
+    trials, seed
+        The number of settings to try, and the seed of the search.
     grid
         "paper": do not search, but try the values of the model's paper, one parameter at a time.
     fixed
         Parameters that are given and not searched.
     metric
         The metric to maximise: HR@K, NDCG@K or MRR@K.
-    ties
-        The order of rows with the same time, as in `evaluate_log`.
-    hide_seen
-        Leave the items of a history out of its ranking.
-    study
-        A file (SQLite) that keeps every trial: a later call with the same task and log continues it.
-    workers
-        The number of processes that search the same study.
-    seed
-        The seed of the search.
+    ties, hide_seen
+        As in `evaluate_log`.
+    study, workers
+        A file (SQLite) that keeps every trial, so that a later call continues it; and the number of
+        processes that search it.
 
     Returns
     -------
@@ -76,31 +65,23 @@ def tune(
     Raises
     ------
     TalerecError
-        If an option is not understood, the model has nothing to search, or Optuna is not installed.
+        If an option is not understood, or Optuna (the extra `tune`) is not installed.
 
     Examples
     --------
     >>> import talerec as tr
-    >>> log = tr.synthetic_log(2000, items=50)
-    >>> found = tr.tune("markov", log, trials=2, metric="HR@10")
+    >>> found = tr.tune("markov", tr.synthetic_log(2000, items=50), trials=2)
     >>> found.searched, len(found.trials)
     (['recency'], 2)
-    >>> model = tr.Markov(**found.params).fit(log)
     """
-    kind = model_class(model) if isinstance(model, str) else model
     plan = Plan(plan) if isinstance(plan, str) else plan
     plan.check(VALIDATION)
+    kind = model_class(model) if isinstance(model, str) else model
     task = Task(kind.name, fixed or {}, plan.text, ties, metric, hide_seen)
     task.check()
     if grid is not None:
         return _by_grid(grid, task, log)
-    if trials < 1:
-        raise TalerecError(f"trials is {trials}; it takes a whole number from 1")
-    if workers > 1 and study is None:
-        raise TalerecError("several workers need a study file that they share: name one")
-    searched = list(task.space())
-    found = search(task, log, trials=trials, study=study, workers=workers, seed=seed)
-    return task.result(found, searched)
+    return search(task, log, trials=trials, study=study, workers=workers, seed=seed)
 
 
 # -- the paper's grid ------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class Study:
         """The paper's linear rows for this data set, those of the ablation included."""
         return [*TABLE_ROWS, *(row for row in paper.table(5).figures.get(self.dataset.key, {}))]
 
-    def _once(self, name: str, asked: Any, make: Callable[[], Any]) -> Any:
+    def _cached(self, name: str, asked: Any, make: Callable[[], Any]) -> Any:
         """The result of an experiment: the saved one where it was made for the same `asked`, log and version, else a new one."""
         log = self.log
         rows = [log.rows, len(log.users), len(log.items), int(log.time.sum() % 10**12), log.ties]
@@ -94,7 +94,7 @@ class Study:
 
     def statistics(self) -> Facts:
         """Table 1."""
-        found: Facts = self._once("statistics", None, lambda: describe(self.log))
+        found: Facts = self._cached("statistics", None, lambda: describe(self.log))
         return found
 
     def row(self, name: str) -> Facts:
@@ -112,7 +112,7 @@ class Study:
             return found
 
         label = "row-" + name.replace("+", "-").strip(".")
-        found: Facts = self._once(label, [chosen.model, chosen.params], make)
+        found: Facts = self._cached(label, [chosen.model, chosen.params], make)
         return found
 
     def _warm_up(self, chosen: paper.Settings) -> None:
@@ -136,12 +136,12 @@ class Study:
             return values
 
         asked = [chosen.params, SWEEPS[name]]
-        found: list[float] = self._once(f"sensitivity-{name}", asked, make)
+        found: list[float] = self._cached(f"sensitivity-{name}", asked, make)
         return found
 
     def co_occurrence(self) -> dict[str, float]:
         """The share of consecutive pairs of items, by the mean time between them."""
-        found: dict[str, float] = self._once(
+        found: dict[str, float] = self._cached(
             "co-occurrence", None, lambda: measures.co_occurrence(self.log)
         )
         return found
@@ -151,7 +151,7 @@ class Study:
         table = _item_table(self.path)
         if table is None:
             return None
-        found: dict[str, float | None] = self._once(
+        found: dict[str, float | None] = self._cached(
             "transitions", None, lambda: measures.transitions(self.log, table)
         )
         return found
@@ -169,7 +169,7 @@ class Study:
                 )
             )
 
-        found: Facts = self._once(f"ties-{name}", [chosen.params, ORDERS], make)
+        found: Facts = self._cached(f"ties-{name}", [chosen.params, ORDERS], make)
         return found
 
     @property
@@ -190,7 +190,7 @@ class Study:
             model = chosen.build(**{**changes, "solver": self.figure_solver})
             return saved_facts(evaluate_log(model, self._in_file_order(), ties=ORDERS))
 
-        found: Facts = self._once("ties-chosen", [chosen.params, changes, ORDERS], make)
+        found: Facts = self._cached("ties-chosen", [chosen.params, changes, ORDERS], make)
         return found
 
     def _in_file_order(self) -> Log:
@@ -206,7 +206,7 @@ class Study:
             when = str(np.datetime64(moment, "us"))
             return saved_facts(evaluate_log(model, self.log, f"at:{when}", ties=self.log.ties))
 
-        found: Facts = self._once(f"late-{name}", [model.name, model.params, moment], make)
+        found: Facts = self._cached(f"late-{name}", [model.name, model.params, moment], make)
         return found
 
     def _time_split_model(self, name: str) -> Model:

@@ -49,7 +49,7 @@ _HOMES = {
     "load": "talerec.models",
     "evaluate": "talerec.evaluation.evaluation",
     "evaluate_log": "talerec.evaluation.evaluation",
-    "Evaluation": "talerec.evaluation.evaluation",
+    "Evaluation": "talerec.evaluation.result",
     "compare": "talerec.evaluation.comparison",
     "rolling_split": "talerec.data.splits",
     "tune": "talerec.evaluation.tuning",
@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     from talerec.errors import TalerecError as TalerecError
     from talerec.errors import UnknownIdError as UnknownIdError
     from talerec.evaluation.comparison import compare as compare
-    from talerec.evaluation.evaluation import Evaluation as Evaluation
     from talerec.evaluation.evaluation import evaluate as evaluate
     from talerec.evaluation.evaluation import evaluate_log as evaluate_log
+    from talerec.evaluation.result import Evaluation as Evaluation
     from talerec.evaluation.tuning import tune as tune
     from talerec.gram.gram import Gram as Gram
     from talerec.gram.gram import slis_gram as slis_gram

@@ -202,7 +202,7 @@ def test_results_are_kept_compared_and_shown(log: Path, tmp_path: Path) -> None:
     assert found["metrics"]["NDCG@10"].keys() >= {"a", "b", "difference", "interval", "p", "effect"}
     assert found["verdict"] in works("compare", a, b, "--report", page)
     assert page.read_text().count("<svg") >= 5
-    assert "no saved result" in refusal("compare", a, log)
+    assert "not a saved result" in refusal("compare", a, log)
 
 
 def test_what_tune_finds_fit_takes(log: Path, tmp_path: Path) -> None:
@@ -220,11 +220,11 @@ def test_what_tune_finds_fit_takes(log: Path, tmp_path: Path) -> None:
     assert "parameters of tale, not of slit" in refusal(
         "fit", log, "-o", tmp_path / "x.tale", "--model", "slit", "--params", best
     )
-    assert "is no result of talerec tune" in refusal(
+    assert "is not a result of talerec tune" in refusal(
         "fit", log, "-o", tmp_path / "x.tale", "--params", log
     )
 
 
 def test_reproduce_names_what_it_looks_for(tmp_path: Path) -> None:
     assert "has no file of ml-1m, beauty" in refusal("reproduce", "--data", tmp_path)
-    assert "is no folder" in refusal("reproduce", "--data", tmp_path / "none")
+    assert "is not a folder" in refusal("reproduce", "--data", tmp_path / "none")

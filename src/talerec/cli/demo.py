@@ -14,7 +14,8 @@ from talerec.data.log import Log
 from talerec.data.splits import Split, leave_one_out
 from talerec.data.synthetic import synthetic_log
 from talerec.errors import TalerecError
-from talerec.evaluation.evaluation import Evaluation, evaluate
+from talerec.evaluation.evaluation import evaluate
+from talerec.evaluation.result import Evaluation
 from talerec.models.base import Model
 from talerec.models.popular import Popular
 from talerec.models.rules import Rules

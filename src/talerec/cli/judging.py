@@ -196,7 +196,7 @@ def compare(
     """Is B better than A? A paired test over users, with interval and effect size."""
     from talerec.cli import terminal
     from talerec.evaluation import comparison
-    from talerec.evaluation.evaluation import Evaluation
+    from talerec.evaluation.result import Evaluation
     from talerec.runtime.files import check_writable
 
     if report is not None:

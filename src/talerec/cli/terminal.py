@@ -21,10 +21,10 @@ from rich.text import Text
 from talerec import columns
 from talerec.errors import TalerecError
 from talerec.evaluation.comparison import Comparison
-from talerec.evaluation.evaluation import Evaluation
 from talerec.evaluation.metrics import is_double
+from talerec.evaluation.result import Evaluation
 from talerec.evaluation.significance import Paired
-from talerec.evaluation.tuning import Tuning
+from talerec.evaluation.trials import Tuning
 from talerec.models.base import Model
 from talerec.runtime import memory
 from talerec.runtime.progress import Tick, listening

@@ -44,10 +44,12 @@ _pointer: Any = intrinsic(_pointer_to)
 def _without_owner(typing_context: Any, array: Any) -> Any:
     """The array without the count of its references."""
 
+    null: Any = cgutils.get_null_value
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         made = context.make_array(signature.return_type)(context, builder, arguments[0])
-        made.meminfo = cgutils.get_null_value(made.meminfo.type)
-        made.parent = cgutils.get_null_value(made.parent.type)
+        made.meminfo = null(made.meminfo.type)
+        made.parent = null(made.parent.type)
         return made._getvalue()
 
     return array(array), generate

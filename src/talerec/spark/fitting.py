@@ -52,7 +52,7 @@ def fit(
     work       a folder that all executors see, for the time of the fit: one next to `output` by default
     task_rows  rows, and task_pairs pairs of rows, that one task holds: what memory per core allows
     """
-    solved = _solvable(model)
+    solved = check_model(model)
     artifact.check_target(output)
     beside = Path(output).absolute()
     target = weights or f"file://{beside.with_suffix('.weights.parquet')}"
@@ -82,14 +82,16 @@ def fit(
     return model
 
 
-def _solvable(model: Model) -> Solved:
+def check_model(model: Model) -> Solved:
     """Spark solves what one Gram and the local solver define; everything else is refused by name."""
     if (
         not isinstance(model, Solved)
         or type(model).learn is not Solved.learn
         or type(model).solution is not Solved.solution
     ):
-        raise TalerecError(f"Spark does not fit {model.name}; it fits tale, slit and slist")
+        raise TalerecError(
+            f"Spark does not fit {model.name}; it fits tale, slit and slist (--model tale)"
+        )
     if model.solver not in ("auto", "local"):
         raise TalerecError(f"solver is {model.solver}; on Spark it takes auto or local")
     if getattr(model, "norm", "none") == "symmetric":

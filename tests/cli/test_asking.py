@@ -186,17 +186,10 @@ def test_the_demo_compares_explains_saves_and_says_what_to_do_next(tmp_path: Pat
     assert "5,000 rows" in page
     report = (out / "report.md").read_text()
     for text in (page, report):
-        named = (
-            "what is popular",
-            "sequential rules",
-            "TALE without time",
-            "tempo recommends",
-            "because of",
-        )
-        assert all(name in text for name in named)
-        assert [
-            len(re.findall(rf"^[| ]+{name} ", text, re.MULTILINE)) for name in ("TALE", "tempo")
-        ] == [2, 2 + 1]
+        for name in ("what is popular", "sequential rules", "TALE without time", "TALE", "tempo"):
+            assert re.search(rf"^[| ]+{name} [| ]*\d\.\d{{4}}", text, re.MULTILINE), name
+        assert "tempo recommends" in text
+        assert "because of" in text
         assert "tempo, the default, is TALE at the log's own pace" in " ".join(text.split())
         assert re.search(r"[A-Z]\w+ [A-Z]\w+ [A-Z]\w+.* \([+-]0\.\d{3}\)", text)
         assert "Next was:" in text

@@ -73,8 +73,6 @@ def recommend(
 
 def _users(model: Model, path: Path, text: str, unknown: str) -> list[Any]:
     """The ids that `--users` stands for, as the log has them, each once."""
-    from talerec.cli import tables
-
     log = model.fitted.log
     if log is None:
         raise TalerecError(f"{path} was saved without histories: use --history, not --users")
@@ -86,6 +84,8 @@ def _users(model: Model, path: Path, text: str, unknown: str) -> list[Any]:
     found = log.users.positions(given, "user", unknown)
     skipped = [user for user, position in zip(given, found, strict=True) if position < 0]
     if skipped:
+        from talerec.cli import tables
+
         logger.info("skipped, not known to the model: %s", tables.listed(skipped))
     return list(dict.fromkeys(log.users.ids.gather(found[found >= 0]).to_list()))
 

@@ -135,7 +135,7 @@ Params = Annotated[
     ),
 ]
 OneModel = Annotated[
-    str | None, argument("[NAME]", "Only this model.", completion.models, show_default=False)
+    str | None, argument("NAME", "Only this model.", completion.models, show_default=False)
 ]
 
 # -- evaluation ------------------------------------------------------------------------------------

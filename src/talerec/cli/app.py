@@ -82,7 +82,9 @@ def command(panel: Panel, *shown: str, **settings: Any) -> Callable[[Command], C
 def sort_commands() -> None:
     """Put the commands in the order of the help page's headings."""
     place = {panel.value: place for place, panel in enumerate(Panel)}
-    app.registered_commands.sort(key=lambda known: place[str(known.rich_help_panel)])
+    app.registered_commands.sort(
+        key=lambda known: place.get(str(known.rich_help_panel), len(place))
+    )
 
 
 def ids(text: str | None) -> list[str] | None:

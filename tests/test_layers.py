@@ -86,10 +86,8 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
     ("library", "home"),
     [
         ("torch", "solvers.gpu"),
-        (
-            "typer",
-            "cli.main cli.options cli.app cli.logs cli.fitting cli.asking cli.judging",
-        ),
+        ("typer", "cli.main cli.options cli.app cli.completion cli.logs"),
+        ("rich", "cli.terminal cli.tables"),
         ("optuna", "evaluation.search"),
         ("uvicorn", "serve.server"),
         ("msgspec", "serve.schemas serve.errors serve.service serve.app serve.openapi"),

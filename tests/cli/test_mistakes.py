@@ -34,7 +34,7 @@ from command import Outcome, refusal, talerec, works, write_log
 def test_a_bad_parameter_is_refused_before_the_log_is_read(
     command: str, settings: list[str], said: str, tmp_path: Path
 ) -> None:
-    options = [part for setting in settings for part in ("--set", setting)]
+    options = ["--model", "tale", *(part for setting in settings for part in ("--set", setting))]
     target = ["-o", tmp_path / "m.tale"] if command == "fit" else []
     assert said in refusal(command, tmp_path / "no.csv", *target, *options)
     assert not list(tmp_path.iterdir())
@@ -200,7 +200,7 @@ def test_a_users_file_that_is_no_text_is_refused(model: Path, tmp_path: Path) ->
     path = tmp_path / "users.bin"
     path.write_bytes(b"\xff\xfe\x00\x80")
     assert refusal("recommend", model, "--users", f"@{path}") == (
-        f"{path} is no text file of one id per line"
+        f"{path} is not a text file with one id per line"
     )
 
 
@@ -263,7 +263,7 @@ def test_too_little_memory_is_said_in_one_line(log: Path, monkeypatch: pytest.Mo
         raise MemoryError
 
     monkeypatch.setattr(tr.TALE, "learn", fail)
-    assert "not enough memory" in refusal("evaluate", log)
+    assert "not enough memory" in refusal("evaluate", log, "--model", "tale")
 
 
 def test_ctrl_c_ends_quietly_and_leaves_nothing(
@@ -273,7 +273,7 @@ def test_ctrl_c_ends_quietly_and_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tr.TALE, "learn", interrupt)
-    outcome = talerec("fit", log, "-o", tmp_path / "m.tale")
+    outcome = talerec("fit", log, "-o", tmp_path / "m.tale", "--model", "tale")
     assert outcome == Outcome(130, "", "")
     assert not list(tmp_path.iterdir())
 

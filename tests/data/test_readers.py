@@ -541,3 +541,18 @@ def test_other_formats_are_read_in_the_order_of_the_file_too(ending: str, tmp_pa
     else:
         path.write_bytes(gzip.compress(source.write_csv().encode(), 1))
     assert np.array_equal(read_log(path).item, np.arange(many))
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".inter", ".parquet", ".ndjson"])
+def test_a_file_is_parsed_once(ending: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(f"log{ending}", FORMATS[ending](table([1, 2], ["a", "b"], [T, T])))
+    scans = []
+    collect = pl.LazyFrame.collect
+
+    def counted(frame: pl.LazyFrame, **options: Any) -> pl.DataFrame:
+        scans.extend(["SCAN"] * frame.explain().count(" SCAN ["))
+        return collect(frame, **options)
+
+    monkeypatch.setattr(pl.LazyFrame, "collect", counted)
+    read_log(path)
+    assert scans == ["SCAN"]

@@ -197,7 +197,7 @@ def test_the_command_fits_on_a_cluster_and_passes_settings_on(session, machines,
 
     rows = skewed(2_000)
     source, out = write(rows, tmp_path / "log"), tmp_path / "shop.tale"
-    command = ["fit", str(source), "-o", str(out), "--set", "reg=30", "--core", "3", "--json"]
+    command = ["fit", str(source), "-o", str(out), "--model", "tale", "--set", "reg=30", "--core", "3", "--json"]  # fmt: skip
     spark = [
         "--engine",
         "spark",

@@ -45,6 +45,7 @@ _STRANGERS = {
 _RATING = (columns.USER, columns.ITEM, "rating", columns.TIME)
 _FILM = (columns.ITEM, columns.TITLES[0], "genres")
 _NUMBER = re.compile(r"-?\d+(\.\d*)?")
+_BLANK = "\0blank"  # a column of ours beside those of a file
 _UNIX_TIME = re.compile(r"\d{9,19}")  # from 1973 on, in any unit
 
 
@@ -73,7 +74,7 @@ def read_log(
         user, item, time = _names(frame, (user, item, time))
         try:
             log = Log.from_frame(
-                _settled(path, frame, [user, item]),
+                _settled(path, frame, [user, item, time], ids=[user, item]),
                 user=user,
                 item=item,
                 time=time,
@@ -107,7 +108,8 @@ def read_items(path: str | Path, item: str = columns.ITEM) -> pl.DataFrame:
     """
     path = Path(path)
     with _faults_named(path):
-        table = _settled(path, _scan(path), []).collect()
+        frame = _scan(path)
+        table = _settled(path, frame, frame.collect_schema().names(), ids=[]).collect()
         refuse_missing(table.columns, [item])
     if item != columns.ITEM:
         table = table.drop(columns.ITEM, strict=False).rename({item: columns.ITEM})
@@ -298,11 +300,11 @@ _SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
 }
 
 
-def _settled(path: Path, frame: pl.LazyFrame, ids: list[str]) -> pl.LazyFrame:
-    """Text knows no numbers: ids that are all whole numbers, written plainly, are read as such.
+def _settled(path: Path, frame: pl.LazyFrame, needed: list[str], ids: list[str]) -> pl.LazyFrame:
+    """The needed columns of a text file, parsed once; ids that are all plain whole numbers become numbers.
 
-    One pass over every column, because Polars lets lines with too many fields pass when it reads
-    only some of them (pola-rs/polars#28350). Blank lines at the end are no rows.
+    Every column takes part in that one pass, because Polars lets lines with too many fields pass when
+    it reads only some of them (pola-rs/polars#28350). Blank lines at the end are not rows.
     """
     if _kind(path) not in _TEXTS:
         return frame
@@ -310,25 +312,20 @@ def _settled(path: Path, frame: pl.LazyFrame, ids: list[str]) -> pl.LazyFrame:
     for name in ids:
         if f"{name}_duplicated_0" in names:  # Polars' name for the second of two
             raise TalerecError(f"there are 2 columns {name!r}")
-    texts = [name for name in dict.fromkeys(ids) if name in names]
-    blank = pl.all_horizontal(pl.all().is_null())
-    seen = frame.select(
-        pl.len().alias("0"),
-        pl.int_range(pl.len()).filter(~blank).max().alias("1"),
-        *(_is_whole(name).alias(f"whole {name}") for name in texts),
-    ).collect(engine="streaming")
-    rows, last = seen["0"][0], seen["1"][0]
-    kept = 0 if last is None else last + 1
-    frame = frame if kept == rows else frame.head(kept)
-    return frame.with_columns(
-        pl.col(name).cast(pl.Int64) for name in texts if seen[f"whole {name}"][0]
-    )
+    if not set(needed) <= set(names):
+        return frame  # refused by whoever asks for the missing column
+    blank = pl.all_horizontal(pl.all().is_null()).alias(_BLANK)
+    table = frame.select(*dict.fromkeys(needed), blank).collect(engine="streaming")
+    filled = (~table.drop_in_place(_BLANK)).arg_true()
+    table = table.head(filled[-1] + 1 if len(filled) else 0)
+    return table.with_columns(
+        table[name].cast(pl.Int64) for name in dict.fromkeys(ids) if _is_whole(table[name])
+    ).lazy()
 
 
-def _is_whole(name: str) -> pl.Expr:
-    id = pl.col(name)
-    plain = id.cast(pl.Int64, strict=False).cast(pl.String) == id
-    return plain.fill_null(id.is_null()).all()
+def _is_whole(ids: pl.Series) -> bool:
+    plain = ids.cast(pl.Int64, strict=False).cast(pl.String) == ids
+    return (plain.fill_null(False) | ids.is_null()).all()
 
 
 # -- faults ----------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ MODELS: dict[str, type[Model]] = {
         FPMC,
     )
 }
+DEFAULT = "tempo"  # what the command line fits unless told otherwise
 
 
 def model_class(name: str) -> type[Model]:

@@ -20,6 +20,7 @@ from talerec.errors import TalerecError
 
 _HOMES = {
     "Columns": "talerec.spark.events",
+    "check_model": "talerec.spark.fitting",
     "fit": "talerec.spark.fitting",
     "recommend": "talerec.spark.recommending",
     "connected": "talerec.spark.sessions",
@@ -27,6 +28,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from talerec.spark.events import Columns as Columns
+    from talerec.spark.fitting import check_model as check_model
     from talerec.spark.fitting import fit as fit
     from talerec.spark.recommending import recommend as recommend
     from talerec.spark.sessions import connected as connected

@@ -84,7 +84,7 @@ def fit(
     TalerecError
         When the model cannot be fitted on a cluster, the log is not valid, or Spark fails.
     """
-    solved = _check_model(model)
+    solved = check_model(model)
     artifact.check_target(output)
     beside = Path(output).absolute()
     parquet = weights or f"file://{beside.with_suffix('.weights.parquet')}"
@@ -101,14 +101,16 @@ def fit(
     return model
 
 
-def _check_model(model: Model) -> Solved:
+def check_model(model: Model) -> Solved:
     """Spark fits models that are one Gram and one call of the local solver; all others are refused by name."""
     if (
         not isinstance(model, Solved)
         or type(model).learn is not Solved.learn
         or type(model).solution is not Solved.solution
     ):
-        raise TalerecError(f"Spark does not fit {model.name}; it fits tale, slit and slist")
+        raise TalerecError(
+            f"Spark does not fit {model.name}; it fits tale, slit and slist (--model tale)"
+        )
     if model.solver not in ("auto", "local"):
         raise TalerecError(f"solver is {model.solver}; on Spark it takes auto or local")
     if getattr(model, "norm", "none") == "symmetric":

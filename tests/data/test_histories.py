@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from logs import histories_of, logs, quick, rows_of
 from talerec.data.histories import Histories
-from talerec.data.log import Log, Vocabulary
+from talerec.data.log import Log
 from talerec.data.times import FARTHEST
+from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 
 ITEMS = Vocabulary(pl.Series(["a", "b", "c"]))

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logs import Row, histories_of, log_of, logs, quick, rows, rows_of, tiny_log
-from talerec.data.log import Log, Vocabulary
+from talerec.data.log import Log
+from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 
 T = 1_600_000_000
@@ -425,10 +426,12 @@ def test_a_few_ids_are_found_in_a_large_vocabulary_as_many_are(kind):
 def test_ids_that_share_a_hash_are_told_apart(monkeypatch):
     ids = pl.Series([f"item{i}" for i in range(3000)])
     vocabulary, _ = Vocabulary.encode(ids)
-    monkeypatch.setattr("talerec.data.log._keys", lambda ids: np.zeros(len(ids), np.uint64))
+    monkeypatch.setattr("talerec.data.vocabulary._keys", lambda ids: np.zeros(len(ids), np.uint64))
     assert [
         vocabulary.ids[int(p)] for p in vocabulary.positions(["item7", "item9"], "item", "error")
     ] == ["item7", "item9"]
-    monkeypatch.setattr("talerec.data.log._keys", lambda ids: np.arange(len(ids), dtype=np.uint64))
+    monkeypatch.setattr(
+        "talerec.data.vocabulary._keys", lambda ids: np.arange(len(ids), dtype=np.uint64)
+    )
     other, _ = Vocabulary.encode(ids)
     assert other.positions(["nothing"], "item", "skip").tolist() == [-1]

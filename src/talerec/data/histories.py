@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from talerec.data.log import Log, Vocabulary
+from talerec.data.log import Log
 from talerec.data.times import FARTHEST, moment
+from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 

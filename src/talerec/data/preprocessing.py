@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from talerec.data import kernels, times
+from talerec.data import row_kernels, times
 from talerec.data.log import Log
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
@@ -37,7 +37,7 @@ def drop_duplicates(log: Log) -> Log:
 
 def duplicated(log: Log) -> Array:
     """Mask of rows that repeat an earlier row's user, item and time."""
-    order = kernels.order_within_instants(log.ptr, log.time, log.item.astype(np.int64))
+    order = row_kernels.order_within_instants(log.ptr, log.time, log.item.astype(np.int64))
     user, item, time = log.user_codes()[order], log.item[order], log.time[order]
     same = (user[1:] == user[:-1]) & (item[1:] == item[:-1]) & (time[1:] == time[:-1])
     mask = np.zeros(log.rows, bool)
@@ -69,7 +69,7 @@ def order_ties(log: Log, ties: str) -> Log:
         key = log.item.astype(np.int64)
     else:
         key = np.random.default_rng(_tie_seed(ties)).integers(0, 2**62, log.rows)
-    order = kernels.order_within_instants(log.ptr, log.time, key)
+    order = row_kernels.order_within_instants(log.ptr, log.time, key)
     trends = None if log.trends is None else log.trends[order]
     return replace(log, item=log.item[order], ties=ties, trends=trends)
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from talerec.data import times
 from talerec.data.histories import Histories
-from talerec.data.log import Log, Vocabulary
+from talerec.data.log import Log
+from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 

@@ -16,7 +16,8 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data.log import Log, Vocabulary
+from talerec.data.log import Log
+from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel

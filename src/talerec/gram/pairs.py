@@ -1,4 +1,4 @@
-"""The pairs of each model: what two rows of one user add to G and K. See `kernels` for how they are used.
+"""The pairs of each model: what two rows of one user add to G and K. See `accumulators` for how they are used.
 
 Every function here gives, for a row q, the coefficients of the rows s in begin[q]..after[q] of the
 same user, in O(1) each: no augmented row is ever built.
@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from talerec.data.kernels import accumulate_dense, accumulate_sparse
+from talerec.gram.accumulators import accumulate_dense, accumulate_sparse
 from talerec.runtime.arrays import Array, Arrays
 from talerec.runtime.jit import kernel, template
 

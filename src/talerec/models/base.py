@@ -14,8 +14,9 @@ import polars as pl
 
 from talerec import artifact, columns
 from talerec.data.histories import Histories
-from talerec.data.log import Log, Vocabulary
+from talerec.data.log import Log
 from talerec.data.times import Moment, microseconds
+from talerec.data.vocabulary import Vocabulary
 from talerec.errors import NotFittedError, TalerecError
 from talerec.models import params
 from talerec.ranking import rank

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import oracle
 from logs import logs, tiny_log
 from talerec.errors import TalerecError
-from talerec.gram import builders, sparse_kernels
+from talerec.gram import assembly, sparse_kernels
 from talerec.gram.builders import tale_gram
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import trend_scale
@@ -69,8 +69,8 @@ choices = st.fixed_dictionaries(
 @settings(max_examples=int(os.environ.get("TALEREC_EXAMPLES", "200")), deadline=None)
 def test_gram_equals_rows_built_by_hand(entry, log, chosen):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builders, "_SMALL", 0)
-        patch.setattr(builders, "_SPARSE_ENTRY", entry)
+        patch.setattr(assembly, "_SMALL", 0)
+        patch.setattr(assembly, "_SPARSE_ENTRY", entry)
         made = gram(log, **chosen)
     assert made.is_sparse == (entry == 0)
     G, K = dense(made)
@@ -105,9 +105,9 @@ def test_trend_scale_counts_rows_of_the_same_item_in_the_window(log, window):
 def test_sparse_and_dense_accumulation_agree_to_the_last_bit(monkeypatch):
     log = tiny_log([(u, (u * 7 + s * s) % 11, 1e9 + 3600 * s) for u in range(30) for s in range(8)])
     made = {}
-    monkeypatch.setattr(builders, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SMALL", 0)
     for entry in (0, 10**6):  # bytes an entry is thought to take: none, or far too many
-        monkeypatch.setattr(builders, "_SPARSE_ENTRY", entry)
+        monkeypatch.setattr(assembly, "_SPARSE_ENTRY", entry)
         made[entry] = gram(log, trend=0.1)
     assert made[0].is_sparse
     assert not made[10**6].is_sparse
@@ -122,8 +122,8 @@ def test_any_number_of_threads_gives_the_same_bits(monkeypatch, entry):
         (int(u), int(i), 1e9 + float(t)) for u, i, t in rng.integers(0, [50, 40, 10**7], (2000, 3))
     ]
     log = tiny_log(rows)
-    monkeypatch.setattr(builders, "_SMALL", 0)
-    monkeypatch.setattr(builders, "_SPARSE_ENTRY", entry)
+    monkeypatch.setattr(assembly, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", entry)
     made = []
     for threads in ("1", "2", "7"):
         monkeypatch.setenv("TALEREC_THREADS", threads)
@@ -190,8 +190,8 @@ def random_log(rows=3000, users=60, items=150):
 
 
 def test_a_budget_that_float64_would_break_is_kept_with_float32_and_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(builders, "_SMALL", 0)
-    monkeypatch.setattr(builders, "_SPARSE_ENTRY", 0)
+    monkeypatch.setattr(assembly, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
     log = random_log()
     full = gram(log)
     entries = full.K.nnz
@@ -215,15 +215,15 @@ def test_a_dense_gram_that_does_not_fit_is_refused_before_the_work(monkeypatch):
 
 
 def test_a_budget_that_nothing_fits_is_refused_before_the_work_with_sizes(monkeypatch):
-    monkeypatch.setattr(builders, "_SMALL", 0)
-    monkeypatch.setattr(builders, "_SPARSE_ENTRY", 0)
+    monkeypatch.setattr(assembly, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
     with pytest.raises(TalerecError, match=r"pairs of items needs .* KB, but 1 KB is allowed"):
         gram(random_log(), memory=1000)
 
 
 def test_the_gram_is_symmetric_and_its_rows_are_sorted(monkeypatch):
-    monkeypatch.setattr(builders, "_SMALL", 0)
-    monkeypatch.setattr(builders, "_SPARSE_ENTRY", 0)
+    monkeypatch.setattr(assembly, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
     made = gram(random_log(), trend=0.1)
     assert made.G.indices.dtype == made.K.indices.dtype == np.int32  # SciPy widens them at a whim
     G = made.G

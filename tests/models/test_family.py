@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import oracle
 from logs import logs, tiny_log
 from talerec.errors import TalerecError
-from talerec.gram import builders
+from talerec.gram import assembly
 from talerec.gram.builders import gap_counts, slis_gram, slit_gram, tale_gram
 from talerec.gram.gram import Gram
 from talerec.models import (
@@ -61,8 +61,8 @@ def fitted(model, log):
 def made_as(entry, make):
     """What `make` gives when Grams are kept sparse (0 bytes per entry) or dense (far too many)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builders, "_SMALL", 0)
-        patch.setattr(builders, "_SPARSE_ENTRY", entry)
+        patch.setattr(assembly, "_SMALL", 0)
+        patch.setattr(assembly, "_SPARSE_ENTRY", entry)
         made = make()
     assert is_sparse(made.G if isinstance(made, Gram) else made) == (entry == 0)
     return made

@@ -1,123 +1,165 @@
 """Compiled sums of pairs of rows, one target item at a time.
 
-A Gram is built one target item at a time. For every row q of that item, a *pairs* function
-gives two coefficients for each row s of the same user:
+For every row q of the target item, a *pairs* function gives two coefficients for each row s of the
+same user:
 
     half[s]   the share of the unordered pair (s, q), s <= q, in G = M + M'   (s = q: one half)
     cross[s]  the weight of source s for the target q, the entry of K
 
-and the accumulator adds them up per item of s. An item's row belongs to one thread and its
-rows are visited in one order, so sums do not depend on the number of threads. Where only one of
-the two is wanted, the array for the other has no room. The models' pairs are in `pairs`.
+and the accumulator adds them up per item of s. An item's row belongs to one thread and its rows
+are visited in one order, so sums do not depend on the number of threads. Where only one of M and K
+is wanted, the array for the other has length zero. The models' pairs are in `pairs`.
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from talerec.gram.sparse_kernels import sort_positions
-from talerec.runtime.arrays import Array, Arrays, Kernel
+from talerec.runtime.arrays import Array, Kernel
 from talerec.runtime.jit import kernel, template
 
 
+class RowsByItem(NamedTuple):
+    """Rows of a log by item, and the rows that each forms pairs with."""
+
+    ptr: Array  # item j has rows[ptr[j]..ptr[j + 1]]
+    rows: Array
+    item: Array  # of every row
+    begin: Array  # row q forms pairs with the rows begin[q]..after[q]
+    after: Array
+    longest: int  # rows of the user who has most
+
+
+class Scratch(NamedTuple):
+    """The coefficients of one row's pairs, and room for the pairs function to work in."""
+
+    half: Array
+    cross: Array
+    sums: Array
+
+
+class DenseSums(NamedTuple):
+    """M and K' as square arrays."""
+
+    M: Array
+    K: Array
+
+
+class SparseSums(NamedTuple):
+    """M and K' as compressed rows of one pattern, which `count_pattern` counted."""
+
+    indptr: Array
+    indices: Array
+    M: Array
+    K: Array
+
+
 @kernel
-def count_pattern(log: Arrays, a: int, b: int, out: Array) -> None:
-    """How many items share a pair with each target item a..b (the item itself always counts)."""
-    ptr, rows, item, begin, after = log
-    seen = np.full(len(ptr) - 1, -1, np.int32)
+def count_pattern(log: RowsByItem, a: int, b: int, out: Array) -> None:
+    """Count the items that share a pair with each target item a..b (the item itself always counts)."""
+    seen = np.full(len(log.ptr) - 1, -1, np.int32)
     for j in range(a, b):
         seen[j] = j
         found = 1
-        for x in range(ptr[j], ptr[j + 1]):
-            q = rows[x]
-            for s in range(begin[q], after[q]):
-                if seen[item[s]] != j:
-                    seen[item[s]] = j
+        for x in range(log.ptr[j], log.ptr[j + 1]):
+            q = log.rows[x]
+            for s in range(log.begin[q], log.after[q]):
+                if seen[log.item[s]] != j:
+                    seen[log.item[s]] = j
                     found += 1
         out[j] = found
 
 
 @template
-def _add_target(
-    pairs: Kernel, args: Arrays, log: Arrays, j: int, scratch: Arrays, sums: Array
-) -> None:
-    """Add every pair whose later row holds item j to `sums[item of s]` = (M, K)."""
-    ptr, rows, item, begin, after = log
-    half, cross, work = scratch
-    for x in range(ptr[j], ptr[j + 1]):
-        q = rows[x]
-        pairs(args, q, half, cross, work)
-        for s in range(begin[q], after[q]):
-            i = item[s]
-            sums[i, 0] += half[s - begin[q]]
-            sums[i, 1] += cross[s - begin[q]]
+def _scratch(longest: int) -> Scratch:
+    return Scratch(np.empty(longest), np.empty(longest), np.empty((longest + 1, 2)))
 
 
 @template
-def _scratch(longest: int) -> Arrays:
-    return np.empty(longest), np.empty(longest), np.empty((longest + 1, 2))
+def _add_target(
+    pairs: Kernel, args: Any, log: RowsByItem, j: int, scratch: Scratch, sums: Array
+) -> None:
+    """Add every pair whose later row holds item j to `sums[item of s]` = (M, K)."""
+    half, cross, _ = scratch
+    for x in range(log.ptr[j], log.ptr[j + 1]):
+        q = log.rows[x]
+        pairs(args, q, scratch)
+        lo = log.begin[q]
+        for s in range(lo, log.after[q]):
+            i = log.item[s]
+            sums[i, 0] += half[s - lo]
+            sums[i, 1] += cross[s - lo]
 
 
 @template
 def accumulate_dense(
-    pairs: Kernel, args: Arrays, log: Arrays, longest: int, a: int, b: int, M: Array, K: Array
+    pairs: Kernel, args: Any, log: RowsByItem, a: int, b: int, out: DenseSums
 ) -> None:
-    """Rows a..b of dense M and K'."""
-    n = max(M.shape[1], K.shape[1])
-    scratch = _scratch(longest)
-    sums = np.empty((n, 2))
+    """Write rows a..b of dense M and K'."""
+    scratch = _scratch(log.longest)
+    sums = np.empty((len(log.ptr) - 1, 2))
     for j in range(a, b):
         sums[:] = 0.0
         _add_target(pairs, args, log, j, scratch, sums)
-        if len(M) > 0:
-            M[j] = sums[:, 0]
-        if len(K) > 0:
-            K[j] = sums[:, 1]
+        if len(out.M) > 0:
+            out.M[j] = sums[:, 0]
+        if len(out.K) > 0:
+            out.K[j] = sums[:, 1]
+
+
+@template
+def _add_found(
+    pairs: Kernel,
+    args: Any,
+    log: RowsByItem,
+    j: int,
+    scratch: Scratch,
+    sums: Array,
+    seen: Array,
+    items: Array,
+) -> None:
+    """Add the pairs of target j as `_add_target` does, and list the items that have any in `items`."""
+    half, cross, _ = scratch
+    seen[j] = j
+    items[0] = j
+    found = 1
+    for x in range(log.ptr[j], log.ptr[j + 1]):
+        q = log.rows[x]
+        pairs(args, q, scratch)
+        lo = log.begin[q]
+        for s in range(lo, log.after[q]):
+            i = log.item[s]
+            if seen[i] != j:
+                seen[i] = j
+                items[found] = i
+                found += 1
+            sums[i, 0] += half[s - lo]
+            sums[i, 1] += cross[s - lo]
 
 
 @template
 def accumulate_sparse(
-    pairs: Kernel,
-    args: Arrays,
-    log: Arrays,
-    longest: int,
-    a: int,
-    b: int,
-    where: Arrays,
-    M: Array,
-    K: Array,
+    pairs: Kernel, args: Any, log: RowsByItem, a: int, b: int, out: SparseSums
 ) -> None:
-    """Rows a..b of sparse M and K', both with the pattern that `count_pattern` counted."""
-    indptr, indices = where
-    ptr, rows, item, begin, after = log
-    n = len(ptr) - 1
-    half, cross, work = _scratch(longest)
+    """Write rows a..b of sparse M and K', each row in the order of its items."""
+    n = len(log.ptr) - 1
+    scratch = _scratch(log.longest)
     sums = np.zeros((n, 2))
     seen = np.full(n, -1, np.int32)
-    order = np.empty(n, np.int32)
+    spare = np.empty(n, np.int32)
     for j in range(a, b):
-        lo, hi = indptr[j], indptr[j + 1]
-        seen[j] = j
-        indices[lo] = j
-        found = lo + 1
-        for x in range(ptr[j], ptr[j + 1]):
-            q = rows[x]
-            pairs(args, q, half, cross, work)
-            for s in range(begin[q], after[q]):
-                i = item[s]
-                if seen[i] != j:
-                    seen[i] = j
-                    indices[found] = i
-                    found += 1
-                sums[i, 0] += half[s - begin[q]]
-                sums[i, 1] += cross[s - begin[q]]
-        sort_positions(indices[lo:hi], n, order)
+        lo, hi = out.indptr[j], out.indptr[j + 1]
+        _add_found(pairs, args, log, j, scratch, sums, seen, out.indices[lo:hi])
+        sort_positions(out.indices[lo:hi], n, spare)
         for x in range(lo, hi):
-            i = indices[x]
-            if len(M) > 0:
-                M[x] = sums[i, 0]
-            if len(K) > 0:
-                K[x] = sums[i, 1]
+            i = out.indices[x]
+            if len(out.M) > 0:
+                out.M[x] = sums[i, 0]
+            if len(out.K) > 0:
+                out.K[x] = sums[i, 1]
             sums[i, 0] = sums[i, 1] = 0.0
 
 

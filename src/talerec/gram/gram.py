@@ -7,26 +7,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from talerec.gram import sparse_kernels
+from talerec.gram.sparse_kernels import Entries, squared_distance
 from talerec.runtime.arrays import Array, Matrix, dense, is_sparse
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Gram:
-    """G (symmetric) and K (source x target), float64; both sparse (CSR, CSC) or both dense.
+    """G = S'S and K = S'T, all that a linear model needs to know of a log.
 
-    A sparse one is float32 where a memory budget allows no more.
+    Parameters
+    ----------
+    G : matrix of shape (items, items)
+        How often items are sources together; symmetric.
+    K : matrix of shape (items, items)
+        How much each item (row) leads to each other (column).
+
+    Both are dense NumPy arrays, or both sparse (G by row, K by column); float64, or float32 where
+    sparse ones have to fit a memory budget.
+
+    Examples
+    --------
+    Grams add, and can be multiplied by numbers. A blend of two models is a sum of theirs:
+
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(200)
+    >>> slis = tr.slis_gram(log, max_history=2500)
+    >>> slit = tr.slit_gram(log, position=1.0, max_history=2500)
+    >>> 0.2 * slis + 0.8 * slit
+    Gram(20 items, dense)
     """
 
     G: Matrix
     K: Matrix
 
+    def __repr__(self) -> str:
+        form = f"sparse, {self.density:.2%} stored" if self.is_sparse else "dense"
+        return f"Gram({self.items:,} items, {form})"
+
     @property
     def items(self) -> int:
+        """The number of items."""
         return int(self.G.shape[0])
 
     @property
     def is_sparse(self) -> bool:
+        """Whether G and K are sparse."""
         return is_sparse(self.G)
 
     @property
@@ -45,11 +70,11 @@ class Gram:
     __rmul__ = __mul__
 
     def two_way(self, even: float, tied: float = 0.0) -> Gram:
-        """K + share K': a row also leads to what came before it, by as much as direction is chance.
+        """K + share K': a row also leads to what came before it, as far as their order is chance.
 
-        Of the squared difference between K and K', sampling explains 2 s (sum(K) - tied), s = trace(G) /
+        Of the squared difference between K and K', chance explains 2 s (sum(K) - tied), s = trace(G) /
         sum(K) being the mean weight of a pair, and `tied` what simultaneous rows have in K: these count
-        both ways already. With b that part of it (times `even`, at most 1), the best guess
+        both ways already. With b that part of the difference (times `even`, at most 1), the best guess
         of K_ij is (1 - b/2) K_ij + b/2 K_ji, or K_ij + b/(2 - b) K_ji up to a factor.
         """
         turned = self.K.T.asformat(self.K.format) if self.is_sparse else self.K.T
@@ -67,17 +92,17 @@ class Gram:
 
 
 def _squared_distance(left: Matrix, right: Matrix) -> float:
-    """The sum of the squared differences of two matrices of one form, without making a third."""
+    """The sum of squared differences of two matrices, both dense or both sparse in one format."""
     if not is_sparse(left):
         return float(((left - right) ** 2).sum())
     for matrix in (left, right):
         matrix.sort_indices()
-    entries = ((m.indptr, m.indices, m.data) for m in (left, right))
-    return float(sparse_kernels.squared_distance(*entries))
+    entries = (Entries(m.indptr, m.indices, m.data) for m in (left, right))
+    return float(squared_distance(*entries))
 
 
 def _times(matrix: Matrix, rows: Array, columns: Array) -> Matrix:
-    """diag(rows) matrix diag(columns), in the form that it has."""
+    """diag(rows) matrix diag(columns), in the format of `matrix`."""
     if not is_sparse(matrix):
         return matrix * rows[:, None] * columns
     made = matrix.multiply(rows[:, None]).multiply(columns[None, :])

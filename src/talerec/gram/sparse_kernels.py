@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from talerec.runtime.arrays import Array, Arrays
+from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel
+
+
+class Entries(NamedTuple):
+    """The stored entries of a sparse matrix, by row (CSR) or by column (CSC), each ascending."""
+
+    indptr: Array
+    indices: Array
+    values: Array
+
+
+class SideBySide(NamedTuple):
+    """M and M' row by row: row i holds M's row from start[i] on, and M's column i from middle[i] on."""
+
+    start: Array
+    middle: Array
+    items: Array
+    values: Array
 
 
 @kernel
@@ -45,31 +64,32 @@ def fill_rows(indptr: Array, indices: Array, values: Array, out: Array) -> None:
 
 
 @kernel
-def squared_distance(left: Arrays, right: Arrays) -> float:
-    """Sum of squared differences of two matrices by row (or both by column), each row ascending."""
+def squared_distance(left: Entries, right: Entries) -> float:
+    """Sum of squared differences of two matrices, both by row or both by column."""
     total = 0.0
-    for i in range(len(left[0]) - 1):
-        x, y = left[0][i], right[0][i]
-        while x < left[0][i + 1] and y < right[0][i + 1]:
-            first, second = left[1][x], right[1][y]
-            apart = 0.0
+    for i in range(len(left.indptr) - 1):
+        x, x_end = left.indptr[i], left.indptr[i + 1]
+        y, y_end = right.indptr[i], right.indptr[i + 1]
+        while x < x_end and y < y_end:
+            first, second = left.indices[x], right.indices[y]
+            difference = 0.0
             if first <= second:
-                apart += left[2][x]
+                difference += left.values[x]
                 x += 1
             if second <= first:
-                apart -= right[2][y]
+                difference -= right.values[y]
                 y += 1
-            total += apart * apart
-        for z in range(x, left[0][i + 1]):
-            total += left[2][z] ** 2
-        for z in range(y, right[0][i + 1]):
-            total += right[2][z] ** 2
+            total += difference * difference
+        for z in range(x, x_end):
+            total += left.values[z] ** 2
+        for z in range(y, y_end):
+            total += right.values[z] ** 2
     return total
 
 
 @kernel
-def both_ways(indptr: Array, indices: Array, M: Array) -> tuple[Array, Array, Array, Array]:
-    """M and M' laid side by side: row i holds M's row, then M's column i, each by item; where each row's parts begin."""
+def side_by_side(indptr: Array, indices: Array, M: Array) -> SideBySide:
+    """M and M' side by side in one array, so that their sum needs no third."""
     n = len(indptr) - 1
     start, middle = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
     for x in range(len(indices)):
@@ -85,14 +105,13 @@ def both_ways(indptr: Array, indices: Array, M: Array) -> tuple[Array, Array, Ar
             items[start[j] + x - indptr[j]], values[start[j] + x - indptr[j]] = i, M[x]
             items[place[i]], values[place[i]] = j, M[x]
             place[i] += 1
-    return start, middle, items, values
+    return SideBySide(start, middle, items, values)
 
 
 @kernel
-def merge_rows(
-    start: Array, middle: Array, items: Array, values: Array, a: int, b: int, count: Array
-) -> None:
+def merge_rows(both: SideBySide, a: int, b: int, count: Array) -> None:
     """Merge the two sorted parts of each row a..b, in place, adding entries of the same item."""
+    start, middle, items, values = both
     for i in range(a, b):
         lo, mid, hi = start[i], middle[i], start[i + 1]
         left_items, left_values = items[lo:mid].copy(), values[lo:mid].copy()
@@ -113,8 +132,9 @@ def merge_rows(
 
 
 @kernel
-def close_gaps(start: Array, count: Array, items: Array, values: Array) -> Array:
-    """Move every row's first `count` entries up to the row before; the new bounds."""
+def close_gaps(both: SideBySide, count: Array) -> Array:
+    """Move every row's first `count` entries up to the row before; the new bounds of the rows."""
+    start, _, items, values = both
     indptr = np.zeros(len(count) + 1, np.int64)
     for i in range(len(count)):
         to = indptr[i]

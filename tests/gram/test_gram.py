@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import oracle
 from logs import logs, tiny_log
 from talerec.errors import TalerecError
-from talerec.gram import assembly, sparse_kernels
+from talerec.gram import assembly
 from talerec.gram.builders import tale_gram
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import trend_scale
@@ -233,9 +233,9 @@ def test_the_gram_is_symmetric_and_its_rows_are_sorted(monkeypatch):
         assert (np.diff(row) > 0).all()
 
 
-@given(st.lists(st.integers(0, 70_000), max_size=300))
-@settings(max_examples=50, deadline=None)
-def test_positions_are_sorted(values):
-    array = np.array(values, np.int32)
-    sparse_kernels.sort_positions(array, 70_001, np.empty(70_001, np.int32))
-    assert array.tolist() == sorted(values)
+def test_a_gram_shows_its_size_and_form(monkeypatch):
+    log = tiny_log([(1, i, 1e9 + i) for i in range(5)])
+    assert repr(gram(log)) == "Gram(5 items, dense)"
+    monkeypatch.setattr(assembly, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
+    assert repr(gram(log)) == "Gram(5 items, sparse, 100.00% stored)"

@@ -1,4 +1,4 @@
-"""Formats of files of interactions and of items: what a file is, and how each kind is scanned."""
+"""File formats of logs and item tables: what a file is, and how each format is scanned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from talerec import columns
-from talerec.errors import TalerecError
+from talerec.errors import InvalidLogError
 
 _PACKED = (".gz", ".gzip", ".zst", ".zstd")
 DELIMITERS = {
@@ -25,20 +25,20 @@ DELIMITERS = {
     ".item": "\t",
     ".data": "\t",
 }
-_TEXTS = (*DELIMITERS, ".dat")
+_TEXT = (*DELIMITERS, ".dat")
 PARQUET = (".parquet", ".pq")
 _JSON = (".ndjson", ".jsonl", ".json")
 
 #: First bytes that tell what a file is, whatever its ending says.
 _CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-_STRANGERS = {
+_OTHER_FORMATS = {
     b"PAR1": "Parquet",
     b"PK\x03\x04": "a zip archive",
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
 
-#: Files without a header: what the fields of a rating and of a film are.
+#: The fields of a rating and of a film in files without a header.
 RATING = (columns.USER, columns.ITEM, "rating", columns.TIME)
 _FILM = (columns.ITEM, columns.TITLES[0], "genres")
 _NUMBER = re.compile(r"-?\d+(\.\d*)?")
@@ -46,43 +46,45 @@ _UNIX_TIME = re.compile(r"\d{9,19}")  # from 1973 on, in any unit
 
 
 def scan(path: Path) -> pl.LazyFrame:
+    """The rows of a file, not yet read; ids in text files are still text."""
     kind = format_of(path)
-    _refuse_strangers(path, kind)
+    _refuse_other_formats(path, kind)
     return SCANNERS[kind](path)
 
 
 def format_of(path: Path) -> str:
-    """The format, as the ending says."""
+    """The format of a file, named by its ending (the one before .gz or .zst)."""
     endings = [ending.lower() for ending in path.suffixes]
     packed = len(endings) > 1 and endings[-1] in _PACKED
     return endings[-2 if packed else -1] if endings else ""
 
 
-def _refuse_strangers(path: Path, kind: str) -> None:
-    """A file whose first bytes show that it cannot be what its ending says."""
+def _refuse_other_formats(path: Path, kind: str) -> None:
+    """An error if the first bytes of a file show that it is not what its ending says."""
     with _unpacked(path) as stream:
         start = stream.read(4)
     if not start:
-        raise TalerecError("the file is empty")
+        raise InvalidLogError("the file is empty")
     if kind in PARQUET and start != b"PAR1":
-        raise TalerecError(f"its ending says {kind}, but the file is not Parquet")
+        raise InvalidLogError(f"its ending says {kind}, but the file is not Parquet")
     if kind in _JSON and start.lstrip().startswith(b"["):
-        raise TalerecError(
+        raise InvalidLogError(
             "the file is one JSON array; talerec reads lines, with one object in each"
         )
-    for sign, what in _STRANGERS.items():
+    for sign, what in _OTHER_FORMATS.items():
         if kind not in PARQUET and start.startswith(sign):
-            raise TalerecError(f"its ending says {kind}, but the file is {what}")
+            raise InvalidLogError(f"its ending says {kind}, but the file is {what}")
 
 
 def _codec(path: Path) -> str | None:
+    """How a file is compressed, or None."""
     with path.open("rb") as file:
         start = file.read(4)
     return next((name for sign, name in _CODECS.items() if start.startswith(sign)), None)
 
 
 def _unpacked(path: Path) -> Any:
-    """The file's bytes, decompressed if they are compressed."""
+    """The bytes of a file, decompressed."""
     codec = _codec(path)
     if codec is None:
         return path.open("rb")
@@ -92,6 +94,7 @@ def _unpacked(path: Path) -> Any:
 
 
 def lines(path: Path) -> Iterator[str]:
+    """The lines of a file; bytes that are not UTF-8 become surrogates."""
     stream = _unpacked(path)
     with io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="") as lines:
         yield from lines
@@ -103,12 +106,12 @@ def _first_line(path: Path) -> str:
 
 
 def _csv(path: Path) -> pl.LazyFrame:
-    if is_bare(path):
+    if has_no_header(path):
         return _ratings(path, ",")
     return pl.scan_csv(path, infer_schema=False, glob=False)
 
 
-def is_bare(path: Path) -> bool:
+def has_no_header(path: Path) -> bool:
     """Whether a CSV begins with a rating (user, item, rating, unix time), and not with a header."""
     try:
         fields = next(csv.reader([_first_line(path)]), [])
@@ -121,6 +124,7 @@ def is_bare(path: Path) -> bool:
 
 
 def _ratings(path: Path, separator: str) -> pl.LazyFrame:
+    """Ratings in a file without a header."""
     return pl.scan_csv(
         path,
         separator=separator,
@@ -135,22 +139,22 @@ def _udata(path: Path) -> pl.LazyFrame:
     """MovieLens `u.data`: ratings with tabs between their fields."""
     fields = _first_line(path).count("\t") + 1
     if fields != len(RATING):
-        raise TalerecError(f"the first line has {fields} fields, but a rating has {len(RATING)}")
+        raise InvalidLogError(f"the first line has {fields} fields, but a rating has {len(RATING)}")
     return _ratings(path, "\t")
 
 
 def _dat(path: Path) -> pl.LazyFrame:
     """MovieLens `ratings.dat` and `movies.dat`: fields with `::` between them; UTF-8, else Latin-1."""
-    lines = _whole_lines(path)
+    lines = _column_of_lines(path)
     fields = lines.str.count_matches("::", literal=True).fill_null(-1) + 1
     names = {len(kind): kind for kind in (RATING, _FILM)}.get(fields[0])
     if names is None:
-        raise TalerecError(
+        raise InvalidLogError(
             f"line 1 has {fields[0]} fields; user::item::rating::time and item::title::genres are known"
         )
     if (odd := (fields != len(names)).arg_true()).len():
         number = odd[0]
-        raise TalerecError(
+        raise InvalidLogError(
             f"line {number + 1} has {fields[number]} fields, but line 1 has {len(names)}"
         )
     return (
@@ -161,12 +165,12 @@ def _dat(path: Path) -> pl.LazyFrame:
     )
 
 
-def _whole_lines(path: Path) -> pl.Series:
-    """The lines of a file as one column; a blank line is null, and those at the end are left out."""
+def _column_of_lines(path: Path) -> pl.Series:
+    """The lines of a file as one column; blank lines are null, and left out at the end."""
     with _unpacked(path) as stream:
         content = stream.read().rstrip()
     if not content:
-        raise TalerecError("it holds no rows")
+        raise InvalidLogError("it holds no rows")
     try:
         content.decode()
     except UnicodeDecodeError:
@@ -174,7 +178,7 @@ def _whole_lines(path: Path) -> pl.Series:
     lines = pl.read_csv(
         io.BytesIO(content),
         has_header=False,
-        separator="\x1f",  # in no text
+        separator="\x1f",  # a control character that no text contains
         quote_char=None,
         schema={"line": pl.String()},
     )
@@ -193,22 +197,22 @@ def _recbole(path: Path) -> pl.LazyFrame:
 
 
 def _ndjson(path: Path) -> pl.LazyFrame:
-    name, fields = glob.escape(str(path)), _published(path)
+    name, fields = glob.escape(str(path)), _review_fields(path)
     if not fields:
         return pl.scan_ndjson(name, infer_schema_length=None)
     return pl.scan_ndjson(name, schema=dict.fromkeys(fields, pl.String()))
 
 
-def _published(path: Path) -> list[str]:
-    """The plain fields of a file of reviews as Amazon and Yelp publish them, else none.
+def _review_fields(path: Path) -> list[str]:
+    """The plain fields of a file of reviews as Amazon and Yelp publish them; of other files, none.
 
-    Such files hold gigabytes of prose: known fields save the pass that finds out what they are.
+    Such files hold gigabytes of prose: naming the fields saves a pass that finds them.
     """
     try:
         first = json.loads(_first_line(path))
     except (ValueError, RecursionError):
         return []
-    if not isinstance(first, dict) or not any(first.keys() >= set(n) for n in columns.FOREIGN):
+    if not isinstance(first, dict) or not any(first.keys() >= set(n) for n in columns.PUBLISHED):
         return []
     return [name for name, value in first.items() if isinstance(value, str | int | float)]
 
@@ -236,18 +240,18 @@ SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
 }
 
 
-def settled(path: Path, frame: pl.LazyFrame, ids: list[str]) -> pl.LazyFrame:
-    """Text knows no numbers: ids that are all whole numbers, written plainly, are read as such.
+def with_typed_ids(path: Path, frame: pl.LazyFrame, ids: list[str]) -> pl.LazyFrame:
+    """Columns `ids` of a text file become integers where all are plainly written integers.
 
     One pass over every column, because Polars lets lines with too many fields pass when it reads
-    only some of them (pola-rs/polars#28350). Blank lines at the end are no rows.
+    only some of them (pola-rs/polars#28350). Blank lines at the end are left out.
     """
-    if format_of(path) not in _TEXTS:
+    if format_of(path) not in _TEXT:
         return frame
     names = frame.collect_schema().names()
     for name in ids:
         if f"{name}_duplicated_0" in names:  # Polars' name for the second of two
-            raise TalerecError(f"there are 2 columns {name!r}")
+            raise InvalidLogError(f"there are 2 columns {name!r}")
     texts = [name for name in dict.fromkeys(ids) if name in names]
     blank = pl.all_horizontal(pl.all().is_null())
     seen = frame.select(
@@ -264,6 +268,7 @@ def settled(path: Path, frame: pl.LazyFrame, ids: list[str]) -> pl.LazyFrame:
 
 
 def _is_whole(name: str) -> pl.Expr:
+    """Whether every id of a column is the plain spelling of an integer."""
     id = pl.col(name)
     plain = id.cast(pl.Int64, strict=False).cast(pl.String) == id
     return plain.fill_null(id.is_null()).all()

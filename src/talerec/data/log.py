@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,54 @@ from talerec.data.frames import as_polars, checked_ids, refuse_kind
 from talerec.data.times import days as in_days
 from talerec.data.times import to_microseconds
 from talerec.data.vocabulary import Vocabulary
-from talerec.errors import TalerecError
+from talerec.errors import InvalidLogError
 from talerec.runtime.arrays import Array
 
+_SHOWN_ROWS = 5  # in a notebook
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Log:
-    """Interactions: user u has rows ptr[u]..ptr[u+1], oldest first.
+    """Interactions: who had to do with which item, and when.
 
-    ptr int64 (users + 1) | item int32, positions in `items` | time int64, microseconds since 1970
-    info: the item side table, one row per item in position order, or None.
-    unit: what the times were read as. ties: how rows of one instant were ordered.
-    Of a log that is a part of a larger one, two things are known that its own rows cannot tell:
-    trends (the count of each row, Eq. 14) and latest (the last time of all).
+    Build one with `Log.from_frame`, `read_log` or `synthetic_log`. The columns are sorted by user,
+    then time: user u has rows ptr[u]..ptr[u + 1], oldest first.
+
+    Parameters
+    ----------
+    ptr : int64 array of length users + 1
+        Where each user's rows begin.
+    item : int32 array
+        The item of each row, as a position in `items`.
+    time : int64 array
+        The time of each row, in microseconds since 1970 (UTC).
+    users, items : Vocabulary
+        External ids by position.
+    info : polars.DataFrame, optional
+        What is known of the items (titles ...): one row per item, in the order of positions.
+    unit : str
+        What the times were read as: s, ms, us, ns or datetime.
+    ties : str
+        How rows of one user and time were ordered (see `order_ties`).
+    trends : int64 array, optional
+        The trend count of each row (Eq. 14), where the log is a part of a larger one that knows better.
+    latest : int, optional
+        The last time of the larger log that this one is a part of.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import talerec as tr
+    >>> rows = {
+    ...     "user_id": ["ann", "ann", "bob"],
+    ...     "item_id": ["tea", "cup", "tea"],
+    ...     "timestamp": ["2024-05-03", "2024-05-01", "2024-05-02"],
+    ... }
+    >>> log = tr.Log.from_frame(pl.DataFrame(rows))
+    >>> log
+    Log(2 users, 2 items, 3 rows, 2024-05-01 to 2024-05-03)
+    >>> log.to_frame()["item_id"].to_list()
+    ['cup', 'tea', 'tea']
     """
 
     ptr: Array
@@ -51,10 +87,31 @@ class Log:
         time_unit: str | None = None,
         any_time: bool = False,
     ) -> Log:
-        """A log from a Polars, pandas or Arrow frame; rows in any order, equal times stay in row order."""
+        """Make a log of a Polars, pandas or Arrow frame.
+
+        Parameters
+        ----------
+        frame : DataFrame, LazyFrame or Arrow table
+            Rows in any order; rows of one user and time stay in the order of the frame.
+        user, item, time : str
+            The names of its columns.
+        time_unit : {"s", "ms", "us", "ns"}, optional
+            What times that are numbers count; by default their size tells.
+        any_time : bool
+            Whether times before 1970 and after 2100 are allowed.
+
+        Returns
+        -------
+        Log
+
+        Raises
+        ------
+        InvalidLogError
+            If a column is missing, or a row has no usable id or time; the message names it.
+        """
         table = as_polars(frame, [user, item, time])
         if table.is_empty():
-            raise TalerecError("the log is empty: it has no rows")
+            raise InvalidLogError("the log is empty: it has no rows")
         users, user_code = Vocabulary.encode(checked_ids(table[user]))
         items, item_code = Vocabulary.encode(checked_ids(table[item]))
         moments, unit = to_microseconds(table[time], time_unit, any_time=any_time)
@@ -71,8 +128,36 @@ class Log:
         row_kernels.sort_groups(ptr, rows, time)
         return cls(ptr, item[rows], time[rows], users, items, unit=unit)
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.users):,} users, {len(self.items):,} items, {self.rows:,} rows"
+        if not self.rows:
+            return f"Log({counts})"
+        first, last = (
+            np.datetime64(int(moment), "us").astype("datetime64[D]")
+            for moment in (self.time.min(), self.time.max())
+        )
+        return f"Log({counts}, {first} to {last})"
+
+    def _repr_html_(self) -> str:
+        """The first rows as a table, for notebooks; titles stand beside the items where there are any."""
+        shown = self.keep(np.arange(self.rows) < _SHOWN_ROWS)
+        frame = shown.to_frame()
+        title = columns.TITLES[0]
+        if self.info is not None and title in self.info.columns:
+            frame.insert_column(2, self.info[title].gather(shown.item))
+        lines = ["".join(f"<th>{escape(name)}</th>" for name in frame.columns)]
+        lines += [
+            "".join(f"<td>{escape(value or '')}</td>" for value in row)
+            for row in frame.cast(pl.String).iter_rows()
+        ]
+        if self.rows > _SHOWN_ROWS:
+            lines.append("<td>…</td>" * frame.width)
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<table><caption>{escape(repr(self))}</caption>{body}</table>"
+
     @property
     def rows(self) -> int:
+        """The number of rows."""
         return len(self.item)
 
     def user_codes(self) -> Array:
@@ -80,7 +165,7 @@ class Log:
         return np.repeat(np.arange(len(self.users), dtype=np.int32), np.diff(self.ptr))
 
     def to_frame(self) -> pl.DataFrame:
-        """The rows with external ids; times as datetimes."""
+        """The rows as a Polars frame, with external ids and datetimes."""
         return pl.DataFrame(
             {
                 columns.USER: self.users.ids.gather(self.user_codes()),
@@ -96,7 +181,7 @@ class Log:
         return replace(self, ptr=kept, item=self.item[mask], time=self.time[mask], trends=trends)
 
     def compact(self) -> Log:
-        """The same rows without users and items that have none."""
+        """This log without the users and items that have no rows."""
         users = np.flatnonzero(np.diff(self.ptr))
         used = np.bincount(self.item, minlength=len(self.items)) > 0
         items = np.flatnonzero(used)
@@ -111,7 +196,7 @@ class Log:
         )
 
     def counts(self, days: float = math.inf) -> Array:
-        """Rows of each item, of all or in the days before the last row; float64."""
+        """How many rows each item has (float64): all of them, or those of the last `days` of the log."""
         since = int(self.time.max(initial=0)) - in_days(days)
         counted = self.item if days == math.inf else self.item[self.time >= since]
         return np.bincount(counted, minlength=len(self.items)).astype(np.float64)
@@ -122,11 +207,11 @@ class Log:
         return from_end <= limit
 
     def with_items(self, table: pl.DataFrame) -> Log:
-        """Attach an item side table (a column of item ids and whatever describes them)."""
+        """This log with an item table: a column of item ids, and whatever describes the items."""
         if columns.ITEM not in table.columns:
-            raise TalerecError(f"the item table has no column {columns.ITEM!r}: {table.columns}")
+            raise InvalidLogError(f"the item table has no column {columns.ITEM!r}: {table.columns}")
         refuse_kind(table[columns.ITEM])
-        side = table.with_columns(self.items.own(table[columns.ITEM]).alias(columns.ITEM))
+        side = table.with_columns(self.items.own_type(table[columns.ITEM]).alias(columns.ITEM))
         side = side.unique(columns.ITEM, keep="first", maintain_order=True)
         mine = pl.DataFrame({columns.ITEM: self.items.ids})
         info = mine.join(side, on=columns.ITEM, how="left", maintain_order="left")

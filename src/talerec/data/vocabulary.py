@@ -14,7 +14,7 @@ import polars as pl
 from talerec.errors import TalerecError, UnknownIdError
 from talerec.runtime.arrays import Array
 
-_FEW = 1000  # ids: up to here a lookup is faster than a join
+_FEW = 1000  # ids asked for: up to here looking each up is faster than a join
 _SMALL = 200_000  # ids in a vocabulary: up to here a dictionary of them costs little memory
 
 
@@ -38,21 +38,24 @@ class Vocabulary:
         return vocabulary, vocabulary._codes(values)
 
     def positions(self, values: Sequence[Any] | pl.Series, kind: str, unknown: str) -> Array:
-        """Positions of external ids. An unknown one is an error that names it, or -1 with unknown="skip"."""
+        """Positions of external ids (of a `kind` that messages name: user or item).
+
+        An unknown id is an error that names it, or -1 with unknown="skip".
+        """
         if unknown not in ("error", "skip"):
             raise TalerecError(f'unknown is {unknown!r}; it takes "error" or "skip"')
         if type(values) is not list and (
             isinstance(values, str) or not isinstance(values, Iterable)
         ):
-            raise TalerecError(f"{values!r} is no list of {kind} ids")
+            raise TalerecError(f"{values!r} is not a list of {kind} ids")
         given = list(values)
         if len(given) <= _FEW and self._is_small and set(map(type, given)) == {self._type}:
             found = np.fromiter(map(self._places.get, given, repeat(-1)), np.int32, len(given))
-            return self._known(found, given, kind, unknown)
+            return self._checked(found, given, kind, unknown)
         for value in given if not set(map(type, given)) <= {int, str} else ():
             if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
-                raise TalerecError(f"{kind} {value!r} is no id: ids are text or whole numbers")
-        return self._known(self._codes(self._typed(given)), given, kind, unknown)
+                raise TalerecError(f"{kind} {value!r} is not an id: ids are text or whole numbers")
+        return self._checked(self._codes(self._typed(given)), given, kind, unknown)
 
     @cached_property
     def _type(self) -> type:
@@ -66,7 +69,7 @@ class Vocabulary:
     def _places(self) -> dict[Any, int]:
         return {name: place for place, name in enumerate(self.ids.to_list())}
 
-    def _known(self, found: Array, given: list[Any], kind: str, unknown: str) -> Array:
+    def _checked(self, found: Array, given: list[Any], kind: str, unknown: str) -> Array:
         if unknown == "error" and (missing := np.flatnonzero(found < 0)).size:
             raise UnknownIdError(f"{kind} {given[missing[0]]!r} is not known to the model")
         return found
@@ -75,10 +78,10 @@ class Vocabulary:
         if self.ids.dtype == pl.Int64 and set(map(type, given)) == {int}:
             with suppress(OverflowError):
                 return pl.Series(np.array(given, np.int64))
-        return self.own(pl.Series([str(value) for value in given], dtype=pl.String))
+        return self.own_type(pl.Series([str(value) for value in given], dtype=pl.String))
 
-    def own(self, ids: pl.Series) -> pl.Series:
-        """Ids as people give them (5 or "5") in this vocabulary's own type; what cannot be one is null."""
+    def own_type(self, ids: pl.Series) -> pl.Series:
+        """Ids as people write them (5 or "5") in the type of this vocabulary; null where that cannot be."""
         texts = ids.cast(pl.String)
         if self.ids.dtype == pl.String:
             return texts
@@ -86,7 +89,7 @@ class Vocabulary:
         return pl.select(pl.when(numbers.cast(pl.String) == texts).then(numbers)).to_series()
 
     def take(self, positions: Array) -> Vocabulary:
-        """The ids at ascending positions, as a vocabulary of their own."""
+        """The ids at ascending positions, as another vocabulary."""
         return Vocabulary(self.ids.gather(positions))
 
     @cached_property
@@ -97,13 +100,13 @@ class Vocabulary:
 
     @cached_property
     def _index(self) -> tuple[Array, Array]:
-        """Keys of the ids in order, and the position of each."""
+        """The keys of all ids in ascending order, and the position of each."""
         keys = _keys(self.ids)
         order = np.argsort(keys, kind="stable").astype(np.int32)
         return keys[order], order
 
-    def _few(self, values: pl.Series) -> Array | None:
-        """Positions by bisection; None where two ids share a key, and bisection may find the wrong one."""
+    def _look_up(self, values: pl.Series) -> Array | None:
+        """Positions by bisection; None where two ids share a key, so that bisection may find the wrong one."""
         keys, order = self._index
         asked = _keys(values)
         place = np.searchsorted(keys, asked)
@@ -118,9 +121,9 @@ class Vocabulary:
         return np.where(same, positions, np.int32(-1))
 
     def _codes(self, values: pl.Series) -> Array:
-        """Positions of ids in this vocabulary's own type, -1 for others. A few are looked up, many are joined."""
+        """Positions of ids of this vocabulary's type, -1 for unknown ones; a few are looked up, many are joined."""
         if 0 < len(values) <= _FEW < len(self) and not values.null_count():
-            found = self._few(values)
+            found = self._look_up(values)
             if found is not None:
                 return found
         frame = pl.DataFrame({"id": values})
@@ -129,11 +132,12 @@ class Vocabulary:
 
 
 def _keys(ids: pl.Series) -> Array:
-    """A number for every id: a whole number is its own, text has its hash."""
+    """A number for every id: a whole number stands for itself, text for its hash."""
     return (ids if ids.dtype == pl.Int64 else ids.hash()).to_numpy()
 
 
 def _in_order(ids: pl.Series) -> pl.Series:
+    """Distinct ids, sorted as numbers where every one is an integer, else as text."""
     if ids.dtype != pl.String:
         return ids.sort()
     numbers = ids.cast(pl.Int128, strict=False)

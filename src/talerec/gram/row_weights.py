@@ -10,17 +10,19 @@ import numpy as np
 from talerec.data import row_kernels
 from talerec.data.log import Log
 from talerec.data.times import DAY, days
-from talerec.errors import TalerecError
+from talerec.errors import InvalidLogError
 from talerec.runtime.arrays import Array
 
 
 def newest_rows(log: Log, max_history: int) -> Log:
-    """Each user's last `max_history` rows: what is cut plays no part at all."""
+    """The log of each user's last `max_history` rows; earlier rows play no part at all."""
     recent = log.recent(max_history)
     if not recent.all():
         log = log.keep(recent)
     if log.rows >= 2**31:
-        raise TalerecError(f"the log has {log.rows:,} rows; one machine takes up to {2**31 - 1:,}")
+        raise InvalidLogError(
+            f"the log has {log.rows:,} rows; one machine takes up to {2**31 - 1:,}"
+        )
     return log
 
 
@@ -34,7 +36,7 @@ def trend_scale(log: Log, window: float, trend: float, trend_side: str) -> Array
 
 
 def counted(log: Log, window: float, trend: float, trend_side: str) -> Log:
-    """The log with the counts that `trend_scale` asks for, where it will ask more than once."""
+    """The log with its trend counts, so that `trend_scale` need not count again."""
     if trend == 0 or log.trends is not None:
         return log
     counts = trend_counts(log.item, log.time, len(log.items), window, trend_side)
@@ -51,7 +53,7 @@ def trend_counts(item: Array, time: Array, items: int, window: float, trend_side
 
 
 def trend_span(window: float, trend_side: str) -> tuple[int, int]:
-    """How far the counting of Eq. 14 reaches before a row and after it, in microseconds."""
+    """The microseconds before a row and after it in which Eq. 14 counts."""
     span = days(window)
     return span, span if trend_side == "both" else 0
 

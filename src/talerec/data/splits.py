@@ -89,7 +89,7 @@ class Split:
 def leave_one_out(log: Log, *, refit: bool = False) -> Split:
     """Hold back each user's last row as the test, and the one before it as the validation.
 
-    A user with fewer than three rows is no case: all of these rows are for training.
+    A user with fewer than three rows does not become a case: all of these rows are for training.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def leave_one_out(log: Log, *, refit: bool = False) -> Split:
 def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     """Train on the rows before a moment; each user's first row from then on is the test.
 
-    Users with no row before the moment, or none after it, are no case.
+    Users with no row before the moment, or none after it, do not become cases.
 
     Parameters
     ----------

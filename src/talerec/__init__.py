@@ -24,9 +24,9 @@ _HOMES = {
     "synthetic_log": "talerec.data.synthetic",
     "describe": "talerec.data.summary",
     "Gram": "talerec.gram.gram",
-    "tale_gram": "talerec.gram.gram",
-    "slit_gram": "talerec.gram.gram",
-    "slis_gram": "talerec.gram.gram",
+    "tale_gram": "talerec.gram.builders",
+    "slit_gram": "talerec.gram.builders",
+    "slis_gram": "talerec.gram.builders",
     "Model": "talerec.models",
     "TALE": "talerec.models",
     "Tempo": "talerec.models",
@@ -85,10 +85,10 @@ if TYPE_CHECKING:
     from talerec.evaluation.evaluation import evaluate_log as evaluate_log
     from talerec.evaluation.result import Evaluation as Evaluation
     from talerec.evaluation.tuning import tune as tune
+    from talerec.gram.builders import slis_gram as slis_gram
+    from talerec.gram.builders import slit_gram as slit_gram
+    from talerec.gram.builders import tale_gram as tale_gram
     from talerec.gram.gram import Gram as Gram
-    from talerec.gram.gram import slis_gram as slis_gram
-    from talerec.gram.gram import slit_gram as slit_gram
-    from talerec.gram.gram import tale_gram as tale_gram
     from talerec.models import MODELS as MODELS
     from talerec.models import load as load
     from talerec.models.base import Model as Model

@@ -56,7 +56,7 @@ def test_a_bad_parameter_is_refused_before_the_log_is_read(
         (["--refit", "--on", "validation"], "--refit learns from the validation rows"),
         (["--split", "rolling:2019-10-01"], "rolling takes TIME,DAYS"),
         (["--split", "rolling:2019-10-01,-2"], "above 0"),
-        (["--ties", "random:3..1"], "a range of seeds is such as random:0..4"),
+        (["--ties", "random:3..1"], "write a range of seeds as random:0..4"),
         (["--out", "nowhere/result.parquet"], "its folder is not there"),
         (["--report", "."], "is a folder"),
         (["--params", "nothing.json"], "No such file"),
@@ -109,7 +109,7 @@ def test_a_log_that_is_not_there_a_folder_or_of_no_known_kind_is_refused(tmp_pat
     (tmp_path / "log.txt").write_text("x")
     assert refusal("describe", tmp_path / "no.csv") == f"{tmp_path}/no.csv does not exist"
     assert "is a folder" in refusal("describe", tmp_path)
-    assert "has no ending that talerec knows" in refusal("describe", tmp_path / "log.txt")
+    assert "has no ending that talerec reads" in refusal("describe", tmp_path / "log.txt")
 
 
 def test_a_mistake_is_one_line_in_a_pipe_even_when_there_was_something_to_note(
@@ -135,7 +135,10 @@ def test_logs_of_one_user_or_one_item_work_or_are_refused_in_one_line(
     outcome = talerec("evaluate", path, "--json")
     assert outcome.code in (0, 2)
     if outcome.code:
-        assert outcome.err == "error: no user has three rows: leave-one-out has nothing to ask\n"
+        assert (
+            outcome.err
+            == "error: no user has three rows, so leave-one-out has no case; use time_split (--split at:TIME)\n"
+        )
     else:
         assert outcome.json["cases"] >= 1
 

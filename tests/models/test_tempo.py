@@ -14,7 +14,7 @@ import oracle
 import talerec as tr
 from logs import DAY, START, log_of, logs, quick, tiny_log
 from talerec.data.histories import Histories
-from talerec.gram.gram import tied_weight
+from talerec.gram.builders import tied_weight
 from talerec.models import _habits
 
 

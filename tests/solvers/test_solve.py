@@ -16,7 +16,8 @@ from scipy import sparse
 import oracle
 from logs import logs
 from talerec.errors import TalerecError
-from talerec.gram.gram import Gram, tale_gram
+from talerec.gram.builders import tale_gram
+from talerec.gram.gram import Gram
 from talerec.runtime import memory
 from talerec.solvers import solve
 

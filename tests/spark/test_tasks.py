@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import talerec as tr
 from logs import logs, quick
 from talerec.data.times import DAY
-from talerec.gram.gram import trend_counts
+from talerec.gram.row_weights import trend_counts
 from talerec.runtime.arrays import dense
 from talerec.solvers.solve import local
 from talerec.spark import blocks, tasks

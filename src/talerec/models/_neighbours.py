@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import kernels
+from talerec.data import row_kernels
 from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.ranking.blocks import RunsBlock
@@ -28,7 +28,7 @@ class Decays(NamedTuple):
 
 def index(log: Log, fade: Array) -> Weights:
     """Every user's items, each at its last row, the users who came last first; and who has each item."""
-    once = kernels.last_rows(log.ptr, log.item, len(log.items))
+    once = row_kernels.last_rows(log.ptr, log.item, len(log.items))
     log = log.keep(once)
     users = np.flatnonzero(np.diff(log.ptr))
     last = log.time[log.ptr[users + 1] - 1]
@@ -37,7 +37,7 @@ def index(log: Log, fade: Array) -> Weights:
     count = log.ptr[users + 1] - log.ptr[users]
     ptr = np.concatenate([[0], np.cumsum(count)])
     item = log.item[np.arange(log.rows) + np.repeat(log.ptr[users] - ptr[:-1], count)]
-    holders, entries = kernels.group_rows(item, len(log.items))
+    holders, entries = row_kernels.group_rows(item, len(log.items))
     histories = RunsBlock(items=len(log.items), indptr=shrink_indptr(ptr), indices=item, fade=fade)
     user = np.repeat(np.arange(len(count), dtype=np.int32), count)
     query_arrays = {"holders": holders, "entries": entries, "user": user, "last": last}

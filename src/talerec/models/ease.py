@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from talerec.data.log import Log
-from talerec.gram.gram import Gram, slis_gram
+from talerec.gram.builders import slis_gram
+from talerec.gram.gram import Gram
 from talerec.models.linear import Solved, dropout_penalty
 from talerec.models.params import SOLVE, param
 from talerec.solvers.solve import Solution, solve_bounded

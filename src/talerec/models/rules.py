@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from talerec.data.log import Log
-from talerec.gram.gram import gap_counts, slis_gram
+from talerec.gram.builders import gap_counts, slis_gram
 from talerec.models.linear import Linear
 from talerec.models.params import param
 from talerec.ranking.weights import Weights

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from talerec.data.histories import Histories
 from talerec.data.log import Log
-from talerec.gram.gram import TARGETS, Gram, slis_gram, slit_gram, tale_gram
+from talerec.gram.builders import TARGETS, slis_gram, slit_gram, tale_gram
+from talerec.gram.gram import Gram
 from talerec.models.linear import Solved
 from talerec.models.params import param
 from talerec.ranking import places

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from talerec.data.kernels import sort_positions
+from talerec.gram.sparse_kernels import sort_positions
 from talerec.runtime.arrays import Array, Arrays
 from talerec.runtime.jit import kernel, reducing, template, unsigned
 

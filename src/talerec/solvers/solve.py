@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from talerec.data import kernels
 from talerec.errors import TalerecError
+from talerec.gram import sparse_kernels
 from talerec.gram.gram import Gram
 from talerec.runtime import memory
 from talerec.runtime.arrays import Array, Arrays, is_sparse, shrink_indptr
@@ -319,5 +319,5 @@ def _filled(matrix: Any, dtype: type) -> Array:
     out: Array = np.empty(matrix.shape, dtype)
     run_chunks("fill", lambda a, b: out[a:b].fill(0), even(len(out), _FILL))
     target = out if matrix.format == "csr" else out.T
-    kernels.fill_rows(matrix.indptr, matrix.indices, matrix.data, target)
+    sparse_kernels.fill_rows(matrix.indptr, matrix.indices, matrix.data, target)
     return out

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from talerec import columns
-from talerec.data.log import refuse_missing
+from talerec.data.frames import refuse_missing
 from talerec.data.times import DAY, to_microseconds
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.spark.sessions import Run

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from scipy import sparse
 
 from talerec import artifact
-from talerec.data.log import Vocabulary
+from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.models import load
 from talerec.models.base import Model

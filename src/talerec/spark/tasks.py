@@ -18,8 +18,9 @@ import polars as pl
 import pyarrow as pa
 from scipy import sparse
 
-from talerec.data.log import Log, Vocabulary
-from talerec.gram import gram
+from talerec.data.log import Log
+from talerec.data.vocabulary import Vocabulary
+from talerec.gram import row_weights
 from talerec.models.base import Model
 from talerec.models.linear import Solved
 from talerec.runtime.arrays import Array, Matrix, is_sparse, shrink_indptr
@@ -61,9 +62,9 @@ def add_trend_counts(
     time = rows["time"].to_numpy(writable=True)
     if slices is None:
         items, item = Vocabulary.encode(rows["item"])
-        counts = gram.trend_counts(item, time, len(items), window, trend_side)
+        counts = row_weights.trend_counts(item, time, len(items), window, trend_side)
     else:
-        before, after = gram.trend_span(window, trend_side)
+        before, after = row_weights.trend_span(window, trend_side)
         counts = np.zeros(len(time), np.int64)
         for slice in slices:
             others = load_array(folder, f"times-{slice}")

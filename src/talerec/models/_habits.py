@@ -52,21 +52,36 @@ def are_ordered(log: Log) -> bool:
     return found > most / 2 and found > _SURE * np.sqrt(2 * most)
 
 
+@template
+def _instant_end(time: Array, r: int, end: int) -> int:
+    """The row after those that follow row r at its instant, before row `end` and at most `_NEAR` rows away."""
+    s = r + 1
+    while s < min(end, r + 1 + _NEAR) and time[s] == time[r]:
+        s += 1
+    return s
+
+
+@template
+def _add_pairs(item: Array, r: int, end: int, left: Array, right: Array, found: int) -> int:
+    """Write row r's item beside each other item of the rows up to `end`, while there is room; returns how many stand there."""
+    for s in range(r + 1, end):
+        if item[s] != item[r] and found < len(left):
+            left[found], right[found] = item[r], item[s]
+            found += 1
+    return found
+
+
 @kernel
 def _side_by_side(ptr: Array, time: Array, item: Array) -> tuple[Array, Array]:
-    """Different items of one user at one instant, at most `_NEAR` rows apart, in their order; enough of them."""
+    """Pairs of different items of one user at one instant, at most `_NEAR` rows apart, in their order; enough of them."""
     left, right = np.empty(_ENOUGH, np.int64), np.empty(_ENOUGH, np.int64)
     found = 0
     for u in range(len(ptr) - 1):
         for r in range(ptr[u], ptr[u + 1]):
-            s = r + 1
-            while s < min(ptr[u + 1], r + 1 + _NEAR) and time[s] == time[r]:
-                if item[s] != item[r]:
-                    left[found], right[found] = item[r], item[s]
-                    found += 1
-                    if found == _ENOUGH:
-                        return left, right
-                s += 1
+            end = _instant_end(time, r, ptr[u + 1])
+            found = _add_pairs(item, r, end, left, right, found)
+        if found == _ENOUGH:
+            break
     return left[:found], right[:found]
 
 

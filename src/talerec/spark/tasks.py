@@ -31,7 +31,7 @@ from talerec.models.base import Model
 from talerec.models.linear import Solved
 from talerec.runtime.arrays import Array, is_sparse, shrink_indptr
 from talerec.runtime.threads import equal_work
-from talerec.solvers.solve import local_columns
+from talerec.solvers.local import local_columns
 
 #: A piece: where it goes, which part it is from, of which matrix; its rows, their lengths, columns and values.
 PIECES = "goes int, part int, kind int, row binary, length binary, column binary, value binary"

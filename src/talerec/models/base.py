@@ -68,7 +68,7 @@ class FitCache:
         return self._last[step][1]
 
 
-class Model(ABC):
+class Model(params.HasParams, ABC):
     """A recommender. Subclasses are dataclasses whose fields are the hyper-parameters."""
 
     name: ClassVar[str]
@@ -76,9 +76,6 @@ class Model(ABC):
     weighs_items: ClassVar[bool] = True  # sources are items of the history
     _fitted: Fitted | None = None
     _cache: FitCache | None = None
-
-    def __post_init__(self) -> None:
-        params.check(self)
 
     # -- what a model defines --
 
@@ -133,10 +130,8 @@ class Model(ABC):
         other._fitted = self.fitted
         return other
 
-    @property
-    def params(self) -> dict[str, Any]:
-        """Hyper-parameters by name."""
-        return {f.name: getattr(self, f.name) for f in params.fields(self)}
+    def _forget_fit(self) -> None:
+        self._fitted = None
 
     @property
     def weights(self) -> Any:

@@ -1,4 +1,4 @@
-"""SLIS, SLIT and both in one, SLIST (WWW 2021): linear models of sessions."""
+"""SLIS, SLIT, and both in one, SLIST (WWW 2021): linear models of sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAPER = "Session-aware Linear Item-Item Models for Session-based Recommendation
 
 @dataclass(eq=False, kw_only=True)
 class Sessions(Solved):
-    """What the three share: users weighed by their age, and rows normalised."""
+    """What the three models share: users weighed by their age, and rows normalised."""
 
     paper: ClassVar[str] = _PAPER
 
@@ -39,7 +39,17 @@ class Sessions(Solved):
 
 @dataclass(eq=False, kw_only=True)
 class SLIS(Sessions):
-    """Items of one user predict each other: B = I - P diag(g), P = (X'WX + reg I)^-1, B_jj <= xi."""
+    """The items of a user predict each other: B = I - P diag(g), P = (X'WX + reg I)^-1, B_jj <= xi.
+
+    X is user x item, 1 where the user has the item; W weighs users by their age.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.SLIS().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [86, 11, 17]
+    """
 
     name: ClassVar[str] = "slis"
 
@@ -56,7 +66,15 @@ class SLIS(Sessions):
 
 @dataclass(eq=False, kw_only=True)
 class SLIT(Sessions):
-    """What comes before l predicts what comes after it, both weighed by their distance to it."""
+    """At every row, what came up to it predicts what comes after it, both weighed by their distance from it.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.SLIT().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [4, 70, 95]
+    """
 
     name: ClassVar[str] = "slit"
 
@@ -74,7 +92,15 @@ class SLIT(Sessions):
 
 @dataclass(eq=False, kw_only=True)
 class SLIST(SLIT):
-    """alpha times the Gram of SLIS and (1 - alpha) times that of SLIT, solved once."""
+    """SLIS and SLIT in one: alpha times the Gram of SLIS plus (1 - alpha) times that of SLIT, solved once.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.SLIST().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [4, 70, 86]
+    """
 
     name: ClassVar[str] = "slist"
 

@@ -25,10 +25,10 @@ class Sessions(Solved):
     )
     norm: str = param("none", "rows divided by their sums (l1), or Eq. 4 of TALE", choices=NORMS)
 
-    def _alike(self, log: Log) -> Gram:
-        return slis_gram(log, **self._shared())
+    def _slis_gram(self, log: Log) -> Gram:
+        return slis_gram(log, **self._gram_options())
 
-    def _shared(self) -> dict[str, Any]:
+    def _gram_options(self) -> dict[str, Any]:
         return {
             "max_history": self.max_history,
             "norm": self.norm,
@@ -58,7 +58,7 @@ class SLIS(Sessions):
     )
 
     def gram(self, log: Log) -> Gram:
-        return self._alike(log)
+        return self._slis_gram(log)
 
     def solution(self, gram: Gram) -> Solution:
         return solve_bounded(gram, self.reg, self.xi, solver=self.solver, neighbors=self.neighbors)
@@ -84,10 +84,10 @@ class SLIT(Sessions):
     targets: str = param("multi", "the next row is the target, or all later ones", choices=TARGETS)
 
     def gram(self, log: Log) -> Gram:
-        return self._transitions(log)
+        return self._slit_gram(log)
 
-    def _transitions(self, log: Log) -> Gram:
-        return slit_gram(log, position=self.position, targets=self.targets, **self._shared())
+    def _slit_gram(self, log: Log) -> Gram:
+        return slit_gram(log, position=self.position, targets=self.targets, **self._gram_options())
 
 
 @dataclass(eq=False, kw_only=True)
@@ -108,7 +108,7 @@ class SLIST(SLIT):
 
     def gram(self, log: Log) -> Gram:
         if self.alpha == 0:
-            return self._transitions(log)
+            return self._slit_gram(log)
         if self.alpha == 1:
-            return self._alike(log)
-        return self.alpha * self._alike(log) + (1 - self.alpha) * self._transitions(log)
+            return self._slis_gram(log)
+        return self.alpha * self._slis_gram(log) + (1 - self.alpha) * self._slit_gram(log)

@@ -54,20 +54,20 @@ class SWalk(SLIT):
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
-            transitions, alike = self.gram(log), self._alike(log)
+            slit, slis = self.gram(log), self._slis_gram(log)
         with clock("solve"):
-            R, solver = self._graph(transitions, self.solver)
-            similar, _ = self._graph(alike, solver)
-            T = _staying(similar, self.beta)
+            R, solver = self._transition_weights(slit, self.solver)
+            similar, _ = self._transition_weights(slis, solver)
+            T = _or_stay(similar, self.beta)
             return Weights(walk(R, T, self.alpha, self.steps, self.width)), solver
 
-    def _graph(self, gram: Gram, solver: str) -> tuple[Matrix, str]:
+    def _transition_weights(self, gram: Gram, solver: str) -> tuple[Matrix, str]:
         found = solve(gram, self.reg, solver=solver, neighbors=self.neighbors)
         return stochastic(found.weights), found.solver
 
 
-def _staying(T: Matrix, beta: float) -> Matrix:
-    """beta T + (1 - beta) I."""
+def _or_stay(T: Matrix, beta: float) -> Matrix:
+    """beta T + (1 - beta) I: a walk goes along T, or stays."""
     n = T.shape[0]
     if is_sparse(T):
         made = beta * T + (1 - beta) * sparse.eye_array(n, format="csr", dtype=np.float32)

@@ -79,13 +79,13 @@ class TALE(Solved):
     def gram(self, log: Log) -> Gram:
         """G and K of the training rows."""
         if self.alpha == 0:
-            return self._timed(log)
-        alike = slis_gram(log, max_history=self.max_history, memory=self.budget)
+            return self._tale_gram(log)
+        slis = slis_gram(log, max_history=self.max_history, memory=self.budget)
         return (
-            alike if self.alpha == 1 else self.alpha * alike + (1 - self.alpha) * self._timed(log)
+            slis if self.alpha == 1 else self.alpha * slis + (1 - self.alpha) * self._tale_gram(log)
         )
 
-    def _timed(self, log: Log) -> Gram:
+    def _tale_gram(self, log: Log) -> Gram:
         trend: dict[str, Any] = {
             "window": self.window,
             "trend": self.trend,

@@ -97,6 +97,12 @@ class HasParams:
         -------
         dict
             Every hyper-parameter and its value.
+
+        Examples
+        --------
+        >>> import talerec as tr
+        >>> tr.Rules(steps=5).get_params()["steps"]
+        5
         """
         return values(self)
 
@@ -117,6 +123,12 @@ class HasParams:
         ------
         TalerecError
             Where the model has no such parameter, or it does not take the value; nothing is changed then.
+
+        Examples
+        --------
+        >>> import talerec as tr
+        >>> tr.Rules(steps=5).set_params(steps=7).steps
+        7
         """
         if update(self, changes) in (LEARN, SOLVE):
             self._forget_fit()

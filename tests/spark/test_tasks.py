@@ -15,7 +15,7 @@ from logs import logs, quick
 from talerec.data.times import DAY
 from talerec.gram.row_weights import trend_counts
 from talerec.runtime.arrays import dense
-from talerec.solvers.solve import local
+from talerec.solvers.local import local
 from talerec.spark import blocks, tasks
 from talerec.spark.sizes import Sizes
 

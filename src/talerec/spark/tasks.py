@@ -24,7 +24,7 @@ from talerec.gram import row_weights
 from talerec.models.base import Model
 from talerec.models.linear import Solved
 from talerec.runtime.arrays import Array, Matrix, is_sparse, shrink_indptr
-from talerec.solvers.solve import local_columns
+from talerec.solvers.local import local_columns
 from talerec.spark.blocks import (
     FROM,
     INTO,

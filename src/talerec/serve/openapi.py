@@ -106,51 +106,55 @@ def _array_form(schema: Json) -> Json:
 
 
 def _paths(settings: Settings, model: ServedModel | None) -> Json:
+    guarded, free = _Operations(token=settings.token is not None), _Operations(token=False)
+    search = [
+        _parameter("q", "Words of a title, or an id.", {"type": "string", "maxLength": 200}),
+        _parameter("limit", "At most so many items.", {"type": "integer", "minimum": 1, "maximum": 100}),
+    ]  # fmt: skip
+    return {
+        **_model_paths(guarded, model),
+        "/v1/items": guarded.get("Search items by title", "ItemList", (400, 422, 503), search),
+        "/v1/model": guarded.get("The model card", "ModelCard", (503,)),
+        "/v1/reload": guarded.post(
+            "Look for a new model now", None, "ReloadResult", None, (403, 409, 503)
+        ),
+        "/health/live": free.get("The process answers", "Health", ()),
+        "/health/ready": free.get("A model is loaded and warm", "Health", (503,)),
+        "/metrics": guarded.get("Prometheus metrics, summed over workers", None, ()),
+        "/openapi.json": free.get("This document", "object", ()),
+    }
+
+
+def _model_paths(guarded: _Operations, model: ServedModel | None) -> Json:
+    """The paths that ask the model, with items of the model in their examples."""
     ids = [] if model is None else model.catalogue.ids.take([*range(min(3, len(model.items)))])
     history = [{"item_id": item_id} for item_id in ids]
     item_id = ids[0] if ids else "A17"
-    example = {"history": history, "k": 1, "hide_seen": True}
-    search = [
-        _parameter("q", "Words of a title, or an id.", {"type": "string", "maxLength": 200}),
-        _parameter(
-            "limit",
-            "The largest number of items.",
-            {"type": "integer", "minimum": 1, "maximum": 100},
-        ),
-    ]
-    guarded = _Operations(token=settings.token is not None)
-    post, get, free = guarded.post, guarded.get, _Operations(token=False).get
+    recommend = {"history": history, "k": 1, "hide_seen": True}
     return {
-        "/v1/recommend": post(
-            "The next items after a history", "RecommendRequest", "Recommendations", example
+        "/v1/recommend": guarded.post(
+            "The next items after a history", "RecommendRequest", "Recommendations", recommend
         ),
-        "/v1/recommend:batch": post(
+        "/v1/recommend:batch": guarded.post(
             "The next items after many histories, all from the same model",
             "BatchRequest",
             "BatchRecommendations",
-            {"requests": [example]},
+            {"requests": [recommend]},
         ),
-        "/v1/similar": post(
+        "/v1/similar": guarded.post(
             "The items expected right after one item",
             "SimilarRequest",
             "SimilarItems",
             {"item_id": item_id, "k": 1},
             (404,),
         ),
-        "/v1/explain": post(
+        "/v1/explain": guarded.post(
             "What each history row contributes to an item's score",
             "ExplainRequest",
             "Explanation",
             {"history": history, "item_id": item_id},
             (404,),
         ),
-        "/v1/items": get("Search items by title", "ItemList", (400, 422, 503), search),
-        "/v1/model": get("The model card", "ModelCard", (503,)),
-        "/v1/reload": post("Look for a new model now", None, "ReloadResult", None, (403, 409, 503)),
-        "/health/live": free("The process answers", "Health", ()),
-        "/health/ready": free("A model is loaded and warm", "Health", (503,)),
-        "/metrics": get("Prometheus metrics, summed over workers", None, ()),
-        "/openapi.json": free("This document", "object", ()),
     }
 
 

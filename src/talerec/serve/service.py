@@ -19,7 +19,7 @@ from talerec.data.times import parse_moment
 from talerec.errors import TalerecError
 from talerec.models.base import Model
 from talerec.ranking import rank
-from talerec.ranking.weights import Query, Weights, no_weights
+from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array
 from talerec.serve import schemas
 from talerec.serve.catalogue import Catalogue
@@ -82,9 +82,10 @@ class ServedModel:
         for n, request in enumerate(requests):
             groups[_group_key(request) or n].append(n)
         answers: dict[int, Recommended] = {}
-        for members in groups.values():
+        for key, members in groups.items():
             group = [requests[n] for n in members]
-            answers.update(zip(members, self._recommend_group(group), strict=True))
+            found = self._recommend_group(group, plain=not isinstance(key, int))
+            answers.update(zip(members, found, strict=True))
         return [answers[n] for n in range(len(requests))]
 
     def similar(self, request: schemas.SimilarRequest) -> schemas.SimilarItems:
@@ -146,10 +147,12 @@ class ServedModel:
 
     # -- recommending --
 
-    def _recommend_group(self, requests: list[schemas.RecommendRequest]) -> list[Recommended]:
+    def _recommend_group(
+        self, requests: list[schemas.RecommendRequest], *, plain: bool
+    ) -> list[Recommended]:
         """The answers to requests with the same group key; if one fails, all of them fail in the same way."""
         try:
-            if len(requests) == 1:
+            if not plain:
                 return [self.recommend(requests[0])]
             rows = [[row.item_id for row in request.history] for request in requests]
             return [*self._recommend(requests, Histories.untimed(rows, self.items, "skip"))]
@@ -259,16 +262,12 @@ class ServedModel:
 
     @cached_property
     def _trending(self) -> tuple[Array, Array]:
-        """Items by how often they occur in the log's last days, and those counts; items that do not occur are left out."""
+        """The items of the log's last days, the most frequent first and equal ones by position, and their counts."""
         recent = self.model.fitted.recent_counts
-        counts = np.full(len(self.items), np.nan) if recent is None else recent.copy()
-        counts[counts == 0] = np.nan
-        number = int((~np.isnan(counts)).sum())
-        empty = Histories.from_ids([[]], self.items, "skip")
-        mask = rank.Mask.make(empty, hide_seen=False, allowed=None)
-        weights = Weights(no_weights(len(self.items)), counts)
-        items, scores, _ = rank.top(weights, Query.empty(1), mask, max(number, 1))
-        return items[0, :number], scores[0, :number]
+        counts = np.zeros(len(self.items)) if recent is None else recent
+        items = np.flatnonzero(counts)
+        items = items[np.argsort(-counts[items], kind="stable")]
+        return items, counts[items]
 
 
 def _recency_cache(model: Model) -> Callable[[float], Model]:

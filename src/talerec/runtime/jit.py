@@ -1,46 +1,30 @@
-"""How kernels are compiled: once, without the GIL, kept on disk where that is possible."""
+"""Compiled functions: three decorators. Compiled code releases the GIL, so that plain threads use all cores.
+
+A *kernel* is called from Python and kept on disk. A *template* becomes part of the kernels that call it.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 
+from talerec.runtime import compiling as compiling  # reports what is compiled from here on
+from talerec.runtime.kernel_cache import keep_on_disk
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-
-
-_COMPILED = re.compile(rb"^@(kernel|template|reducing)", re.MULTILINE)
-
-
-def _drop_stale(folder: Path) -> None:
-    """Remove cached kernels that are older than the code they were compiled from.
-
-    Numba looks at the file that a kernel stands in, and not at templates from other files.
-    """
-    with suppress(OSError):
-        sources = [path for path in folder.rglob("*.py") if _COMPILED.search(path.read_bytes())]
-        newest = max(path.stat().st_mtime for path in sources)
-        for path in folder.rglob("__pycache__/*.nb[ic]"):
-            if path.stat().st_mtime < newest:
-                path.unlink(missing_ok=True)
-
-
-_drop_stale(Path(__file__).parents[1])
+# Nothing here is called from C, so that Numba need not make an entry for it.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
 def kernel(function: F) -> F:
-    """Compile `function` on first use and cache it on disk; in memory alone where nothing can be written."""
-    try:
-        return cast(F, numba.njit(function, cache=True, **_OPTIONS))
-    except RuntimeError:  # Numba found no folder that it may write its cache to
-        return cast(F, numba.njit(function, **_OPTIONS))
+    """Compile `function` when it is first called, and keep it on disk where a folder can be written to."""
+    compiled = numba.njit(function, **_OPTIONS)
+    keep_on_disk(compiled)
+    return cast(F, compiled)
 
 
 def reducing(function: F) -> F:

@@ -11,7 +11,7 @@ from logs import histories_of, log_of, logs, quick, rows_of, tiny_log
 from talerec.data.splits import Plan, leave_one_out, rolling_split, time_split
 from talerec.data.times import DAY
 from talerec.errors import TalerecError
-from talerec.models import MODELS
+from talerec.models import MODELS, asking
 
 SECOND = 10**6
 
@@ -136,7 +136,8 @@ def test_rows_of_the_future_change_no_answer(name, plan):
 
 def ranks(model, split):
     cases = split.cases("test")
-    return model.fit(split.train).rank_targets(cases.histories, cases.target).tolist()
+    model.fit(split.train)
+    return asking.places(model, cases.histories, cases.target).tolist()
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

@@ -18,8 +18,8 @@ from logs import tiny_log
 from talerec.data.splits import Plan
 from talerec.errors import TalerecError
 from talerec.evaluation import tuning
-from talerec.models import MODELS, params
-from talerec.models.base import FitCache
+from talerec.models import MODELS, asking, params
+from talerec.models.cache import FitCache
 
 pytest.importorskip("optuna", reason="the extra tune is not installed")
 
@@ -72,8 +72,8 @@ def test_what_is_kept_from_one_fit_serves_the_next_only_where_it_is_the_same(nam
             b = kind(**setting).fit(part.train)
             cases = part.cases("validation")
             np.testing.assert_array_equal(
-                a.rank_targets(cases.histories, cases.target),
-                b.rank_targets(cases.histories, cases.target),
+                asking.places(a, cases.histories, cases.target),
+                asking.places(b, cases.histories, cases.target),
             )
 
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import sparse
 
 import talerec as tr
 from logs import DAY, START, YEAR, instants, logs, quick, tiny_log
 from talerec.data.histories import Histories
+from talerec.models import asking
 from talerec.ranking import rank
+from talerec.ranking.blocks import RunsBlock
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.threads import VARIABLE
 
@@ -186,7 +187,7 @@ def test_a_targets_rank_is_its_place_in_the_list(log, model, histories):
     asked = Histories.from_ids(histories, log.items, "skip")
     for target, name in enumerate(log.items.ids.to_list()):
         targets = np.full(len(histories), target, np.int32)
-        places = model.rank_targets(asked, targets)[:, 0]
+        places = asking.places(model, asked, targets)[:, 0]
         for number, place in enumerate(places.tolist()):
             order = of_history(frame, number)["item_id"].to_list()
             assert place == (order.index(name) + 1 if name in order else 0)
@@ -321,17 +322,15 @@ def test_only_the_last_rows_of_both_sides_count():
 # -- scores from runs ------------------------------------------------------------------------------
 
 
-def runs(base=None, fade=(1.0, 0.5, 0.25)):
-    """Two histories over five items: 2 0 1 and 1 3."""
-    matrix = sparse.csr_array(
-        (
-            np.ones(5, np.float32),
-            np.array([2, 0, 1, 1, 3], np.int32),
-            np.array([0, 3, 5], np.int32),
-        ),
-        shape=(2, 5),
+def runs(base=None, fade=(1.0, 0.5, 0.25), items=5):
+    """Two histories over five items (or more, which nobody has): 2 0 1 and 1 3."""
+    block = RunsBlock(
+        items=items,
+        indptr=np.array([0, 3, 5], np.int32),
+        indices=np.array([2, 0, 1, 1, 3], np.int32),
+        fade=np.array(fade),
     )
-    return Weights(matrix, None if base is None else np.array(base), np.array(fade))
+    return Weights(block, None if base is None else np.array(base))
 
 
 #: Item 0 in the first history counts 2, item 1 in the second 1; nothing; item 2 in the first, 4.
@@ -350,8 +349,9 @@ def answer(weights, *, hide_seen=False, k=5):
     ]
 
 
-def test_a_run_gives_its_items_the_fading_of_their_distance():
-    _, found = answer(runs())
+@pytest.mark.parametrize("items", [5, 200_000])
+def test_a_run_gives_its_items_the_fading_of_their_distance(items):
+    _, found = answer(runs(items=items))
     assert found == [
         [(0, 2.0), (1, 2.0), (2, 1.0), (3, 0.5)],
         [],
@@ -385,7 +385,8 @@ def test_hidden_items_and_the_first_k_of_runs():
 def test_ranks_over_runs_are_places_in_the_list(base, hide_seen):
     mask, found = answer(runs(base), hide_seen=hide_seen)
     for target in range(-1, 5):
-        places = rank.ranks(runs(base), ASKED, mask, np.full(3, target, np.int32))[:, 1]
+        judged = rank.judge(runs(base), ASKED, mask, 0, np.full(3, target, np.int32))
+        places = judged.places[:, int(hide_seen)]
         for place, row in zip(places.tolist(), found, strict=True):
             order = [item for item, _ in row]
             assert place == (order.index(target) + 1 if target in order else 0)

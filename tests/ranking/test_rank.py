@@ -13,7 +13,9 @@ from scipy import sparse
 import oracle
 from talerec.data.histories import Histories
 from talerec.ranking import rank
-from talerec.ranking.weights import Query, Weights, recency
+from talerec.ranking.blocks import SparseBlock
+from talerec.ranking.places import recency
+from talerec.ranking.weights import Query, Weights
 
 #: Few values, so that equal scores and missing weights are common.
 entries = st.sampled_from([0.0, 0.0, 0.0, 1.0, 1.0, 0.5, -1.0, 2.0])
@@ -31,7 +33,7 @@ def problems(draw):
     return B, base, histories, allowed, draw(st.booleans())
 
 
-PADDED = {"some": 500, "many": 40_000}  # items: those found are listed; beyond a sum for each
+PADDED = {"some": 500, "many": 200_000}  # items: a sum for each; beyond, those found are listed
 FORMS = ("dense", "few", *PADDED)
 
 
@@ -56,13 +58,16 @@ def as_histories(rows):
 
 def ask(weights, rows, allowed, hide_seen):
     histories = as_histories(rows)
-    marks = weights.scratch()[4]
-    query = recency(histories, histories.time, 2.0, 2500, marks)
+    query = recency(weights, histories, histories.time, 2.0, 2500)
     given = None
     if allowed is not None:
         given = np.zeros(weights.items, np.uint8)
         given[list(allowed)] = 1
     return query, rank.Mask.make(histories, hide_seen=hide_seen, allowed=given)
+
+
+def ranks(weights, query, mask, targets):
+    return rank.judge(weights, query, mask, 0, targets).places
 
 
 def expected(row, B, base, allowed, hide_seen):
@@ -108,13 +113,13 @@ def test_hundreds_of_candidates_are_sorted_too(share, form, k):
 def test_a_stored_zero_is_no_weight(form):
     weights = made(form, np.array([[0, 2.0, 1.0], [0, 0, 0], [0, 0, 0]], np.float32))
     if form != "dense":
-        weights.matrix.data[0] = 0.0
+        weights.blocks[0].values[0] = 0.0
     else:
-        weights.matrix[0, 1] = 0.0
+        weights.blocks[0].values[0, 1] = 0.0
     query, mask = ask(weights, [[0]], None, False)
     items, _, counts = rank.top(weights, query, mask, 3)
     assert items[0, : counts[0]].tolist() == [2]
-    assert rank.ranks(weights, query, mask, np.array([1], np.int32)).tolist() == [[0, 0]]
+    assert ranks(weights, query, mask, np.array([1], np.int32)).tolist() == [[0, 0]]
 
 
 @given(problems(), st.sampled_from(FORMS))
@@ -124,9 +129,9 @@ def test_a_targets_rank_is_its_place_in_the_sorted_list(problem, form):
     weights = made(form, B, base)
     query, mask = ask(weights, rows, allowed, hide_seen)
     for target in range(-1, len(B)):
-        found = rank.ranks(weights, query, mask, np.full(len(rows), target, np.int32))
+        found = ranks(weights, query, mask, np.full(len(rows), target, np.int32))
         for q, row in enumerate(rows):
-            for column, hidden in enumerate((False, hide_seen)):
+            for column, hidden in enumerate((False, True)):
                 order = [item for item, _ in expected(row, B, base, allowed, hidden)]
                 assert found[q, column] == (order.index(target) + 1 if target in order else 0)
 
@@ -139,9 +144,10 @@ def test_history_weights_count_the_last_row_of_an_item_and_places_by_instant(row
     histories = Histories(
         np.array([0]), np.array([len(rows)]), np.array(items, np.int32), np.array(times, np.int64)
     )
-    query = recency(histories, histories.moments(joint=joint), 3.0, 2500, np.zeros(6, np.uint8))
+    weights = Weights(np.zeros((6, 6), np.float32))
+    query = recency(weights, histories, histories.moments(joint=joint), 3.0, 2500)
     wanted = oracle.history_weights(items, times, 3.0, joint=joint)
-    assert dict(zip(query.item.tolist(), query.weight.tolist(), strict=True)) == pytest.approx(
+    assert dict(zip(query.source.tolist(), query.weight.tolist(), strict=True)) == pytest.approx(
         wanted
     )
 
@@ -150,7 +156,7 @@ def test_a_cancelled_score_of_zero_is_still_a_score():
     B = np.array([[0, 0, 1.0], [0, 0, -1.0], [0, 0, 0]], np.float32)
     for form in FORMS:
         weights = made(form, B)
-        query = Query(np.array([0, 2]), np.array([0, 1], np.int32), np.array([1.0, 1.0]))
+        query = Query(np.array([0, 2]), np.array([0, 1]), np.array([1.0, 1.0]))
         mask = rank.Mask.make(as_histories([[0, 1]]), hide_seen=False, allowed=None)
         items, scores, counts = rank.top(weights, query, mask, 3)
         assert counts[0] == 1
@@ -198,7 +204,7 @@ def test_a_weight_that_is_lost_in_rounding_still_gives_a_score():
     B = np.array([[0, 0, 1.0], [0, -1.0, 0], [0, 0, 0]], np.float32)
     for form in FORMS:
         weights = made(form, B)
-        query = Query(np.array([0, 2]), np.array([0, 1], np.int32), np.array([1.0, 0.0]))
+        query = Query(np.array([0, 2]), np.array([0, 1]), np.array([1.0, 0.0]))
         mask = rank.Mask.make(as_histories([[1, 0]]), hide_seen=False, allowed=None)
         items, scores, counts = rank.top(weights, query, mask, 3)
         assert items[0, : counts[0]].tolist() == [2, 1]
@@ -213,8 +219,8 @@ def test_an_answer_is_the_first_items_with_the_largest_parts_of_their_scores(pro
     every = np.arange(len(B), dtype=np.int32)
     for row in rows:
         query, mask = ask(weights, [row], allowed, hide_seen)
-        parts = weights.parts(query, every)
-        np.testing.assert_array_equal(parts, query.weight * B[query.item].T.astype(np.float64))
+        parts = weights.contributions(query, every)
+        np.testing.assert_array_equal(parts, query.weight * B[query.source].T.astype(np.float64))
         items, scores, counts = rank.top(weights, query, mask, len(B))
         found = rank.answer(weights, query, mask, len(B), most)
         assert found.items == items[0, : counts[0]].tolist()
@@ -226,7 +232,7 @@ def test_an_answer_is_the_first_items_with_the_largest_parts_of_their_scores(pro
             score, mine = found.scores[place], slice(begins[place], found.ends[place])
             order = np.argsort(-np.abs(parts[target]), kind="stable")
             wanted = [c for c in order if parts[target, c] and score][:most]
-            assert found.sources[mine] == query.item[wanted].tolist()
+            assert found.sources[mine] == query.source[wanted].tolist()
             assert found.shares[mine] == [parts[target, c] / score for c in wanted]
 
 
@@ -236,10 +242,11 @@ def test_a_search_does_stop_early():
     B = sparse.csr_array(
         np.triu(np.ones((n, n), np.float32)) * np.arange(1, n + 1, dtype=np.float32)
     )
-    weights = Weights(B, known_peaks=np.full(n, 60.0, np.float32))
+    peaks = np.full(n, 60.0, np.float32)
     B.data[B.indptr[0] : B.indptr[1] - 5] = np.nan
-    wide = sparse.csr_array((B.data, B.indices, B.indptr), shape=(n, PADDED["many"]))
-    for one in (weights, Weights(wide, known_peaks=weights.peaks)):
+    for items in (n, PADDED["many"]):
+        rows = {"indptr": B.indptr, "indices": B.indices, "values": B.data, "known_peaks": peaks}
+        one = Weights(SparseBlock(items=items, **rows))
         query, mask = ask(one, [list(range(n - 1))], None, False)
         items, scores, _ = rank.top(one, query, mask, 3)
         assert np.isfinite(scores).all()

@@ -20,6 +20,7 @@ from talerec.data.summary import many_ties, tie_note, tied
 from talerec.errors import TalerecError
 from talerec.evaluation import metrics, significance
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN
+from talerec.models import asking
 from talerec.models.base import Model
 from talerec.runtime import memory
 from talerec.runtime.arrays import Array
@@ -269,10 +270,10 @@ def evaluate(
         raise TalerecError("the model was not fitted on this split's training rows (split.train)")
     clock = Clock()
     with clock("score"):
-        ranks = model.rank_targets(cases.histories, cases.target)
+        ranks = asking.places(model, cases.histories, cases.target)
     with clock("lists"):
         longest = min(ks[-1], len(known))
-        lists, _, _ = model.top(cases.histories, longest, hide_seen=hide_seen)
+        lists, _, _ = asking.top(model, cases.histories, longest, hide_seen=hide_seen)
     frame = _case_frame(split, cases, ranks, hide_seen)
     return Evaluation(
         model=model.name,

@@ -28,8 +28,9 @@ from talerec.data.splits import VALIDATION, Plan, Split
 from talerec.errors import TalerecError
 from talerec.evaluation import metrics
 from talerec.evaluation.metrics import RANK
-from talerec.models import model_class, params
-from talerec.models.base import FitCache, Model
+from talerec.models import asking, model_class, params
+from talerec.models.base import Model
+from talerec.models.cache import FitCache
 from talerec.runtime import threads
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import summed
@@ -205,7 +206,7 @@ class Judge:
             model.fit(split.train, cache=cache)
             fits.append(model.fitted.seconds)
             cases = split.cases(VALIDATION)
-            ranks = model.rank_targets(cases.histories, cases.target)
+            ranks = asking.places(model, cases.histories, cases.target)
             shown = pl.DataFrame({RANK: ranks[:, 1 if self.question.hide_seen else 0]})
             gains.append(shown.select(self._gain).to_series().to_numpy())
         spent = summed(fits)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from talerec.data import kernels
 from talerec.data.histories import Histories
 from talerec.data.log import Log
+from talerec.ranking.blocks import RunsBlock
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import Array, Arrays, shrink_indptr
 from talerec.runtime.jit import kernel
@@ -38,13 +38,10 @@ def index(log: Log, fade: Array) -> Weights:
     ptr = np.concatenate([[0], np.cumsum(count)])
     item = log.item[np.arange(log.rows) + np.repeat(log.ptr[users] - ptr[:-1], count)]
     holders, entries = kernels.group_rows(item, len(log.items))
-    shape = (len(count), len(log.items))
-    matrix = sparse.csr_array(
-        (np.ones(len(item), np.float32), item, shrink_indptr(ptr)), shape=shape
-    )
+    histories = RunsBlock(items=len(log.items), indptr=shrink_indptr(ptr), indices=item, fade=fade)
     user = np.repeat(np.arange(len(count), dtype=np.int32), count)
     query_arrays = {"holders": holders, "entries": entries, "user": user, "last": last}
-    return Weights(matrix, fade=fade, query_arrays=query_arrays)
+    return Weights(histories, query_arrays=query_arrays)
 
 
 def neighbours(
@@ -63,7 +60,7 @@ def neighbours(
         query_arrays["user"],
         query_arrays["last"],
     )
-    known = (weights.matrix.indptr, *found)
+    known = (weights.blocks[0].indptr, *found)
     asked = (histories.start, histories.stop, histories.item, histories.time)
     parts = [
         _part(known, asked, weights.items, longest, nearest, sample, decays, *run)

@@ -12,6 +12,7 @@ from talerec.data.log import Log
 from talerec.models._bpr import encode, fit_factors
 from talerec.models.base import Model
 from talerec.models.params import param
+from talerec.ranking.blocks import block_of
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
@@ -50,17 +51,19 @@ class FPMC(Model):
                 seed=self.seed,
             )
         items = np.ascontiguousarray(np.hstack([made.to_taste, made.to_last]).T)
-        return Weights(items, query_arrays={"taste": made.taste, "from_last": made.from_last}), None
+        block = block_of(items, source_item=np.full(len(items), -1, np.int32))
+        arrays = {"taste": made.taste, "from_last": made.from_last}
+        return Weights(block, query_arrays=arrays), None
 
-    def query(self, histories: Histories, marks: Array) -> Query:
+    def query(self, histories: Histories) -> Query:
         query_arrays = self.fitted.weights.query_arrays
         runs = (histories.start, histories.stop, histories.item)
         codes, known = encode(*runs, self.rows, query_arrays["taste"], query_arrays["from_last"])
-        dimensions = np.tile(np.arange(codes.shape[1], dtype=np.int32), int(known.sum()))
+        dimensions = np.tile(np.arange(codes.shape[1]), int(known.sum()))
         ptr = np.concatenate([[0], np.cumsum(known * codes.shape[1])])
         return Query(ptr, dimensions, codes[known].ravel())
 
-    def given(self, x: Query, history: Histories, targets: Array) -> Array:
+    def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
         """Each of the last rows gives its share of the taste, the last one its transition too."""
         weights = self.fitted.weights
         columns = weights.matrix[:, targets].astype(np.float64)

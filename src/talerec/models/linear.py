@@ -12,7 +12,8 @@ from talerec.data.log import Log
 from talerec.gram.gram import Gram
 from talerec.models.base import Model
 from talerec.models.params import LEARN, SCORE, SOLVE, param
-from talerec.ranking import weights
+from talerec.ranking import places
+from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
 from talerec.solvers.solve import SOLVERS, Solution, solve
@@ -37,9 +38,10 @@ class Linear(Model):
         """`memory` in bytes."""
         return round(self.memory * 1e9) or None
 
-    def query(self, histories: Histories, marks: Array) -> weights.Query:
+    def query(self, histories: Histories) -> Query:
         every_row = np.empty(0, np.int64)  # a moment of its own
-        return weights.recency(histories, every_row, self.recency, self.max_history, marks)
+        known = self.fitted.weights
+        return places.recency(known, histories, every_row, self.recency, self.max_history)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -66,12 +68,12 @@ class Solved(Linear):
         """Weights from the Gram."""
         return solve(gram, self.reg, solver=self.solver, neighbors=self.neighbors)
 
-    def learn(self, log: Log, clock: Clock) -> tuple[weights.Weights, str | None]:
+    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
             gram = self.cached(LEARN, log, lambda: self.gram(log))
         with clock("solve"):
             found = self.solution(gram)
-        return weights.Weights(found.weights), found.solver
+        return Weights(found.weights), found.solver
 
 
 def dropout_penalty(gram: Gram, reg: float, dropout: float) -> Array:

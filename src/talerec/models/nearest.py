@@ -16,6 +16,7 @@ from talerec.models import _neighbours
 from talerec.models._neighbours import Decays
 from talerec.models.base import Model
 from talerec.models.params import param
+from talerec.ranking.blocks import RunsBlock
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
@@ -48,25 +49,30 @@ class SKNN(Model):
             recent = newest_rows(log, self.max_history)
             return _neighbours.index(recent, self._fade(int(np.diff(recent.ptr).max()))), None
 
-    def query(self, histories: Histories, marks: Array) -> Query:
-        room = min(self.nearest, self.fitted.weights.matrix.shape[0])
+    def query(self, histories: Histories) -> Query:
+        room = min(self.nearest, self._histories.runs)
         asked = (histories, self.max_history, room, self.sample, self._decays)
         return _neighbours.neighbours(self.fitted.weights, *asked)
 
-    def given(self, x: Query, history: Histories, targets: Array) -> Array:
+    @property
+    def _histories(self) -> RunsBlock:
+        """The histories that are asked."""
+        block: RunsBlock = self.fitted.weights.blocks[0]
+        return block
+
+    def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
         """A neighbour's part of the score, shared out among the history's items that it has."""
-        weights = self.fitted.weights
+        known, users = self._histories, self.fitted.weights.query_arrays["user"]
         given = np.zeros((len(targets), len(history.item)))
         rows = np.array(_newest(history.item, self.max_history), np.int64)
         decays = np.exp((rows + 1 - len(history.item)) / self._decays.query)
-        for entry, likeness in zip(x.item.tolist(), x.weight.tolist(), strict=True):
-            u = int(weights.query_arrays["user"][entry])
-            lo, hi = weights.matrix.indptr[u], weights.matrix.indptr[u + 1]
-            theirs = weights.matrix.indices[lo:hi]
+        for entry, likeness in zip(x.source.tolist(), x.weight.tolist(), strict=True):
+            lo, hi = known.indptr[users[entry]], known.indptr[users[entry] + 1]
+            theirs = known.indices[lo:hi]
             wanted, place = np.nonzero(targets[:, None] == theirs)
             if not wanted.size:
                 continue
-            part = likeness * weights.fade[np.abs(entry - lo - place)]  # type: ignore[index]
+            part = likeness * known.fade[np.abs(entry - lo - place)]
             shared = np.isin(history.item[rows], theirs)
             share = decays[shared] / decays[shared].sum()
             given[np.ix_(wanted, rows[shared])] += part[:, None] * share

@@ -9,10 +9,10 @@ import numpy as np
 
 from talerec.data.histories import Histories
 from talerec.data.log import Log
-from talerec.models.base import RECENT_DAYS, Model
+from talerec.models.base import Model
+from talerec.models.keeping import RECENT_DAYS
 from talerec.models.params import param
 from talerec.ranking.weights import Query, Weights, no_weights
-from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
 
 
@@ -28,7 +28,7 @@ class Popular(Model):
             counts = log.counts()
         return Weights(no_weights(len(log.items)), counts), None
 
-    def query(self, histories: Histories, marks: Array) -> Query:
+    def query(self, histories: Histories) -> Query:
         return Query.empty(len(histories))
 
 

@@ -10,8 +10,8 @@ from talerec.data.log import Log
 from talerec.gram.gram import TARGETS, Gram, slis_gram, slit_gram, tale_gram
 from talerec.models.linear import Solved
 from talerec.models.params import param
-from talerec.ranking import weights
-from talerec.runtime.arrays import Array
+from talerec.ranking import places
+from talerec.ranking.weights import Query
 
 
 @dataclass(eq=False, kw_only=True)
@@ -94,6 +94,7 @@ class TALE(Solved):
         }
         return tale_gram(log, **times, **trend, **shared)
 
-    def query(self, histories: Histories, marks: Array) -> weights.Query:
+    def query(self, histories: Histories) -> Query:
         moments = histories.moments(joint=self.same_time == "joint")
-        return weights.recency(histories, moments, self.recency, self.max_history, marks)
+        known = self.fitted.weights
+        return places.recency(known, histories, moments, self.recency, self.max_history)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
-from scipy import sparse
 
 from talerec.data.histories import UNTIMED, Histories
 from talerec.data.log import Log
@@ -14,12 +13,13 @@ from talerec.data.times import DAY
 from talerec.gram.gram import Gram, counted, newest_rows, tale_gram, tied_weight
 from talerec.models import _habits
 from talerec.models._habits import octave
-from talerec.models.base import last_rows
+from talerec.models.keeping import Fitted
 from talerec.models.linear import Solved, dropout_penalty
 from talerec.models.params import SCORE, SOLVE, param
-from talerec.ranking import weights
+from talerec.ranking import places
+from talerec.ranking.blocks import Block, IdentityBlock, block_of
 from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array, is_sparse
+from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
 from talerec.runtime.jit import kernel
 from talerec.solvers.solve import Solution, solve
@@ -120,21 +120,33 @@ class Tempo(Solved):
                 "decay": np.array([self.pace * _habits.interval(log)]),
                 "joint": np.array([self._joint(log)]),
             }
-            return Weights(_stacked(found.matrix, popular), query_arrays=query_arrays), solver
+            blocks = [*found.blocks, *_other_blocks(block_of(popular))]
+            return Weights(blocks, query_arrays=query_arrays), solver
+
+    def _upgraded(self, fitted: Fitted) -> Fitted:
+        """Version 0.1 stored all three blocks, the one of seen items too, as one matrix."""
+        weights = fitted.weights
+        if len(weights.blocks) > 1:
+            return fitted
+        n, whole = weights.items, weights.blocks[0]
+        blocks = [whole.rows(0, n), *_other_blocks(whole.rows(2 * n, whole.sources))]
+        return replace(fitted, weights=Weights(blocks, query_arrays=weights.query_arrays))
 
     # -- asking --
 
-    def query(self, histories: Histories, marks: Array) -> Query:
-        n, known = self.fitted.weights.items, self.fitted.weights.query_arrays
+    def query(self, histories: Histories) -> Query:
+        weights = self.fitted.weights
+        known = weights.query_arrays
         rows = histories.moments(joint=bool(known["joint"][0]))
-        found = weights.last_places(histories, rows, self.max_history, marks)
+        found = places.last_places(weights, histories, rows, self.max_history)
         repeats = known["repeats"] if self.repeats == "learned" else known["repeats"][:0]
-        return Query(*_joined(*found, n, self.recency, repeats, *self._popular(histories)))
+        snapshot, count = self._popular(histories)
+        return Query(*_joined(*found, weights.items, self.recency, repeats, snapshot, count))
 
     def _popular(self, histories: Histories) -> tuple[Array, Array]:
         """The last snapshot before the moment of asking (a source, or -1), and its weight: the older a history, the more."""
         known = self.fitted.weights.query_arrays
-        last, n = histories.last(), self.fitted.weights.items
+        last, first = histories.last(), self.fitted.weights.first_source(_POPULAR)
         now = histories.now
         if now is None:
             now = np.maximum(last, self.fitted.training["last_time"]) + 1
@@ -142,32 +154,11 @@ class Tempo(Solved):
         left = np.maximum(np.exp(-age / (known["decay"][0] * DAY)), max(self.floor, _LEAST))
         snapshot = np.searchsorted(known["moments"], now, side="left") - 1
         there = (snapshot >= 0) & (self.now > 0)
-        return np.where(there, 2 * n + snapshot, -1), self.now / left
+        return np.where(there, first + snapshot, -1), self.now / left
 
-    def given(self, x: Query, history: Histories, targets: Array) -> Array:
-        """As for every model, and to the last row of a target itself what a repeat is worth."""
-        n = self.fitted.weights.items
-        shares = np.zeros((len(targets), len(history.item)))
-        for first in (0, n):  # what follows, and what is repeated
-            block = _block(x, first, n)
-            rows = last_rows(history, block.item - np.int32(first))
-            shares[:, rows] += self.fitted.weights.parts(block, targets)
-        return shares
-
-    def row_weights(self, history: Histories) -> Array | None:
-        """What its place leaves of each row, for what follows it."""
-        x = _block(self._query(history), 0, self.fitted.weights.items)
-        left = np.zeros(len(history.item))
-        left[last_rows(history, x.item)] = x.weight
-        return left
-
-    def besides(self, history: Histories, target: int) -> float | None:
-        """What the target scores for being popular now."""
-        if not self.now:
-            return None
-        x, n = self._query(history), self.fitted.weights.items
-        snapshot = _block(x, 2 * n, self.fitted.weights.matrix.shape[0] - 2 * n)
-        return float(self.fitted.weights.parts(snapshot, np.array([target])).sum())
+    def base_score(self, history: Histories, target: int) -> float | None:
+        """What the target scores for being popular now; None where that does not count."""
+        return super().base_score(history, target) if self.now else None
 
 
 @kernel
@@ -183,7 +174,7 @@ def _joined(
 ) -> tuple[Array, Array, Array]:
     """x of every history: what is popular, what it has seen (where that has weights, by octaves), what it leads to."""
     room = len(popular) + (2 if len(repeats) else 1) * len(item)
-    starts, source, x = np.zeros(len(ptr), np.int64), np.empty(room, np.int32), np.empty(room)
+    starts, source, x = np.zeros(len(ptr), np.int64), np.empty(room, np.int64), np.empty(room)
     end = 0
     for q in range(len(popular)):
         if popular[q] >= 0:
@@ -199,21 +190,11 @@ def _joined(
     return starts, source[:end], x[:end]
 
 
-def _block(x: Query, first: int, size: int) -> Query:
-    """Of one query, the sources first..first + size."""
-    inside = (x.item >= first) & (x.item < first + size)
-    return Query(np.array([0, inside.sum()]), x.item[inside], x.weight[inside])
+#: The number of the block of what is popular, after the item-item weights and the items as things seen.
+_POPULAR = 2
 
 
-def _stacked(B: Any, popular: Any) -> Any:
-    """[B; I; P]: sources are the items, the items as things seen, and the snapshots."""
-    n = B.shape[0]
-    if is_sparse(B):
-        own = sparse.eye_array(n, dtype=np.float32, format="csr")
-        made = sparse.vstack([B, own, popular], format="csr")
-        made.sort_indices()
-        return made
-    out = np.zeros((2 * n + popular.shape[0], n), np.float32)
-    out[:n], out[2 * n :] = B, popular.toarray()
-    out[np.arange(n, 2 * n), np.arange(n)] = 1
-    return out
+def _other_blocks(popular: Block) -> list[Block]:
+    """Seen items, each a source of itself, and moments: what was popular at each stands for no item of a history."""
+    nothing = np.full(popular.sources, -1, np.int32)
+    return [IdentityBlock(items=popular.items), replace(popular, source_item=nothing)]

@@ -1,6 +1,7 @@
-"""The one rule of ranking, for recommending and for judging alike.
+"""Ranking, for recommending and for judging alike: one rule for ties, masks and missing scores.
 
-Higher score first; equal scores by item position. An item without a score, or hidden, has no rank.
+A higher score stands first; of equal scores the item with the lower position. An item without a score, or hidden, has
+no rank.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from talerec.data.histories import Histories
-from talerec.ranking import rank_kernels
-from talerec.ranking.score_kernels import give_to_items, strongest
+from talerec.ranking.answers import answer_in_sums, answer_in_table
+from talerec.ranking.ranks import MaskRows, Ranked, rank_in_sums
+from talerec.ranking.reasons import strongest
+from talerec.ranking.search import rank_in_table
 from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array
+from talerec.runtime.arrays import Array, readonly
 from talerec.runtime.threads import even, run_chunks
 
 _BATCH = 256  # queries a thread takes at a time
@@ -23,32 +26,40 @@ _BATCH = 256  # queries a thread takes at a time
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """What must not be ranked: items where `allowed` is 0, and for query q item[start[q]:stop[q]].
+    """What must not be in a list: items where `allowed` is 0, and where `hide` is true what query q has seen.
 
-    allowed: uint8, one per item; empty means all. Unknown items (-1) hide nothing.
+    allowed: uint8, one per item; empty means all. Query q has seen item[start[q]:stop[q]]; unknown items are -1.
     """
 
     allowed: Array
     start: Array
     stop: Array
     item: Array
+    hide: bool
 
     @classmethod
-    def make(cls, histories: Histories, *, hide_seen: bool, allowed: Array | None) -> Mask:
-        stop = histories.stop if hide_seen else histories.start
+    def make(cls, histories: Histories, *, hide_seen: bool, allowed: Array | None = None) -> Mask:
+        """The mask of a list for these histories."""
         every = np.empty(0, np.uint8)
-        return cls(every if allowed is None else allowed, histories.start, stop, histories.item)
+        rows = (histories.start, histories.stop, readonly(histories.item))
+        return cls(every if allowed is None else allowed, *rows, hide_seen)
 
     def one(self, q: int) -> Mask:
-        """What query q must not rank."""
-        return Mask(self.allowed, self.start[q : q + 1], self.stop[q : q + 1], self.item)
+        """What the list of query q must not have."""
+        mine = slice(q, q + 1)
+        return Mask(self.allowed, self.start[mine], self.stop[mine], self.item, self.hide)
+
+    def rows(self, *, places: bool) -> MaskRows:
+        """What kernels read. What was seen matters where it is hidden, and where a target's places are asked for."""
+        stop = self.stop if self.hide or places else self.start
+        return MaskRows(self.allowed, self.start, stop, self.item, self.hide)
 
 
 class Answer(NamedTuple):
     """The first items of some histories and their scores, as plain values, with reasons.
 
-    `counts` says how many items each history has. Item n owes its score above all to `sources[ends[n-1]:ends[n]]`,
-    the one that gives it most first; `shares` says which part of its score each gives.
+    `counts` says how many items each history has. Item n owes its score above all to the items
+    `sources[ends[n-1]:ends[n]]`, the one that gives it most first; `shares` says which part of its score each gives.
     """
 
     counts: list[int]
@@ -60,6 +71,7 @@ class Answer(NamedTuple):
 
     @classmethod
     def joined(cls, answers: Iterable[Answer]) -> Answer:
+        """Several answers as one."""
         made = cls([], [], [], [], [], [])
         for one in answers:
             made.ends.extend(len(made.sources) + end for end in one.ends)
@@ -68,47 +80,42 @@ class Answer(NamedTuple):
         return made
 
 
-def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Array, Array]:
-    """The first k items of every query: (items, scores), both queries x k, and how many of the k there are."""
-    items = np.full((len(query), k), -1, np.int32)
-    scores = np.full((len(query), k), np.nan)
-    counts = np.zeros(len(query), np.int64)
-    arrays, parts = weights.arrays, _parts(query, mask)
+def judge(
+    weights: Weights, query: Query, mask: Mask, k: int, targets: Array | None = None
+) -> Ranked:
+    """The first k items of every query, and the places of its target, in one pass over the scores."""
+    asked = len(query)
+    wanted = np.empty(0, np.int32) if targets is None else targets.astype(np.int32, copy=False)
+    out = Ranked(
+        np.full((asked, k), -1, np.int32),
+        np.full((asked, k), np.nan),
+        np.zeros(asked, np.int64),
+        np.zeros((0 if targets is None else asked, 2), np.int64),
+    )
+    parts = (weights.stack, query.rows(), mask.rows(places=targets is not None), readonly(wanted))
+    run = rank_in_sums if weights.has_sums else rank_in_table
 
     def work(a: int, b: int) -> None:
-        rest = (*parts, a, b, weights.scratch(), (items, scores, counts))
-        if weights.fade is not None:
-            rank_kernels.top_runs(arrays, *rest)
-        elif weights.is_sparse:
-            rank_kernels.top_sparse(arrays, weights.peaks, *rest)
-        else:
-            rank_kernels.top_dense(arrays, *rest)
+        run(*parts, weights.scratch(), a, b, out)
 
-    if len(query) == 1:  # needs no parts, threads or bars
+    if asked == 1:  # needs no parts, threads or bars
         work(0, 1)
     else:
-        run_chunks("rank", work, even(len(query), _BATCH))
-    return items, scores, counts
+        run_chunks("rank", work, even(asked, _BATCH))
+    return out
+
+
+def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Array, Array]:
+    """The first k items of every query: (items, scores), both queries x k, and how many of the k there are."""
+    found = judge(weights, query, mask, k)
+    return found.items, found.scores, found.counts
 
 
 def answer(weights: Weights, query: Query, mask: Mask, k: int, most: int) -> Answer:
-    """The first k items of every query, each with the `most` sources that give it most."""
-    if weights.is_sparse and weights.fade is None:  # in one call: a service asks thousands a second
-        parts = (*_parts(query, mask), weights.scratch(), k, most)
-        columns = rank_kernels.answer_sparse(weights.arrays, weights.peaks, *parts)
-        return Answer(*(column.tolist() for column in columns))
-
-    def one(q: int) -> Answer:
-        x = query.one(q)
-
-        def given(targets: Array) -> Array:
-            parts = weights.parts(x, targets)
-            give_to_items(parts, x.item, weights.items)
-            return parts
-
-        return answer_one(weights, x, mask.one(q), k, most, x.item, given)
-
-    return Answer.joined(map(one, range(len(query))))
+    """The first k items of every query, each with the `most` items whose sources give it most."""
+    run = answer_in_sums if weights.has_sums else answer_in_table
+    parts = (weights.stack, query.rows(), mask.rows(places=False), weights.scratch())
+    return Answer(*(column.tolist() for column in run(*parts, k, most)))
 
 
 def answer_one(
@@ -117,39 +124,12 @@ def answer_one(
     mask: Mask,
     k: int,
     most: int,
-    sources: Array,
-    parts: Callable[[Array], Array],
+    items: Array,
+    contributions: Callable[[Array], Array],
 ) -> Answer:
-    """The same of one query, where what each of `sources` gives to some items (rows) is a model's own affair."""
-    items, scores, counts = top(weights, query, mask, k)
-    found = items[0, : counts[0]]
-    ends, columns, shares = strongest(parts(found), scores[0], most)
-    made = (counts, found, scores[0, : counts[0]], ends, sources[columns], shares)
+    """The answer to one query of a model that says itself what each of `items` (columns) gives to some items (rows)."""
+    found, scores, counts = top(weights, query, mask, k)
+    first = found[0, : counts[0]]
+    ends, columns, shares = strongest(contributions(first), scores[0], most)
+    made = (counts, first, scores[0, : counts[0]], ends, items[columns], shares)
     return Answer(*(column.tolist() for column in made))
-
-
-def ranks(weights: Weights, query: Query, mask: Mask, targets: Array) -> Array:
-    """The rank (from 1) of one target for every query under full ranking; 0 where it has none.
-
-    Two columns: with the items of item[start[q]:stop[q]] ranked too, and with those hidden.
-    """
-    out = np.zeros((len(query), 2), np.int64)
-    run = rank_kernels.place_sparse if weights.is_sparse else rank_kernels.place_dense
-    if weights.fade is not None:
-        run = rank_kernels.place_runs
-    parts = _parts(query, mask)
-    run_chunks(
-        "rank",
-        lambda a, b: run(weights.arrays, *parts, a, b, weights.scratch(), targets, out),
-        even(len(query), _BATCH),
-    )
-    return out
-
-
-def _parts(query: Query, mask: Mask) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    return (query.ptr, query.item, query.weight), (
-        mask.allowed,
-        mask.start,
-        mask.stop,
-        mask.item,
-    )

@@ -1,37 +1,62 @@
-"""Weights: B from source (row) to target (column), and the scores x @ B of a history x.
+"""Weights: B from source (row) to item (column), as blocks; and queries, the rows x of scores x @ B.
 
-Sources are items, as a rule; x says how much each of them counts. There may be more: n sources that speak for the n
-items once again, and others that speak for none. Other models bring their own: the dimensions of a factor
-model, or rows of other users' histories. An item has a score when some
-source has a stored weight to it (one that is not zero), or when the model gives it a base score.
-Every other item has none and is never ranked.
+Sources are items, as a rule; x says how much each of them counts. Models may bring others: an item as a thing seen,
+a moment, a dimension of a factor model, an entry of another user's history. An item has a score when some source of the
+query has a weight for it that is not zero, or when the model gives it a base score. Every other item has none and is
+never ranked.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
-from talerec.data.histories import Histories
-from talerec.ranking import score_kernels
-from talerec.runtime.arrays import Array, is_sparse
-from talerec.runtime.jit import kernel
+from talerec.ranking.blocks import KINDS, Block, DenseBlock, block_of, name_of, table_of
+from talerec.ranking.ranks import QueryRows, Scratch
+from talerec.ranking.reasons import contributions, source_items
+from talerec.ranking.scores import Stack
+from talerec.ranking.stores import new_sums, new_table
+from talerec.runtime.arrays import Array
 
-_ASIDE = "aside_"  # before the names of such arrays in an artifact
-_FEW_ITEMS = 2**15  # so many that a score for each of them fits into the cache
+#: Up to so many items there is one sum per item: they fit into the second-level cache, and nearly so beyond.
+_SUM_PER_ITEM = 2**17
+
+_QUERY_ARRAY = "aside_"  # before the names of query arrays in an artifact
+_OLD_NAMES = {
+    "weights": "dense",
+    "fade": "runs",
+    "data": "sparse",
+}  # of the arrays of a first block
 
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """Histories as sparse rows x: query q weighs the sources item[ptr[q]:ptr[q+1]], none twice."""
+    """Histories as sparse rows x: query q has the sources source[ptr[q]:ptr[q+1]], none twice, and their weights.
+
+    Parameters
+    ----------
+    ptr : array of int64
+        Where each query begins; one entry more than queries.
+    source : array of int64
+        Numbers of sources, counted through all blocks of the weights. What they give is added in this order.
+    weight : array of float64
+        How much each source counts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = Query(np.array([0, 2]), np.array([4, 1]), np.array([1.0, 0.5]))
+    >>> len(x)
+    1
+    """
 
     ptr: Array
-    item: Array
+    source: Array
     weight: Array
 
     def __len__(self) -> int:
@@ -40,187 +65,177 @@ class Query:
     def one(self, q: int) -> Query:
         """Query q alone."""
         mine = slice(self.ptr[q], self.ptr[q + 1])
-        return Query(self.ptr[q : q + 2] - self.ptr[q], self.item[mine], self.weight[mine])
+        return Query(self.ptr[q : q + 2] - self.ptr[q], self.source[mine], self.weight[mine])
 
     @classmethod
     def empty(cls, queries: int) -> Query:
-        return cls(np.zeros(queries + 1, np.int64), np.empty(0, np.int32), np.empty(0))
+        """Queries without sources: only base scores count."""
+        return cls(np.zeros(queries + 1, np.int64), np.empty(0, np.int64), np.empty(0))
+
+    def rows(self) -> QueryRows:
+        """What kernels read."""
+        return QueryRows(self.ptr, self.source.astype(np.int64, copy=False), self.weight)
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """B, dense float32 (C order) or CSR with float32 values; `base` adds a score that no history is asked for.
+    """B, and what else a fitted model needs to answer.
 
-    base         float64, NaN for an item without one, or None
-    fade         None, or: B's rows are histories, their entries in the order of time, and a source is an
-                 entry. It gives fade[d] to the items d places away in its history
-    query_arrays        what else the model needs to make queries, by name; saved with the rest
-    known_peaks  `peaks` that were saved
+    Parameters
+    ----------
+    blocks : NumPy or SciPy matrix, Block, or list of blocks
+        B, source x item. Blocks stand on top of each other, and their sources are numbered through.
+    base : array of float64, optional
+        A score for each item that no history is asked for; NaN for an item without one.
+    query_arrays : dict of arrays, optional
+        What else the model needs to make queries, by name; it is saved with the rest.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Weights(np.eye(3, dtype=np.float32)).items
+    3
     """
 
-    matrix: Any
+    blocks: Any
     base: Array | None = None
-    fade: Array | None = None
     query_arrays: dict[str, Array] = field(default_factory=dict)
-    known_peaks: Array | None = None
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
 
+    def __post_init__(self) -> None:
+        given = self.blocks
+        if isinstance(given, Block):
+            given = (given,)
+        elif not isinstance(given, Sequence):
+            given = (block_of(given),)
+        object.__setattr__(self, "blocks", tuple(given))
+
     def __reduce__(self) -> tuple[Any, ...]:  # work space stays with its threads
-        return Weights, (self.matrix, self.base, self.fade, self.query_arrays, self.known_peaks)
-
-    def kept(self) -> dict[str, Array]:
-        """Every array by name, for an artifact."""
-        arrays = {f"{_ASIDE}{name}": array for name, array in self.query_arrays.items()}
-        if self.is_sparse:
-            parts = {"indptr": self.matrix.indptr, "indices": self.matrix.indices}
-            arrays |= {**parts, "data": self.matrix.data, "peaks": self.peaks}
-        else:
-            arrays["weights"] = self.matrix
-        optional = {"base": self.base, "fade": self.fade}
-        return arrays | {name: array for name, array in optional.items() if array is not None}
-
-    @classmethod
-    def restored(cls, arrays: dict[str, Array], items: int) -> Weights:
-        """Weights from arrays that `kept` named."""
-        if "weights" in arrays:
-            matrix: Any = arrays["weights"]
-        else:
-            parts = (arrays["data"], arrays["indices"], arrays["indptr"])
-            matrix = sparse.csr_array(parts, shape=(len(parts[2]) - 1, items))
-        query_arrays = {
-            name.removeprefix(_ASIDE): array
-            for name, array in arrays.items()
-            if name.startswith(_ASIDE)
-        }
-        return cls(
-            matrix, arrays.get("base"), arrays.get("fade"), query_arrays, arrays.get("peaks")
-        )
+        return Weights, (self.blocks, self.base, self.query_arrays)
 
     @property
     def items(self) -> int:
-        return int(self.matrix.shape[1])
+        """How many items there are."""
+        return int(self.blocks[0].items)
 
     @property
-    def is_sparse(self) -> bool:
-        return is_sparse(self.matrix)
+    def matrix(self) -> Any:
+        """The first block as a NumPy or SciPy matrix; for an item-item model, B from item to item."""
+        return self.blocks[0].matrix
+
+    def first_source(self, block: int) -> int:
+        """The number of a block's first source."""
+        return sum(one.sources for one in self.blocks[:block])
+
+    # -- for kernels --
 
     @cached_property
-    def arrays(self) -> tuple[Array, ...]:
-        """What the kernels read: (dense, base), (indptr, indices, data, base) or (indptr, indices, fade, base)."""
-        base = np.empty(0) if self.base is None else self.base
-        if self.fade is not None:
-            return self.matrix.indptr, self.matrix.indices, self.fade, base
-        if self.is_sparse:
-            B = _without_zeros(self.matrix) if self.are_few else self.matrix
-            return B.indptr, B.indices, B.data, base
-        return self.matrix, base
-
-    @property
-    def are_few(self) -> bool:
-        """So few items that sparse scores have a place for each of them."""
-        return self.is_sparse and self.items <= _FEW_ITEMS
+    def has_sums(self) -> bool:
+        """Is there one sum per item, or a table of the items found?"""
+        dense = any(isinstance(block, DenseBlock) for block in self.blocks)
+        return dense or self.base is not None or self.items <= _SUM_PER_ITEM
 
     @cached_property
-    def peaks(self) -> Array:
-        """The largest absolute weight of each source of sparse weights."""
-        if self.known_peaks is not None:
-            return self.known_peaks
-        peaks: Array = score_kernels.row_peaks(self.matrix.indptr, self.matrix.data)
-        return peaks
+    def stack(self) -> Stack:
+        """The weights as kernels read them."""
+        base = np.empty(0) if self.base is None else np.ascontiguousarray(self.base, np.float64)
+        return Stack(table_of(self.blocks, peaks=not self.has_sums), base)
 
-    def scratch(self) -> tuple[Array, ...]:
-        """This thread's work space: candidates and their scores, slots or sums, marks and hidden by item.
-
-        Kernels leave it as they found it: slots, marks and hidden all zero, sums all -0.0, and with
-        dense weights every item a candidate.
-        """
-        held: tuple[Array, ...] | None = getattr(self._scratch, "arrays", None)
+    def scratch(self) -> Scratch:
+        """This thread's work space, which kernels leave as they found it."""
+        held: Scratch | None = getattr(self._scratch, "held", None)
         if held is None:
-            n, few = self.items, self.are_few
-            slots = np.zeros(0 if few or not self.is_sparse else 2 << n.bit_length(), np.int32)
-            sums = np.full(n if few else 0, -0.0)
-            marks, hidden = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
-            held = (np.arange(n + 1, dtype=np.int32), np.empty(n + 1), slots, sums, marks, hidden)
-            self._scratch.arrays = held
+            n = self.items
+            store: Any = new_sums(n) if self.has_sums else new_table(n)
+            held = Scratch(store, np.zeros(n, np.uint8), np.zeros(n, np.uint8))
+            self._scratch.held = held
         return held
 
-    def parts(self, query: Query, targets: Array) -> Array:
-        """x_i B_ij of one query: targets (rows) x its sources (columns), 0 where no weight is stored."""
-        if self.is_sparse:
-            found: Array = score_kernels.sparse_parts(
-                self.arrays[:3], query.item, query.weight, targets
-            )
-            return found
-        dense: Array = query.weight * self.matrix[query.item][:, targets].T.astype(np.float64)
-        return dense
+    def marks(self) -> Array:
+        """A zero for every item, for whoever makes queries on this thread and leaves zeros behind."""
+        return self.scratch().marks
+
+    # -- what scores are made of --
+
+    def contributions(self, query: Query, targets: Array) -> Array:
+        """What each source (column) of one query gives to the scores of items (rows); 0 where it has no weight."""
+        rows = query.rows()
+        wanted = np.ascontiguousarray(targets, np.int32)
+        found: Array = contributions(self.stack.blocks, rows.source, rows.share, wanted, self.items)
+        return found
+
+    def source_items(self, query: Query) -> Array:
+        """The item that each source of a query stands for, -1 for none."""
+        found: Array = source_items(self.stack.blocks, query.rows().source)
+        return found
+
+    # -- keeping --
+
+    def stored(self) -> tuple[list[dict[str, Any]], dict[str, Array]]:
+        """What an artifact keeps: a line of facts about each block, and every array by name."""
+        arrays = {f"{_QUERY_ARRAY}{name}": array for name, array in self.query_arrays.items()}
+        if self.base is not None:
+            arrays["base"] = self.base
+        facts = []
+        for number, block in enumerate(self.blocks):
+            facts.append({"kind": name_of(block), "weight": block.weight})
+            mine = dict(block.arrays())
+            if block.source_item is not None and name_of(block) != "runs":
+                mine["source_item"] = block.source_item
+            arrays |= {_numbered(name, number): array for name, array in mine.items()}
+        return facts, arrays
+
+    @classmethod
+    def restored(
+        cls, facts: list[dict[str, Any]] | None, arrays: dict[str, Array], items: int
+    ) -> Weights:
+        """Weights from what `stored` gave. Artifacts of version 0.1 have one block, and no facts about it."""
+        if facts is None:
+            kind = next(kind for name, kind in _OLD_NAMES.items() if name in arrays)
+            facts = [{"kind": kind, "weight": 1.0}]
+        blocks = [_restored(fact, arrays, items, number) for number, fact in enumerate(facts)]
+        query_arrays = {
+            name.removeprefix(_QUERY_ARRAY): array
+            for name, array in arrays.items()
+            if name.startswith(_QUERY_ARRAY)
+        }
+        return cls(blocks, arrays.get("base"), query_arrays)
 
 
-def _without_zeros(matrix: Any) -> Any:
-    if np.count_nonzero(matrix.data) == matrix.nnz:
-        return matrix
-    made = matrix.copy()
-    made.eliminate_zeros()
-    return made
+def _numbered(name: str, number: int) -> str:
+    """The name of a block's array in an artifact; those of the first block are as they always were."""
+    return f"{name}_{number}" if number else name
+
+
+_FIELDS = {
+    "indptr": "indptr",
+    "indices": "indices",
+    "data": "values",
+    "weights": "values",
+    "fade": "fade",
+    "peaks": "known_peaks",
+    "source_item": "source_item",
+}
+
+
+def _restored(fact: dict[str, Any], arrays: dict[str, Array], items: int, number: int) -> Block:
+    kind = KINDS[fact["kind"]]
+    known = {"dense": ("weights",), "identity": ()}.get(
+        fact["kind"],
+        ("indptr", "indices", "fade")
+        if fact["kind"] == "runs"
+        else ("indptr", "indices", "data", "peaks"),
+    )
+    found = {
+        _FIELDS[name]: arrays[_numbered(name, number)]
+        for name in (*known, "source_item")
+        if _numbered(name, number) in arrays
+    }
+    return kind(items=items, weight=fact["weight"], **found)
 
 
 def no_weights(n: int) -> Any:
     """B with nothing in it."""
+    from scipy import sparse
+
     return sparse.csr_array((n, n), dtype=np.float32)
-
-
-# -- histories -------------------------------------------------------------------------------------
-
-
-def recency(
-    histories: Histories, moments: Array, places: float, longest: int, marks: Array
-) -> Query:
-    """x_i = exp(-place / places) for the items of each history; see `last_places`."""
-    rows = (histories.start, histories.stop, histories.item)
-    return Query(*_recency(*rows, moments, longest, marks, places))
-
-
-def last_places(
-    histories: Histories, moments: Array, longest: int, marks: Array
-) -> tuple[Array, Array, Array]:
-    """The items of each history, newest first, each once, and the place of its last row: (ptr, item, place)."""
-    rows = (histories.start, histories.stop, histories.item)
-    found: tuple[Array, Array, Array] = _last_places(*rows, moments, longest, marks)
-    return found
-
-
-@kernel
-def _recency(
-    start: Array, stop: Array, item: Array, time: Array, longest: int, marks: Array, places: float
-) -> tuple[Array, Array, Array]:
-    ptr, items, place = _last_places(start, stop, item, time, longest, marks)
-    return ptr, items, np.exp(-place / places)
-
-
-@kernel
-def _last_places(
-    start: Array, stop: Array, item: Array, time: Array, longest: int, marks: Array
-) -> tuple[Array, Array, Array]:
-    """A row's place is the number of rows strictly later in `time`; with an empty `time` every row is an
-    instant of its own. Rows beyond the last `longest` and items that are unknown (-1) are left out, but
-    keep their places.
-    """
-    room = 0
-    for q in range(len(start)):
-        room += min(stop[q] - start[q], longest)
-    ptr = np.zeros(len(start) + 1, np.int64)
-    items, places = np.empty(room, np.int32), np.empty(room, np.int64)
-    found = 0
-    for q in range(len(start)):
-        place = 0
-        for r in range(stop[q] - 1, max(start[q], stop[q] - longest) - 1, -1):
-            if r + 1 < stop[q] and (len(time) == 0 or time[r] < time[r + 1]):
-                place = stop[q] - 1 - r
-            i = item[r]
-            if i >= 0 and not marks[i]:
-                marks[i] = 1
-                items[found], places[found] = i, place
-                found += 1
-        for x in range(ptr[q], found):
-            marks[items[x]] = 0
-        ptr[q + 1] = found
-    return ptr, items[:found], places[:found]

@@ -21,7 +21,8 @@ from talerec.data.summary import describe, many_ties
 from talerec.errors import TalerecError
 from talerec.evaluation.evaluation import Evaluation, evaluate, evaluate_log
 from talerec.models import MODELS
-from talerec.models.base import FitCache, Model
+from talerec.models.base import Model
+from talerec.models.cache import FitCache
 from talerec.repro import measures, paper
 from talerec.runtime.files import write_text
 from talerec.runtime.progress import listening, silent, stage

@@ -26,3 +26,15 @@ def is_sparse(matrix: Matrix) -> bool:
 def dense(matrix: Matrix) -> Array:
     """The same as a NumPy array."""
     return np.asarray(matrix.toarray() if is_sparse(matrix) else matrix)
+
+
+def readonly(array: Array) -> Array:
+    """The array as one that cannot be written to.
+
+    Memory-mapped arrays cannot either: with all of them alike, a kernel is compiled once and not twice.
+    """
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view

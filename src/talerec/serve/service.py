@@ -19,8 +19,10 @@ from talerec import artifact, columns, models
 from talerec.data.histories import Histories
 from talerec.data.times import parse_moment
 from talerec.errors import TalerecError
+from talerec.models import asking
 from talerec.models.base import Model
 from talerec.ranking import rank
+from talerec.ranking.blocks import RunsBlock, SparseBlock
 from talerec.ranking.weights import Query, Weights, no_weights
 from talerec.runtime.arrays import Array
 from talerec.serve import schemas
@@ -104,7 +106,7 @@ class Served:
         """What the model expects right after one item."""
         place = self._place(asked.item_id)
         alone = Histories.from_ids([[self.ids[place]]], self.items, "error")
-        items, scores, counts = self.model.top(alone, asked.k, hide_seen=True)
+        items, scores, counts = asking.top(self.model, alone, asked.k, hide_seen=True)
         first = items[0, : counts[0]].tolist()
         ranked = self._ranked(first, scores[0].tolist(), count(1), repeat(UNSET))
         return schemas.Alike(self.version, self.ids[place], ranked, self._title(place))
@@ -114,8 +116,8 @@ class Served:
         model = self._asked_with(asked.recency)
         target = self._place(asked.item_id)
         history, names = self._history(asked)
-        given = model.contributions(history, np.array([target]))[0]
-        extra = model.besides(history, target)
+        given = model.contributions(model.query(history), history, np.array([target]))[0]
+        extra = model.base_score(history, target)
         score = float(given.sum()) + (extra or 0.0)
         weights = model.row_weights(history)
         places = history.item.tolist()
@@ -208,9 +210,9 @@ class Served:
         """The answers to questions that differ in their histories alone."""
         like = asked[0]
         model = self._asked_with(like.recency)
-        allowed = model.allowed(like.allow, like.deny, "skip")
+        allowed = asking.allowed_items(model, like.allow, like.deny, "skip")
         masks: dict[str, Any] = {"hide_seen": like.hide_seen, "allowed": allowed}
-        found = model.answer(histories, like.k, most=_REASONS, **masks)
+        found = asking.answer(model, histories, like.k, most=_REASONS, **masks)
         places = chain.from_iterable(range(1, number + 1) for number in found.counts)
         ranked = self._ranked(found.items, found.scores, places, self._reasons(found))
         answers, begin = [], 0
@@ -316,10 +318,12 @@ def _kind(asked: schemas.Recommend) -> tuple[int, bool] | None:
 
 
 def _weights_per_row(weights: Weights) -> float:
-    if weights.fade is not None:
+    block = weights.blocks[0]
+    if isinstance(block, RunsBlock):
         return math.inf  # neighbours are asked for reasons one by one
-    rows, items = weights.matrix.shape
-    return float(4 * weights.matrix.nnz / max(rows, 1) if weights.is_sparse else items)
+    if isinstance(block, SparseBlock):
+        return 4 * len(block.indices) / max(block.sources, 1)
+    return float(weights.items)
 
 
 def _share(part: float, score: float) -> float:

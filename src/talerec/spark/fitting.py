@@ -21,7 +21,8 @@ from talerec import artifact
 from talerec.data.log import Vocabulary
 from talerec.errors import TalerecError
 from talerec.models import load
-from talerec.models.base import Fitted, Model
+from talerec.models.base import Model
+from talerec.models.keeping import Fitted
 from talerec.models.linear import Solved
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array, shrink_indptr

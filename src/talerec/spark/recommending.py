@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from talerec import columns
-from talerec.models import load
+from talerec.models import asking, load
 from talerec.models.base import Model
 from talerec.spark import tasks
 from talerec.spark.events import NAMES, Columns, Source, events_of, newest, vocabulary
@@ -39,7 +39,7 @@ def recommend(
     """
     place = str(Path(path).absolute())
     model = load(place)
-    model.check_k(k)
+    asking.check_k(model, k)
     with tempfile.TemporaryDirectory(prefix="talerec-", dir=Path(place).parent) as folder:
         run = Run(session, Path(folder))
         run.folder.chmod(0o755)

@@ -1,0 +1,101 @@
+"""What fitting leaves behind, and how it goes into an artifact and comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from talerec import artifact, columns
+from talerec.data.log import Log, Vocabulary
+from talerec.ranking.weights import Weights
+from talerec.runtime.arrays import Array
+
+#: Days before the log's last row: what was popular in them is shown where nothing is known of the asker.
+RECENT_DAYS = 7.0
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What fitting leaves behind."""
+
+    weights: Weights
+    items: Vocabulary
+    info: pl.DataFrame | None
+    log: Log | None  # training histories; None in an artifact saved without them
+    solver: str | None
+    seconds: dict[str, float]
+    training: dict[str, Any]
+    kept_recent_counts: Array | None = None
+
+    @cached_property
+    def recent_counts(self) -> Array | None:
+        """Rows of each item in the training log's last days, for askers of whom nothing is known."""
+        return self.kept_recent_counts if self.log is None else self.log.counts(RECENT_DAYS)
+
+
+def training_facts(log: Log) -> dict[str, Any]:
+    """What is said of the rows that a model was fitted on."""
+    return {
+        "users": len(log.users),
+        "items": len(log.items),
+        "rows": log.rows,
+        "first_time": int(log.time.min()),
+        "last_time": int(log.time.max()),
+        "ties": log.ties,
+        "time_read_as": log.unit,
+    }
+
+
+def bundle(
+    name: str, params: dict[str, Any], fitted: Fitted, *, histories: bool
+) -> artifact.Bundle:
+    """A fitted model as plain facts, arrays and tables."""
+    blocks, arrays = fitted.weights.stored()
+    items = pl.DataFrame({columns.ITEM: fitted.items.ids}) if fitted.info is None else fitted.info
+    tables = {"items": items}
+    if histories and fitted.log is not None:
+        log = fitted.log
+        arrays |= {"ptr": log.ptr, "item": log.item, "time": log.time}
+        tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
+    elif fitted.recent_counts is not None:
+        arrays["lately"] = fitted.recent_counts
+    facts = {
+        "model": name,
+        "params": params,
+        "solver": fitted.solver,
+        "seconds": fitted.seconds,
+        "training": fitted.training,
+        "has_item_info": fitted.info is not None,
+        "blocks": blocks,
+    }
+    return artifact.Bundle(facts, arrays, tables)
+
+
+def restored(kept: artifact.Bundle) -> Fitted:
+    """What `bundle` kept."""
+    arrays, facts = kept.arrays, kept.facts
+    table = kept.tables["items"]
+    items = Vocabulary(table[columns.ITEM])
+    info = table if facts["has_item_info"] else None
+    return Fitted(
+        Weights.restored(facts.get("blocks"), arrays, len(items)),
+        items,
+        info,
+        _log(kept, items, info),
+        facts["solver"],
+        facts["seconds"],
+        facts["training"],
+        arrays.get("lately"),
+    )
+
+
+def _log(kept: artifact.Bundle, items: Vocabulary, info: pl.DataFrame | None) -> Log | None:
+    arrays, training = kept.arrays, kept.facts["training"]
+    if "ptr" not in arrays:
+        return None
+    users = Vocabulary(kept.tables["users"][columns.USER])
+    unit, ties = training.get("time_read_as", "us"), training.get("ties", "file")
+    return Log(arrays["ptr"], arrays["item"], arrays["time"], users, items, info, unit, ties)

@@ -1,0 +1,240 @@
+"""The loops of ranking: in one pass over the scores of a query, the place of one item and the first k items."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from talerec.ranking.first import First, Shown, before, in_rank_order, is_allowed, offer
+from talerec.ranking.scores import Stack, sum_up
+from talerec.ranking.stores import NOTHING, Sums, has_score
+from talerec.ranking.tables import (
+    IDENTITY,
+    SPARSE,
+    BlockTable,
+    block_at,
+    row_length,
+    run_around,
+    runs_of,
+    sparse_rows,
+)
+from talerec.runtime.arrays import Array
+from talerec.runtime.jit import kernel, template, unsigned
+
+_SPAN = 64  # scores that are compared with the least that matters at a time
+_AT_ONCE = 2  # scores looked over in a row in the time that it takes to look one up
+
+
+class QueryRows(NamedTuple):
+    """Queries for kernels: query q has the sources source[ptr[q]:ptr[q+1]] and their shares."""
+
+    ptr: Array
+    source: Array
+    share: Array
+
+
+class MaskRows(NamedTuple):
+    """What must not be in a list, for kernels: see `Mask`. `hide`: is what was seen hidden from the list, too?"""
+
+    allowed: Array
+    start: Array
+    stop: Array
+    item: Array
+    hide: bool
+
+
+class Scratch(NamedTuple):
+    """A thread's work space: a store of scores, and two marks for every item. Between queries the marks are all 0.
+
+    seen   marks what a query has seen
+    marks  free to those who make queries
+    """
+
+    store: Any
+    seen: Array
+    marks: Array
+
+
+class Ranked(NamedTuple):
+    """What is found, one row per query: items and scores (k columns), how many there are of them, and the target's places.
+
+    Places count from 1, 0 for none: with what was seen ranked like anything else, and with that hidden.
+    """
+
+    items: Array
+    scores: Array
+    counts: Array
+    places: Array
+
+
+class Target(NamedTuple):
+    """The item whose place is asked for, and its score: infinity where it has none, so that nothing stands before it."""
+
+    item: int
+    score: float
+
+
+@kernel
+def rank_in_sums(
+    weights: Stack,
+    query: QueryRows,
+    mask: MaskRows,
+    targets: Array,
+    scratch: Scratch,
+    a: int,
+    b: int,
+    out: Ranked,
+) -> None:
+    """Rank queries a..b with one sum per item: their first k items, and where `targets` has entries, its places."""
+    store, seen = scratch.store, scratch.seen
+    shown = Shown(mask.allowed, seen[: len(seen) if mask.hide else 0])
+    for q in range(a, b):
+        sources = query.source[query.ptr[q] : query.ptr[q + 1]]
+        sum_up(weights, sources, query.share[query.ptr[q] : query.ptr[q + 1]], store)
+        mark_seen(mask, q, seen, 1)
+        target = _target_in_sums(store.sums, shown, targets[q] if len(targets) else -1)
+        known = _seen_before(store.sums, target, mask, q, seen) if len(targets) else 0
+        first = First(out.items[q], out.scores[q])
+        if _by_rows(weights, sources, len(store.sums)):
+            above, size = _look_over_rows(weights.blocks, sources, store, target, first, shown)
+        else:
+            above, size = _look_over_all(store, target, first, shown)
+        out.counts[q] = in_rank_order(first, size)
+        if len(targets):
+            write_places(out.places[q], target, above, above - known, seen)
+        mark_seen(mask, q, seen, 0)
+
+
+@template
+def mark_seen(mask: MaskRows, q: int, seen: Array, value: int) -> None:
+    """Mark what query q has seen."""
+    for r in range(mask.start[q], mask.stop[q]):
+        if mask.item[r] >= 0:
+            seen[mask.item[r]] = value
+
+
+@template
+def _target_in_sums(sums: Array, shown: Shown, item: int) -> Target:
+    """The target with its score."""
+    if item < 0 or not has_score(sums, item) or np.isnan(sums[item]) or not is_allowed(shown, item):
+        return Target(-1, np.inf)
+    return Target(item, sums[item])
+
+
+@template
+def _seen_before(sums: Array, target: Target, mask: MaskRows, q: int, seen: Array) -> int:
+    """How many of the items that were seen stand before the target; each is counted once."""
+    above = 0
+    for r in range(mask.start[q], mask.stop[q]):
+        j = mask.item[r]
+        if j >= 0 and seen[j] == 1:
+            seen[j] = 2
+            allowed = len(mask.allowed) == 0 or mask.allowed[j] != 0
+            above += (
+                allowed and has_score(sums, j) and before(sums[j], j, target.score, target.item)
+            )
+    return above
+
+
+@template
+def write_places(places: Array, target: Target, above: int, unseen: int, seen: Array) -> None:
+    """The target's two places, given how many items stand before it, and how many of these were not seen."""
+    places[:] = 0
+    if target.item >= 0:
+        places[0] = 1 + above
+        places[1] = 0 if seen[target.item] else 1 + unseen
+
+
+@template
+def least_that_matters(target: Target, first: First, size: int) -> float:
+    """The lowest score that could stand before the target or come among the first k."""
+    if size < len(first.items):
+        return -np.inf
+    if size == 0:
+        return target.score
+    last: float = first.scores[0]
+    return min(target.score, last)
+
+
+@template
+def _look_over_all(store: Sums, target: Target, first: First, shown: Shown) -> tuple[int, int]:
+    """Go over every sum and clear it: how many stand before the target, and how many there are of the first k."""
+    sums, above, size = store.sums, 0, 0
+    for start in range(0, len(sums), _SPAN):
+        stop = min(start + _SPAN, len(sums))
+        if _reaches(sums, start, stop, least_that_matters(target, first, size)):
+            for j in range(start, stop):
+                if sums[j] >= least_that_matters(target, first, size) and has_score(sums, j):
+                    above += comes_before(j, sums[j], target, shown)
+                    size = offer(first, size, j, sums[j], shown)
+        sums[start:stop] = NOTHING
+    return above, size
+
+
+@template
+def comes_before(j: int, score: float, target: Target, shown: Shown) -> bool:
+    """Does item j stand before the target, with what was seen ranked too?"""
+    return (
+        score >= target.score
+        and before(score, j, target.score, target.item)
+        and is_allowed(shown, j)
+    )
+
+
+@template
+def _reaches(sums: Array, start: int, stop: int, least: float) -> bool:
+    """Is one of sums[start:stop] at least so much? (Without a branch: several are compared at once.)"""
+    found = False
+    for j in unsigned(start, stop):
+        found |= sums[j] >= least
+    return found
+
+
+@template
+def _by_rows(weights: Stack, sources: Array, items: int) -> bool:
+    """Is it less work to look up what the sources gave to, row by row, than to go over all items?"""
+    work = len(weights.base)
+    for x in range(len(sources)):
+        b = block_at(weights.blocks, sources[x])
+        work += _AT_ONCE * row_length(
+            weights.blocks, b, sources[x] - weights.blocks.first[b], items
+        )
+    return work < items
+
+
+@template
+def _look_over_rows(
+    blocks: BlockTable, sources: Array, store: Sums, target: Target, first: First, shown: Shown
+) -> tuple[int, int]:
+    """Go over the items that the sources gave to, each once, and clear them; see `_look_over_all`."""
+    above, size = 0, 0
+    for x in range(len(sources)):
+        b = block_at(blocks, sources[x])
+        s = sources[x] - blocks.first[b]
+        if blocks.kind[b] == SPARSE:
+            rows = sparse_rows(blocks, b)
+            for e in unsigned(rows.bounds[s], rows.bounds[s + 1]):
+                above, size = _look_at(rows.items[e], store, target, first, shown, above, size)
+        elif blocks.kind[b] == IDENTITY:
+            above, size = _look_at(s, store, target, first, shown, above, size)
+        else:
+            runs = runs_of(blocks, b)
+            low, high = run_around(runs, s)
+            for e in range(low, high):
+                above, size = _look_at(runs.items[e], store, target, first, shown, above, size)
+    return above, size
+
+
+@template
+def _look_at(
+    j: Any, store: Sums, target: Target, first: First, shown: Shown, above: int, size: int
+) -> tuple[int, int]:
+    """Take the sum of one item into account, and clear it: it may be met again."""
+    i: Any = np.uint32(j)
+    score = store.sums[i]
+    if score >= least_that_matters(target, first, size) and has_score(store.sums, i):
+        above += comes_before(j, score, target, shown)
+        size = offer(first, size, j, score, shown)
+    store.sums[i] = NOTHING
+    return above, size

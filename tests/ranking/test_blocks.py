@@ -1,0 +1,210 @@
+"""Blocks of every form, on top of each other, against the plain product with the matrix that they stand for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import oracle
+import talerec as tr
+from talerec.data.histories import Histories
+from talerec.models import asking
+from talerec.ranking import rank
+from talerec.ranking.blocks import Block, IdentityBlock, RunsBlock, block_of
+from talerec.ranking.weights import Query, Weights
+
+MANY = 200_000  # items: beyond a sum for each
+
+#: Halves and small whole numbers: sums of products are exact in any order, so results can be compared exactly.
+numbers = st.sampled_from([0.0, 0.0, 0.0, 1.0, 1.0, 0.5, -1.0, 2.0])
+
+
+def padded(block: Block, items: int) -> Block:
+    """The block among more items, which nothing leads to; a dense one stays as it is."""
+    return replace(block, items=items)
+
+
+def dense_of(block: Block, n: int) -> np.ndarray:
+    """The matrix that a block stands for, built by hand."""
+    if not isinstance(block, RunsBlock):
+        matrix = block.matrix
+        matrix = matrix.toarray() if sparse.issparse(matrix) else np.asarray(matrix)
+        return block.weight * matrix[:, :n].astype(np.float64)
+    made = np.zeros((block.sources, n))
+    for run in range(block.runs):
+        low, high = int(block.indptr[run]), int(block.indptr[run + 1])
+        for entry in range(low, high):
+            for e in range(low, high):
+                made[entry, block.indices[e]] = block.fade[abs(e - entry)]
+    return block.weight * made
+
+
+@st.composite
+def stacks(draw, *, dense=True):
+    """Blocks, base scores, queries with targets and what each has seen."""
+    n = draw(st.integers(2, 6))
+    blocks: list[Block] = []
+    kinds = ["sparse", "identity", "runs", *(["dense"] if dense else [])]
+    for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4)):
+        weight = draw(st.sampled_from([1.0, 0.5, -2.0]))
+        rows = draw(st.integers(1, 4))
+        if kind == "identity":
+            blocks.append(IdentityBlock(items=n, weight=weight))
+        elif kind == "runs":
+            runs = [draw(st.permutations(range(n)))[: draw(st.integers(1, n))] for _ in range(rows)]
+            ptr = np.cumsum([0, *map(len, runs)]).astype(np.int32)
+            items = np.array([i for run in runs for i in run], np.int32)
+            fade = np.array([1.0, 0.5, 0.0, 0.25, 0.25, 0.25])
+            blocks.append(RunsBlock(items=n, indptr=ptr, indices=items, fade=fade, weight=weight))
+        else:
+            B = np.array([[draw(numbers) for _ in range(n)] for _ in range(rows)], np.float32)
+            blocks.append(block_of(sparse.csr_array(B) if kind == "sparse" else B, weight=weight))
+    total = sum(block.sources for block in blocks)
+    queries = []
+    for _ in range(draw(st.integers(1, 3))):
+        sources = draw(st.lists(st.integers(0, total - 1), unique=True, max_size=6))
+        queries.append([(s, draw(st.sampled_from([1.0, 0.5, 2.0, -1.0]))) for s in sources])
+    seen = [draw(st.lists(st.integers(-1, n - 1), max_size=4)) for _ in queries]
+    return n, blocks, queries, seen
+
+
+def as_query(queries) -> Query:
+    ptr = np.cumsum([0, *map(len, queries)]).astype(np.int64)
+    flat = [pair for query in queries for pair in query]
+    return Query(
+        ptr, np.array([s for s, _ in flat], np.int64), np.array([w for _, w in flat], np.float64)
+    )
+
+
+def as_histories(rows) -> Histories:
+    ptr = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    item = np.array([i for row in rows for i in row], np.int32)
+    return Histories(ptr[:-1], ptr[1:], item, np.arange(len(item)))
+
+
+@given(stacks(), st.booleans(), st.integers(0, 6))
+@settings(max_examples=200, deadline=None)
+def test_lists_and_places_of_stacked_blocks_are_those_of_the_matrix_they_stand_for(
+    stack, hide_seen, k
+):
+    n, blocks, queries, seen = stack
+    check(Weights(blocks), blocks, n, queries, seen, hide_seen, k)
+
+
+@given(stacks(dense=False), st.booleans(), st.integers(0, 6))
+@settings(max_examples=100, deadline=None)
+def test_a_table_of_the_items_found_gives_what_a_sum_per_item_gives(stack, hide_seen, k):
+    n, blocks, queries, seen = stack
+    if any(isinstance(block, IdentityBlock) for block in blocks[:-1]):
+        return  # its sources are as many as items: those after it would be other ones
+    weights = Weights([padded(block, MANY) for block in blocks])
+    assert not weights.has_sums
+    check(weights, blocks, n, queries, seen, hide_seen, k)
+
+
+def check(weights, blocks, n, queries, seen, hide_seen, k):
+    matrix = np.vstack([dense_of(block, n) for block in blocks])
+    query, mask = as_query(queries), rank.Mask.make(as_histories(seen), hide_seen=hide_seen)
+    for target in range(-1, n):
+        targets = np.full(len(queries), target, np.int32)
+        found = rank.judge(weights, query, mask, k, targets)
+        for q, (x, known) in enumerate(zip(queries, seen, strict=True)):
+            order = oracle.ranking(dict(x), matrix, hidden=known if hide_seen else ())[:k]
+            count = found.counts[q]
+            assert found.items[q, :count].tolist() == [item for item, _ in order]
+            assert found.scores[q, :count].tolist() == [score for _, score in order]
+            for column, hidden in enumerate(((), known)):
+                items = [item for item, _ in oracle.ranking(dict(x), matrix, hidden=hidden)]
+                place = items.index(target) + 1 if target in items else 0
+                assert found.places[q, column] == place
+
+
+@given(stacks())
+@settings(max_examples=100, deadline=None)
+def test_contributions_are_the_entries_of_the_matrix_times_the_query(stack):
+    n, blocks, queries, _ = stack
+    weights, matrix = Weights(blocks), np.vstack([dense_of(block, n) for block in blocks])
+    for x in queries:
+        query = as_query([x])
+        found = weights.contributions(query, np.arange(n))
+        np.testing.assert_array_equal(found, (query.weight[:, None] * matrix[query.source]).T)
+
+
+@given(stacks())
+@settings(max_examples=50, deadline=None)
+def test_what_is_stored_comes_back(stack):
+    n, blocks, _, _ = stack
+    named = [replace(one, source_item=np.full(one.sources, -1, np.int32)) for one in blocks[:1]]
+    weights = Weights([*named, *blocks[1:]], np.arange(n, dtype=np.float64), {"x": np.arange(3)})
+    facts, arrays = weights.stored()
+    again = Weights.restored(facts, arrays, n)
+    assert [type(block) for block in again.blocks] == [type(block) for block in weights.blocks]
+    for ours, theirs in zip(weights.blocks, again.blocks, strict=True):
+        np.testing.assert_array_equal(dense_of(ours, n), dense_of(theirs, n))
+    np.testing.assert_array_equal(again.base, weights.base)
+    np.testing.assert_array_equal(again.query_arrays["x"], weights.query_arrays["x"])
+    if not isinstance(blocks[0], RunsBlock):
+        np.testing.assert_array_equal(again.blocks[0].source_item, named[0].source_item)
+
+
+def test_rows_of_a_block_are_its_rows():
+    B = np.arange(12, dtype=np.float32).reshape(4, 3)
+    for matrix in (B, sparse.csr_array(B)):
+        part = block_of(matrix).rows(1, 3)
+        np.testing.assert_array_equal(dense_of(part, 3), B[1:3])
+
+
+def test_a_query_may_mix_blocks_in_any_order_and_adds_in_that_order():
+    """0.1 + 0.2 + 0.3 depends on the order of adding."""
+    B = np.array([[0.1], [0.2]], np.float64)
+    blocks = [block_of(B.astype(np.float32)), IdentityBlock(items=1)]
+    weights = Weights(blocks)
+    mask = rank.Mask.make(as_histories([[]]), hide_seen=False)
+    shares = [(2, 0.3), (0, 1.0), (1, 1.0)]
+    for order in (shares, shares[::-1]):
+        total = -0.0
+        for source, weight in order:
+            total += weight * (1.0 if source == 2 else float(np.float32(B[source, 0])))
+        _, scores, _ = rank.top(weights, as_query([order]), mask, 1)
+        assert scores[0, 0] == total
+
+
+# -- tempo -----------------------------------------------------------------------------------------
+
+
+def many_moments() -> tr.Log:
+    """So many moments that a moment's source minus the number of items is the source of a seen item."""
+    return tr.synthetic_log(users=300, items=40)
+
+
+@pytest.mark.parametrize("solver", ["exact", "local"])
+def test_tempo_stores_neither_seen_items_nor_dense_moments(solver):
+    model = tr.Tempo(solver=solver).fit(many_moments())
+    facts, arrays = model.fitted.weights.stored()
+    assert [fact["kind"] for fact in facts][1:] == ["identity", "sparse"]
+    assert not any(name.endswith("_1") for name in arrays)
+
+
+@pytest.mark.parametrize("solver", ["exact", "local"])
+def test_what_is_popular_is_the_reason_of_no_item(solver):
+    log = many_moments()
+    model = tr.Tempo(solver=solver).fit(log)
+    asked = Histories.of_users(log, np.arange(len(log.users)))
+    assert model.fitted.weights.first_source(3) > 3 * len(log.items)
+    found = asking.answer(model, asked, 5, hide_seen=True, most=2500)
+    begins, n = [0, *found.ends], 0
+    for user, count in enumerate(found.counts):
+        history = asked.slice(user, user + 1)
+        x = model.query(history)
+        for _ in range(count):
+            target, score = found.items[n], found.scores[n]
+            given = model.contributions(x, history, np.array([target]))[0]
+            shares = found.shares[begins[n] : begins[n + 1]]
+            assert math.isclose(sum(shares) * score, given.sum(), abs_tol=1e-9)
+            n += 1

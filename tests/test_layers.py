@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -142,6 +143,12 @@ def test_public_names_are_these_and_load():
         assert getattr(talerec, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = talerec.nothing  # type: ignore[attr-defined]
+
+
+def test_the_page_of_the_package_names_every_public_name():
+    words = set(re.findall(r"\w+", talerec.__doc__))
+    assert set(talerec.__all__) - {"__version__"} <= words
+    assert dir(talerec) == sorted(talerec.__all__)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,45 @@ def test_a_fingerprint_is_the_same_in_every_process() -> None:
     assert len(found) == 1
 
 
+# -- templates -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decorator", [jit.template, jit.reducing])
+def test_a_template_can_be_called_from_python_too(decorator: Any) -> None:
+    """Before and after it became part of a kernel: it has no entry for Python, which must not be called."""
+
+    @decorator
+    def inner(x: Any, pair: tuple[Any, Any]) -> Any:
+        return x + pair[0] * pair[1]
+
+    @jit.kernel
+    def outer(x: int) -> Any:
+        return inner(x, (2, 3))
+
+    assert inner(1, (2, 3)) == 7
+    assert outer(1) == 7
+    assert inner(1, (2, 3)) == 7
+    assert inner(0.5, (2, 3.0)) == 6.5
+    assert outer(2) == 8
+
+
+def test_a_template_takes_kernels_as_arguments_and_the_whole_is_kept() -> None:
+    @jit.kernel
+    def double(x: int) -> int:
+        return 2 * x
+
+    @jit.template
+    def twice(function: Any, x: int) -> Any:
+        return function(function(x))
+
+    @jit.kernel
+    def outer(x: int) -> Any:
+        return twice(double, x)
+
+    assert outer(10) == 40
+    assert double(10) == 20
+
+
 # -- where nothing can be kept ---------------------------------------------------------------------
 
 

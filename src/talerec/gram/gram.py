@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from talerec.data import kernels
 from talerec.data.log import Log
@@ -20,6 +19,7 @@ from talerec.data.times import DAY, days
 from talerec.errors import TalerecError
 from talerec.gram import pairs
 from talerec.runtime.arrays import Array, Arrays, Matrix, dense, is_sparse, shrink_indptr
+from talerec.runtime.lazy import sparse
 from talerec.runtime.memory import available_bytes, require
 from talerec.runtime.threads import equal_work, run_chunks
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 
 from talerec.runtime import memory
 from talerec.runtime.arrays import Array, Arrays, Matrix, dense, is_sparse, shrink_indptr
 from talerec.runtime.jit import kernel, template
+from talerec.runtime.lazy import sparse
 from talerec.runtime.progress import stage
 from talerec.runtime.threads import even, run_chunks
 from talerec.solvers.local_kernels import keep_largest

@@ -19,6 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Nothing here is called from C, so that Numba need not make an entry for it.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
+_INLINED: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True}
+
 
 def kernel(function: F) -> F:
     """Compile `function` when it is first called, and keep it on disk where a folder can be written to."""
@@ -27,22 +29,45 @@ def kernel(function: F) -> F:
     return cast(F, compiled)
 
 
+def template(function: F) -> F:
+    """Compile `function` into the kernel that calls it; it may take other kernels as arguments.
+
+    Inlining is forced: a kernel passed as a real argument would be an address, which no cache can keep.
+    """
+    return cast(F, _inlined(function, _OPTIONS))
+
+
 def reducing(function: F) -> F:
     """A template whose sums may be reordered by the compiler, so that it can use the whole width of the machine.
 
     The order is fixed once compiled: results do not depend on threads, but may differ in the last
     digit between kinds of processor.
     """
-    options = {"fastmath": {"reassoc", "contract"}, "forceinline": True, **_OPTIONS}
-    return cast(F, numba.njit(function, **options))
+    return cast(F, _inlined(function, {**_OPTIONS, "fastmath": {"reassoc", "contract"}}))
 
 
-def template(function: F) -> F:
-    """Compile `function` into the kernel that calls it; it may take other kernels as arguments.
+def _inlined(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """A compiled function without an entry for Python, which would take about a tenth of the time to compile.
 
-    Inlining is forced: a kernel passed as a real argument would be an address, which no cache can keep.
+    Where Python calls it all the same, as tests do, it is compiled once more with an entry. For that, Numba's
+    table of entries stays empty: a call finds nothing there, and asks `_compile_for_args`.
     """
-    return cast(F, numba.njit(function, forceinline=True, **_OPTIONS))
+    compiled = numba.njit(function, **options, **_INLINED)
+    if not hasattr(compiled, "py_func"):  # NUMBA_DISABLE_JIT leaves functions as they are
+        return compiled
+    whole: list[Any] = []
+
+    def compile_for_python(*args: Any) -> Any:
+        if not whole:
+            whole.append(numba.njit(function, **options))
+        return whole[0]
+
+    def add_without_entry(result: Any) -> None:
+        compiled.overloads[tuple(result.signature.args)] = result
+
+    compiled._compile_for_args = compile_for_python
+    compiled.add_overload = add_without_entry
+    return compiled
 
 
 @template

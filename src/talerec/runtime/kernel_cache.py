@@ -24,6 +24,12 @@ import numpy as np
 
 logger = logging.getLogger("talerec")
 
+_LIBRARIES = (
+    "numba",
+    "numpy",
+    "math",
+    "typing",
+)  # a name says enough: they do not change from run to run
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -44,11 +50,17 @@ def _described(value: Any, seen: dict[int, int]) -> Iterator[str]:
     if hasattr(value, "py_func"):  # a compiled function: what is compiled, and how
         yield repr(sorted(value.targetoptions.items(), key=str))
         value = value.py_func
+    elif hasattr(
+        value, "_defn"
+    ):  # a function that writes compiled code itself: Numba's `intrinsic`
+        value = value._defn
     if id(value) in seen:
         yield f"again {seen[id(value)]}"
     elif isinstance(value, FunctionType):
         seen[id(value)] = len(seen)
-        yield from _described_function(value, seen)
+        yield f"{value.__module__}.{value.__qualname__}"
+        if (value.__module__ or "").partition(".")[0] not in _LIBRARIES:
+            yield from _described_function(value, seen)
     elif isinstance(value, CodeType):
         yield from _described_code(value, seen)
     elif isinstance(value, tuple | list):
@@ -66,7 +78,6 @@ def _described(value: Any, seen: dict[int, int]) -> Iterator[str]:
 
 
 def _described_function(function: FunctionType, seen: dict[int, int]) -> Iterator[str]:
-    yield f"{function.__module__}.{function.__qualname__}"
     yield from _described_code(function.__code__, seen)
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     yield from _described([function.__defaults__, cells], seen)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from talerec.data import kernels
 from talerec.errors import TalerecError
 from talerec.gram.gram import Gram
 from talerec.runtime import memory
 from talerec.runtime.arrays import Array, Arrays, is_sparse, shrink_indptr
+from talerec.runtime.lazy import sparse
 from talerec.runtime.progress import stage
 from talerec.runtime.threads import equal_work, even, run_chunks, thread_count
 from talerec.solvers import blas, local_kernels

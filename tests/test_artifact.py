@@ -27,6 +27,7 @@ import talerec as tr
 from talerec import artifact
 from talerec.artifact import Bundle
 from talerec.errors import TalerecError
+from talerec.runtime import files
 
 KILLS = int(os.environ.get("TALEREC_KILLS", "6"))
 SOURCE = str(Path(artifact.__file__).parents[1])
@@ -236,7 +237,10 @@ def test_a_model_in_use_outlives_its_replacement(saved: Path, old: tr.Model, new
 def test_what_a_crash_left_behind_is_removed_and_what_is_not_ours_stays(
     saved: Path, new: tr.Model
 ) -> None:
-    strays = ["weights-0123456789abcdef.npy", "items.parquet.new", "manifest.json.new"]
+    strays = [
+        "weights-0123456789abcdef.npy", "weights-0123456789abcdef.npy.new", "items.parquet.new",
+        "manifest.json.new",
+    ]  # fmt: skip
     theirs = ["notes.txt", "my.npy", "users.parquet", "thing.new"]
     for name in strays + theirs:
         (saved / name).write_bytes(b"x")
@@ -478,8 +482,7 @@ class Steps:
         with pytest.MonkeyPatch.context() as patch:
             for name in names:
                 patch.setattr(os, name, self.watch(getattr(os, name)))
-            write = self.watch(artifact._Hashing.write, torn=True)
-            patch.setattr(artifact._Hashing, "write", write)
+            patch.setattr(files, "_write_part", self.watch(files._write_part, torn=True))
             yield
 
 
@@ -583,12 +586,12 @@ def test_a_file_that_the_system_cuts_short_is_a_failed_save(
 
 
 def interrupted_at(line: int, work: Callable[[], object]) -> bool:
-    """Run `work`, with Ctrl-C at the given line of artifact.py that it comes to. Did it come that far?"""
+    """Run `work`, with Ctrl-C at the given line of artifact.py or files.py that it comes to. Did it come that far?"""
     seen = 0
 
     def trace(frame: Any, event: str, arg: object) -> Any:
         nonlocal seen
-        if frame.f_code.co_filename != artifact.__file__:
+        if frame.f_code.co_filename not in (artifact.__file__, files.__file__):
             return None
         seen += event == "line"
         if seen >= line:
@@ -672,7 +675,7 @@ def test_a_writer_waits_for_a_folder_that_another_takes_away(
     new: tr.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first writer fails and removes the folder while the second waits for its lock."""
-    folder, wait = tmp_path / "m.tale", artifact._wait_for
+    folder, wait = tmp_path / "m.tale", files._wait_for
     taken = []
 
     def wait_and_lose(handle: Any, where: Path) -> None:
@@ -681,7 +684,7 @@ def test_a_writer_waits_for_a_folder_that_another_takes_away(
             taken.append(where)
             shutil.rmtree(where)
 
-    monkeypatch.setattr(artifact, "_wait_for", wait_and_lose)
+    monkeypatch.setattr(files, "_wait_for", wait_and_lose)
     assert same(tr.load(new.save(folder)), new)
     assert taken
 

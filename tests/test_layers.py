@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -143,6 +143,12 @@ def test_public_names_are_these_and_load():
         _ = talerec.nothing  # type: ignore[attr-defined]
 
 
+def test_the_page_of_the_package_names_every_public_name():
+    words = set(re.findall(r"\w+", talerec.__doc__))
+    assert set(talerec.__all__) - {"__version__"} <= words
+    assert dir(talerec) == sorted(talerec.__all__)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -159,43 +165,3 @@ def test_an_old_name_still_works_and_says_the_new_one(old, new):
 def test_a_function_stays_a_function_after_its_module_was_imported():
     code = "import talerec.evaluation.evaluation, talerec.data.summary, talerec as tr; assert callable(tr.evaluate) and callable(tr.describe)"
     loaded_by(code)
-
-
-def test_kernels_compile_in_memory_where_no_cache_can_be_written(monkeypatch):
-    import numba
-
-    from talerec.runtime import jit
-
-    real = numba.njit
-
-    def no_cache(function, cache=False, **options):
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(function, **options)
-
-    monkeypatch.setattr(jit.numba, "njit", no_cache)
-
-    @jit.kernel
-    def double(x):
-        return 2 * x
-
-    assert double(21) == 42
-
-
-def test_kernels_older_than_any_source_are_dropped_in_every_folder(tmp_path):
-    from talerec.runtime import jit
-
-    for folder, source in (("runtime", "jit.py"), ("models", "_habits.py"), ("ranking", "rank.py")):
-        (tmp_path / folder / "__pycache__").mkdir(parents=True)
-        (tmp_path / folder / source).write_text("@kernel\n", encoding="utf-8")
-        os.utime(tmp_path / folder / source, (980, 980))
-    for folder in ("models", "ranking"):
-        for name, moment in (("old.nbi", 975), ("old.nbc", 975), ("new.nbi", 990)):
-            path = tmp_path / folder / "__pycache__" / name
-            path.touch()
-            os.utime(path, (moment, moment))
-    jit._drop_stale(tmp_path)
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.nb[ic]")) == [
-        "models/__pycache__/new.nbi",
-        "ranking/__pycache__/new.nbi",
-    ]

@@ -1,6 +1,29 @@
 """talerec: from a log of user, item, time to what comes next.
 
-Names are loaded when they are first used, so that `import talerec` costs next to nothing.
+    import talerec as tr
+    log = tr.read_log("events.parquet")
+    model = tr.Tempo().fit(log)
+    model.recommend(["ann"], k=10)
+
+Logs
+    read_log, read_items      files and frames -> Log and its table of items
+    Log, Histories            interactions sorted by user and time; histories to recommend for
+    drop_duplicates, k_core, order_ties     cleaning
+    leave_one_out, time_split, rolling_split, Split     what is learned from, and what is asked
+    synthetic_log, describe   a made-up shop; a log in numbers
+Models
+    Tempo, TALE, SLIS, SLIT, SLIST, EASE, EDLAE, RDLAE, SWalk     linear models
+    SKNN, STAN, Markov, Rules, Association, Popular, Trending, FPMC     others
+    MODELS, load              every model by name; a saved model
+    Model, Query, Weights     what a model of your own is made of
+    Gram, tale_gram, slit_gram, slis_gram     sums over pairs of rows that linear models are solved from
+Judging
+    evaluate, evaluate_log, Evaluation     held-back rows ranked among all items
+    compare, tune             is B better than A; the best parameters
+Errors
+    TalerecError, and under it InvalidLogError, NotFittedError, UnknownIdError
+
+Names are loaded when they are first used: `import talerec` itself loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -11,56 +34,30 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Log": "talerec.data.log",
-    "read_log": "talerec.data.readers",
-    "read_items": "talerec.data.readers",
-    "k_core": "talerec.data.preprocessing",
-    "drop_duplicates": "talerec.data.preprocessing",
-    "order_ties": "talerec.data.preprocessing",
-    "leave_one_out": "talerec.data.splits",
-    "time_split": "talerec.data.splits",
-    "Split": "talerec.data.splits",
-    "synthetic_log": "talerec.data.synthetic",
-    "describe": "talerec.data.summary",
-    "Gram": "talerec.gram.gram",
-    "tale_gram": "talerec.gram.builders",
-    "slit_gram": "talerec.gram.builders",
-    "slis_gram": "talerec.gram.builders",
-    "Model": "talerec.models",
-    "TALE": "talerec.models",
-    "Tempo": "talerec.models",
-    "SLIS": "talerec.models",
-    "SLIT": "talerec.models",
-    "SLIST": "talerec.models",
-    "EASE": "talerec.models",
-    "EDLAE": "talerec.models",
-    "RDLAE": "talerec.models",
-    "SWalk": "talerec.models",
-    "SKNN": "talerec.models",
-    "STAN": "talerec.models",
-    "Markov": "talerec.models",
-    "Rules": "talerec.models",
-    "Association": "talerec.models",
-    "Popular": "talerec.models",
-    "Trending": "talerec.models",
-    "FPMC": "talerec.models",
-    "MODELS": "talerec.models",
-    "load": "talerec.models",
-    "evaluate": "talerec.evaluation.evaluation",
-    "evaluate_log": "talerec.evaluation.evaluation",
-    "Evaluation": "talerec.evaluation.result",
-    "compare": "talerec.evaluation.comparison",
-    "rolling_split": "talerec.data.splits",
-    "tune": "talerec.evaluation.tuning",
-    "Histories": "talerec.data.histories",
-    "Query": "talerec.ranking.weights",
-    "Weights": "talerec.ranking.weights",
-    "TalerecError": "talerec.errors",
-    "InvalidLogError": "talerec.errors",
-    "NotFittedError": "talerec.errors",
-    "UnknownIdError": "talerec.errors",
-}
+#: Module -> the public names that are loaded from it.
+_NAMES = {
+    "talerec.data.histories": ("Histories",),
+    "talerec.data.log": ("Log",),
+    "talerec.data.preprocessing": ("drop_duplicates", "k_core", "order_ties"),
+    "talerec.data.readers": ("read_items", "read_log"),
+    "talerec.data.splits": ("Split", "leave_one_out", "rolling_split", "time_split"),
+    "talerec.data.summary": ("describe",),
+    "talerec.data.synthetic": ("synthetic_log",),
+    "talerec.errors": ("InvalidLogError", "NotFittedError", "TalerecError", "UnknownIdError"),
+    "talerec.evaluation.comparison": ("compare",),
+    "talerec.evaluation.evaluation": ("evaluate", "evaluate_log"),
+    "talerec.evaluation.result": ("Evaluation",),
+    "talerec.evaluation.tuning": ("tune",),
+    "talerec.gram.builders": ("slis_gram", "slit_gram", "tale_gram"),
+    "talerec.gram.gram": ("Gram",),
+    "talerec.models": (
+        "Association", "EASE", "EDLAE", "FPMC", "MODELS", "Markov", "Model", "Popular", "RDLAE",
+        "Rules", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk", "TALE", "Tempo", "Trending", "load",
+    ),
+    "talerec.ranking.weights": ("Query", "Weights"),
+}  # fmt: skip
+
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 if TYPE_CHECKING:
     from talerec.data.histories import Histories as Histories
@@ -123,7 +120,7 @@ _RENAMED = {
 
 
 def _renamed(name: str) -> Any:
-    """What an old name stands for now; whoever asks for it is told the new one."""
+    """What an old name stands for now, with a warning that says the new name."""
     import warnings
 
     new = _RENAMED[name]

@@ -1,4 +1,4 @@
-"""Run the command as `python -m talerec`."""
+"""The command `talerec`, as `python -m talerec`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Artifacts: a folder NAME.tale of plain files that is whole at every moment.
+"""Artifacts: a folder NAME.tale of plain files that is complete at every moment.
 
     manifest.json        facts, and name, size and sha256 of every other file
     NAME-HASH.npy        arrays, memory-mapped on load
@@ -14,19 +14,17 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import logging
 import math
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -34,18 +32,17 @@ import polars as pl
 from talerec import __version__
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
-
-logger = logging.getLogger("talerec")
+from talerec.runtime.files import locked, replacing, sync_folder, write_synced
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 _LOCK = ".talerec.lock"
 _CHUNK = 2**24
 _DATA_FILE = re.compile(r"\w+-[0-9a-f]{16}\.(npy|parquet)")
-_UNFINISHED = re.compile(r"(\w+\.npy|\w+\.parquet|manifest\.json)\.new")
+_UNFINISHED = re.compile(r"([\w-]+\.npy|[\w-]+\.parquet|manifest\.json)\.new")
 _NUMBERS = re.compile(r"[<|][biuf][1248]")  # dtypes
 _KINDS = {"model": str, "params": dict, "training": dict, "files": dict, "version": str}
-_PASSING = ("seconds", "saved", "versions", "version")  # no part of what a version stands for
+_PASSING = ("seconds", "saved", "versions", "version")  # not part of what a version stands for
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +108,7 @@ def write(path: str | Path, bundle: Bundle) -> Path:
     """Write a bundle to the folder `path`, replacing the artifact there in one step."""
     folder = check_target(path)
     try:
-        with _made(folder), _locked(folder):
+        with _made(folder), locked(folder / _LOCK):
             before = _without_strays(folder)
             try:
                 _write_locked(folder, bundle)
@@ -150,11 +147,11 @@ def _write_locked(folder: Path, bundle: Bundle) -> None:
     files: dict[str, dict[str, Any]] = {}
     for name, array in bundle.arrays.items():
         values = np.ascontiguousarray(array)
-        written = _write_file(folder, name, ".npy", partial(_put_array, values))
+        written = _write_file(folder, name, ".npy", _array_parts(values))
         files[name] = {**written, "dtype": values.dtype.str, "shape": list(values.shape)}
     for name, table in bundle.tables.items():
-        files[name] = _write_file(folder, name, ".parquet", partial(_put_table, table))
-    _sync_folder(folder)
+        files[name] = _write_file(folder, name, ".parquet", _table_parts(table))
+    sync_folder(folder)
     _replace_manifest(folder, bundle.facts, files)
     with suppress(OSError):  # the new model is in place; the next writer tries again
         _remove_strays(folder, {entry["file"] for entry in files.values()})
@@ -171,11 +168,10 @@ def _replace_manifest(folder: Path, facts: dict[str, Any], files: dict[str, Any]
     }
     content["version"] = _identity(content)
     text = json.dumps(content, indent=2, allow_nan=False)
-    temporary = folder / f"{MANIFEST}.new"
-    _write_synced(temporary, lambda out: out.write(text.encode()))
-    os.replace(temporary, folder / MANIFEST)
-    _sync_folder(folder)
-    _sync_folder(folder.parent)
+    with replacing(folder / MANIFEST) as unfinished:
+        write_synced(unfinished, [text.encode()])
+    sync_folder(folder)
+    sync_folder(folder.parent)
 
 
 def _identity(manifest: dict[str, Any]) -> str:
@@ -193,61 +189,31 @@ def _meant(params: dict[str, Any]) -> dict[str, Any]:
     return {name: math.inf if value == "inf" else value for name, value in params.items()}
 
 
-class _Hashing:
-    """A file that knows the hash of what was written to it."""
-
-    def __init__(self, out: BinaryIO) -> None:
-        self.out, self.hash, self.size = out, hashlib.sha256(), 0
-
-    def write(self, part: Any) -> None:
-        self.out.write(part)
-        self.hash.update(part)
-        self.size += len(part)
+_Parts = list[bytes | memoryview]
 
 
-_Put = Callable[[_Hashing], None]
-
-
-def _put_array(values: Array, out: _Hashing) -> None:
+def _array_parts(values: Array) -> _Parts:
+    """An array as an .npy file: its header, then its bytes, without a copy of them."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
-    out.write(header.getvalue())
-    flat = values.reshape(-1).data.cast("B") if values.size else b""
-    for a in range(0, len(flat), _CHUNK):
-        out.write(flat[a : a + _CHUNK])
+    flat = values.reshape(-1).data.cast("B") if values.size else memoryview(b"")
+    return [header.getvalue(), *(flat[a : a + _CHUNK] for a in range(0, len(flat), _CHUNK))]
 
 
-def _put_table(table: pl.DataFrame, out: _Hashing) -> None:
+def _table_parts(table: pl.DataFrame) -> _Parts:
     buffer = io.BytesIO()
     table.write_parquet(buffer)
-    out.write(buffer.getvalue())
+    return [buffer.getvalue()]
 
 
-def _write_file(folder: Path, name: str, ending: str, put: _Put) -> dict[str, Any]:
-    temporary = folder / f"{name}{ending}.new"
-    written = _write_synced(temporary, put)
-    digest = written.hash.hexdigest()
-    final = folder / f"{name}-{digest[:16]}{ending}"
-    os.replace(temporary, final)
-    return {"file": final.name, "bytes": written.size, "sha256": digest}
-
-
-def _write_synced(path: Path, put: _Put) -> _Hashing:
-    with path.open("wb") as out:
-        hashing = _Hashing(out)
-        put(hashing)
-        out.flush()
-        os.fsync(out.fileno())
-    return hashing
-
-
-def _sync_folder(folder: Path) -> None:
-    with suppress(OSError):  # not every system lets a folder be opened
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def _write_file(folder: Path, name: str, ending: str, parts: _Parts) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    final = folder / f"{name}-{digest.hexdigest()[:16]}{ending}"
+    with replacing(final) as unfinished:
+        write_synced(unfinished, parts)
+    return {"file": final.name, "bytes": sum(map(len, parts)), "sha256": digest.hexdigest()}
 
 
 def _remove_strays(folder: Path, keep: set[str]) -> None:
@@ -263,37 +229,6 @@ def _undo(folder: Path, before: set[str]) -> None:
     _remove_strays(folder, before if listed is None else listed)
     if not (folder / MANIFEST).exists():
         (folder / _LOCK).unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time; the lock ends with the process."""
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / _LOCK).open("wb") as handle:
-            _wait_for(handle, folder)
-            if _is_at(handle, folder / _LOCK):  # a writer that failed may have taken it away
-                yield
-                return
-
-
-def _wait_for(handle: BinaryIO, folder: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows: writers there must not overlap
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        logger.info("waiting for another process that is writing %s", folder)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-
-
-def _is_at(handle: BinaryIO, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _versions() -> dict[str, str]:

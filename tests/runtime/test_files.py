@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 
 import pytest
 
 from talerec import TalerecError
-from talerec.runtime.files import atomic_write, write_text
+from talerec.runtime.files import atomic_write, locked, replacing, write_synced, write_text
 
 
 def test_a_text_is_written_as_it_is(tmp_path):
@@ -46,3 +48,39 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         write_text(tmp_path, "text")
     with pytest.raises(TalerecError, match=r"^\. cannot be written: it is a folder"):
         write_text("", "text")
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    path = tmp_path / "a.txt"
+    with atomic_write(path, "one") as first, atomic_write(path, "two") as second:
+        first.write_text("first")
+        second.write_text("second")
+        assert sorted(os.listdir(tmp_path)) == ["a.txt.one", "a.txt.two"]
+    assert path.read_text() == "first"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_replacing_leaves_an_error_as_it_is(tmp_path):
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "gone" / "a.txt") as unfinished:
+        write_synced(unfinished, [b"text"])
+    with replacing(tmp_path / "a.txt") as unfinished:
+        write_synced(unfinished, [b"some ", memoryview(b"text")])
+    assert (tmp_path / "a.txt").read_bytes() == b"some text"
+
+
+def test_a_lock_is_held_by_one_at_a_time(tmp_path):
+    lock, inside, most = tmp_path / "folder" / ".lock", [], []
+
+    def work() -> None:
+        with locked(lock):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.01)
+            inside.pop()
+
+    workers = [threading.Thread(target=work) for _ in range(5)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(30)
+    assert most == [1] * 5

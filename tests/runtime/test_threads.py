@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +20,7 @@ from talerec.runtime.progress import Tick, listening, stage
 from talerec.runtime.threads import VARIABLE, equal_work, even, run_chunks, thread_count
 
 THREADS = ["1", "2", "7"]
+SOURCE = str(Path(memory.__file__).parents[2])
 
 
 def covered(chunks: list[tuple[int, int]]) -> list[int]:
@@ -66,20 +71,98 @@ def test_no_chunks_are_no_work() -> None:
     run_chunks("test", lambda a, b: pytest.fail("called"), [])
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError("chunk 30"), KeyboardInterrupt("chunk 30")])
 @pytest.mark.parametrize("threads", THREADS)
-def test_an_error_in_a_chunk_comes_out_and_no_thread_stays(
-    threads: str, monkeypatch: pytest.MonkeyPatch
+def test_an_error_in_a_chunk_comes_out_and_no_work_stays(
+    threads: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, threads)
-    before = threading.active_count()
+    begun: list[int] = []
+    ended: list[int] = []
 
     def work(a: int, b: int) -> None:
+        begun.append(a)
         if a == 30:
-            raise ZeroDivisionError("chunk 30")
+            ended.append(a)
+            raise error
+        time.sleep(0.001)
+        ended.append(a)
 
-    with pytest.raises(ZeroDivisionError, match="chunk 30"):
+    with pytest.raises(type(error), match="chunk 30"):
         run_chunks("test", work, even(1000, 10))
-    assert threading.active_count() == before
+    assert sorted(begun) == sorted(ended)
+    assert len(begun) < 100
+    done = len(begun)
+    run_chunks("test", lambda a, b: None, even(1000, 10))  # the threads are free for other work
+    assert len(begun) == done
+
+
+@pytest.mark.parametrize("threads", ["2", "7"])
+def test_threads_are_kept_for_the_next_work(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, threads)
+    workers: set[int] = set()
+
+    def work(a: int, b: int) -> None:
+        workers.add(threading.get_ident())
+        time.sleep(0.001)
+
+    for _ in range(20):
+        run_chunks("test", work, even(100, 10))
+    assert threading.get_ident() not in workers
+    assert 1 <= len(workers) <= int(threads)
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_work_inside_of_work_ends(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, threads)
+    done = np.zeros((20, 30), np.int64)
+
+    def outer(a: int, b: int) -> None:
+        def inner(c: int, d: int) -> None:
+            done[a:b, c:d] += 1
+
+        run_chunks("inner", inner, even(30, 3))
+
+    run_chunks("outer", outer, even(20, 1))
+    assert (done == 1).all()
+
+
+def test_callers_in_several_threads_share_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "2")
+    done = np.zeros((8, 100), np.int64)
+
+    def call(row: int) -> None:
+        def work(a: int, b: int) -> None:
+            done[row, a:b] += 1
+
+        run_chunks("test", work, even(100, 3))
+
+    callers = [threading.Thread(target=call, args=(row,)) for row in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(30)
+    assert (done == 1).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    code = (
+        "import os, numpy as np\n"
+        "from talerec.runtime.threads import even, run_chunks\n"
+        "def total():\n"
+        "    done = np.zeros(100)\n"
+        "    run_chunks('t', lambda a, b: done[a:b].__iadd__(1), even(100, 3))\n"
+        "    return done.sum()\n"
+        "assert total() == 100\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os._exit(0 if total() == 100 else 1)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "assert total() == 100\n"
+    )
+    environment = {**os.environ, VARIABLE: "2", "PYTHONPATH": SOURCE}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=environment)
 
 
 def test_work_is_shared_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +184,20 @@ def test_progress_adds_up_to_the_work(threads: str, monkeypatch: pytest.MonkeyPa
         run_chunks("rank", lambda a, b: None, even(100, 9))
     total, *steps = heard["rank"]
     assert total == sum(steps) == 100
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_a_stage_that_a_chunk_opens_is_heard(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, threads)
+    heard: list[str] = []
+
+    def listener(name: str, total: float) -> Tick:
+        heard.append(name)
+        return lambda done: None
+
+    with listening(listener):
+        run_chunks("outer", lambda a, b: stage("inner", 1.0)(1.0), even(4, 1))
+    assert sorted(heard) == ["inner"] * 4 + ["outer"]
 
 
 def test_after_the_block_nobody_listens() -> None:

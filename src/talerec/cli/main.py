@@ -8,11 +8,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from talerec.cli import asking, fitting, judging, logs, serving
+from talerec.cli import asking, fitting, judging, logs, serving, warming
 from talerec.cli.app import app, examples, sort_commands
 from talerec.errors import TalerecError
+from talerec.runtime.process import collect_less
 
-__all__ = ["app", "asking", "fitting", "judging", "logs", "main", "serving"]
+__all__ = ["app", "asking", "fitting", "judging", "logs", "main", "serving", "warming"]
 
 sort_commands()
 
@@ -53,6 +54,7 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # Click's, where
 
 def main() -> None:
     """Run the command; a mistake is one line and exit code 2."""
+    collect_less()
     try:
         code = app(prog_name="talerec", standalone_mode=False)
         sys.stdout.flush()

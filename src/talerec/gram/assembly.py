@@ -6,7 +6,6 @@ import logging
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from talerec.data import row_kernels
 from talerec.data.log import Log
@@ -19,6 +18,7 @@ from talerec.gram.accumulators import (
     symmetrise,
 )
 from talerec.runtime.arrays import Array, Kernel, Matrix, shrink_indptr
+from talerec.runtime.lazy import sparse
 from talerec.runtime.memory import available_bytes, require
 from talerec.runtime.threads import equal_work, run_chunks
 

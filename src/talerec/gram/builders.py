@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import sparse
 
 from talerec.data import row_kernels
 from talerec.data.log import Log
@@ -16,6 +15,7 @@ from talerec.gram.assembly import ONLY_G, ONLY_K, Pairs, assemble, longest_histo
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import age_weights, newest_rows, trend_scale
 from talerec.runtime.arrays import Array, Matrix, is_sparse
+from talerec.runtime.lazy import sparse
 
 TARGETS = ("single", "multi")  # the next row, or all later ones
 NORMS = ("none", "l1", "symmetric")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 
 from talerec.data.log import Log
 from talerec.data.times import DAY
 from talerec.runtime.arrays import Array, Matrix
 from talerec.runtime.jit import kernel, template
+from talerec.runtime.lazy import sparse
 
 #: What a seen item loses where users do not repeat items: far more than any score, and exact in float64.
 NEVER = -1000.0

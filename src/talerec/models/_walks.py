@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from talerec.runtime import memory
 from talerec.runtime.arrays import Array, Matrix, dense, is_sparse, shrink_indptr
 from talerec.runtime.jit import kernel, template
+from talerec.runtime.lazy import sparse
 from talerec.runtime.progress import stage
 from talerec.runtime.threads import even, run_chunks
 from talerec.solvers.compressed import Compressed, by_row

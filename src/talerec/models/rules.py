@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy import sparse
 
 from talerec.data.log import Log
 from talerec.gram.builders import gap_counts, slis_gram
@@ -16,6 +15,7 @@ from talerec.models.params import param
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Matrix, is_sparse
 from talerec.runtime.clock import Clock
+from talerec.runtime.lazy import sparse
 
 _PAPER = "A Comparison of Frequent Pattern Techniques and a Deep Learning Method, RecTemp 2017"
 

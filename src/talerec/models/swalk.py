@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy import sparse
 
 from talerec.data.log import Log
 from talerec.gram.gram import Gram
@@ -16,6 +15,7 @@ from talerec.models.slist import SLIT
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Matrix, is_sparse
 from talerec.runtime.clock import Clock
+from talerec.runtime.lazy import sparse
 from talerec.solvers.solve import solve
 
 

@@ -22,6 +22,7 @@ from talerec.ranking.reasons import contributions, source_items
 from talerec.ranking.scores import Stack
 from talerec.ranking.stores import new_sums, new_table
 from talerec.runtime.arrays import Array
+from talerec.runtime.lazy import sparse
 
 #: Up to so many items there is one sum per item: they fit into the second-level cache, and nearly so beyond.
 _SUM_PER_ITEM = 2**17
@@ -236,6 +237,4 @@ def _restored(fact: dict[str, Any], arrays: dict[str, Array], items: int, number
 
 def no_weights(n: int) -> Any:
     """B with nothing in it."""
-    from scipy import sparse
-
     return sparse.csr_array((n, n), dtype=np.float32)

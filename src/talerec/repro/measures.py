@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy import sparse
 
 from talerec import columns
 from talerec.data.log import Log
 from talerec.data.times import DAY
 from talerec.runtime.arrays import Array, is_sparse
+from talerec.runtime.lazy import sparse
 
 #: Upper edges of the intervals, in days, and their names.
 EDGES = (0.0, 1 / 24, 1.0, 7.0, 30.0, 180.0, float("inf"))

@@ -1,46 +1,40 @@
-"""How kernels are compiled: once, without the GIL, kept on disk where that is possible."""
+"""Compiled functions: three decorators. Compiled code releases the GIL, so that plain threads use all cores.
+
+A *kernel* is called from Python and kept on disk. A *template* becomes part of the kernels that call it.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 
+from talerec.runtime import compiling as compiling  # reports what is compiled from here on
+from talerec.runtime.kernel_cache import keep_on_disk
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+# Nothing here is called from C, so that Numba need not make an entry for it.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
-
-_COMPILED = re.compile(rb"^@(kernel|template|reducing)", re.MULTILINE)
-
-
-def _drop_stale(folder: Path) -> None:
-    """Remove cached kernels that are older than the code they were compiled from.
-
-    Numba looks at the file that a kernel stands in, and not at templates from other files.
-    """
-    with suppress(OSError):
-        sources = [path for path in folder.rglob("*.py") if _COMPILED.search(path.read_bytes())]
-        newest = max(path.stat().st_mtime for path in sources)
-        for path in folder.rglob("__pycache__/*.nb[ic]"):
-            if path.stat().st_mtime < newest:
-                path.unlink(missing_ok=True)
-
-
-_drop_stale(Path(__file__).parents[1])
+_INLINED: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True}
 
 
 def kernel(function: F) -> F:
-    """Compile `function` on first use and cache it on disk; in memory alone where nothing can be written."""
-    try:
-        return cast(F, numba.njit(function, cache=True, **_OPTIONS))
-    except RuntimeError:  # Numba found no folder that it may write its cache to
-        return cast(F, numba.njit(function, **_OPTIONS))
+    """Compile `function` when it is first called, and keep it on disk where a folder can be written to."""
+    compiled = numba.njit(function, **_OPTIONS)
+    keep_on_disk(compiled)
+    return cast(F, compiled)
+
+
+def template(function: F) -> F:
+    """Compile `function` into the kernel that calls it; it may take other kernels as arguments.
+
+    Inlining is forced: a kernel passed as a real argument would be an address, which no cache can keep.
+    """
+    return cast(F, _inlined(function, _OPTIONS))
 
 
 def reducing(function: F) -> F:
@@ -49,16 +43,31 @@ def reducing(function: F) -> F:
     The order is fixed once compiled: results do not depend on threads, but may differ in the last
     digit between kinds of processor.
     """
-    options = {"fastmath": {"reassoc", "contract"}, "forceinline": True, **_OPTIONS}
-    return cast(F, numba.njit(function, **options))
+    return cast(F, _inlined(function, {**_OPTIONS, "fastmath": {"reassoc", "contract"}}))
 
 
-def template(function: F) -> F:
-    """Compile `function` into the kernel that calls it; it may take other kernels as arguments.
+def _inlined(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """A compiled function without an entry for Python, which would take about a tenth of the time to compile.
 
-    Inlining is forced: a kernel passed as a real argument would be an address, which no cache can keep.
+    Where Python calls it all the same, as tests do, it is compiled once more with an entry. For that, Numba's
+    table of entries stays empty: a call finds nothing there, and asks `_compile_for_args`.
     """
-    return cast(F, numba.njit(function, forceinline=True, **_OPTIONS))
+    compiled = numba.njit(function, **options, **_INLINED)
+    if not hasattr(compiled, "py_func"):  # NUMBA_DISABLE_JIT leaves functions as they are
+        return compiled
+    whole: list[Any] = []
+
+    def compile_for_python(*args: Any) -> Any:
+        if not whole:
+            whole.append(numba.njit(function, **options))
+        return whole[0]
+
+    def add_without_entry(result: Any) -> None:
+        compiled.overloads[tuple(result.signature.args)] = result
+
+    compiled._compile_for_args = compile_for_python
+    compiled.add_overload = add_without_entry
+    return compiled
 
 
 @template

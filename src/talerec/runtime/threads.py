@@ -1,14 +1,16 @@
 """Work on all cores: compiled kernels release the GIL, so plain threads are enough.
 
 Work is cut into chunks that do not depend on the number of threads, and each chunk writes
-only what it owns: the result is the same bit for bit on one core or on a hundred.
+only what it owns: results are identical on one core or on a hundred.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from contextvars import copy_context
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +22,7 @@ VARIABLE = "TALEREC_THREADS"
 
 
 def thread_count() -> int:
-    """Threads to use: TALEREC_THREADS, or the cores this process may run on."""
+    """Threads to use: TALEREC_THREADS, or the cores that this process may run on."""
     asked = os.environ.get(VARIABLE)
     if asked is not None:
         if not asked.isdecimal() or int(asked) < 1:
@@ -40,27 +42,71 @@ def equal_work(cumulative: np.ndarray, chunks: int) -> list[tuple[int, int]]:
 
 
 def even(n: int, size: int) -> list[tuple[int, int]]:
-    """Cut 0..n into ranges of `size`."""
+    """Cut 0..n into ranges of `size`; the last may be shorter."""
     return [(a, min(a + size, n)) for a in range(0, n, size)]
 
 
 def run_chunks(
     name: str, work: Callable[[int, int], None], chunks: Sequence[tuple[int, int]]
 ) -> None:
-    """Call `work(start, stop)` for every chunk on all cores, reporting the items done as stage `name`."""
+    """Call `work(start, stop)` for every chunk on all cores, reporting progress as stage `name`.
+
+    An error in a chunk, or Ctrl-C, cancels the chunks that have not begun, waits for the others and
+    is raised. Chunks that themselves call `run_chunks` work through theirs alone.
+    """
     tick = stage(name, float(sum(b - a for a, b in chunks)))
-    threads = min(thread_count(), len(chunks))
-    if threads <= 1:
+    threads = thread_count()
+    if min(threads, len(chunks)) <= 1 or _thread.is_worker:
         for a, b in chunks:
             work(a, b)
             tick(b - a)
         return
-    with ThreadPoolExecutor(threads) as pool:
-        waiting = {pool.submit(work, a, b): b - a for a, b in chunks}
-        try:
-            for done in as_completed(waiting):
-                done.result()
-                tick(waiting[done])
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    pool = _pool(threads)
+    sizes = {pool.submit(copy_context().run, work, a, b): b - a for a, b in chunks}
+    try:
+        for done in as_completed(sizes):
+            done.result()
+            tick(sizes[done])
+    except BaseException:
+        for future in sizes:
+            future.cancel()
+        wait(sizes)
+        raise
+
+
+# -- threads that stay -----------------------------------------------------------------------------
+
+
+class _Thread(threading.local):
+    """What is known of the thread that asks."""
+
+    is_worker = False
+
+
+def _begin_worker() -> None:
+    _thread.is_worker = True
+
+
+_thread = _Thread()
+_pools: dict[int, ThreadPoolExecutor] = {}
+_making = threading.Lock()
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """The pool of so many threads, made once per process; a thread starts when there is work for it."""
+    with _making:
+        if threads not in _pools:
+            _pools[threads] = ThreadPoolExecutor(threads, "talerec", _begin_worker)
+        return _pools[threads]
+
+
+def _forget_pools() -> None:
+    """A forked process has none of its parent's threads, and perhaps a lock that nobody will open."""
+    global _making
+    _pools.clear()
+    _making = threading.Lock()
+    _thread.is_worker = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pools)

@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cython_blas, cython_lapack
 
 from talerec.runtime.arrays import Array
+from talerec.runtime.lazy import cython_blas, cython_lapack
 from talerec.solvers.tiles import Operations
 
 _LETTER = {"float32": "s", "float64": "d"}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scipy import sparse
-
 from talerec.runtime.arrays import Array, Matrix, is_sparse
+from talerec.runtime.lazy import sparse
 
 
 class Compressed(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from talerec.gram.gram import Gram
 from talerec.runtime import memory
 from talerec.runtime.arrays import Array, Arrays, shrink_indptr
+from talerec.runtime.lazy import sparse
 from talerec.runtime.threads import equal_work, run_chunks, thread_count
 from talerec.solvers import local_kernels
 from talerec.solvers.compressed import Compressed, by_column, by_row

@@ -6,12 +6,12 @@ import logging
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 
 from talerec.errors import TalerecError
 from talerec.gram.gram import Gram
 from talerec.runtime import memory
 from talerec.runtime.arrays import Array, Matrix
+from talerec.runtime.lazy import sparse
 from talerec.solvers.exact import exact, with_torch
 from talerec.solvers.local import local, local_explained
 

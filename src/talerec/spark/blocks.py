@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from scipy import sparse
 
 from talerec.runtime.arrays import Array
+from talerec.runtime.lazy import sparse
 
 #: A block: its number, the part that it comes from, its matrix; then rows, their lengths, columns and values.
 BLOCKS = "block int, part int, kind int, row binary, length binary, column binary, value binary"

@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from scipy import sparse
 
 from talerec import artifact
 from talerec.data.vocabulary import Vocabulary
@@ -26,6 +25,7 @@ from talerec.models.keeping import Fitted
 from talerec.models.linear import Solved
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array, Matrix, shrink_indptr
+from talerec.runtime.lazy import sparse
 from talerec.spark import blocks, tasks
 from talerec.spark.events import (
     NAMES,

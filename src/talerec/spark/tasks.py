@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from scipy import sparse
 
 from talerec.data.log import Log
 from talerec.data.vocabulary import Vocabulary
@@ -24,6 +23,7 @@ from talerec.gram import row_weights
 from talerec.models.base import Model
 from talerec.models.linear import Solved
 from talerec.runtime.arrays import Array, Matrix, is_sparse, shrink_indptr
+from talerec.runtime.lazy import sparse
 from talerec.solvers.local import local_columns
 from talerec.spark.blocks import (
     FROM,

@@ -225,8 +225,8 @@ def test_a_model_that_is_not_whole_is_refused_in_one_line(
     works("fit", log, "-o", folder)
     manifest = folder / "manifest.json"
     whole = manifest.read_text()
-    manifest.write_text(whole.replace('"format": 1', '"format": 2'))
-    assert "has format 2, and this version of talerec reads format 1" in refusal(
+    manifest.write_text(whole.replace('"format": 2', '"format": 3'))
+    assert "has format 3, and this version of talerec reads formats up to 2" in refusal(
         command, folder, *options
     )
     manifest.write_text(whole[:-20])

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from talerec.errors import TalerecError
 from talerec.ranking.blocks import KINDS, Block, DenseBlock, block_of, name_of, table_of
 from talerec.ranking.ranks import QueryRows, Scratch
 from talerec.ranking.reasons import contributions, source_items
@@ -208,31 +209,28 @@ def _numbered(name: str, number: int) -> str:
     return f"{name}_{number}" if number else name
 
 
-_FIELDS = {
-    "indptr": "indptr",
-    "indices": "indices",
-    "data": "values",
-    "weights": "values",
-    "fade": "fade",
-    "peaks": "known_peaks",
-    "source_item": "source_item",
+#: The arrays of each form of block in an artifact, and the fields that they fill.
+_ARRAYS = {
+    "sparse": {"indptr": "indptr", "indices": "indices", "data": "values", "peaks": "known_peaks"},
+    "dense": {"weights": "values"},
+    "identity": {},
+    "runs": {"indptr": "indptr", "indices": "indices", "fade": "fade"},
 }
 
 
 def _restored(fact: dict[str, Any], arrays: dict[str, Array], items: int, number: int) -> Block:
-    kind = KINDS[fact["kind"]]
-    known = {"dense": ("weights",), "identity": ()}.get(
-        fact["kind"],
-        ("indptr", "indices", "fade")
-        if fact["kind"] == "runs"
-        else ("indptr", "indices", "data", "peaks"),
-    )
+    form = fact["kind"]
+    if form not in _ARRAYS:
+        raise TalerecError(
+            f"the model has weights of a form {form!r}, which this version does not know"
+        )
+    named = {**_ARRAYS[form], "source_item": "source_item"}
     found = {
-        _FIELDS[name]: arrays[_numbered(name, number)]
-        for name in (*known, "source_item")
+        field: arrays[_numbered(name, number)]
+        for name, field in named.items()
         if _numbered(name, number) in arrays
     }
-    return kind(items=items, weight=fact["weight"], **found)
+    return KINDS[form](items=items, weight=fact["weight"], **found)
 
 
 def no_weights(n: int) -> Any:

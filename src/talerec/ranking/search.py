@@ -11,7 +11,7 @@ import numpy as np
 
 from talerec.ranking.first import First, Shown, in_rank_order, is_allowed, is_shown, offer
 from talerec.ranking.ranks import (
-    MaskRows,
+    Mask,
     QueryRows,
     Ranked,
     Scratch,
@@ -28,9 +28,8 @@ from talerec.ranking.stores import Table, borrowed_table, empty_table, slot_of, 
 from talerec.ranking.tables import (
     IDENTITY,
     SPARSE,
-    BlockTable,
+    Blocks,
     block_at,
-    borrowed_blocks,
     row_length,
     sparse_rows,
 )
@@ -53,7 +52,7 @@ _SPAN = 64  # scores that are compared with the last of the first k at a time
 def rank_in_table(
     weights: Stack,
     query: QueryRows,
-    mask: MaskRows,
+    mask: Mask,
     targets: Array,
     scratch: Scratch,
     a: int,
@@ -62,7 +61,7 @@ def rank_in_table(
 ) -> None:
     """Rank queries a..b with a table of the items found: their first k items, and where `targets` has entries, its places."""
     blocks, query, mask = (
-        borrowed_blocks(weights.blocks),
+        borrowed(weights.blocks),
         borrowed_query(query),
         borrowed_mask(mask),
     )
@@ -72,7 +71,8 @@ def rank_in_table(
         sources = query.source[query.ptr[q] : query.ptr[q + 1]]
         shares = query.share[query.ptr[q] : query.ptr[q + 1]]
         first = First(borrowed(out.items[q]), borrowed(out.scores[q]))
-        mark_seen(mask, q, seen, 1)
+        if mask.hide or len(targets):
+            mark_seen(mask, q, seen, 1)
         if len(targets) == 0 and _can_stop_early(blocks):
             found = _search(blocks, sources, shares, table, shown, first)
         else:
@@ -85,23 +85,24 @@ def rank_in_table(
         if len(targets):
             write_places(out.places[q], target, above, unseen, seen)
         empty_table(table)
-        mark_seen(mask, q, seen, 0)
+        if mask.hide or len(targets):
+            mark_seen(mask, q, seen, 0)
 
 
 @template
-def _can_stop_early(blocks: BlockTable) -> bool:
+def _can_stop_early(blocks: Blocks) -> bool:
     """Is there a bound for what each source gives?"""
     bounded = True
-    for b in range(len(blocks.kind)):
-        bounded = bounded and (blocks.kind[b] == SPARSE or blocks.kind[b] == IDENTITY)
+    for b in range(len(blocks)):
+        bounded = bounded and (blocks[b].kind == SPARSE or blocks[b].kind == IDENTITY)
     return bounded
 
 
 @template
-def _add_source(blocks: BlockTable, source: Array, share: Array, table: Table) -> None:
+def _add_source(blocks: Blocks, source: Array, share: Array, table: Table) -> None:
     """Add what one source gives."""
     b = block_at(blocks, source[0])
-    length = row_length(blocks, b, source[0] - blocks.first[b], len(table.items))
+    length = row_length(blocks, b, source[0] - blocks[b].first, len(table.items))
     add_to_table(table, blocks, b, source, share, length)
 
 
@@ -149,7 +150,7 @@ def _reaches(scores: Array, start: int, stop: int, least: float) -> bool:
 
 @template
 def _search(
-    blocks: BlockTable, sources: Array, shares: Array, table: Table, shown: Shown, first: First
+    blocks: Blocks, sources: Array, shares: Array, table: Table, shown: Shown, first: First
 ) -> int:
     """Add sources until the first k are certain to be among a few items, which get the rest; how many items are left."""
     rest, work = _what_is_left(blocks, sources, shares, len(table.items))
@@ -169,16 +170,14 @@ def _search(
 
 
 @template
-def _what_is_left(
-    blocks: BlockTable, sources: Array, shares: Array, items: int
-) -> tuple[Array, Array]:
+def _what_is_left(blocks: Blocks, sources: Array, shares: Array, items: int) -> tuple[Array, Array]:
     """For every source, the most that it and those after it may give to any item, and how many weights they have."""
     rest, work = np.zeros(len(sources) + 1), np.zeros(len(sources) + 1, np.int64)
     for x in range(len(sources) - 1, -1, -1):
         b = block_at(blocks, sources[x])
-        s = sources[x] - blocks.first[b]
-        peak = 1.0 if blocks.kind[b] == IDENTITY else float32_at(blocks.peaks[b], s + 1)[s]
-        rest[x] = rest[x + 1] + abs(shares[x] * blocks.weight[b]) * peak
+        s = sources[x] - blocks[b].first
+        peak = 1.0 if blocks[b].kind == IDENTITY else float32_at(blocks[b].peaks, s + 1)[s]
+        rest[x] = rest[x + 1] + abs(shares[x] * blocks[b].weight) * peak
         work[x] = work[x + 1] + row_length(blocks, b, s, items)
     return rest, work
 
@@ -210,15 +209,15 @@ def _leave_possible(table: Table, shown: Shown, rest: float, first: First, most:
 
 
 @template
-def _given(blocks: BlockTable, source: int, share: float, j: int) -> float:
+def _given(blocks: Blocks, source: int, share: float, j: int) -> float:
     """What a source gives to item j."""
     b = block_at(blocks, source)
-    s = source - blocks.first[b]
-    if blocks.kind[b] == IDENTITY:
-        return share * blocks.weight[b] if s == j else 0.0
+    s = source - blocks[b].first
+    if blocks[b].kind == IDENTITY:
+        return share * blocks[b].weight if s == j else 0.0
     rows = sparse_rows(blocks, b)
     e = place_in_row(rows.items, rows.bounds[s], rows.bounds[s + 1], j)
-    return share * blocks.weight[b] * rows.values[e] if e >= 0 else 0.0
+    return share * blocks[b].weight * rows.values[e] if e >= 0 else 0.0
 
 
 @template

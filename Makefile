@@ -1,7 +1,7 @@
 # Everything people and CI run. Each target sets up what it needs in .venv.
 #   make demo              the main job on an embedded synthetic log
 #   make test              the tests; TALEREC_DATA=DIR adds the real logs, EXTRAS=all the heavy parts
-#   make check             lint, format, types
+#   make check             lint, format, types, the rules of tools/house.py, the names in the docs
 #   make bench             the benchmarks (see benchmarks/README.md)
 
 PYTHON ?= python3
@@ -43,10 +43,12 @@ test: .venv/.ready-dev$(EXTRAS) $(if $(filter all,$(EXTRAS)),.venv/.browser)
 check: .venv/.ready-dev$(EXTRAS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src tools
+	$(BIN)/python tools/house.py src/talerec --rooms tools/rooms.toml --check
+	$(BIN)/python tools/docnames.py
 
 bench: .venv/.ready-dev$(EXTRAS)
-	@for name in gram published exact skew scale query tempo serve steady $(if $(filter all,$(EXTRAS)),spark); do \
+	@for name in gram published exact skew scale query ranking tempo serve steady $(if $(filter all,$(EXTRAS)),spark); do \
 		echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:

@@ -23,7 +23,7 @@ from scipy import sparse
 from scipy.linalg import lapack
 
 import talerec as tr
-from talerec.solvers import solve
+from talerec.solvers import exact
 
 
 def made_up(n: int) -> tr.Gram:
@@ -48,8 +48,8 @@ def forget_peak() -> None:
 
 def ours(n: int) -> dict[str, float]:
     gram = made_up(n)
-    solve.exact(made_up(500), np.full(500, 10.0))
-    fill, filling = solve._filled, 0.0
+    exact.exact(made_up(500), np.full(500, 10.0))
+    fill, filling = exact.filled, 0.0
 
     def timed(*arguments: Any) -> Any:
         nonlocal filling
@@ -58,11 +58,11 @@ def ours(n: int) -> dict[str, float]:
         filling += time.perf_counter() - begin
         return made
 
-    solve._filled = timed
+    exact.filled = timed
     forget_peak()
     before = resident("VmRSS")
     start = time.perf_counter()
-    solve.exact(gram, np.full(n, 10.0))
+    exact.exact(gram, np.full(n, 10.0))
     seconds = time.perf_counter() - start
     arrays = (resident("VmHWM") - before) / (2 * 4 * n * n)
     return {"seconds": seconds, "calls": seconds - filling, "arrays": arrays}
@@ -70,11 +70,11 @@ def ours(n: int) -> dict[str, float]:
 
 def bare(n: int) -> dict[str, float]:
     gram = made_up(n)
-    solve.exact(made_up(500), np.full(500, 10.0))
+    exact.exact(made_up(500), np.full(500, 10.0))
     begin = time.perf_counter()
-    A = solve._filled(gram.G, np.float32)
+    A = exact.filled(gram.G, np.float32)
     A.flat[:: n + 1] += 10
-    K = np.asfortranarray(solve._filled(gram.K, np.float32))
+    K = np.asfortranarray(exact.filled(gram.K, np.float32))
     start = time.perf_counter()
     U, _ = lapack.spotrf(A.T, lower=1, overwrite_a=1)
     lapack.spotrs(U, K, lower=1, overwrite_b=1)

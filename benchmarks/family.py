@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument(
         "--set", action="append", default=[], help="MODEL.NAME=VALUE; MODEL may be all"
     )
+    parser.add_argument("--json", action="store_true", help="fit seconds as JSON on the last line")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.run:
@@ -69,6 +70,7 @@ def main() -> None:
         return
     print("| model | solver | HR@10 | NDCG@10 | hidden HR@10 | NDCG@10 | fit s | peak MB |")
     print("|---|---|---|---|---|---|---|---|")
+    costs = {}
     for model in given.models:
         command = [sys.executable, __file__, *sys.argv[1:], "--run", model]
         answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -79,6 +81,9 @@ def main() -> None:
             f"{found['seconds']:.2f} | {found['memory']:.0f} |",
             flush=True,
         )
+        costs[f"{model} fit s"] = found["seconds"]
+    if given.json:
+        print(json.dumps(costs))
 
 
 if __name__ == "__main__":

@@ -109,12 +109,12 @@ def measure(n: int, reg: float, save: str | None) -> None:
 
 def check(path: str) -> None:
     from talerec.gram.gram import Gram
-    from talerec.solvers import solve
+    from talerec.solvers.exact import exact
 
     kept = np.load(path)
     n, reg = int(kept["n"]), float(kept["reg"])
     start = time.perf_counter()
-    W = solve.exact(Gram(*make_gram(n)), np.full(n, reg))[:, :COLUMNS]
+    W = exact(Gram(*make_gram(n)), np.full(n, reg))[:, :COLUMNS]
     print(f"exact on this machine's CPU: {time.perf_counter() - start:.1f} s")
     print(
         f"largest difference: {np.abs(W - kept['weights']).max():.1e} of weights up to {np.abs(W).max():.2f}"

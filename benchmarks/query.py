@@ -7,6 +7,7 @@ python benchmarks/query.py DIR/1000000.tale
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -22,13 +23,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("artifact", nargs="?", type=Path)
     parser.add_argument("--queries", type=int, default=2_000)
+    parser.add_argument("--json", action="store_true", help="costs as JSON on the last line")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = given.artifact or small_artifact(Path(folder))
         start = time.perf_counter()
         model = tr.load(path)
-        print(f"load (sizes checked, not hashed): {time.perf_counter() - start:.3f} s")
-        measure(model, given.queries)
+        found = {"load s": time.perf_counter() - start}
+        print(f"load (sizes checked, not hashed): {found['load s']:.3f} s")
+        found |= measure(model, given.queries)
+    if given.json:
+        print(json.dumps(found))
 
 
 def small_artifact(folder: Path) -> Path:
@@ -36,12 +41,16 @@ def small_artifact(folder: Path) -> Path:
     return tr.TALE(solver="local").fit(log).save(folder / "small.tale")
 
 
-def measure(model: tr.Model, queries: int) -> None:
+def measure(model: tr.Model, queries: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     ids = model.item_ids.to_numpy()
     popular = model.fitted.log.item  # histories as they are: items by how often they occur
     histories = ids[popular[rng.integers(0, len(popular), (queries, LENGTH))]]
     print(f"{len(ids):,} items, history of {LENGTH}, top {K}")
+    return one_by_one(model, histories) | in_batches(model, histories)
+
+
+def one_by_one(model: tr.Model, histories: np.ndarray) -> dict[str, float]:
     for _ in range(50):
         model.recommend_histories([histories[0].tolist()], k=K)
     spent = []
@@ -49,24 +58,26 @@ def measure(model: tr.Model, queries: int) -> None:
         rows = history.tolist()
         start = time.perf_counter()
         model.recommend_histories([rows], k=K)
-        spent.append(time.perf_counter() - start)
+        spent.append(1e3 * (time.perf_counter() - start))
     spent.sort()
-    print(
-        f"one by one: median {1e3 * spent[len(spent) // 2]:.2f} ms, 99 % under {1e3 * spent[int(0.99 * len(spent))]:.2f} ms"
-    )
+    middle, last = spent[len(spent) // 2], spent[int(0.99 * len(spent))]
+    print(f"one by one: median {middle:.2f} ms, 99 % under {last:.2f} ms")
+    return {"one by one, median ms": middle, "one by one, 99 % ms": last}
+
+
+def in_batches(model: tr.Model, histories: np.ndarray) -> dict[str, float]:
     users = model.fitted.log.users.ids.sample(min(100_000, len(model.fitted.log.users)), seed=0)
     model.recommend(users[:1000], k=K)
     start = time.perf_counter()
     model.recommend(users, k=K)
-    seconds = time.perf_counter() - start
-    print(
-        f"batch of {len(users):,} users with their own histories: {len(users) / seconds:,.0f} users/s"
-    )
+    own = (time.perf_counter() - start) / len(users)
+    print(f"batch of {len(users):,} users with their own histories: {1 / own:,.0f} users/s")
     batch = [row.tolist() for row in histories]
     start = time.perf_counter()
     model.recommend_histories(batch, k=K)
-    seconds = time.perf_counter() - start
-    print(f"batch of {len(batch):,} histories of {LENGTH}: {len(batch) / seconds:,.0f} users/s")
+    drawn = (time.perf_counter() - start) / len(batch)
+    print(f"batch of {len(batch):,} histories of {LENGTH}: {1 / drawn:,.0f} users/s")
+    return {"batch of users, us each": 1e6 * own, "batch of histories, us each": 1e6 * drawn}
 
 
 if __name__ == "__main__":

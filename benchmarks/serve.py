@@ -1,23 +1,32 @@
-"""Requests a second, and how long they take, of `talerec serve` under load from another process (wrk).
+"""Requests a second, their duration, and processor time per request of `talerec serve`.
 
-    python benchmarks/serve.py                                 # 10,000 items
+    python benchmarks/serve.py                                 # 12,000 items; the load comes from wrk
     python benchmarks/serve.py --artifact DIR/1000000.tale     # benchmarks/scale.py --keep DIR makes it
     python benchmarks/serve.py --servers uvicorn granian       # one application under two servers
+    python benchmarks/serve.py --other CHECKOUT --turns 9      # this checkout against another
 
-A history of 20, the last rows of users of the log, k 10; two cores, shared with the load. In one run and
-in turns of two seconds, of which the medians are shown: *ours*; *constant*, the same application (HTTP, routes,
-limits, JSON in and out, metrics) with one ready-made answer in place of the model's; *nothing*,
-`/health/live`. wrk comes from Debian's package.
+A request has a history of 20, the last rows of a user of the log, and k 10; two cores, shared with the load.
+Without `--other`, medians of short slices in turns: *ours*; *constant*, the same application (HTTP, routes, limits,
+JSON in and out, metrics) with one ready-made answer in place of the model's; *nothing*, `/health/live`.
+wrk comes from Debian's package.
+
+With `--other`, the processor time per request of this checkout divided by that of another one (a folder with `src/`):
+in every turn both services are started afresh and get the same requests, a fixed number, in short slices A B B A from
+this process; then the median of all turns with its 95 % interval. Each checkout fits its own model unless there is
+`--artifact`; both must give identical answers.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import math
 import os
 import re
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -27,23 +36,27 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from load import KEPT, http_requests, send
+
 LENGTH, K, BODIES = 20, 10, 2000
+CHECKOUT = Path(__file__).parents[1]
+SLICE = 500  # requests to one of two checkouts before it is the other's turn
 CONSTANT = "TALEREC_BENCH_CONSTANT"  # workers are told by the environment
 ARTIFACT = "TALEREC_BENCH_ARTIFACT"
 
 
 def give_a_constant() -> None:
     """From now on every recommendation in this process is the same: the model's first answer."""
-    from talerec.serve.service import Served
+    from talerec.serve.service import ServedModel
 
-    answer, known = Served.recommend_all, []
+    answer, known = ServedModel.recommend_all, []
 
-    def constant(self: Served, asked: list[Any]) -> list[Any]:
+    def constant(self: ServedModel, requests: list[Any]) -> list[Any]:
         if not known:
-            known.extend(answer(self, asked[:1]))
-        return known * len(asked)
+            known.extend(answer(self, requests[:1]))
+        return known * len(requests)
 
-    Served.recommend_all = constant  # type: ignore[method-assign]
+    ServedModel.recommend_all = constant  # type: ignore[method-assign]
 
 
 if os.environ.get(CONSTANT):
@@ -58,26 +71,35 @@ def application() -> Any:
     return App(Settings(path=Path(os.environ[ARTIFACT])), Path(tempfile.mkdtemp()))
 
 
+def environment_of(checkout: Path) -> dict[str, str]:
+    """The environment in which Python imports the package of this checkout."""
+    source = checkout.resolve() / "src"
+    if not (source / "talerec").is_dir():
+        sys.exit(f"{checkout} is not a checkout: there is no {source / 'talerec'}")
+    return {**os.environ, "PYTHONPATH": str(source)}
+
+
 class Running:
     """A service in processes of its own, until the block ends."""
 
-    def __init__(self, server: str, path: Path, workers: int, port: int, constant: bool) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self.environment = {**os.environ, ARTIFACT: str(path), "TALEREC_THREADS": "1"}
+    def __init__(
+        self,
+        path: Path,
+        workers: int,
+        port: int,
+        *,
+        server: str = "uvicorn",
+        constant: bool = False,
+        checkout: Path = CHECKOUT,
+    ) -> None:
+        self.port, self.url = port, f"http://127.0.0.1:{port}"
+        self.environment = {**environment_of(checkout), ARTIFACT: str(path), "TALEREC_THREADS": "1"}
         self.environment |= {CONSTANT: "1"} if constant else {}
-        ours = [
-            sys.executable,
-            __file__,
-            "--run",
-            str(path),
-            "--workers",
-            str(workers),
-            "--port",
-            str(port),
-        ]
+        place = ["--workers", str(workers), "--port", str(port)]
+        ours = [sys.executable, __file__, "--run", str(path), *place]
         theirs = [
-            sys.executable, "-m", "granian", "--interface", "asgi", "--factory", "--workers", str(workers),
-            "--port", str(port), "--no-access-log", "--log-level", "error", "--loop", "uvloop", "serve:application",
+            sys.executable, "-m", "granian", "--interface", "asgi", "--factory", *place,
+            "--no-access-log", "--log-level", "error", "--loop", "uvloop", "serve:application",
         ]  # fmt: skip
         self.command = ours if server == "uvicorn" else theirs
 
@@ -90,7 +112,7 @@ class Running:
             stdout=quiet,
             stderr=quiet,
         )
-        for _ in range(1200):
+        for _ in range(3000):
             try:
                 urllib.request.urlopen(f"{self.url}/health/ready", timeout=5).close()
                 time.sleep(1.5)  # the other workers
@@ -108,13 +130,13 @@ class Running:
 
     def load(self, path: str, script: Path | None, given: argparse.Namespace) -> dict[str, float]:
         """Load, and the microseconds of processor time that a request took in the service."""
-        before = self._spent()
+        before = self.processor_seconds()
         found = wrk(f"{self.url}{path}", script, given)
-        spent = self._spent() - before
+        spent = self.processor_seconds() - before
         return {**found, "cpu": 1e6 * spent / max(found["rate"] * given.seconds, 1)}
 
-    def _spent(self) -> float:
-        """Processor seconds of the service and its workers so far."""
+    def processor_seconds(self) -> float:
+        """User and system time of the service and its workers so far."""
         pid = self.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         stats = [
@@ -153,24 +175,27 @@ def wrk(url: str, script: Path | None, given: argparse.Namespace) -> dict[str, f
     }
 
 
-def questions(path: Path, folder: Path) -> Path:
-    """A script for wrk with histories as users of the log have them."""
+def write_bodies(path: Path, target: Path) -> None:
+    """Requests with the last rows of users of the model's log, one JSON text a line."""
     import numpy as np
 
     import talerec as tr
 
     model = tr.load(path)
     log, rng = model.fitted.log, np.random.default_rng(0)
-    assert log is not None, "the artifact has to keep its histories"
+    assert log is not None, "the artifact must have its histories"
     long = np.flatnonzero(np.diff(log.ptr) >= LENGTH)
     ends = log.ptr[rng.choice(long, BODIES) + 1]
     ids = model.item_ids
-    with (folder / "bodies").open("w") as out:
+    with target.open("w") as out:
         for end in ends.tolist():
-            rows = [
-                {"item_id": item} for item in ids.gather(log.item[end - LENGTH : end]).to_list()
-            ]
-            out.write(json.dumps({"history": rows, "k": K}) + "\n")
+            items = ids.gather(log.item[end - LENGTH : end]).to_list()
+            out.write(json.dumps({"history": [{"item_id": item} for item in items], "k": K}) + "\n")
+    print(f"{len(ids):,} items, history of {LENGTH}, k {K}")
+
+
+def wrk_script(folder: Path) -> Path:
+    """A script for wrk that sends the bodies in turn."""
     script = folder / "ask.lua"
     script.write_text(
         f'local bodies = {{}}\nfor line in io.lines("{folder / "bodies"}") do bodies[#bodies + 1] = line end\n'
@@ -178,19 +203,20 @@ def questions(path: Path, folder: Path) -> Path:
         "request = function()\n  turn = turn + 1\n"
         '  return wrk.format("POST", "/v1/recommend", kind, bodies[turn % #bodies + 1])\nend\n'
     )
-    print(f"{len(ids):,} items, history of {LENGTH}, k {K}")
     return script
 
 
-def small_artifact(folder: Path) -> Path:
+def make_artifact(path: Path, model: str, items: int) -> None:
     import talerec as tr
 
-    log = tr.synthetic_log(200_000, items=12_000)
-    return tr.TALE(solver="local").fit(log).save(folder / "small.tale")
+    params = {"solver": "local"} if model in ("tale", "slist", "tempo") else {}
+    log = tr.synthetic_log(max(200_000, 2 * items), items=items)
+    tr.MODELS[model](**params).fit(log).save(path)
 
 
 def measure(path: Path, folder: Path, given: argparse.Namespace) -> None:
-    script = questions(path, folder)
+    write_bodies(path, folder / "bodies")
+    script = wrk_script(folder)
     print(f"{'':34} {'requests/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'cpu us':>8} {'failed':>7}")
     for server in given.servers:
         for workers in given.workers:
@@ -200,8 +226,8 @@ def measure(path: Path, folder: Path, given: argparse.Namespace) -> None:
 
 def turn(server: str, workers: int, path: Path, script: Path, given: argparse.Namespace) -> None:
     found: dict[str, list[dict[str, float]]] = {"ours": [], "constant": [], "nothing": []}
-    ours = Running(server, path, workers, given.port, False)
-    constant = Running(server, path, workers, given.port + 1, True)
+    ours = Running(path, workers, given.port, server=server)
+    constant = Running(path, workers, given.port + 1, server=server, constant=True)
     with ours, constant:
         ours.load("", script, argparse.Namespace(connections=4, seconds=1))  # warm
         for _ in range(given.slices):
@@ -223,6 +249,87 @@ def turn(server: str, workers: int, path: Path, script: Path, given: argparse.Na
     print(f"{'':34} constant / ours {rates:.2f} by rate, {cpu:.2f} by processor time", flush=True)
 
 
+# -- two checkouts ---------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers_of(service: Running, requests: list[bytes]) -> list[Any]:
+    """Answers without the model's version; over one connection, so that their order is that of the requests."""
+    answers = [json.loads(body) for body in asyncio.run(send(service.port, requests, 1))]
+    return [{key: value for key, value in one.items() if key != "model"} for one in answers]
+
+
+def median_interval(values: list[float]) -> tuple[float, float, float]:
+    """The median, and two of the values between which the true median lies with at least 95 % (all lie between, if few).
+
+    That m values or fewer of n lie below the true median has the probability of m heads or fewer in n tosses.
+    """
+    ordered, n = sorted(values), len(values)
+    tails = [2 * sum(math.comb(n, i) for i in range(m + 1)) / 2**n for m in range(n // 2)]
+    outside = max(0, sum(tail <= 0.05 for tail in tails) - 1)  # values left out on each side
+    return statistics.median(ordered), ordered[outside], ordered[n - 1 - outside]
+
+
+def compare(folder: Path, given: argparse.Namespace) -> None:
+    checkouts = {"ours": CHECKOUT, "other": given.other}
+    paths = {name: given.artifact or folder / f"{name}.tale" for name in checkouts}
+    for name, checkout in checkouts.items():
+        if given.artifact is None:
+            make = ["--make", str(paths[name]), "--model", given.model, "--items", str(given.items)]
+            subprocess.run(
+                [sys.executable, __file__, *make], env=environment_of(checkout), check=True
+            )
+    write = ["--bodies", str(folder / "bodies"), "--artifact", str(paths["ours"])]
+    subprocess.run([sys.executable, __file__, *write], env=environment_of(CHECKOUT), check=True)
+    requests = http_requests(folder / "bodies", given.requests)
+    print(
+        f"{given.turns} turns of {given.requests:,} requests to each, {given.connections} connections, {given.workers[0]} workers"
+    )
+    print(f"{'turn':>4} {'ours, us':>9} {'other, us':>9} {'ratio':>7}")
+    ratios = []
+    for turn in range(given.turns):
+        ours, other = compared_turn(turn, checkouts, paths, requests, given)
+        ratios.append(ours / other)
+        print(f"{turn + 1:4} {ours:9.1f} {other:9.1f} {ours / other:7.3f}", flush=True)
+    middle, low, high = median_interval(ratios)
+    print(
+        f"processor time per request, ours / other: {middle:.3f} (95 % interval {low:.3f} to {high:.3f})"
+    )
+
+
+def compared_turn(
+    turn: int,
+    checkouts: dict[str, Path],
+    paths: dict[str, Path],
+    requests: list[bytes],
+    given: argparse.Namespace,
+) -> tuple[float, float]:
+    """Microseconds per request of both, freshly started; every other turn begins with the other one."""
+    first, second = ("ours", "other") if turn % 2 == 0 else ("other", "ours")
+    services = {
+        name: Running(paths[name], given.workers[0], free_port(), checkout=checkouts[name])
+        for name in (first, second)
+    }
+    with services[first], services[second]:
+        answers = {name: answers_of(service, requests[:KEPT]) for name, service in services.items()}
+        if answers["ours"] != answers["other"]:
+            sys.exit("the two checkouts give different answers")
+        for service in services.values():  # warm
+            asyncio.run(send(service.port, requests[: 4 * SLICE], given.connections))
+        before = {name: service.processor_seconds() for name, service in services.items()}
+        for n, begin in enumerate(range(0, len(requests), SLICE)):
+            for name in (first, second) if n % 2 == 0 else (second, first):
+                some = requests[begin : begin + SLICE]
+                asyncio.run(send(services[name].port, some, given.connections))
+        spent = {name: services[name].processor_seconds() - before[name] for name in services}
+    return 1e6 * spent["ours"] / len(requests), 1e6 * spent["other"] / len(requests)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--artifact", type=Path)
@@ -235,16 +342,34 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--servers", nargs="+", default=["uvicorn"], choices=["uvicorn", "granian"])
     parser.add_argument("--port", type=int, default=8471)
+    parser.add_argument("--model", default="tale", help="of which an artifact is made")
+    parser.add_argument("--items", type=int, default=12_000, help="of that artifact")
+    parser.add_argument("--other", type=Path, help="checkout to compare this one with")
+    parser.add_argument(
+        "--requests", type=int, default=8000, help="to each, in one turn, with --other"
+    )
     parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--bodies", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.run:
         run_service(given.run, given.workers[0], given.port)
-        return
+    elif given.make:
+        make_artifact(given.make, given.model, given.items)
+    elif given.bodies:
+        write_bodies(given.artifact, given.bodies)
+    else:
+        with tempfile.TemporaryDirectory() as name:
+            (measure_alone if given.other is None else compare)(Path(name), given)
+
+
+def measure_alone(folder: Path, given: argparse.Namespace) -> None:
     if shutil.which("wrk") is None:
         sys.exit("needs wrk (apt-get install wrk)")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        measure(given.artifact or small_artifact(folder), folder, given)
+    path = given.artifact or folder / "small.tale"
+    if given.artifact is None:
+        make_artifact(path, given.model, given.items)
+    measure(path, folder, given)
 
 
 if __name__ == "__main__":

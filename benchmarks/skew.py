@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 import talerec as tr
-from talerec.data.log import Vocabulary
+from talerec.data.vocabulary import Vocabulary
 from talerec.runtime import threads
 
 

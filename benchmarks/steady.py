@@ -1,11 +1,11 @@
-"""A service under load while its model is replaced, while it is told to stop, and for as long as you like.
+"""A service under load while its model is replaced, while it stops, and for as long as you like.
 
     python benchmarks/steady.py                       # ten reloads, one of a damaged artifact; then SIGTERM
     python benchmarks/steady.py --soak 600            # and ten minutes of load: memory has to stay flat
 
-Every answer is compared with the library's for the model version that it names: ids and scores, to the
-last bit. *failed*: no answer, or one that is not 200. *mixed*: not the answer of the model it names.
-*dropped*: a request that was sent, and whose answer did not come whole. Ends with 1 where any is above 0.
+Every answer must be identical to the library's for the model version that it names, ids and scores alike.
+*failed*: no answer, or a status other than 200. *mixed*: not the answer of the model that it names.
+*dropped*: the request was sent, but its answer did not arrive completely. The exit code is 1 if any of them is above 0.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Service:
 
 
 class Load:
-    """Connections that ask as fast as they are answered, and check what they are told."""
+    """Connections that send a request as soon as the last one is answered, and check every answer."""
 
     def __init__(self, port: int, bodies: list[bytes], expected: dict[str, list[Any]]) -> None:
         self.port, self.bodies, self.expected = port, bodies, expected
@@ -108,7 +108,7 @@ class Load:
                 writer.close()
 
     async def _one(self, reader: Any, writer: Any, which: int) -> bool:
-        """One question; False where the connection is at its end."""
+        """One request; False if the service closes the connection after it."""
         body = self.bodies[which]
         head = (
             f"POST /v1/recommend HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
@@ -142,7 +142,7 @@ class Load:
 
 
 def make(folder: Path, rows: int, items: int) -> tuple[list[tr.Model], list[bytes], dict[str, Any]]:
-    """Two models of one shop, questions, and what the library answers to each."""
+    """Two models of one shop, requests, and the library's answer of each model to each request."""
     log = tr.synthetic_log(rows, items=items, titles=False)
     models: list[tr.Model] = [tr.TALE(solver="local", reg=reg).fit(log) for reg in (50, 100)]
     rng, ids = np.random.default_rng(0), models[0].item_ids.to_list()
@@ -168,7 +168,7 @@ def version_of(path: Path) -> str:
 
 
 def damaged(folder: Path, target: Path) -> None:
-    """Put a model in place of which one byte is wrong: its manifest is whole, its weights are not."""
+    """Put a damaged model in place: its manifest is intact, one byte of its weights is wrong."""
     broken = folder / "broken.tale"
     shutil.copytree(folder / "0.tale", broken)
     if version_of(broken) == version_of(target):
@@ -188,7 +188,7 @@ def damaged(folder: Path, target: Path) -> None:
 
 
 async def reloads(given: Any, service: Service, models: list[tr.Model], folder: Path) -> None:
-    """Replace the model again and again; every other time by asking, else by waiting for the watch."""
+    """Replace the model again and again; every other time ask for a reload, else wait until the service notices."""
     target, served = folder / "served.tale", 0
     for turn in range(given.reloads):
         if turn == given.reloads // 2:
@@ -204,7 +204,7 @@ async def reloads(given: Any, service: Service, models: list[tr.Model], folder: 
             version = version_of(target)
             name = f'talerec_model_workers{{version="{version}"}}'
             await _until(service, name, given.workers)
-            how = "asked for" if turn % 2 else "seen by the watch"
+            how = "asked for" if turn % 2 else "noticed by the service"
             print(f"reload {turn + 1}: {how}, {given.workers} workers moved")
         await asyncio.sleep(given.seconds / given.reloads)
 
@@ -218,7 +218,7 @@ async def _until(service: Service, name: str, value: float) -> None:
 
 
 async def soak(given: Any, service: Service) -> bool:
-    """Memory of all workers over time; the second half may not be above the first by more than 5 %."""
+    """The memory of all workers over time: in the second half at most 5 % above the first."""
     seen = []
     end = time.monotonic() + given.soak
     while time.monotonic() < end:

@@ -9,6 +9,7 @@ Separate: for every setting that the search tried, read the log, split it, fit a
 from __future__ import annotations
 
 import argparse
+import json
 import time
 
 import talerec as tr
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--set", action="append", default=["solver=local"])
+    parser.add_argument("--json", action="store_true", help="seconds as JSON on the last line")
     given = parser.parse_args()
     fixed = params.parse(tr.TALE, given.set)
     separate(given, fixed)  # compiles
@@ -47,6 +49,8 @@ def main() -> None:
         f"{alone / tuned:.1f} times as fast; best {found.metric} {found.value:.4f} on validation rows"
     )
     print(", ".join(f"{name} {value:.1f} s" for name, value in found.seconds.items()))
+    if given.json:
+        print(json.dumps({"tune s": tuned, "separate s": alone}))
 
 
 if __name__ == "__main__":

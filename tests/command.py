@@ -20,7 +20,7 @@ from talerec.cli import main
 
 SOURCE = str(Path(main.__file__).parents[2])
 PYTHONPATH = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
-COMPILING = "compiling kernels, once\n"  # said or not, as other tests ran before or not
+COMPILING = "compiling kernels, once\n"
 RUN = [sys.executable, "-c", "from talerec.cli.main import main; main()"]
 
 
@@ -33,7 +33,7 @@ class Outcome:
     @property
     def json(self) -> Any:
         def refuse(constant: str) -> None:
-            raise AssertionError(f"{constant} is no JSON")
+            raise AssertionError(f"{constant} is not JSON")
 
         assert (self.code, self.err) == (0, "")
         return json.loads(self.out, parse_constant=refuse)
@@ -49,7 +49,7 @@ def talerec(*args: object) -> Outcome:
             main.main()
         except SystemExit as end:
             code = end.code
-    said = err.buffer.getvalue().decode().replace(COMPILING, "")
+    said = err.buffer.getvalue().decode().replace(COMPILING, "")  # whichever test comes first
     return Outcome(code, out.buffer.getvalue().decode(), said)
 
 

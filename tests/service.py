@@ -1,4 +1,4 @@
-"""A service for tests: its application in this process, or the whole of it in another."""
+"""Services for tests: the application in this process, or `talerec serve` in another one."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Answer(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Of a refusal, whose shape is checked on the way."""
-        said = self.json
-        assert set(said) == {"error", "model"}
-        assert set(said["error"]) == {"code", "message"}
-        assert "Traceback" not in said["error"]["message"]
-        return said["error"]["code"]
+        """The code of an error, whose form is checked too."""
+        body = self.json
+        assert set(body) == {"error", "model"}
+        assert set(body["error"]) == {"code", "message"}
+        assert "Traceback" not in body["error"]["message"]
+        return body["error"]["code"]
 
 
 class Local:
@@ -90,7 +90,7 @@ class Local:
         return self.ask("POST", path, body, headers)
 
     def post_all(self, path: str, bodies: list[Any]) -> list[Answer]:
-        """Several questions at one moment."""
+        """Several requests at the same moment."""
 
         async def ask() -> list[Answer]:
             raw = [json.dumps(body).encode() for body in bodies]
@@ -129,11 +129,13 @@ class Remote:
         """Wait until a metric is what it should become."""
         end = time.monotonic() + 120
         while time.monotonic() < end:
-            with suppress(ConnectionRefusedError):  # nobody listens before there is a model
+            with suppress(
+                ConnectionRefusedError
+            ):  # workers listen only after they have loaded the model
                 if self.metric(metric) >= value:
                     return
             time.sleep(0.05)
-        raise AssertionError(f"{metric} is {self.metric(metric)}, and not {value}")
+        raise AssertionError(f"{metric} is {self.metric(metric)}, not {value}")
 
     def metric(self, name: str) -> float:
         lines = self.ask("GET", "/metrics").body.decode().splitlines()
@@ -155,7 +157,7 @@ class Remote:
         head = "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode()
         with self.connect() as one:
             one.sendall(head)
-            with suppress(ConnectionError):  # it may have heard enough; what did it say?
+            with suppress(ConnectionError):  # it may answer before it has read everything
                 one.sendall(raw)
             return read_answer(one)
 
@@ -169,7 +171,7 @@ class Remote:
 
 
 def read_answer(one: socket.socket) -> Answer:
-    """What the service says on this connection, up to the end of one answer."""
+    """One answer of the service from this connection."""
     got = b""
     while b"\r\n\r\n" not in got:
         part = one.recv(65536)

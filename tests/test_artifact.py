@@ -410,7 +410,9 @@ def test_a_manifest_changed_by_hand_is_damage(saved: Path) -> None:
 @pytest.mark.parametrize("found", [0, 2, "3", None, [1]])
 def test_another_format_is_refused_and_both_are_named(saved: Path, found: object) -> None:
     edit_manifest(saved, lambda m: m.update(format=found), rehash=False)
-    assert f"has format {found!r}, and this version of talerec reads format 1" in refusal(saved)
+    assert f"has format {found!r}, and this version of talerec reads formats up to 2" in refusal(
+        saved
+    )
 
 
 def test_an_unknown_model_is_refused_by_name(saved: Path) -> None:

@@ -86,14 +86,12 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
     ("library", "home"),
     [
         ("torch", "solvers.gpu"),
-        (
-            "typer",
-            "cli.main cli.options cli.app cli.logs cli.fitting cli.asking cli.judging",
-        ),
-        ("optuna", "evaluation.tuning"),
+        ("typer", "cli.main cli.options cli.app cli.completion cli.logs"),
+        ("rich", "cli.terminal cli.tables"),
+        ("optuna", "evaluation.search"),
         ("uvicorn", "serve.server"),
         ("msgspec", "serve.schemas serve.errors serve.service serve.app serve.openapi"),
-        ("pyspark", "spark.sessions spark.events spark.fitting spark.recommending"),
+        ("pyspark", "spark.sessions spark.events spark.trend spark.fitting spark.recommending"),
     ],
 )
 def test_a_special_library_is_imported_in_its_home_only(library, home):

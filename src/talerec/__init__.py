@@ -45,9 +45,11 @@ _NAMES = {
     "talerec.data.synthetic": ("synthetic_log",),
     "talerec.errors": ("InvalidLogError", "NotFittedError", "TalerecError", "UnknownIdError"),
     "talerec.evaluation.comparison": ("compare",),
-    "talerec.evaluation.evaluation": ("Evaluation", "evaluate", "evaluate_log"),
+    "talerec.evaluation.evaluation": ("evaluate", "evaluate_log"),
+    "talerec.evaluation.result": ("Evaluation",),
     "talerec.evaluation.tuning": ("tune",),
-    "talerec.gram.gram": ("Gram", "slis_gram", "slit_gram", "tale_gram"),
+    "talerec.gram.builders": ("slis_gram", "slit_gram", "tale_gram"),
+    "talerec.gram.gram": ("Gram",),
     "talerec.models": (
         "Association", "EASE", "EDLAE", "FPMC", "MODELS", "Markov", "Model", "Popular", "RDLAE",
         "Rules", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk", "TALE", "Tempo", "Trending", "load",
@@ -76,14 +78,14 @@ if TYPE_CHECKING:
     from talerec.errors import TalerecError as TalerecError
     from talerec.errors import UnknownIdError as UnknownIdError
     from talerec.evaluation.comparison import compare as compare
-    from talerec.evaluation.evaluation import Evaluation as Evaluation
     from talerec.evaluation.evaluation import evaluate as evaluate
     from talerec.evaluation.evaluation import evaluate_log as evaluate_log
+    from talerec.evaluation.result import Evaluation as Evaluation
     from talerec.evaluation.tuning import tune as tune
+    from talerec.gram.builders import slis_gram as slis_gram
+    from talerec.gram.builders import slit_gram as slit_gram
+    from talerec.gram.builders import tale_gram as tale_gram
     from talerec.gram.gram import Gram as Gram
-    from talerec.gram.gram import slis_gram as slis_gram
-    from talerec.gram.gram import slit_gram as slit_gram
-    from talerec.gram.gram import tale_gram as tale_gram
     from talerec.models import MODELS as MODELS
     from talerec.models import load as load
     from talerec.models.base import Model as Model

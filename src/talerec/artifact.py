@@ -34,7 +34,8 @@ from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 from talerec.runtime.files import locked, replacing, sync_folder, write_synced
 
-FORMAT = 1
+#: Format 2 knows several blocks of weights; format 1 has one, and is read as before.
+FORMAT, _READABLE = 2, (1, 2)
 MANIFEST = "manifest.json"
 _LOCK = ".talerec.lock"
 _CHUNK = 2**24
@@ -258,10 +259,10 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
     """Return the manifest after checking its format, its own hash and its entries."""
     folder = Path(path)
     manifest = _parsed(folder)
-    if manifest.get("format") != FORMAT:
+    if manifest.get("format") not in _READABLE:
         raise TalerecError(
             f"{folder} has format {manifest['format']!r}, "
-            f"and this version of talerec reads format {FORMAT}"
+            f"and this version of talerec reads formats up to {FORMAT}"
         )
     if not _is_whole(manifest):
         raise TalerecError(f"{folder}: {MANIFEST} is damaged")

@@ -1,4 +1,4 @@
-"""Names of columns, once."""
+"""Names of columns, in one place."""
 
 USER = "user_id"
 ITEM = "item_id"
@@ -9,11 +9,11 @@ RANK = "rank"
 HISTORY = "history"
 SHARE = "contribution"
 
-#: Names under which an item's title is found in a side table, best first.
+#: Names under which an item table may hold titles, best first.
 TITLES = ("title", "name", "movie_title", "item_name", "product_title")
 
 #: User, item and time in files as they are published: Amazon reviews, Yelp reviews, MovieLens CSV.
-FOREIGN = (
+PUBLISHED = (
     ("reviewerID", "asin", "unixReviewTime"),
     (USER, "business_id", "date"),
     ("userId", "movieId", TIME),

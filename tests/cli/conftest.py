@@ -27,5 +27,5 @@ def items(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, log: Path, items: Path) -> Path:
     folder = tmp_path_factory.mktemp("model") / "shop.tale"
-    works("fit", log, "-o", folder, "--items", items, "--set", "reg=2")
+    works("fit", log, "-o", folder, "--items", items, "--model", "tale", "--set", "reg=2")
     return folder

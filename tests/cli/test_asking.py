@@ -160,18 +160,23 @@ def test_verify(model: Path) -> None:
 @pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
 def test_synth_writes_a_log_that_can_be_read(name: str, tmp_path: Path) -> None:
     options = ("--rows", 500, "--items", 40, "--users", 30, "--seed", 3)
-    page = works("synth", tmp_path / name, *options)
+    page = works("synth", "-o", tmp_path / name, *options)
     assert page == f"{tmp_path / name}: 500 rows of 30 users and 40 items\n"
     assert talerec("describe", tmp_path / name, "--json").json["rows"] == 500
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_synth_refuses_what_it_cannot_write(tmp_path: Path) -> None:
-    assert refusal("synth", tmp_path / "log.txt").endswith("log.txt must end in .parquet or .csv")
+    said = refusal("synth", "-o", tmp_path / "log.txt")
+    assert said.endswith("log.txt must end in .parquet or .csv")
     (tmp_path / "dir.csv").mkdir()
-    assert refusal("synth", tmp_path / "dir.csv").endswith("dir.csv is a folder")
-    assert "its folder is not there" in refusal("synth", tmp_path / "no" / "log.csv")
-    assert "rows is 0" in refusal("synth", tmp_path / "log.csv", "--rows", 0)
+    assert refusal("synth", "-o", tmp_path / "dir.csv").endswith("dir.csv is a folder")
+    assert "its folder is not there" in refusal("synth", "-o", tmp_path / "no" / "log.csv")
+    assert "rows is 0" in refusal("synth", "-o", tmp_path / "log.csv", "--rows", 0)
+    one = "synth writes one file: --out FILE names it"
+    assert refusal("synth") == one
+    assert refusal("synth", tmp_path / "a.csv", "-o", tmp_path / "b.csv") == one
+    assert refusal("synth", tmp_path / "a.csv", tmp_path / "b.csv") == one
     assert [path.name for path in tmp_path.iterdir()] == ["dir.csv"]
 
 
@@ -181,7 +186,11 @@ def test_the_demo_compares_explains_saves_and_says_what_to_do_next(tmp_path: Pat
     assert "5,000 rows" in page
     report = (out / "report.md").read_text()
     for text in (page, report):
-        assert all(name in text for name in ("what is popular", "TALE without time", "because of"))
+        for name in ("what is popular", "sequential rules", "TALE without time", "TALE", "tempo"):
+            assert re.search(rf"^[| ]+{name} [| ]*\d\.\d{{4}}", text, re.MULTILINE), name
+        assert "tempo recommends" in text
+        assert "because of" in text
+        assert "tempo, the default, is TALE at the log's own pace" in " ".join(text.split())
         assert re.search(r"[A-Z]\w+ [A-Z]\w+ [A-Z]\w+.* \([+-]0\.\d{3}\)", text)
         assert "Next was:" in text
     commands = re.findall(r"^  talerec ((?:recommend|similar) .*)$", page, re.MULTILINE)
@@ -189,6 +198,7 @@ def test_the_demo_compares_explains_saves_and_says_what_to_do_next(tmp_path: Pat
     for command in commands:
         assert "score" in works(*command.split())
     works("verify", out / "shop.tale")
+    assert tr.load(out / "shop.tale").name == tr.models.DEFAULT
 
 
 @pytest.mark.parametrize("rows", [1, 10, 60])

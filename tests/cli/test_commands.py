@@ -12,12 +12,18 @@ import pytest
 
 import talerec as tr
 from command import refusal, talerec, works
+from talerec.cli import main
 
-COMMANDS = ["demo", "describe", "models", "fit", "evaluate", "compare", "tune", "reproduce", "recommend", "similar", "explain",
-            "verify", "synth"]  # fmt: skip
+COMMANDS = [known.name or known.callback.__name__ for known in main.app.registered_commands]
 
 
 # -- help ------------------------------------------------------------------------------------------
+
+
+def test_there_is_every_command() -> None:
+    assert set(COMMANDS) >= {"demo", "describe", "models", "fit", "evaluate", "compare", "tune", "reproduce",
+                             "recommend", "similar", "explain", "serve", "verify", "synth"}  # fmt: skip
+    assert len(COMMANDS) == len(set(COMMANDS))
 
 
 def test_help_names_every_command_and_shows_what_to_type() -> None:
@@ -35,6 +41,7 @@ def test_without_arguments_there_is_the_same_help() -> None:
 def test_every_command_explains_itself(command: str) -> None:
     page = works(command, "--help")
     assert f"Usage: talerec {command}" in page
+    assert f" talerec {command}" in page.partition("Examples:")[2]
     assert len(page.splitlines()) > 6
 
 
@@ -80,12 +87,21 @@ def test_describe_takes_other_columns_and_a_core(log: Path, tmp_path: Path) -> N
 def test_fit_says_what_it_saved(log: Path, tmp_path: Path) -> None:
     page = works("fit", log, "-o", tmp_path / "m.tale")
     first = page.splitlines()[0]
-    assert "m.tale: tale from 200 rows of 20 users and 12 items" in first
+    assert "m.tale: tempo from 200 rows of 20 users and 12 items" in first
     assert re.search(r"version [0-9a-f]{16}$", first)
 
 
 def test_fit_in_json_is_the_manifest(log: Path, tmp_path: Path) -> None:
-    settings = ("--set", "decay=1/512", "--set", "window=inf", "--set", "trend_side=past")
+    settings = (
+        "--model",
+        "tale",
+        "--set",
+        "decay=1/512",
+        "--set",
+        "window=inf",
+        "--set",
+        "trend_side=past",
+    )
     manifest = talerec("fit", log, "-o", tmp_path / "m.tale", *settings, "--json").json
     assert manifest["path"] == str(tmp_path / "m.tale")
     assert manifest["params"]["decay"] == 1 / 512
@@ -100,14 +116,18 @@ def test_fit_another_model_without_histories(log: Path, tmp_path: Path) -> None:
     assert tr.load(folder).name == "popular"
     said = refusal("recommend", folder, "--users", "1")
     assert said == f"{folder} was saved without histories: use --history, not --users"
-    assert "i" in works("recommend", folder, "--history", "i1", "-k", 3)
+    page = works("recommend", folder, "--history", "i1", "-k", 3)
+    shown = re.findall(r"^ +(\d) +(i\d+) +(\d+\.\d{4}) *$", page, re.MULTILINE)
+    rows = tr.load(folder).recommend_histories([["i1"]], 3).select("rank", "item_id", "score")
+    assert shown == [(str(rank), item, f"{score:.4f}") for rank, item, score in rows.rows()]
+    assert len(shown) == 3
 
 
 METRICS = [f"{name}@{k}" for name in ("HR", "NDCG", "MRR") for k in (1, 5, 10)]
 
 
 def test_evaluate_in_json_has_every_field(log: Path) -> None:
-    result = talerec("evaluate", log, "--set", "decay=1/512", "--json").json
+    result = talerec("evaluate", log, "--model", "tale", "--set", "decay=1/512", "--json").json
     assert result.keys() >= {"model", "params", "solver", "split", "ties", "hide_seen", "cases",
                              "metrics", "groups", "seconds", "peak_rss_mb"}  # fmt: skip
     assert (result["model"], result["split"], result["ties"]) == ("tale", "leave-one-out", "file")
@@ -202,16 +222,16 @@ def test_results_are_kept_compared_and_shown(log: Path, tmp_path: Path) -> None:
     assert found["metrics"]["NDCG@10"].keys() >= {"a", "b", "difference", "interval", "p", "effect"}
     assert found["verdict"] in works("compare", a, b, "--report", page)
     assert page.read_text().count("<svg") >= 5
-    assert "no saved result" in refusal("compare", a, log)
+    assert "not a saved result" in refusal("compare", a, log)
 
 
 def test_what_tune_finds_fit_takes(log: Path, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     best, page = tmp_path / "best.json", tmp_path / "t.html"
-    options = ("--trials", 5, "--study", tmp_path / "s.db", "-o", best, "--report", page)
-    assert "the best of 5 settings" in works("tune", log, *options)
+    search = ("--model", "tale", "--trials", 5, "--study", tmp_path / "s.db")
+    assert "the best of 5 settings" in works("tune", log, *search, "-o", best, "--report", page)
     assert page.read_text().count("<svg") >= 7
-    found = talerec("tune", log, "--trials", 5, "--study", tmp_path / "s.db", "--json").json
+    found = talerec("tune", log, *search, "--json").json
     assert found["params"] == json.loads(best.read_text())["params"]
     fitted = talerec("fit", log, "-o", tmp_path / "m.tale", "--params", best, "--json").json
     assert fitted["params"] == found["params"]
@@ -220,11 +240,11 @@ def test_what_tune_finds_fit_takes(log: Path, tmp_path: Path) -> None:
     assert "parameters of tale, not of slit" in refusal(
         "fit", log, "-o", tmp_path / "x.tale", "--model", "slit", "--params", best
     )
-    assert "is no result of talerec tune" in refusal(
+    assert "is not a result of talerec tune" in refusal(
         "fit", log, "-o", tmp_path / "x.tale", "--params", log
     )
 
 
 def test_reproduce_names_what_it_looks_for(tmp_path: Path) -> None:
     assert "has no file of ml-1m, beauty" in refusal("reproduce", "--data", tmp_path)
-    assert "is no folder" in refusal("reproduce", "--data", tmp_path / "none")
+    assert "is not a folder" in refusal("reproduce", "--data", tmp_path / "none")

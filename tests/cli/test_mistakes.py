@@ -34,7 +34,7 @@ from command import Outcome, refusal, talerec, works, write_log
 def test_a_bad_parameter_is_refused_before_the_log_is_read(
     command: str, settings: list[str], said: str, tmp_path: Path
 ) -> None:
-    options = [part for setting in settings for part in ("--set", setting)]
+    options = ["--model", "tale", *(part for setting in settings for part in ("--set", setting))]
     target = ["-o", tmp_path / "m.tale"] if command == "fit" else []
     assert said in refusal(command, tmp_path / "no.csv", *target, *options)
     assert not list(tmp_path.iterdir())
@@ -56,7 +56,7 @@ def test_a_bad_parameter_is_refused_before_the_log_is_read(
         (["--refit", "--on", "validation"], "--refit learns from the validation rows"),
         (["--split", "rolling:2019-10-01"], "rolling takes TIME,DAYS"),
         (["--split", "rolling:2019-10-01,-2"], "above 0"),
-        (["--ties", "random:3..1"], "a range of seeds is such as random:0..4"),
+        (["--ties", "random:3..1"], "write a range of seeds as random:0..4"),
         (["--out", "nowhere/result.parquet"], "its folder is not there"),
         (["--report", "."], "is a folder"),
         (["--params", "nothing.json"], "No such file"),
@@ -109,7 +109,7 @@ def test_a_log_that_is_not_there_a_folder_or_of_no_known_kind_is_refused(tmp_pat
     (tmp_path / "log.txt").write_text("x")
     assert refusal("describe", tmp_path / "no.csv") == f"{tmp_path}/no.csv does not exist"
     assert "is a folder" in refusal("describe", tmp_path)
-    assert "has no ending that talerec knows" in refusal("describe", tmp_path / "log.txt")
+    assert "has no ending that talerec reads" in refusal("describe", tmp_path / "log.txt")
 
 
 def test_a_mistake_is_one_line_in_a_pipe_even_when_there_was_something_to_note(
@@ -135,7 +135,10 @@ def test_logs_of_one_user_or_one_item_work_or_are_refused_in_one_line(
     outcome = talerec("evaluate", path, "--json")
     assert outcome.code in (0, 2)
     if outcome.code:
-        assert outcome.err == "error: no user has three rows: leave-one-out has nothing to ask\n"
+        assert (
+            outcome.err
+            == "error: no user has three rows, so leave-one-out has no case; use time_split (--split at:TIME)\n"
+        )
     else:
         assert outcome.json["cases"] >= 1
 
@@ -200,7 +203,7 @@ def test_a_users_file_that_is_no_text_is_refused(model: Path, tmp_path: Path) ->
     path = tmp_path / "users.bin"
     path.write_bytes(b"\xff\xfe\x00\x80")
     assert refusal("recommend", model, "--users", f"@{path}") == (
-        f"{path} is no text file of one id per line"
+        f"{path} is not a text file with one id per line"
     )
 
 
@@ -222,8 +225,8 @@ def test_a_model_that_is_not_whole_is_refused_in_one_line(
     works("fit", log, "-o", folder)
     manifest = folder / "manifest.json"
     whole = manifest.read_text()
-    manifest.write_text(whole.replace('"format": 1', '"format": 2'))
-    assert "has format 2, and this version of talerec reads format 1" in refusal(
+    manifest.write_text(whole.replace('"format": 2', '"format": 3'))
+    assert "has format 3, and this version of talerec reads formats up to 2" in refusal(
         command, folder, *options
     )
     manifest.write_text(whole[:-20])
@@ -263,7 +266,7 @@ def test_too_little_memory_is_said_in_one_line(log: Path, monkeypatch: pytest.Mo
         raise MemoryError
 
     monkeypatch.setattr(tr.TALE, "learn", fail)
-    assert "not enough memory" in refusal("evaluate", log)
+    assert "not enough memory" in refusal("evaluate", log, "--model", "tale")
 
 
 def test_ctrl_c_ends_quietly_and_leaves_nothing(
@@ -273,7 +276,7 @@ def test_ctrl_c_ends_quietly_and_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tr.TALE, "learn", interrupt)
-    outcome = talerec("fit", log, "-o", tmp_path / "m.tale")
+    outcome = talerec("fit", log, "-o", tmp_path / "m.tale", "--model", "tale")
     assert outcome == Outcome(130, "", "")
     assert not list(tmp_path.iterdir())
 

@@ -16,7 +16,7 @@ import pytest
 
 import talerec as tr
 from command import PYTHONPATH, RUN, talerec, works
-from talerec.cli import terminal
+from talerec.cli import tables, terminal
 from talerec.models.base import Model
 
 
@@ -44,7 +44,7 @@ def test_json_is_ascii_where_the_terminal_knows_no_more(monkeypatch: pytest.Monk
      (1 / 1440, "1.0 minutes"), (1 / 86_400, "1 seconds"), (4000, "4,000.0 days")],
 )  # fmt: skip
 def test_durations_are_for_people(days: float | None, text: str) -> None:
-    assert terminal.duration(days) == text
+    assert tables.duration(days) == text
 
 
 def environment() -> dict[str, str]:
@@ -94,8 +94,13 @@ def test_every_model_can_be_fitted_and_asked_from_the_command_line(
         folder = tmp_path / f"{name}.tale"
         works("fit", log, "-o", folder, "--model", name)
         (found,) = talerec("recommend", folder, "--users", "1", "-k", 2, "--json").json
-        assert len(found["items"]) <= 2
-        assert issubclass(kind, Model)
+        loaded = tr.load(folder)
+        assert isinstance(loaded, kind)
+        assert isinstance(loaded, Model)
+        assert [item["item_id"] for item in found["items"]] == loaded.recommend([1], 2)[
+            "item_id"
+        ].to_list()
+        assert len(found["items"]) == 2, name
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_reviews_that_all_lack_a_field_are_refused_with_the_fields_there_are(wri
 
 def test_a_broken_review_is_named(write: Write) -> None:
     path = write("reviews.json", lines(AMAZON) + "{'reviewerID': 'loose'}\n")
-    expected = "cannot be read: line 5 is no JSON object: \"{'reviewerID': 'loose'}\""
+    expected = "cannot be read: line 5 is not a JSON object: \"{'reviewerID': 'loose'}\""
     assert refusal(path) == expected
 
 

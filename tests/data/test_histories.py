@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from logs import histories_of, logs, quick, rows_of
 from talerec.data.histories import Histories
-from talerec.data.log import Log, Vocabulary
+from talerec.data.log import Log
 from talerec.data.times import FARTHEST
-from talerec.errors import TalerecError
+from talerec.data.vocabulary import Vocabulary
+from talerec.errors import TalerecError, UnknownIdError
 
 ITEMS = Vocabulary(pl.Series(["a", "b", "c"]))
 
@@ -63,6 +64,8 @@ def test_no_histories_and_empty_ones_are_allowed() -> None:
 
 def test_unknown_items_are_named_or_keep_their_place() -> None:
     assert refusal([["a"], ["b", "zz"]]) == "item 'zz' is not known to the model"
+    with pytest.raises(UnknownIdError):
+        Histories.from_ids([["zz"]], ITEMS)
     assert made([["a", "zz", "b"]], "skip") == [[(0, 0), (-1, 1), (1, 2)]]
 
 
@@ -98,7 +101,7 @@ def test_datetimes_are_exact_to_the_microsecond(stamp: datetime) -> None:
 @pytest.mark.parametrize("value", ["2020-01-01", 1.5, True, float("nan"), pd.NaT, [1]])
 def test_what_is_no_time_is_refused(value: Any) -> None:
     assert refusal([[("a", value)]]) == (
-        f"{value!r} is no time: give a datetime or whole microseconds"
+        f"{value!r} is not a time: give a datetime or whole microseconds"
     )
 
 
@@ -116,7 +119,7 @@ def test_either_every_row_has_a_time_or_none() -> None:
 
 @pytest.mark.parametrize("row", [("a", 1, 2), ("a",), ()])
 def test_a_row_is_an_item_or_a_pair(row: tuple[Any, ...]) -> None:
-    assert refusal([[row]]) == f"{row!r} is no row of a history: write an item, or (item, time)"
+    assert refusal([[row]]) == f"{row!r} is not a row of a history: write an item, or (item, time)"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_one_history_is_no_list_of_histories(given_histories: Any) -> None:
 
 @pytest.mark.parametrize("item", [None, 1.0, True])
 def test_an_item_that_is_no_id_is_refused(item: Any) -> None:
-    assert "is no id" in refusal([[item]], "skip")
+    assert "is not an id" in refusal([[item]], "skip")
 
 
 def test_histories_may_be_arrays_and_series() -> None:
@@ -146,6 +149,24 @@ def test_histories_of_users_are_their_rows(log: Log, data: st.DataObject) -> Non
     assert [[(words[i], t) for i, t in history] for history in found] == [
         [(item, time) for _, item, time in by_user[log.users.ids[u]]] for u in users
     ]
+
+
+def test_histories_of_all_users_are_those_of_each() -> None:
+    log = Log.from_frame(
+        pl.DataFrame({"user_id": [2, 1, 2], "item_id": [1, 2, 3], "timestamp": [5, 6, 7]})
+    )
+    everyone = Histories.of_users(log)
+    assert unrolled(everyone) == unrolled(Histories.of_users(log, np.array([0, 1])))
+    assert repr(everyone) == "Histories(2 histories, 3 rows)"
+    assert repr(everyone.slice(0, 1)) == "Histories(1 histories, 1 rows)"
+
+
+def test_lists_of_ids_alone_need_no_checks() -> None:
+    for rows in ([], [[]], [["a"]], [["b", "a"], [], ["c", "zz"]]):
+        plain = Histories.untimed(rows, ITEMS, "skip")
+        checked = Histories.from_ids(rows, ITEMS, "skip")
+        assert unrolled(plain) == unrolled(checked)
+        assert plain.item.dtype == checked.item.dtype == np.int32
 
 
 @quick

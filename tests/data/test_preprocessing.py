@@ -1,4 +1,4 @@
-"""Cleaning and splitting, against loops over Python lists."""
+"""Cleaning, against loops over Python lists."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs import START, Row, histories_of, instants, log_of, logs, quick, rows, rows_of, tiny_log
+from logs import Row, histories_of, instants, log_of, logs, quick, rows, rows_of, tiny_log
 from talerec.data.log import Log
 from talerec.data.preprocessing import (
     between,
@@ -21,7 +19,6 @@ from talerec.data.preprocessing import (
     k_core,
     order_ties,
 )
-from talerec.data.splits import Cases, Split, leave_one_out, time_split
 from talerec.errors import TalerecError
 
 # -- k-core ----------------------------------------------------------------------------------------
@@ -146,175 +143,6 @@ def test_another_word_for_ties_is_refused(ties: str) -> None:
     with pytest.raises(TalerecError) as caught:
         order_ties(tiny_log([("u", "a", 1)]), ties)
     assert str(caught.value).startswith(f"ties is {ties!r}; it takes file, item or random:SEED")
-
-
-# -- splits ----------------------------------------------------------------------------------------
-
-Question = tuple[Any, list[tuple[Any, int]], Any, int]  # user, history, target, its time
-
-
-def asked(split: Split, cases: Cases) -> list[Question]:
-    """Cases as (user, [(item or None, time)], target or None, time), in external ids."""
-    words = [*split.train.items.ids.to_list(), None]  # -1 is the last
-    history = cases.histories
-    return [
-        (
-            split.users.ids[int(cases.user[c])],
-            [
-                (words[history.item[r]], int(history.time[r]))
-                for r in range(history.start[c], history.stop[c])
-            ],
-            words[cases.target[c]],
-            int(cases.target_time[c]),
-        )
-        for c in range(len(cases))
-    ]
-
-
-def question(history: list[Row], target: Row, known: set[Any]) -> Question:
-    past = [(item if item in known else None, time) for _, item, time in history]
-    return target[0], past, target[1] if target[1] in known else None, target[2]
-
-
-@quick
-@given(logs(max_items=8, max_rows=40))
-def test_leave_one_out_holds_back_the_last_two_rows_of_each_user(log: Log) -> None:
-    histories = histories_of(rows_of(log))
-    askers = {user: history for user, history in histories.items() if len(history) >= 3}
-    if not askers:
-        with pytest.raises(TalerecError, match="no user has three rows"):
-            leave_one_out(log)
-        return
-    split = leave_one_out(log)
-    train = [row for u, h in histories.items() for row in (h[:-2] if u in askers else h)]
-    known = {item for _, item, _ in train}
-    assert rows_of(split.train) == train
-    assert split.train.items.ids.to_list() == sorted(known)
-    assert split.train.users.ids.to_list() == sorted(histories)
-    assert asked(split, split.cases("validation")) == [
-        question(history[:-2], history[-2], known) for history in askers.values()
-    ]
-    assert asked(split, split.cases("test")) == [
-        question(history[:-1], history[-1], known) for history in askers.values()
-    ]
-
-
-@quick
-@given(logs(max_items=8, max_rows=40), st.data())
-def test_a_split_at_a_moment_asks_for_the_first_row_from_then_on(
-    log: Log, data: st.DataObject
-) -> None:
-    times = sorted(set(log.time.tolist()))
-    moment = data.draw(st.sampled_from([*times, times[0] - 1, times[-1] + 1]))
-    histories = histories_of(rows_of(log))
-    train = [row for row in rows_of(log) if row[2] < moment]
-    known = {item for _, item, _ in train}
-    expected = []
-    for history in histories.values():
-        past = [row for row in history if row[2] < moment]
-        later = [row for row in history if row[2] >= moment]
-        if past and later:
-            expected.append(question(past, later[0], known))
-    if not expected:
-        with pytest.raises(TalerecError, match="the point of the split"):
-            time_split(log, moment)
-        return
-    split = time_split(log, moment)
-    assert rows_of(split.train) == train
-    assert split.train.items.ids.to_list() == sorted(known)
-    assert asked(split, split.cases("test")) == expected
-
-
-def test_leave_one_out_by_hand() -> None:
-    log = tiny_log(
-        [("u", "a", 1), ("u", "b", 2), ("u", "new", 3), ("u", "a", 4), ("v", "b", 1), ("v", "b", 2)]
-    )
-    split = leave_one_out(log)
-    second = 10**6
-    assert split.train.items.ids.to_list() == ["a", "b"]
-    assert asked(split, split.cases("validation")) == [
-        ("u", [("a", second), ("b", 2 * second)], None, 3 * second)
-    ]
-    assert asked(split, split.cases("test")) == [
-        ("u", [("a", second), ("b", 2 * second), (None, 3 * second)], "a", 4 * second)
-    ]
-
-
-@pytest.mark.parametrize("side", ["before", "after"])
-def test_a_split_needs_rows_on_both_sides(side: str) -> None:
-    log = tiny_log([("u", "a", 5), ("u", "b", 6)])
-    moment = 5 * 10**6 if side == "before" else 7 * 10**6
-    with pytest.raises(TalerecError, match=f"no row lies {side} the point of the split"):
-        time_split(log, moment)
-
-
-def test_a_split_needs_a_user_on_both_sides() -> None:
-    log = tiny_log([("u", "a", 1), ("v", "b", 9)])
-    with pytest.raises(TalerecError, match="no user has rows on both sides"):
-        time_split(log, 5 * 10**6)
-
-
-def test_a_moment_beyond_int64_is_after_every_row() -> None:
-    with pytest.raises(TalerecError, match="no row lies after"):
-        time_split(tiny_log([("u", "a", 1)]), 10**30)
-
-
-def test_users_without_rows_ask_nothing() -> None:
-    log = tiny_log(
-        [(user, item, t) for user in "uvwx" for item, t in zip("abcd", range(4), strict=True)]
-    )
-    for gone in ("u", "v", "x", "ux", "vwx"):
-        rest = log.keep(~np.isin(log.user_codes(), [ord(user) - ord("u") for user in gone]))
-        left = [user for user in "uvwx" if user not in gone]
-        for split in (time_split(rest, 2 * 10**6), leave_one_out(rest)):
-            assert [user for user, _, _, _ in asked(split, split.test)] == left
-            assert split.train.users.ids.to_list() == left
-
-
-def test_one_user_and_one_item_can_be_split() -> None:
-    log = tiny_log([("u", "a", t) for t in range(5)])
-    split = leave_one_out(log)
-    assert (split.train.rows, len(split.test), split.test.target.tolist()) == (3, 1, [0])
-    assert time_split(log, 10**6).train.rows == 1
-
-
-def test_a_split_keeps_the_side_table_of_what_is_learned() -> None:
-    log = tiny_log([("u", "a", 1), ("u", "b", 2), ("u", "c", 3)])
-    log = log.with_items(pl.DataFrame({"item_id": ["c", "b", "a"], "title": ["C", "B", "A"]}))
-    info = leave_one_out(log).train.info
-    assert info is not None
-    assert info.rows() == [("a", "A")]
-
-
-def test_cases_are_for_test_or_validation() -> None:
-    log = tiny_log([("u", "a", 1), ("u", "b", 2), ("u", "a", 3)])
-    with pytest.raises(TalerecError, match="on is 'train'; it takes test or validation"):
-        leave_one_out(log).cases("train")
-    with pytest.raises(TalerecError, match="a split at:2 has no validation rows"):
-        time_split(log, "2").cases("validation")
-    assert leave_one_out(log).name == "leave-one-out"
-
-
-def test_time_order_decides_which_row_is_last_and_ties_break_as_they_stand() -> None:
-    log = log_of([("u", "z", START), ("u", "y", START), ("u", "x", START - 1)])
-    (case,) = asked(leave_one_out(log), leave_one_out(log).test)
-    assert case[3] == START
-    assert leave_one_out(log).train.items.ids.to_list() == ["x"]
-    by_item = leave_one_out(order_ties(log, "item"))
-    assert log.items.ids[int(order_ties(log, "item").item[-1])] == "z"
-    assert by_item.train.items.ids.to_list() == ["x"]
-
-
-@pytest.mark.parametrize(
-    "moment",
-    ["2020-01-02", datetime(2020, 1, 2), datetime(2020, 1, 2, tzinfo=UTC), 1577923200 * 10**6],
-)
-def test_a_moment_is_a_text_a_datetime_or_microseconds(moment: Any) -> None:
-    day = 1577836800  # 2020-01-01
-    log = tiny_log([("u", "a", day), ("u", "b", day + 86_400), ("u", "c", day + 90_000)])
-    split = time_split(log, moment)
-    assert split.train.items.ids.to_list() == ["a"]
-    assert split.test.target_time.tolist() == [(day + 86_400) * 10**6]
 
 
 # -- a span of time --------------------------------------------------------------------------------

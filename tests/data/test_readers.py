@@ -16,7 +16,7 @@ import pytest
 
 from logs import Row, rows_of
 from talerec.data.readers import read_items, read_log
-from talerec.errors import TalerecError
+from talerec.errors import InvalidLogError, TalerecError
 
 SECOND = 10**6
 T = 1_600_000_000
@@ -319,7 +319,7 @@ def test_a_folder_is_no_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["log", "log.txt", "log.gz", "log.xlsx", ".csv", "csv"])
 def test_an_unknown_ending_is_refused(name: str, write: Write) -> None:
-    assert refusal(write(name, GOOD)).startswith("has no ending that talerec knows (.csv, ")
+    assert refusal(write(name, GOOD)).startswith("has no ending that talerec reads (.csv, ")
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -412,7 +412,7 @@ def test_text_that_is_not_utf8_is_named_by_its_line(ending: str, write: Write) -
 def test_a_broken_line_of_json_is_named(broken: str, packing: str, write: Write) -> None:
     good = f'{{"user_id": 1, "item_id": 1, "timestamp": {T}}}\n'
     path = write(f"log.ndjson{packing}", PACKINGS[packing]((good + broken + "\n" + good).encode()))
-    assert refusal(path) == f"cannot be read: line 2 is no JSON object: {broken!r}"
+    assert refusal(path) == f"cannot be read: line 2 is not a JSON object: {broken!r}"
 
 
 @pytest.mark.parametrize("packing", [".gz", ".zst"])
@@ -443,7 +443,9 @@ def test_a_file_that_is_not_what_its_ending_says_is_refused(packing: str, write:
         )
         assert refused(ending, GOOD.encode("utf-16")).endswith("the file is UTF-16 text")
     assert refused(".parquet", GOOD.encode()).endswith("but the file is not Parquet")
-    assert refused(".ndjson", GOOD.encode()).startswith("cannot be read: line 1 is no JSON object")
+    assert refused(".ndjson", GOOD.encode()).startswith(
+        "cannot be read: line 1 is not a JSON object"
+    )
     assert refused(".csv", source.write_ndjson().encode()).startswith(
         "there is no column 'user_id'"
     )
@@ -491,6 +493,29 @@ def test_a_table_without_titles_stays_as_it_is(write: Write) -> None:
 def test_item_ids_may_be_under_another_name(write: Write) -> None:
     side = read_items(write("items.csv", "asin,item_id,title\na,1,A\n"), item="asin")
     assert side.rows() == [("a", "A")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "error"),
+    [
+        ("log.csv", GOOD + "1,,5\n", {}, InvalidLogError),
+        ("log.csv", GOOD + "1,a,soon\n", {}, InvalidLogError),
+        ("log.csv", GOOD + "1,b,5,6\n", {}, InvalidLogError),
+        ("log.csv", "", {}, InvalidLogError),
+        ("log.csv", GOOD, {"user": "who"}, InvalidLogError),
+        ("log.parquet", GOOD, {}, InvalidLogError),
+        ("log.ndjson", "{", {}, InvalidLogError),
+        ("log.csv", GOOD, {"time_unit": "minutes"}, TalerecError),
+        ("log.csv", GOOD, {"item": "user_id"}, TalerecError),
+        ("log.txt", GOOD, {}, TalerecError),
+    ],
+)
+def test_a_bad_log_has_an_error_of_its_own(
+    name: str, content: str, options: dict[str, Any], error: type[Exception], write: Write
+) -> None:
+    with pytest.raises(TalerecError) as caught:
+        read_log(write(name, content), **options)
+    assert type(caught.value) is error
 
 
 def test_an_item_table_without_ids_is_refused(write: Write) -> None:
@@ -541,3 +566,18 @@ def test_other_formats_are_read_in_the_order_of_the_file_too(ending: str, tmp_pa
     else:
         path.write_bytes(gzip.compress(source.write_csv().encode(), 1))
     assert np.array_equal(read_log(path).item, np.arange(many))
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".inter", ".parquet", ".ndjson"])
+def test_a_file_is_parsed_once(ending: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(f"log{ending}", FORMATS[ending](table([1, 2], ["a", "b"], [T, T])))
+    scans = []
+    collect = pl.LazyFrame.collect
+
+    def counted(frame: pl.LazyFrame, **options: Any) -> pl.DataFrame:
+        scans.extend(["SCAN"] * frame.explain().count(" SCAN ["))
+        return collect(frame, **options)
+
+    monkeypatch.setattr(pl.LazyFrame, "collect", counted)
+    read_log(path)
+    assert scans == ["SCAN"]

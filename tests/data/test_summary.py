@@ -14,7 +14,7 @@ from hypothesis import given
 from logs import DAY, histories_of, logs, quick, rows_of, tiny_log
 from talerec.data.log import Log
 from talerec.data.summary import describe
-from talerec.errors import TalerecError
+from talerec.errors import InvalidLogError
 
 
 def test_a_log_counted_by_hand() -> None:
@@ -86,7 +86,7 @@ def test_users_without_rows_have_no_intervals() -> None:
 
 def test_a_log_without_rows_is_refused() -> None:
     log = tiny_log([("u", "a", 0)])
-    with pytest.raises(TalerecError, match="the log is empty"):
+    with pytest.raises(InvalidLogError, match="the log is empty"):
         describe(log.keep(np.array([False])))
 
 

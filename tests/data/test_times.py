@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from logs import quick
 from talerec.data.times import DAY, FARTHEST, days, moment, parse_moment, to_microseconds
-from talerec.errors import TalerecError
+from talerec.errors import InvalidLogError, TalerecError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOON = 1_577_966_645_000_000  # 2020-01-02 12:04:05 UTC
@@ -34,6 +34,7 @@ def read(values: Any, unit: str | None = None, any_time: bool = False, dtype: An
 def refusal(values: Any, **options: Any) -> str:
     with pytest.raises(TalerecError) as caught:
         read(values, **options)
+    assert (type(caught.value) is InvalidLogError) == (options.get("unit") != "minutes")
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +14,12 @@ import pytest
 import talerec as tr
 from logs import tiny_log
 from talerec.errors import TalerecError
+from talerec.evaluation import result as result_module
+from talerec.evaluation import significance
 from talerec.evaluation.comparison import compare
-from talerec.evaluation.evaluation import Evaluation, evaluate_log
+from talerec.evaluation.evaluation import evaluate_log
+from talerec.evaluation.result import Evaluation
+from talerec.reports import report
 
 
 def walk(users=80, items=15, rows=7, seed=3):
@@ -74,14 +81,18 @@ def test_the_order_of_cases_does_not_matter(results):
 
 def test_results_of_different_questions_are_refused(results, tmp_path):
     tale = results["tale"]
-    with pytest.raises(TalerecError, match=r"different questions: ties 'random:0\.\.2', 'file'"):
+    with pytest.raises(
+        TalerecError, match=r"different questions: ties is 'random:0\.\.2' in A and 'file' in B"
+    ):
         compare(tale, evaluate_log(tr.TALE(), walk()))
-    with pytest.raises(TalerecError, match="different cases: 1 are in one"):
+    with pytest.raises(TalerecError, match="different cases: 1 in one are not in the other"):
         compare(tale, replace(tale, frame=tale.frame.filter(pl.col("user_id") != 7)))
     with pytest.raises(TalerecError, match="share no k"):
         compare(tale, replace(tale, ks=(3,)))
     words = replace(tale, frame=tale.frame.with_columns(pl.col("user_id").cast(pl.String)))
-    with pytest.raises(TalerecError, match="different logs"):
+    with pytest.raises(
+        TalerecError, match="different logs: user ids are Int64 in A and String in B"
+    ):
         compare(tale, words)
 
 
@@ -91,7 +102,7 @@ def test_what_is_no_result_is_refused_by_name(tmp_path):
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
     (tmp_path / "text.parquet").write_text("hello")
     for name in ("other", "text"):
-        with pytest.raises(TalerecError, match="is no saved result"):
+        with pytest.raises(TalerecError, match="is not a saved result"):
             Evaluation.load(tmp_path / f"{name}.parquet")
 
 
@@ -125,3 +136,99 @@ def test_intervals_hold_the_figures_that_they_are_about(results):
                 if values["cases"] > 20:
                     low, high = result.intervals_of(result.group(column, name))["NDCG@10"]
                     assert low <= values["NDCG@10"] <= high
+
+
+def test_results_with_other_ks_are_compared_at_those_that_both_have(results):
+    shorter = replace(results["tale"], ks=(1, 5))
+    found = compare(results["popular"], shorter)
+    assert set(found.metrics) == {f"{name}@{k}" for name in ("HR", "NDCG", "MRR") for k in (1, 5)}
+    assert found.headline == "NDCG@5"
+    whole = compare(results["popular"], results["tale"])
+    assert found.metrics["NDCG@5"] == whole.metrics["NDCG@5"]
+    assert found.to_dict()["verdict"].startswith("tale is better than popular by +")
+    assert "NDCG@5 by popularity" in report.comparison(found, "two files")
+
+
+FIGURES = (
+    "metrics metrics_hidden lists intervals intervals_hidden orders windows spread groups notes"
+)
+
+
+def counted(monkeypatch):
+    """How often means and bootstraps are computed from now on."""
+    made = {"means": 0, "bootstraps": 0}
+    means, bootstrap = result_module._means, significance.bootstrap_means
+
+    def counting_means(*arguments):
+        made["means"] += 1
+        return means(*arguments)
+
+    def counting_bootstrap(*arguments, **options):
+        made["bootstraps"] += 1
+        return bootstrap(*arguments, **options)
+
+    monkeypatch.setattr(result_module, "_means", counting_means)
+    monkeypatch.setattr(significance, "bootstrap_means", counting_bootstrap)
+    return made
+
+
+def test_every_figure_is_computed_once(results, monkeypatch):
+    """All cases and hidden, ten groups, and both for each of three orders and one window."""
+    fresh = replace(results["tale"])
+    made = counted(monkeypatch)
+    first = {name: getattr(fresh, name) for name in FIGURES.split()}
+    assert made == {"means": 2 + 10 + 2 * 3 + 2 * 1, "bootstraps": 2}
+    for name, value in first.items():
+        assert getattr(fresh, name) is value
+    fresh.to_dict()
+    repr(fresh), fresh._repr_html_()
+    assert made == {"means": 20, "bootstraps": 2}
+
+
+def test_a_report_computes_nothing_twice(results, monkeypatch):
+    """Means as above; bootstraps of all cases, hidden, and each of the groups that has cases."""
+    fresh = replace(results["tale"])
+    groups = sum(bool(part["cases"]) for of in fresh.groups.values() for part in of.values())
+    fresh = replace(fresh)
+    made = counted(monkeypatch)
+    report.evaluation(fresh, "events.csv")
+    assert made == {"means": 20, "bootstraps": 2 + groups}
+
+
+def test_figures_follow_the_fields_that_are_replaced(results):
+    whole = results["tale"]
+    assert set(whole.metrics) >= {"NDCG@10", "HR@1"}
+    some = replace(whole, ks=(3,), frame=whole.frame.filter(pl.col("rank") == 1))
+    assert some.metrics == {"HR@3": 1.0, "NDCG@3": 1.0, "MRR@3": 1.0}
+    assert some.groups["kind"]["new"]["HR@3"] == 1.0
+
+
+def test_a_result_survives_pickling_and_copying_with_its_figures(results):
+    whole = results["tale"]
+    for again in (pickle.loads(pickle.dumps(whole)), copy.copy(whole), copy.deepcopy(whole)):
+        assert again.frame.equals(whole.frame)
+        assert again.metrics == whole.metrics
+        assert again.groups == whole.groups
+        assert again != whole  # results are equal to themselves alone
+
+
+def test_a_result_is_shown_in_one_line_and_as_a_small_table(results):
+    result = replace(results["tale"], model="<b>tale</b>")
+    hit, gain = (result.metrics[name] for name in ("HR@10", "NDCG@10"))
+    assert repr(result) == (
+        f"Evaluation(<b>tale</b>, leave-one-out, 240 test cases: HR@10 {hit:.4f}, NDCG@10 {gain:.4f})"
+    )
+    table = ET.fromstring(result._repr_html_())
+    assert table.find("caption").text == "<b>tale</b>, leave-one-out, 240 test cases"
+    cells = [["".join(cell.itertext()) for cell in row] for row in table.find("tbody")]
+    assert [row[0] for row in cells] == [
+        "HR@1",
+        "HR@5",
+        "HR@10",
+        "NDCG@5",
+        "NDCG@10",
+        "MRR@5",
+        "MRR@10",
+    ]
+    low, high = result.intervals["HR@10"]
+    assert cells[2] == ["HR@10", f"{hit:.4f}", f"{low:.4f} to {high:.4f}"]

@@ -17,7 +17,7 @@ import talerec as tr
 from logs import tiny_log
 from talerec.data.splits import Plan
 from talerec.errors import TalerecError
-from talerec.evaluation import tuning
+from talerec.evaluation import trials, tuning
 from talerec.models import MODELS, asking, params
 from talerec.models.cache import FitCache
 
@@ -44,8 +44,8 @@ def test_test_rows_play_no_part():
     keep = np.ones(log.rows, bool)
     keep[log.ptr[1:] - 1] = False
     rest = log.keep(keep)  # the last rows are gone, so the validation rows are last
-    judge = tuning.Judge(tuning.Question("tale", {}, "leave-one-out", "file", "HR@5", False), log)
-    value, _ = judge({"reg": 3.0})
+    task = trials.Task("tale", {}, "leave-one-out", "file", "HR@5", False)
+    value, _ = trials.Objective(task, log)({"reg": 3.0})
     refit = tr.leave_one_out(rest, refit=True)
     assert refit.train.rows == split.train.rows
     model = tr.TALE(reg=3.0).fit(refit.train)
@@ -105,13 +105,13 @@ def test_a_study_goes_on_where_it_stopped(tmp_path):
 KILLED = """
 import sys, time
 import talerec as tr
-from talerec.evaluation import tuning
+from talerec.evaluation import trials
 from test_comparison import walk
-real = tuning.Judge.__call__
+real = trials.Objective.__call__
 def slow(self, values):
     time.sleep(0.3)
     return real(self, values)
-tuning.Judge.__call__ = slow
+trials.Objective.__call__ = slow
 tr.tune("tale", walk(), trials=1000, study=sys.argv[1])
 """
 
@@ -119,7 +119,8 @@ tr.tune("tale", walk(), trials=1000, study=sys.argv[1])
 def test_a_killed_search_loses_nothing_that_was_finished(tmp_path):
     study = tmp_path / "s.db"
     here = os.path.dirname(__file__)
-    path = os.pathsep.join([os.path.dirname(here), os.path.join(here, "..", "..", "src")])
+    source = os.path.join(here, "..", "..", "src")
+    path = os.pathsep.join([here, os.path.dirname(here), source])
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(study)], env={**os.environ, "PYTHONPATH": path}
     )
@@ -211,5 +212,5 @@ def test_mistakes_are_named():
 def test_a_file_that_is_no_study_is_refused(tmp_path):
     path = tmp_path / "s.db"
     path.write_text("not a database at all")
-    with pytest.raises(TalerecError, match="is no study file"):
+    with pytest.raises(TalerecError, match="is not a study file"):
         tr.tune("tale", walk(), trials=1, study=path)

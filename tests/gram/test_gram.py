@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 import oracle
 from logs import logs, tiny_log
-from talerec.data import kernels
 from talerec.errors import TalerecError
-from talerec.gram.gram import Gram, tale_gram, trend_scale
+from talerec.gram import assembly
+from talerec.gram.builders import tale_gram
+from talerec.gram.gram import Gram
+from talerec.gram.row_weights import trend_scale
 from talerec.models import TALE
 from talerec.runtime import arrays
 from talerec.solvers.solve import solve
@@ -67,8 +69,8 @@ choices = st.fixed_dictionaries(
 @settings(max_examples=int(os.environ.get("TALEREC_EXAMPLES", "200")), deadline=None)
 def test_gram_equals_rows_built_by_hand(entry, log, chosen):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gram, "_SMALL", 0)
-        patch.setattr(gram, "_SPARSE_ENTRY", entry)
+        patch.setattr(assembly, "_SMALL", 0)
+        patch.setattr(assembly, "_SPARSE_ENTRY", entry)
         made = gram(log, **chosen)
     assert made.is_sparse == (entry == 0)
     G, K = dense(made)
@@ -103,9 +105,9 @@ def test_trend_scale_counts_rows_of_the_same_item_in_the_window(log, window):
 def test_sparse_and_dense_accumulation_agree_to_the_last_bit(monkeypatch):
     log = tiny_log([(u, (u * 7 + s * s) % 11, 1e9 + 3600 * s) for u in range(30) for s in range(8)])
     made = {}
-    monkeypatch.setattr(gram, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SMALL", 0)
     for entry in (0, 10**6):  # bytes an entry is thought to take: none, or far too many
-        monkeypatch.setattr(gram, "_SPARSE_ENTRY", entry)
+        monkeypatch.setattr(assembly, "_SPARSE_ENTRY", entry)
         made[entry] = gram(log, trend=0.1)
     assert made[0].is_sparse
     assert not made[10**6].is_sparse
@@ -120,8 +122,8 @@ def test_any_number_of_threads_gives_the_same_bits(monkeypatch, entry):
         (int(u), int(i), 1e9 + float(t)) for u, i, t in rng.integers(0, [50, 40, 10**7], (2000, 3))
     ]
     log = tiny_log(rows)
-    monkeypatch.setattr(gram, "_SMALL", 0)
-    monkeypatch.setattr(gram, "_SPARSE_ENTRY", entry)
+    monkeypatch.setattr(assembly, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", entry)
     made = []
     for threads in ("1", "2", "7"):
         monkeypatch.setenv("TALEREC_THREADS", threads)
@@ -188,8 +190,8 @@ def random_log(rows=3000, users=60, items=150):
 
 
 def test_a_budget_that_float64_would_break_is_kept_with_float32_and_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(gram, "_SMALL", 0)
-    monkeypatch.setattr(gram, "_SPARSE_ENTRY", 0)
+    monkeypatch.setattr(assembly, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
     log = random_log()
     full = gram(log)
     entries = full.K.nnz
@@ -213,15 +215,15 @@ def test_a_dense_gram_that_does_not_fit_is_refused_before_the_work(monkeypatch):
 
 
 def test_a_budget_that_nothing_fits_is_refused_before_the_work_with_sizes(monkeypatch):
-    monkeypatch.setattr(gram, "_SMALL", 0)
-    monkeypatch.setattr(gram, "_SPARSE_ENTRY", 0)
+    monkeypatch.setattr(assembly, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
     with pytest.raises(TalerecError, match=r"pairs of items needs .* KB, but 1 KB is allowed"):
         gram(random_log(), memory=1000)
 
 
 def test_the_gram_is_symmetric_and_its_rows_are_sorted(monkeypatch):
-    monkeypatch.setattr(gram, "_SMALL", 0)
-    monkeypatch.setattr(gram, "_SPARSE_ENTRY", 0)
+    monkeypatch.setattr(assembly, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
     made = gram(random_log(), trend=0.1)
     assert made.G.indices.dtype == made.K.indices.dtype == np.int32  # SciPy widens them at a whim
     G = made.G
@@ -231,9 +233,9 @@ def test_the_gram_is_symmetric_and_its_rows_are_sorted(monkeypatch):
         assert (np.diff(row) > 0).all()
 
 
-@given(st.lists(st.integers(0, 70_000), max_size=300))
-@settings(max_examples=50, deadline=None)
-def test_positions_are_sorted(values):
-    array = np.array(values, np.int32)
-    kernels.sort_positions(array, 70_001, np.empty(70_001, np.int32))
-    assert array.tolist() == sorted(values)
+def test_a_gram_shows_its_size_and_form(monkeypatch):
+    log = tiny_log([(1, i, 1e9 + i) for i in range(5)])
+    assert repr(gram(log)) == "Gram(5 items, dense)"
+    monkeypatch.setattr(assembly, "_SMALL", 0)
+    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
+    assert repr(gram(log)) == "Gram(5 items, sparse, 100.00% stored)"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from logs import logs, tiny_log
-from talerec.models._bpr import bpr_steps, fit_factors
+from talerec.models._bpr import Examples, Factors, Pace, bpr_steps, fit_factors
 
 few = settings(max_examples=25, deadline=None)
 
@@ -69,7 +69,8 @@ def step(parts, item, begin, row, other, *, rows=20, rate=0.1, reg=0.0):
     """What one step for one row makes of the factors."""
     after = [part.copy() for part in parts]
     order, others = np.array([row]), np.array([other], np.int32)
-    bpr_steps(np.array(item, np.int32), np.array(begin), order, others, rows, rate, reg, *after)
+    examples = Examples(np.array(item, np.int32), np.array(begin), order, others)
+    bpr_steps(examples, Pace(rows, rate, reg), Factors(*after))
     return after
 
 
@@ -139,7 +140,8 @@ def test_steps_follow_each_other_in_the_order_given():
     parts = start(6)
     together = [part.copy() for part in parts]
     order, other = np.array([3, 1, 4]), np.array([5, 2, 1], np.int32)
-    bpr_steps(item, begin, order, other, 20, 0.1, 0.01, *together)
+    examples = Examples(item, begin, order, other)
+    bpr_steps(examples, Pace(20, 0.1, 0.01), Factors(*together))
     for row, j in zip(order, other, strict=True):
         parts = step(parts, item, begin, int(row), int(j), reg=0.01)
     for one, all_at_once in zip(parts, together, strict=True):

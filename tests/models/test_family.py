@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import oracle
 from logs import logs, tiny_log
 from talerec.errors import TalerecError
-from talerec.gram import gram
-from talerec.gram.gram import Gram, gap_counts, slis_gram, slit_gram, tale_gram
+from talerec.gram import assembly
+from talerec.gram.builders import gap_counts, slis_gram, slit_gram, tale_gram
+from talerec.gram.gram import Gram
 from talerec.models import (
     EASE,
     EDLAE,
@@ -60,8 +61,8 @@ def fitted(model, log):
 def made_as(entry, make):
     """What `make` gives when Grams are kept sparse (0 bytes per entry) or dense (far too many)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gram, "_SMALL", 0)
-        patch.setattr(gram, "_SPARSE_ENTRY", entry)
+        patch.setattr(assembly, "_SMALL", 0)
+        patch.setattr(assembly, "_SPARSE_ENTRY", entry)
         made = make()
     assert is_sparse(made.G if isinstance(made, Gram) else made) == (entry == 0)
     return made

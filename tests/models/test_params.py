@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -11,25 +11,39 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from sklearn.base import clone
 
+import talerec as tr
+from logs import tiny_log
 from talerec.errors import TalerecError
-from talerec.models import MODELS, params
+from talerec.models import DEFAULT, MODELS, params
 from talerec.models.params import param
 
 
 @dataclass
-class Sample:
+class Sample(params.HasParams):
+    """Something with parameters.
+
+    It has a second paragraph.
+
+    Examples
+    --------
+    >>> Sample().count
+    3
+    """
+
     name: ClassVar[str] = "sample"
     weight: float = param(1.0, "any weight")
     share: float = param(0.5, "a share", low=0, high=1)
     days: float = param(2.0, "days", above=0)
     count: int = param(3, "how many", low=1)
-    side: str = param("left", "where", choices=("left", "right"))
+    side: str = param("left", "where", choices=("left", "right"), stage=params.SCORE)
+    forgotten: ClassVar[int] = 0
 
-    def __post_init__(self) -> None:
-        params.check(self)
+    def _forget_fit(self) -> None:
+        type(self).forgotten += 1
 
 
 @dataclass
@@ -102,11 +116,52 @@ def test_what_is_allowed_is_kept_to_the_last_bit(value: float) -> None:
     assert Sample(days=value).days == value
 
 
-@given(st.one_of(st.floats(), st.integers(), st.text(), st.booleans(), st.none()))
-def test_any_value_is_taken_or_refused_and_nothing_else(value: object) -> None:
-    for name in ("weight", "share", "days", "count", "side"):
-        with suppress(TalerecError):
-            Sample(**{name: value})
+ANYTHING = st.one_of(
+    st.floats(),
+    st.floats(-2, 2),
+    st.integers(),
+    st.integers(-2, 5),
+    st.text(),
+    st.sampled_from(["left", "right"]),
+    st.booleans(),
+    st.none(),
+)
+
+
+def kept(name: str, value: object) -> object:
+    """What a parameter of Sample keeps of a value, said once more; None where it is refused."""
+    if name == "side":
+        return value if value in ("left", "right") else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return None
+    allowed = {
+        "weight": value in (math.inf, -math.inf) or abs(value) <= sys.float_info.max,
+        "share": 0 <= value <= 1,
+        "days": 0 < value <= sys.float_info.max or value == math.inf,
+        "count": 1 <= value < 2**31 and value % 1 == 0,
+    }
+    if not allowed[name]:
+        return None
+    return int(value) if name == "count" else float(value)
+
+
+@given(st.sampled_from(["weight", "share", "days", "count", "side"]), ANYTHING)
+@example("weight", 10**400)
+@example("days", 10**5000)
+@example("count", -(10**400))
+@example("count", 2**31)
+@example("count", 2**31 - 1)
+@example("count", 3.0)
+@example("share", -0.0)
+@example("side", b"left")
+def test_any_value_is_kept_as_it_should_be_or_refused_by_name(name: str, value: object) -> None:
+    expected = kept(name, value)
+    if expected is None:
+        assert refusal(**{name: value}).startswith(f"{name} is ")
+        return
+    found = getattr(Sample(**{name: value}), name)
+    assert found == expected
+    assert type(found) is type(expected)
 
 
 # -- parse -----------------------------------------------------------------------------------------
@@ -200,3 +255,117 @@ def test_every_model_describes_its_parameters_and_accepts_its_defaults(name: str
     assert all(row["help"] for row in described)
     settings = [f"{row['name']}={row['default']}" for row in described]
     assert params.build(kind, params.parse(kind, settings)).params == kind().params
+
+
+def test_tempo_is_the_default_and_stands_first() -> None:
+    assert next(iter(MODELS)) == DEFAULT == "tempo"
+
+
+# -- get and set -----------------------------------------------------------------------------------
+
+
+def test_parameters_are_given_by_name() -> None:
+    expected = {"weight": 1.0, "share": 0.25, "days": 2.0, "count": 3, "side": "left"}
+    made = Sample(share=0.25)
+    assert made.get_params() == made.get_params(deep=False) == made.params == expected
+
+
+def test_parameters_are_set_and_checked_as_when_a_model_is_made() -> None:
+    made = Sample()
+    assert made.set_params(weight=4, count=7.0) is made
+    assert made == Sample(weight=4.0, count=7)
+    assert type(made.weight) is float
+    assert type(made.count) is int
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weight": 2.0, "wait": 3}, "sample has no parameter 'wait'; its parameters are weight,"),
+        ({"weight": 2.0, "share": 3}, "share is 3; it must be from 0 to 1"),
+        ({"weight": 2.0, "side": "up"}, "side is 'up'; it takes left or right"),
+        ({"weight": 2.0, "name": "x"}, "sample has no parameter 'name'"),
+    ],
+)
+def test_a_change_that_is_not_allowed_is_refused_by_name_and_changes_nothing(
+    changes: dict[str, object], message: str
+) -> None:
+    made = Sample()
+    with pytest.raises(TalerecError) as caught:
+        made.set_params(**changes)
+    assert message in str(caught.value)
+    assert made == Sample()
+
+
+@pytest.mark.parametrize(
+    ("changes", "forgotten"),
+    [({}, 0), ({"side": "right"}, 0), ({"weight": 1}, 0), ({"side": "right", "weight": 2}, 1)],
+)
+def test_a_fit_is_forgotten_where_a_change_would_have_changed_it(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], forgotten: int
+) -> None:
+    monkeypatch.setattr(Sample, "forgotten", 0)
+    Sample().set_params(**changes)
+    assert Sample.forgotten == forgotten
+
+
+def test_a_fitted_model_keeps_its_fit_for_other_queries_alone() -> None:
+    log = tiny_log([(u, i, 1e9 + i) for u in range(4) for i in range(3)])
+    model = tr.TALE(recency=1.0).fit(log)
+    found = model.set_params(recency=5.0).recommend([1], k=3)
+    assert found.equals(tr.TALE(recency=5.0).fit(log).recommend([1], k=3))
+    with pytest.raises(tr.NotFittedError):
+        model.set_params(reg=5).recommend([1], k=3)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_scikit_learn_clones_every_model(name: str) -> None:
+    kind = MODELS[name]
+    changes = {"reg": 0.75} if "reg" in kind().params else {}
+    made = kind(**changes)
+    copy = clone(made)
+    assert type(copy) is kind
+    assert copy is not made
+    assert copy.params == made.params
+
+
+# -- docstrings ------------------------------------------------------------------------------------
+
+
+def test_the_docstring_lists_the_parameters_before_the_examples() -> None:
+    assert (
+        Sample.__doc__
+        == """Something with parameters.
+
+It has a second paragraph.
+
+Parameters
+----------
+weight : float, default 1.0
+    Any weight.
+share : float, default 0.5
+    A share. From 0 to 1.
+days : float, default 2.0
+    Days. Above 0.
+count : int, default 3
+    How many. At least 1.
+side : {'left', 'right'}, default 'left'
+    Where.
+
+Examples
+--------
+>>> Sample().count
+3"""
+    )
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_lists_all_of_its_parameters(name: str) -> None:
+    kind = MODELS[name]
+    _, heading, listed = (kind.__doc__ or "").partition("\n\nParameters\n----------\n")
+    listed = listed.partition("\n\n")[0]
+    names = [line.split(" : ")[0] for line in listed.splitlines() if not line.startswith(" ")]
+    assert names == [row["name"] for row in params.described(kind)]
+    assert bool(heading) == bool(names)
+    for row in params.described(kind):
+        assert f", default {row['default']!r}\n    {row['help'][0].upper()}" in listed

@@ -8,13 +8,14 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse
 
 import oracle
 import talerec as tr
 from logs import DAY, START, log_of, logs, quick, tiny_log
 from talerec.data.histories import Histories
-from talerec.gram.gram import tied_weight
+from talerec.gram.builders import tied_weight
 from talerec.models import _habits
 
 
@@ -147,17 +148,45 @@ def by_hand_shares(log, span, moment_row):
     return weight / weight.sum()
 
 
+def by_hand_cuts(rows, items, span):
+    """After how many rows a snapshot is taken: evenly, four while a row's weight falls to 1/e, but 1024 at most."""
+    apart = max(span * items, 1.0) / 4
+    count = 1
+    while (count + 1) * apart <= rows and count < min(1024, rows):
+        count += 1
+    return sorted({int(k * (rows / count)) for k in range(1, count)} - {0} | {rows})
+
+
 @quick
-@given(logs())
-def test_snapshots_fade_with_every_row(log):
-    shares, moments = _habits.snapshots(log, 0.5)
+@given(logs(), st.sampled_from([0.25, 0.5, 1.0, 3.0]))
+def test_snapshots_fade_with_every_row(log, span):
+    shares, moments = _habits.snapshots(log, span)
     times = sorted(int(t) for t in log.time)
-    assert moments[-1] == times[-1]
-    cuts = np.unique(np.linspace(0, log.rows, shares.shape[0] + 1).astype(int)[1:])
+    cuts = by_hand_cuts(log.rows, len(log.items), span)
+    assert moments.tolist() == [times[cut - 1] for cut in cuts]
+    assert shares.shape == (len(cuts), len(log.items))
     for number, cut in enumerate(cuts):
-        assert moments[number] == times[cut - 1]
-        expected = by_hand_shares(log, 0.5, cut - 1)
+        expected = by_hand_shares(log, span, cut - 1)
         np.testing.assert_allclose(shares[[number]].toarray()[0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "items", "span", "count"),
+    [
+        (600, 100, 1.0, 24),
+        (600, 100, 0.5, 48),
+        (600, 100, 1e6, 1),
+        (600, 2, 0.1, 600),  # never more than rows
+        (3000, 2, 0.1, 1024),
+    ],
+)
+def test_snapshots_are_as_many_as_the_log_has_rows_for(rows, items, span, count):
+    log = tiny_log([(1, r % items, 1e9 + r) for r in range(rows)])
+    shares, moments = _habits.snapshots(log, span)
+    assert shares.shape[0] == len(moments) == len(by_hand_cuts(rows, items, span)) == count
+    first = int(log.time.min())
+    cuts = by_hand_cuts(rows, items, span)
+    assert [(int(m) - first) // 10**6 + 1 for m in moments] == cuts
 
 
 def test_a_snapshot_keeps_its_first_items():
@@ -248,12 +277,13 @@ def scores_by_hand(model, log, items, times, now):
         row = max(r for r in range(len(items)) if items[r] == i)
         later = sum(1 for t in times if t > times[row])
         score[i] += rates[octave_of(later)]
-    shares, moments = _habits.snapshots(log, model.span)
-    before = [s for s, moment in enumerate(moments) if moment < now]
+    moments = sorted(int(t) for t in log.time)
+    cuts = by_hand_cuts(log.rows, n, model.span)
+    before = [cut for cut in cuts if moments[cut - 1] < now]
     if before:
         age = now - last
         left = oracle.weight(age, model.pace * by_hand_interval(log), model.floor)
-        score = score + model.now / left * shares[[before[-1]]].toarray()[0]
+        score = score + model.now / left * by_hand_shares(log, model.span, before[-1] - 1)
     assert len(score) == n
     return score
 

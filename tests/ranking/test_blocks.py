@@ -153,6 +153,11 @@ def test_what_is_stored_comes_back(stack):
         np.testing.assert_array_equal(again.blocks[0].source_item, named[0].source_item)
 
 
+def test_a_form_of_weights_that_is_not_known_is_refused_by_name():
+    with pytest.raises(tr.TalerecError, match="form 'cubic', which this version does not know"):
+        Weights.restored([{"kind": "cubic", "weight": 1.0}], {}, 3)
+
+
 def test_rows_of_a_block_are_its_rows():
     B = np.arange(12, dtype=np.float32).reshape(4, 3)
     for matrix in (B, sparse.csr_array(B)):

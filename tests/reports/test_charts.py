@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 import xml.etree.ElementTree as ET
 from fractions import Fraction
 
@@ -12,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talerec.reports.svg import charts, scales
-from talerec.reports.svg.charts import Dot, Series
+from talerec.reports.svg import charts, row_charts, scales
+from talerec.reports.svg.charts import Series
 from talerec.reports.svg.drawing import WIDTH
+from talerec.reports.svg.row_charts import Dot
 
 ODD = st.one_of(st.none(), st.floats(), st.integers(-5, 5))
 NAME = st.text(max_size=30)
@@ -125,20 +125,28 @@ def test_words_as_x_are_categories_in_the_order_of_their_appearance():
     assert [x for x, *_ in points(root, 2)] == [ticks["q"], ticks["r"]]
 
 
-def test_a_gap_breaks_the_line_and_a_lone_point_has_a_whisker():
+def test_a_gap_breaks_the_line_and_a_lone_point_stays():
     ys = [1, 2, None, 3, math.nan, 4, 5, 6]
-    one = Series("a", range(8), ys, [y and y - 1 for y in ys], [y and y + 1 for y in ys])
-    root = parsed(charts.lines([one], **LABELS))
+    root = parsed(charts.lines([Series("a", range(8), ys)], **LABELS))
     (line,) = (e for e in having(root, "line") if "L" in e.get("d"))
     assert [run.count("L") for run in line.get("d").split("M")[1:]] == [1, 2]
-    assert [band.get("d").count("L") for band in having(root, "band")] == [3, 5]
-    at_y, _ = axis(root, "y")
-    upright = max(
-        having(root, "whisker"), key=lambda e: abs(float(e.get("y1")) - float(e.get("y2")))
-    )
-    assert [at_y(float(upright.get(end))) for end in ("y1", "y2")] == pytest.approx(
-        [2, 4], abs=0.01
-    )
+    at_x, unit = axis(root, "x")
+    found = [at_x(x) for x, *_ in points(root, 1)]
+    assert found == pytest.approx([0, 1, 3, 5, 6, 7], abs=unit * 0.02)
+
+
+def test_bars_have_a_whisker_from_low_to_high_where_an_interval_is_known():
+    groups = ["p", "q", "r", "s"]
+    one = Series("a", groups, [3, -2, 4, None], [2, -4, None, 1], [5, -1, None, 2])
+    root = parsed(charts.bars(groups, [one], title="t", y_label="y"))
+    at_y, unit = axis(root, "y")
+    upright = [e for e in having(root, "whisker") if e.get("x1") == e.get("x2")]
+    ends = [[at_y(float(e.get(end))) for end in ("y1", "y2")] for e in upright]
+    assert ends == [pytest.approx(known, abs=unit * 0.02) for known in ([2, 5], [-4, -1])]
+    middles = {t.find("text").text: moved(t)[0] for t in having(root, "x-tick")}
+    assert [float(e.get("x1")) for e in upright] == [middles["p"], middles["q"]]
+    tips = [bar.find("title").text for bar in having(root, "fill") if bar.find("title") is not None]
+    assert tips == ["a, p: 3 [2, 5]", "a, q: −2 [−4, −1]", "a, r: 4"]
 
 
 def test_a_value_worth_knowing_is_marked_across():
@@ -170,8 +178,8 @@ def test_bars_stand_on_zero_and_reach_their_value(ys):
 
 def test_bars_have_their_value_written_at_their_end():
     one = Series("a", ["p", "q"], [0.25, -0.5])
-    root = parsed(charts.bars(["p", "q"], [one], title="t", y_label="y", write="{:.3f}".format))
-    assert [text.text for text in having(root, "value")] == ["0.250", "-0.500"]
+    root = parsed(charts.bars(["p", "q"], [one], title="t", y_label="y"))
+    assert [text.text for text in having(root, "value")] == ["0.25", "−0.5"]
     above, below = (moved(text)[1] for text in having(root, "value"))
     up, down = (bar for bar in having(root, "fill") if bar.find("title") is not None)
     assert above < float(up.get("y"))
@@ -179,26 +187,23 @@ def test_bars_have_their_value_written_at_their_end():
 
 
 @some
-@given(st.lists(st.tuples(ODD, ODD, ODD, ODD), max_size=5))
+@given(st.lists(st.tuples(ODD, ODD, ODD), max_size=5))
 def test_dots_stand_where_the_ticks_say_with_their_interval(rows):
     given_rows = [Dot(f"m{i}", *row) for i, row in enumerate(rows)]
-    root = parsed(charts.dots(given_rows, title="t", x_label="x", value="ours", other="theirs"))
+    root = parsed(row_charts.dots(given_rows, title="t", x_label="x"))
     at_x, unit = axis(root, "x")
-    for style, column in ((1, 0), (2, 3)):
-        expected = {f"m{i}": row[column] for i, row in enumerate(rows) if placed([row[column]])}
-        found = {re.split("[,:]", tip)[0]: at_x(x) for x, _, tip in points(root, style)}
-        assert found.keys() == expected.keys()
-        for name, value in expected.items():
-            assert found[name] == pytest.approx(value, abs=unit * 0.02 + abs(value) * 1e-9)
+    expected = {f"m{i}": row[0] for i, row in enumerate(rows) if placed([row[0]])}
+    found = {tip.split(":")[0]: at_x(x) for x, _, tip in points(root, 1)}
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, abs=unit * 0.02 + abs(value) * 1e-9)
     level = [e for e in having(root, "whisker") if e.get("y1") == e.get("y2")]
-    both = [
-        row for row in rows if len(placed(row[:3])) == 3 and placed(row[1:2]) != placed(row[2:3])
-    ]
+    both = [row for row in rows if len(placed(row)) == 3 and placed(row[1:2]) != placed(row[2:3])]
     assert len(level) >= len([row for row in both if abs(row[1] - row[2]) > unit])
 
 
 def test_an_interval_of_a_dot_lies_from_low_to_high():
-    root = parsed(charts.dots([Dot("m", 3, 1, 7)], title="t", x_label="x"))
+    root = parsed(row_charts.dots([Dot("m", 3, 1, 7)], title="t", x_label="x"))
     at_x, unit = axis(root, "x")
     (line,) = (e for e in having(root, "whisker") if e.get("y1") == e.get("y2"))
     ends = [at_x(float(line.get(end))) for end in ("x1", "x2")]
@@ -210,7 +215,7 @@ def test_an_interval_of_a_dot_lies_from_low_to_high():
 @given(st.lists(st.dictionaries(st.sampled_from("abcdefgh"), ODD, max_size=8), max_size=4))
 def test_stacked_parts_adjoin_and_add_up(rows):
     table = {f"row {i}": parts for i, parts in enumerate(rows)}
-    root = parsed(charts.stacked(table, title="t", x_label="seconds"))
+    root = parsed(row_charts.stacked(table, title="t", x_label="seconds"))
     at_x, unit = axis(root, "x")
     boxes = [box for box in having(root, "fill") if box.find("title") is not None]
     for name, parts in table.items():
@@ -237,18 +242,22 @@ def test_many_points_are_specks_in_one_path_each_in_its_place():
     assert [at_y(y) for _, y in found] == pytest.approx([x * x for x in xs], abs=unit_y * 0.02)
 
 
-def test_bins_show_the_medians_of_equal_parts_of_the_axis():
-    xs = [i / 10 + 0.05 for i in range(1, 100)]
-    ys = [(i * 37) % 101 for i in range(1, 100)]
-    root = parsed(charts.scatter([Series("a", xs, ys)], bins=5, **LABELS))
-    at_x, unit_x = axis(root, "x")
+@pytest.mark.parametrize("log", [False, True])
+def test_few_points_have_a_marker_each_in_its_place(log):
+    xs = [1 + (37 * i) % 101 for i in range(100)]
+    series = [Series("a", xs, [x * x for x in xs]), Series("b", xs, [-x for x in xs])]
+    root = parsed(charts.scatter(series, log_x=log, **LABELS))
+    at_x, unit_x = axis(root, "x", log)
     at_y, unit_y = axis(root, "y")
-    parts = [[i for i, x in enumerate(xs) if 2 * b <= x < 2 * b + 2] for b in range(5)]
-    found = points(root, 1)
-    assert len(found) == 5
-    for (px, py, _), part in zip(found, parts, strict=True):
-        assert at_x(px) == pytest.approx(statistics.median(xs[i] for i in part), abs=unit_x * 0.02)
-        assert at_y(py) == pytest.approx(statistics.median(ys[i] for i in part), abs=unit_y * 0.02)
+    for style, value in ((1, lambda x: x * x), (2, lambda x: -x)):
+        wanted = sorted(xs)
+        found = points(root, style)
+        places = [math.log(x) if log else x for x in wanted]
+        assert [at_x(x) for x, *_ in found] == pytest.approx(places, abs=unit_x * 0.02)
+        heights = [value(x) for x in wanted]
+        assert [at_y(y) for _, y, _ in found] == pytest.approx(heights, abs=unit_y * 0.02)
+    assert [text.text for text in having(root, "key")] == ["a", "b"]
+    assert not having(root, "specks")
 
 
 # -- ticks and numbers -----------------------------------------------------------------------------
@@ -291,11 +300,11 @@ def every_chart(name, xs, ys, low, high, log):
     return [
         charts.lines([one, words], **labels),
         charts.lines([one, Series(name, [], [])], log_x=log, mark_x=1, mark_label=name, **labels),
-        charts.scatter([one, one], log_x=log, log_y=log, **labels),
-        charts.scatter([one], log_x=log, log_y=log, bins=3, **labels),
+        charts.scatter([one, one], log_x=log, **labels),
+        charts.scatter([words], **labels),
         charts.bars(list(words.x), [words, words], title=name, y_label=name),
-        charts.dots([Dot(name, *row) for row in zip(ys, low, high, ys, strict=True)], title=name, x_label=name),
-        charts.stacked({name: dict(zip(map(str, xs), ys, strict=True)), "": {}}, title=name, x_label=name),
+        row_charts.dots([Dot(name, *row) for row in zip(ys, low, high, strict=True)], title=name, x_label=name),
+        row_charts.stacked({name: dict(zip(map(str, xs), ys, strict=True)), "": {}}, title=name, x_label=name),
     ]  # fmt: skip
 
 
@@ -359,7 +368,7 @@ def test_series_are_told_apart_without_colour():
 
 def test_long_names_are_cut_with_the_whole_in_a_tooltip():
     name = "a model with a name that has no end " * 4
-    root = parsed(charts.dots([Dot(name, 1)], title="t", x_label="x"))
+    root = parsed(row_charts.dots([Dot(name, 1)], title="t", x_label="x"))
     (label,) = having(root, "name")
     assert label.text.endswith("…")
     assert label.find("title").text == name
@@ -370,8 +379,8 @@ def test_a_chart_of_nothing_says_so():
         charts.lines([], **LABELS),
         charts.scatter([Series("a", [1], [None])], **LABELS),
         charts.bars([], [], title="t", y_label="y"),
-        charts.dots([], title="t", x_label="x"),
-        charts.stacked({}, title="t", x_label="x"),
+        row_charts.dots([], title="t", x_label="x"),
+        row_charts.stacked({}, title="t", x_label="x"),
     ):
         assert "nothing to show" in svg
 
@@ -384,6 +393,11 @@ def test_columns_may_be_arrays_and_frames():
     arrays = Series("a", *(np.array(c) for c in (lists.x, lists.y, lists.low, lists.high)))
     frames = Series("a", *(pl.Series(c) for c in (lists.x, lists.y, lists.low, lists.high)))
     made = [charts.lines([one], **LABELS) for one in (lists, arrays, frames)]
+    assert made[0] == made[1] == made[2]
+    made = [
+        charts.bars(["1", "2", "3"], [one], title="t", y_label="y")
+        for one in (lists, arrays, frames)
+    ]
     assert made[0] == made[1] == made[2]
 
 
@@ -398,15 +412,15 @@ def test_labels_stay_inside_the_chart():
 
 
 def test_zero_keeps_its_label_where_others_give_way():
-    rows = [Dot("a difference with a long name", 0.0042, -0.0022, 0.0053)]
-    root = parsed(charts.dots(rows, title="t", x_label="x", write="{:+.6f}".format))
+    rows = [Dot("a difference with quite a long name", 0.0042123, -0.0022321, 0.0053123)]
+    root = parsed(row_charts.dots(rows, title="t", x_label="x"))
     labels = [tick.find("text").text for tick in having(root, "x-tick")]
     assert labels == ["0.000", "0.010"]
 
 
 def test_long_names_and_values_leave_room_for_the_plot():
-    rows = [Dot("n" * 80, 1e9 + 0.5, 1e9, 1e9 + 7)]
-    root = parsed(charts.dots(rows, title="t", x_label="x", write="{:,.3f}".format))
+    rows = [Dot("n" * 80, 1e9 + 3, 1e9, 1e9 + 7)]
+    root = parsed(row_charts.dots(rows, title="t", x_label="x"))
     places = [moved(tick)[0] for tick in having(root, "x-tick")]
     assert len(places) >= 2
     assert max(places) - min(places) > 100

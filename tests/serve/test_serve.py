@@ -6,6 +6,8 @@ import json
 import math
 import re
 import shutil
+import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 from service import Local
 from talerec.serve import static
 from talerec.serve.settings import Settings, read_token
-from talerec.serve.shared import Board
+from talerec.serve.shared import SharedState
 
 TOKEN = "a-token-for-tests-alone"
 DAY = 86_400
@@ -366,8 +368,16 @@ def test_too_many_at_a_time_are_asked_to_come_again(saved, tmp_path):
     assert local.get("/health/live").status == 200
 
 
-def test_an_answer_that_takes_too_long_is_given_up(saved, tmp_path):
+def test_an_answer_that_takes_too_long_is_given_up(saved, tmp_path, monkeypatch):
     local = Local(saved, tmp_path, timeout=0.01)
+    model = local.app.holder.current
+    answers = model.recommend_all
+
+    def slow(requests: Any) -> Any:
+        time.sleep(1)
+        return answers(requests)
+
+    monkeypatch.setattr(model, "recommend_all", slow)
     answer = local.post("/v1/recommend:batch", {"requests": [{"history": rows(range(100))}] * 100})
     assert (answer.status, answer.code) == (503, "timeout")
 
@@ -395,7 +405,7 @@ def test_a_failure_inside_says_nothing_of_its_insides(saved, tmp_path, monkeypat
     def fail(*_: Any) -> Any:
         raise ZeroDivisionError(secret)
 
-    for part in ("_answered", "recommend_all"):
+    for part in ("_recommend", "recommend_all"):
         caplog.clear()
         monkeypatch.setattr(local.app.holder.current, part, fail)
         for answer in local.post_all("/v1/recommend", [{"history": []}] * 3):
@@ -504,7 +514,7 @@ def test_every_example_of_the_document_is_answered(service):
 def test_the_document_names_this_services_limits(saved, tmp_path):
     local = Local(saved, tmp_path, max_history=7, token=TOKEN)
     said = local.get("/openapi.json").json
-    schema = said["components"]["schemas"]["Recommend"]["properties"]
+    schema = said["components"]["schemas"]["RecommendRequest"]["properties"]
     assert [form["maxItems"] for form in schema["history"]["anyOf"]] == [7, 7]
     assert schema["k"]["maximum"] == 150
     assert said["paths"]["/v1/model"]["get"]["security"] == [{"token": []}]
@@ -512,13 +522,13 @@ def test_the_document_names_this_services_limits(saved, tmp_path):
 
 
 def test_metrics_are_the_sum_of_all_workers(tmp_path):
-    boards = [Board(tmp_path, 2, line, ("/a", "/b")) for line in range(2)]
-    boards[0].answered("/a", 200, 0.002)
-    boards[1].answered("/a", 200, 0.2)
-    boards[1].answered("/b", 503, 99.0)
-    boards[1].add("fallbacks", 3)
-    boards[0].ready("00000000000000ab")
-    texts = [board.text().decode() for board in boards]
+    states = [SharedState(tmp_path, 2, worker, ("/a", "/b")) for worker in range(2)]
+    states[0].record("/a", 200, 0.002)
+    states[1].record("/a", 200, 0.2)
+    states[1].record("/b", 503, 99.0)
+    states[1].increment("fallbacks", 3)
+    states[0].set_version("00000000000000ab")
+    texts = [state.prometheus_text().decode() for state in states]
     for text in texts:
         assert 'talerec_requests_total{route="/a",status="200"} 2\n' in text
         assert 'talerec_requests_total{route="/b",status="503"} 1\n' in text
@@ -527,8 +537,8 @@ def test_metrics_are_the_sum_of_all_workers(tmp_path):
         assert 'talerec_request_seconds_sum{route="/a"} 0.202\n' in text
         assert "talerec_fallbacks_total 3\n" in text
         assert 'talerec_model_workers{version="00000000000000ab"} 1\n' in text
-    again = Board(tmp_path, 2, 1, ("/a", "/b"))
-    assert "talerec_fallbacks_total 3\n" in again.text().decode()
+    again = SharedState(tmp_path, 2, 1, ("/a", "/b"))
+    assert "talerec_fallbacks_total 3\n" in again.prometheus_text().decode()
 
 
 def test_metrics_are_as_prometheus_reads_them(service):
@@ -579,6 +589,15 @@ def test_a_new_model_takes_over_and_is_named(changing, log, tmp_path):
     own = other.recommend_histories([other.item_ids[:3].to_list()], k=5)
     assert said["model"] == after["model"]
     assert [item["score"] for item in said["items"]] == own["score"].to_list()
+
+
+def test_a_replaced_model_is_freed_at_once(changing, log, tmp_path):
+    """Its memory must not wait for the garbage collector, which is told to leave models alone."""
+    ask(changing, changing.app.holder.current.model)
+    before = weakref.ref(changing.app.holder.current)
+    tr.TALE(reg=500).fit(log).save(tmp_path / "m.tale")
+    assert reload(changing).json["reloaded"] is True
+    assert before() is None
 
 
 def spoil(target: Path, log: Any, tmp_path: Path, part: str) -> None:

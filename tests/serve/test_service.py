@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -267,6 +268,18 @@ def test_reloads_and_the_end_under_load_drop_nothing():
     assert ran.returncode == 0, ran.stdout + ran.stderr[-3000:]
     assert "damaged, refused" in ran.stdout
     assert " 0 failed, 0 mixed, 0 dropped" in ran.stdout
+
+
+def test_two_checkouts_are_compared_by_processor_time():
+    """This checkout with itself, in short: the ratio is near 1, and lies in its interval."""
+    script = ROOT / "benchmarks" / "serve.py"
+    small = ["--turns", "2", "--requests", "500", "--items", "300", "--workers", "1"]
+    command = [sys.executable, str(script), "--other", str(ROOT), *small]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr[-3000:]
+    found = re.search(r"ours / other: ([\d.]+) \(95 % interval ([\d.]+) to ([\d.]+)\)", ran.stdout)
+    ratio, low, high = map(float, found.groups())
+    assert 0.2 < low <= ratio <= high < 5
 
 
 def test_requests_in_flight_finish_when_told_to_stop(saved):

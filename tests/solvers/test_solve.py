@@ -1,4 +1,4 @@
-"""The exact solver: equal to least squares per column, in place, honest about memory and accuracy."""
+"""The solvers: equal to least squares per column, honest about memory and accuracy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from scipy import sparse
 import oracle
 from logs import logs
 from talerec.errors import TalerecError
-from talerec.gram.gram import Gram, tale_gram
+from talerec.gram.builders import tale_gram
+from talerec.gram.gram import Gram
 from talerec.runtime import memory
-from talerec.solvers import solve
+from talerec.solvers import exact, local, solve
+from talerec.solvers.compressed import by_column, by_row
 
 SETTINGS = {
     "decay": 1.0,
@@ -52,7 +54,7 @@ def test_tiles_of_any_size_give_the_same_weights(monkeypatch, tile, kind):
     S, T, gram = random_gram(50)
     if kind == "dense":
         gram = Gram(gram.G.toarray(), gram.K.toarray())
-    monkeypatch.setattr(solve, "_TILE", tile)
+    monkeypatch.setattr(exact, "_TILE", tile)
     found = solve.solve(gram, 2.0, solver="exact").weights
     np.testing.assert_allclose(found, oracle.ridge(S, T, 2.0), rtol=1e-3, atol=1e-5)
 
@@ -108,9 +110,9 @@ def test_local_with_all_neighbours_equals_exact(neighbors, kind):
     _, _, gram = random_gram(40, density=0.1)
     if kind == "dense":
         gram = Gram(gram.G.toarray(), gram.K.toarray())
-    exact = solve.solve(gram, 2.0, solver="exact").weights
-    local = solve.solve(gram, 2.0, solver="local", neighbors=neighbors).weights.toarray()
-    np.testing.assert_allclose(local, exact, rtol=1e-4, atol=1e-6 * np.abs(exact).max())
+    expected = solve.solve(gram, 2.0, solver="exact").weights
+    found = solve.solve(gram, 2.0, solver="local", neighbors=neighbors).weights.toarray()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
 
 
 def joined_by_hand(G, K, j, penalty, neighbors, times):
@@ -132,7 +134,7 @@ def joined_by_hand(G, K, j, penalty, neighbors, times):
 @pytest.mark.parametrize("density", [0.03, 0.3, 0.9])
 @pytest.mark.parametrize(("few", "times"), [(10**6, 3), (0, 1)])
 def test_local_solves_half_together_and_the_rest_join(monkeypatch, few, times, density):
-    monkeypatch.setattr(solve, "_FEW", few)
+    monkeypatch.setattr(local, "_FEW", few)
     _, _, gram = random_gram(60, density=density)
     B = solve.solve(gram, 1.0, solver="local", neighbors=10).weights.toarray()
     G, K = gram.G.toarray(), gram.K.toarray()
@@ -149,7 +151,7 @@ def test_local_explains_as_much_as_its_weights_do():
     _, _, gram = random_gram(40, density=0.3)
     ones = np.ones(40)
     for neighbors, zero_diagonal in ((8, False), (8, True), (10**6, True)):
-        made, explained = solve._local(gram, ones, neighbors, zero_diagonal=zero_diagonal)
+        made, explained = local.local_explained(gram, ones, neighbors, zero_diagonal=zero_diagonal)
         B, K = made.toarray().astype(np.float64), gram.K.toarray()
         A = gram.G.toarray() + np.eye(40)
         expected = 2 * (B * K).sum(axis=0) - (B * (A @ B)).sum(axis=0)
@@ -159,14 +161,14 @@ def test_local_explains_as_much_as_its_weights_do():
 def test_local_with_a_zero_diagonal_never_uses_the_target_itself():
     _, _, gram = random_gram(30, density=0.3)
     ones = np.ones(30)
-    everything = solve.local(gram, ones, 10**6, zero_diagonal=True).toarray()
+    everything = local.local(gram, ones, 10**6, zero_diagonal=True).toarray()
     G, K = gram.G.toarray(), gram.K.toarray()
     for j in range(30):
         N = np.delete(np.arange(30), j)
         b = np.linalg.solve(G[np.ix_(N, N)] + np.eye(29), K[N, j])
         np.testing.assert_allclose(everything[N, j], b, rtol=1e-3, atol=1e-5)
         assert everything[j, j] == 0
-    assert not solve.local(gram, ones, 7, zero_diagonal=True).diagonal().any()
+    assert not local.local(gram, ones, 7, zero_diagonal=True).diagonal().any()
 
 
 def test_local_gives_the_same_bits_on_any_number_of_threads(monkeypatch):
@@ -235,7 +237,7 @@ def test_torch_can_be_more_precise_than_float32(torch_solver, monkeypatch, preci
     monkeypatch.setattr(torch_solver, "_REFINED", 16)
     _, _, gram = random_gram(40, seed=4)
     expected = np.linalg.solve(gram.G.toarray() + 1e-2 * np.eye(40), gram.K.toarray())
-    parts = solve._compressed(gram.G, "csr"), solve._compressed(gram.K, "csc")
+    parts = by_row(gram.G), by_column(gram.K)
     error = {
         kind: np.abs(torch_solver.solve(*parts, np.full(40, 1e-2), precision=kind) - expected).max()
         for kind in ("float32", precision)
@@ -275,8 +277,8 @@ def test_the_torch_solver_loads_with_numpy_and_torch_alone(torch_solver):
 
 def test_sparse_weights_and_grams_keep_their_indices_in_four_bytes():
     gram = random_gram(30)[2]
-    local = solve.solve(gram, 1.0, solver="local", neighbors=5).weights
-    assert local.indices.dtype == local.indptr.dtype == np.int32
+    made = solve.solve(gram, 1.0, solver="local", neighbors=5).weights
+    assert made.indices.dtype == made.indptr.dtype == np.int32
 
 
 def test_long_rows_let_fewer_sources_join():
@@ -286,7 +288,7 @@ def test_long_rows_let_fewer_sources_join():
     dense = rng.random((block, block))
     K = sparse.block_diag([dense, sparse.random(900, 900, 0.4, random_state=1)]).tocsc()
     G = sparse.block_diag([dense @ dense.T / 100, sparse.eye(900) * 50.0]).tocsr()
-    found = solve.local(Gram(G, K), np.full(n, 10.0), 100)
+    found = local.local(Gram(G, K), np.full(n, 10.0), 100)
     sources = np.diff(found.tocsc().indptr)
     assert sources[:block].max() < 150
     assert sources[:block].min() >= 50

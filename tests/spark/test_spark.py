@@ -161,7 +161,7 @@ def test_times_are_read_as_on_one_machine(session, tmp_path):
         frame = rows.with_columns(time.alias("timestamp"))
         log = tr.Log.from_frame(frame)
         source = write(frame, tmp_path / str(number), 2)
-        found, unit = events.events_of(session, source, events.NAMES, "file")
+        found, unit = events.read_events(session, source, events.NAMES, "file")
         known = {row["user"]: row["time"] for row in found.collect()}
         assert unit == log.unit
         assert [known[user] for user in log.users.ids] == log.time.tolist()
@@ -197,7 +197,7 @@ def test_the_command_fits_on_a_cluster_and_passes_settings_on(session, machines,
 
     rows = skewed(2_000)
     source, out = write(rows, tmp_path / "log"), tmp_path / "shop.tale"
-    command = ["fit", str(source), "-o", str(out), "--set", "reg=30", "--core", "3", "--json"]
+    command = ["fit", str(source), "-o", str(out), "--model", "tale", "--set", "reg=30", "--core", "3", "--json"]  # fmt: skip
     spark = [
         "--engine",
         "spark",

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 import talerec as tr
 from logs import logs, quick
 from talerec.data.times import DAY
-from talerec.gram.gram import trend_counts
+from talerec.gram.row_weights import trend_counts
 from talerec.runtime.arrays import dense
-from talerec.solvers.solve import local
-from talerec.spark import tasks
+from talerec.solvers.local import local
+from talerec.spark import blocks, tasks
+from talerec.spark.sizes import Sizes
 
 
 def ranked(log: tr.Log) -> tuple[pl.DataFrame, np.ndarray]:
@@ -39,16 +40,16 @@ def summed(model, rows: pl.DataFrame, n: int, edges, latest=None, users: int = 3
     sent = [
         batch
         for part in reversed(range(users))
-        for batch in tasks.gram_pieces(
+        for batch in tasks.gram_blocks(
             model, rows.filter(pl.col("user") % users == part), part, edges, latest
         )
     ]
     G, K = np.zeros((n, n)), np.zeros((n, n))
     for block in range(len(edges) - 1):
         lo, hi = edges[block], edges[block + 1]
-        mine = [batch for batch in sent if batch.column("goes")[0].as_py() == block]
+        mine = [batch for batch in sent if batch.column("block")[0].as_py() == block]
         below, into, out_of = (
-            found.toarray() for found in tasks.joined(mine, lo, hi, n, np.float64).values()
+            found.toarray() for found in blocks.sum_blocks(mine, lo, hi, n, np.float64).values()
         )
         G[lo:hi] += below
         K[:, lo:hi] += into.T
@@ -67,7 +68,7 @@ def test_grams_of_parts_add_up_to_the_gram_of_the_log(log, kind):
     }[kind]
     rows, item = ranked(log)
     if kind == "tale":
-        counts = tasks.counted(rows, model.window, model.trend_side, "", None)
+        counts = tasks.add_trend_counts(rows, model.window, model.trend_side, "", None)
         rows = counts
     n = len(log.items)
     edges = np.unique([0, n // 3, n // 2, n])
@@ -92,10 +93,10 @@ def test_slices_of_a_giant_item_count_what_lies_in_all_of_them(tmp_path_factory,
     slices = range(len(set(cuts)) + 1)
     for piece in slices:
         batches = rows.filter(pl.col("at") == piece).to_arrow().to_batches()
-        list(tasks.sorted_times(batches, str(folder), piece))
+        list(tasks.save_sorted_times(batches, str(folder), piece))
     for piece in slices:
         mine = rows.filter(pl.col("at") == piece)
-        found = tasks.counted(mine, 7, side, str(folder), slices)["count"]
+        found = tasks.add_trend_counts(mine, 7, side, str(folder), slices)["count"]
         after = 7 if side == "both" else 0
         by_hand = [sum(-7 <= o - d <= after for o in days) for d in mine["time"].to_numpy() // DAY]
         assert found.to_list() == by_hand
@@ -116,12 +117,12 @@ def test_no_block_of_a_skewed_log_has_much_more_than_its_share():
     n, users = len(log.items), 4
     length = np.diff(log.ptr)
     rows_of = np.sort(np.bincount(log.item))[::-1]
-    sizes = tasks.Sizes.of(8, rows_of, int((length * (length + 1) // 2).sum()), 10**6, 10**9)
+    sizes = Sizes.of(8, rows_of, int((length * (length + 1) // 2).sum()), 10**6, 10**9)
     entries = np.zeros(8)
     for part in range(users):
         some = rows.filter(pl.col("user") % users == part)
-        for batch in tasks.gram_pieces(tr.TALE(trend=0), some, part, sizes.owners, None):
-            entries[batch.column("goes")[0].as_py()] += len(batch.column("column")[0].as_py()) / 4
+        for batch in tasks.gram_blocks(tr.TALE(trend=0), some, part, sizes.owners, None):
+            entries[batch.column("block")[0].as_py()] += len(batch.column("column")[0].as_py()) / 4
     assert entries.max() < 2.5 * entries.mean()
     assert len(sizes.targets) == 9
     assert n == sizes.owners[-1] == sizes.targets[-1] == sizes.sources[-1]
@@ -149,19 +150,19 @@ def columns_of(gram, item):
 
 
 def lengths_of(half, item, folder):
-    """What the blocks of a half, cut in two, say of rows by seat."""
+    """What the blocks of a half, cut in two, say of rows in degree order."""
     n = len(item)
     starts, column, _ = half
     length, reached = np.diff(starts), []
     for block, (a, b) in enumerate(((0, n // 2), (n // 2, n))):
         mine = column[starts[a] : starts[b]]
-        tasks.keep(folder, f"column-{block}", mine)
-        tasks.keep(folder, f"length-{block}", length[a:b])
+        blocks.save_array(folder, f"column-{block}", mine)
+        blocks.save_array(folder, f"row_count-{block}", length[a:b])
         reached.append(np.bincount(mine, minlength=b))
-    tasks.keep(folder, "seat", tasks.seats(length, reached, item))
+    blocks.save_array(folder, "degree_order", tasks.degree_order(length, reached, item))
     for block, lo in enumerate((0, n // 2)):
-        tasks.shares(block, lo, str(folder))
-    return sum(tasks.kept(folder, f"share-{block}") for block in range(2))
+        tasks.owned_counts(block, lo, str(folder))
+    return sum(blocks.load_array(folder, f"owned-{block}") for block in range(2))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_block_that_is_summed_twice_leaves_the_same_bytes(tmp_path):
     sent = [
         batch
         for part in range(4)
-        for batch in tasks.gram_pieces(
+        for batch in tasks.gram_blocks(
             tr.TALE(trend=0), rows.filter(pl.col("user") % 4 == part), part, edges, None
         )
     ]
@@ -203,7 +204,7 @@ def test_a_block_that_is_summed_twice_leaves_the_same_bytes(tmp_path):
     for attempt, batches in enumerate((sent, sent[::-1], sent)):
         folder = tmp_path / ("other" if attempt == 1 else "one")
         folder.mkdir(exist_ok=True)
-        out = list(tasks.block_pieces(batches, 0, edges, np.array([0, 3, n]), n, str(folder)))
+        out = list(tasks.owner_sums(batches, 0, edges, np.array([0, 3, n]), n, str(folder)))
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         found.append(([batch.to_pydict() for batch in out], files))
     assert found[0] == found[1] == found[2]

@@ -1,24 +1,52 @@
-"""The command's root, and the steps that its commands share."""
+"""The command's root: how commands are registered, and steps that several of them share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
+from talerec.cli.groups import Command, ungrouped
 from talerec.errors import TalerecError
 
-if TYPE_CHECKING:
-    from talerec.data.log import Log
-    from talerec.models.base import Model
+#: Flags of version 0.1 that still work, with a warning: old -> new.
+_RENAMED = {"--output": "--out"}
+
+
+class _Group(TyperGroup):
+    """Takes flags under their old names too."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        known = {flag for part in command.params for flag in part.opts} if command else set()
+        old = {before: now for before, now in _RENAMED.items() if now in known - {before}}
+        if not ctx.resilient_parsing:  # in completion nobody reads a warning
+            for flag in old.keys() & {part.partition("=")[0] for part in rest}:
+                warn(f"{flag} is now {old[flag]}")
+        return name, command, [_current(part, old) for part in rest]
+
+
+def _current(part: str, renamed: dict[str, str]) -> str:
+    """A part of the command line, with the flag's present name."""
+    flag, sign, value = part.partition("=")
+    return f"{renamed.get(flag, flag)}{sign}{value}"
+
+
+def warn(message: str) -> None:
+    """One line on standard error; the command goes on."""
+    print(f"warning: {message}", file=sys.stderr)
+
 
 app = typer.Typer(
     name="talerec",
-    add_completion=False,
+    cls=_Group,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -28,102 +56,55 @@ def examples(*commands: str) -> str:
     return "\n".join(["Examples:", *commands])
 
 
+class Panel(StrEnum):
+    """Headings of the help page, in order."""
+
+    START = "Start here"
+    LOGS = "Logs"
+    MODELS = "Models"
+    EVALUATE = "Evaluate"
+    ASK = "Ask a saved model"
+
+
+def command(panel: Panel, *shown: str, **settings: Any) -> Callable[[Command], Command]:
+    """Register a command under a heading of the help page, with examples to copy."""
+
+    def register(function: Command) -> Command:
+        add = app.command(
+            rich_help_panel=panel.value, epilog=examples(*shown), context_settings=settings or None
+        )
+        add(ungrouped(function))
+        return function
+
+    return register
+
+
+def sort_commands() -> None:
+    """Put the commands in the order of the help page's headings."""
+    place = {panel.value: place for place, panel in enumerate(Panel)}
+    app.registered_commands.sort(
+        key=lambda known: place.get(str(known.rich_help_panel), len(place))
+    )
+
+
 def ids(text: str | None) -> list[str] | None:
+    """Ids separated by commas."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-class Cleaning(TypedDict):
-    """Options that say what becomes of the rows that were read."""
-
-    core: int | None
-    drop_duplicates: bool
-    ties: str
-
-
-def read(
-    path: Path,
-    names: tuple[str, str, str],
-    time_unit: str | None,
-    any_time: bool,
-    *,
-    core: int | None,
-    drop_duplicates: bool,
-    ties: str = "file",
-    items: Path | None = None,
-) -> Log:
-    """The log as the options ask for it: read, cleaned, ordered."""
-    from talerec.data import preprocessing, readers
-
-    user, item, time = names
-    log = readers.read_log(
-        path, user=user, item=item, time=time, time_unit=time_unit, any_time=any_time, items=items
-    )
-    if drop_duplicates:
-        log = preprocessing.drop_duplicates(log)
-    if core is not None:
-        log = preprocessing.k_core(log, core)
-    return preprocessing.order_ties(log, ties)
-
-
-def make_model(name: str | None, file: Path | None, settings: list[str]) -> Model:
-    """A model with what a file says of its parameters, and over it what --set says."""
-    from talerec.evaluation.tuning import read_params
-    from talerec.models import model_class, params
-
-    known: dict[str, Any] = {}
-    if file is not None:
-        name, known = read_params(file, name)
-    kind = model_class(name or "tale")
-    made: Model = params.build(kind, {**known, **params.parse(kind, settings)})
-    return made
-
-
-def check_engine(engine: str, **of_spark: object) -> None:
-    """An engine that there is, and no option of Spark for another."""
-    if engine not in ("local", "spark"):
-        raise TalerecError(f"--engine is {engine!r}; it takes local or spark")
-    for name, value in of_spark.items():
-        if engine == "local" and value:
-            raise TalerecError(f"--{name.replace('_', '-')} goes with --engine spark")
-
-
-def fit_on_spark(
-    model: Model,
-    log: Path,
-    output: Path,
-    names: tuple[str, str, str],
-    time_unit: str | None,
-    any_time: bool,
-    cleaning: Cleaning,
-    master: str | None,
-    settings: list[str],
-    work: Path | None,
-) -> None:
-    """Fit and save on a cluster; the histories stay where they are."""
-    try:
-        from talerec import spark
-    except ModuleNotFoundError:
-        raise TalerecError("--engine spark needs pyspark: pip install 'talerec[spark]'") from None
-    for setting in settings:
-        if "=" not in setting:
-            raise TalerecError(f"--spark-conf takes key=value, not {setting!r}")
-    conf = dict(setting.split("=", 1) for setting in settings)
-    read_as = spark.Columns(*names, time_unit, any_time)
-    with spark.connected(master, conf) as session:
-        spark.fit(model, log, output, session=session, names=read_as, work=work, **cleaning)
-
-
 @contextmanager
-def talking(json: bool) -> Iterator[None]:
+def reporting(json: bool) -> Iterator[None]:
+    """Show the library's notes and progress on standard error; with `json`, only progress and warnings."""
     from talerec.cli import terminal
     from talerec.runtime.threads import thread_count
 
-    thread_count()  # a bad TALEREC_THREADS is said before the work, not in it
-    with terminal.setup_logging(quiet=json), terminal.bars():
+    thread_count()  # a bad TALEREC_THREADS is refused before the work starts
+    with terminal.notes(quiet=json), terminal.progress(quiet=json):
         yield
 
 
 def cutoffs(text: str) -> list[int]:
+    """The numbers of --k."""
     from talerec.evaluation import metrics
 
     try:
@@ -134,7 +115,7 @@ def cutoffs(text: str) -> list[int]:
 
 
 def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
-    """Serve until told to stop; without the extra, say which one it is."""
+    """Serve until told to stop; where the extra is missing, say which one."""
     os.environ.setdefault("TALEREC_THREADS", "1")  # workers are the way to more cores
     try:
         from talerec.serve import server
@@ -143,6 +124,6 @@ def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
         raise TalerecError(
             f"serving needs the extra `serve` ({error.name} is missing): pip install 'talerec[serve]'"
         ) from None
-    from talerec.cli import terminal
+    from talerec.cli import tables
 
-    server.run(Settings(path=model, token=read_token(token_file), **settings), terminal.line)
+    server.run(Settings(path=model, token=read_token(token_file), **settings), tables.line)

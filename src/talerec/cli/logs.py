@@ -1,90 +1,86 @@
-"""Commands about logs: what one is like, and how to make one up."""
+"""Commands about logs: describe one, or make one up."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from talerec.cli.app import app, examples, read, talking
-from talerec.cli.options import AnyTime, Core, Item, Json, LogFile, Time, Unique, Unit, User, option
+from talerec.cli.app import Panel, command, reporting, warn
+from talerec.cli.groups import Source
+from talerec.cli.options import ItemCount, Json, NewLog, Rows, Seed, UserCount
 from talerec.errors import TalerecError
-from talerec.runtime.files import atomic_write
 
 if TYPE_CHECKING:
     from talerec.data.log import Log
 
 
-_PANEL = "Logs"
-
-
-@app.command(
-    rich_help_panel=_PANEL,
-    epilog=examples(
-        "talerec describe events.csv", "talerec describe ratings.tsv --user uid --time ts --core 5"
-    ),
+@command(
+    Panel.LOGS,
+    "talerec describe events.csv",
+    "talerec describe ratings.tsv --user uid --time ts --core 5",
 )
-def describe(
-    log: LogFile,
-    user: User = "user_id",
-    item: Item = "item_id",
-    time: Time = "timestamp",
-    time_unit: Unit = None,
-    any_time: AnyTime = False,
-    core: Core = None,
-    drop_duplicates: Unique = False,
-    json: Json = False,
-) -> None:
-    """Counts, density, intervals, ties and repeats of a log."""
-    from talerec.cli import terminal
+def describe(source: Source, json: Json = False) -> None:
+    """Show counts, density, intervals, ties and repeats of a log."""
     from talerec.data.summary import describe as facts_of
 
-    names = (user, item, time)
-    with talking(json):
-        facts = facts_of(
-            read(log, names, time_unit, any_time, core=core, drop_duplicates=drop_duplicates)
-        )
+    with reporting(json):
+        facts = facts_of(source.read())
     if json:
+        from talerec.cli import terminal
+
         terminal.as_json(facts)
     else:
-        terminal.facts(str(log), facts)
+        from talerec.cli import results
+
+        results.facts(str(source.log), facts)
 
 
-@app.command(
-    rich_help_panel=_PANEL, epilog=examples("talerec synth log.parquet --rows 1000000 --seed 1")
-)
+@command(Panel.LOGS, "talerec synth -o log.parquet --rows 1000000 --seed 1", allow_extra_args=True)
 def synth(
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="A .parquet or .csv file.")],
-    rows: Annotated[int, option("--rows", metavar="N", help="Rows, up to 100 million.")] = 100_000,
-    items: Annotated[
-        int | None, option("--items", metavar="N", help="Items; a twentieth of the rows.")
-    ] = None,
-    users: Annotated[
-        int | None, option("--users", metavar="N", help="Users; a tenth of the rows.")
-    ] = None,
-    seed: Annotated[int, option("--seed", metavar="N", help="The same seed, the same log.")] = 0,
+    context: typer.Context,
+    out: NewLog = None,
+    rows: Rows = 100_000,
+    items: ItemCount = None,
+    users: UserCount = None,
+    seed: Seed = 0,
 ) -> None:
-    """Write a synthetic log with what real ones have: bursts, drift, fashion, ties, repeats."""
-    from talerec.cli import terminal
+    """Write a synthetic log with bursts, drift, fashions, ties and repeats, as real logs have them."""
+    from talerec.cli import tables
     from talerec.data.synthetic import synthetic_log
-    from talerec.runtime.files import check_writable
 
-    if output.suffix not in (".parquet", ".csv"):
-        raise TalerecError(f"{output} must end in .parquet or .csv")
-    check_writable(output)
-    with talking(json=False):
+    target = _target(out, context.args)
+    with reporting(json=False):
         log = synthetic_log(rows, items=items, users=users, seed=seed, titles=False)
-        _write_frame(log, output)
-    terminal.line(
-        f"{output}: {log.rows:,} rows of {len(log.users):,} users and {len(log.items):,} items"
+        _write_frame(log, target)
+    tables.line(
+        f"{target}: {log.rows:,} rows of {len(log.users):,} users and {len(log.items):,} items"
     )
 
 
-def _write_frame(log: Log, output: Path) -> None:
+def _target(out: Path | None, rest: list[str]) -> Path:
+    """The file to write, named by --out or, as in version 0.1, by its place."""
+    from talerec.runtime.files import check_writable
+
+    named = [path for path in (out, *map(Path, rest)) if path is not None]
+    if len(named) != 1:
+        raise TalerecError("synth writes one file: --out FILE names it")
+    if rest:
+        warn("synth FILE is now synth --out FILE")
+    target = named[0]
+    if target.suffix not in (".parquet", ".csv"):
+        raise TalerecError(f"{target} must end in .parquet or .csv")
+    check_writable(target)
+    return target
+
+
+def _write_frame(log: Log, path: Path) -> None:
+    from talerec.runtime.files import atomic_write
+
     frame = log.to_frame()
-    with atomic_write(output) as unfinished:
-        if output.suffix == ".csv":
+    with atomic_write(path) as unfinished:
+        if path.suffix == ".csv":
             frame.write_csv(unfinished)
         else:
             frame.write_parquet(unfinished)

@@ -1,4 +1,4 @@
-"""The command `talerec`: its commands are in `commands/`; here it starts, and here its mistakes end."""
+"""The command `talerec`: where it starts, and where its errors become one line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from talerec.cli import asking, fitting, judging, logs, serving, warming
-from talerec.cli.app import app, examples
+from talerec.cli.app import app, examples, sort_commands
 from talerec.errors import TalerecError
 from talerec.runtime.process import collect_less
 
 __all__ = ["app", "asking", "fitting", "judging", "logs", "main", "serving", "warming"]
+
+sort_commands()
 
 
 def _version(asked: bool) -> None:
@@ -73,7 +75,7 @@ def main() -> None:
 
 
 def _usage(error: Any) -> str:
-    """Click's complaint in our manner, with the page that says more."""
+    """Click's message as one line, with the help page to read."""
     message = error.format_message().rstrip(".")
     command = error.ctx.command_path if error.ctx else "talerec"
     return f"{message[:1].lower()}{message[1:]} ({command} --help says more)"

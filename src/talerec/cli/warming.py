@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from talerec.cli.app import app, examples, talking
+from talerec.cli.app import Panel, command, reporting
 from talerec.cli.options import Json
 
 if TYPE_CHECKING:
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from talerec.models.base import Model
 
 
-@app.command(rich_help_panel="Start here", epilog=examples("talerec warm"))
+@command(Panel.MODELS, "talerec warm")
 def warm(json: Json = False) -> None:
     """Compile everything that any command may need, once after an installation."""
-    from talerec.cli import terminal
+    from talerec.cli import tables, terminal
     from talerec.runtime.compiling import compiled
 
     start, before = time.perf_counter(), compiled().kernels
-    with talking(json):
+    with reporting(json):
         warm_up()
     seconds, kernels = time.perf_counter() - start, compiled().kernels - before
     if json:
         terminal.as_json({"kernels": kernels, "seconds": seconds})
     elif kernels:
-        terminal.line(f"{kernels:,} kernels compiled in {seconds:,.0f} s")
+        tables.line(f"{kernels:,} kernels compiled in {seconds:,.0f} s")
     else:
-        terminal.line("nothing to do: every kernel was compiled before")
+        tables.line("nothing to do: every kernel was compiled before")
 
 
 def warm_up() -> None:

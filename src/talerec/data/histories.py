@@ -1,4 +1,4 @@
-"""Histories: what is known of each asker, as runs of rows in two shared columns."""
+"""Histories: the rows that each asker is known by, as runs of rows in two shared columns."""
 
 from __future__ import annotations
 
@@ -10,21 +10,43 @@ from typing import Any
 
 import numpy as np
 
-from talerec.data.log import Log, Vocabulary
+from talerec.data.log import Log
 from talerec.data.times import FARTHEST, moment
+from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 
-UNTIMED = -FARTHEST // 2  # rows without a time lie before it
+UNTIMED = -FARTHEST // 2  # rows without a time have times before this one
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Histories:
-    """History h is rows start[h]..stop[h], oldest first.
+    """The histories that a model is asked about: what authors of models get in `query`.
 
-    item int32: positions in a vocabulary, -1 for an item that is not in it (it keeps its place)
-    time int64 microseconds
-    now  int64 microseconds: the moment at which each asks, or None where nobody said
+    History h is rows start[h]..stop[h] of the columns `item` and `time`, oldest first. Build them
+    with `from_ids` or `of_users`.
+
+    Parameters
+    ----------
+    start, stop : int64 arrays
+        Where each history begins and ends; histories may share rows.
+    item : int32 array
+        Positions of items in the model's vocabulary; -1 for an item that is not in it, which keeps
+        its place in the history.
+    time : int64 array
+        Microseconds since 1970. Rows without a time have distinct times before `UNTIMED`, in order.
+    now : int64 array, optional
+        The moment at which each history is asked about; None where that is not known.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(200)
+    >>> histories = tr.Histories.from_ids([[3, 5], [7]], log.items)
+    >>> histories
+    Histories(2 histories, 3 rows)
+    >>> histories.item[histories.start[0] : histories.stop[0]]
+    array([2, 4], dtype=int32)
     """
 
     start: Array
@@ -33,66 +55,95 @@ class Histories:
     time: Array
     now: Array | None = None
 
+    @classmethod
+    def of_users(cls, log: Log, users: Array | None = None) -> Histories:
+        """The histories of a log's users: of those at positions `users`, or of all; nothing is copied."""
+        chosen = np.arange(len(log.users)) if users is None else users
+        return cls(log.ptr[chosen], log.ptr[chosen + 1], log.item, log.time)
+
+    @classmethod
+    def from_ids(
+        cls, given: Sequence[Sequence[Any]], items: Vocabulary, unknown: str = "error"
+    ) -> Histories:
+        """Histories from external ids.
+
+        Parameters
+        ----------
+        given : sequence of sequences
+            Each history is a sequence of item ids, oldest first, or of pairs (item id, time) in any
+            order. A time is a datetime, or microseconds since 1970.
+        items : Vocabulary
+            The items that are known: ``log.items``, or those of a model.
+        unknown : {"error", "skip"}
+            Whether an unknown item is an error, or gets the position -1.
+
+        Returns
+        -------
+        Histories
+
+        Raises
+        ------
+        UnknownIdError
+            If an item is unknown.
+        TalerecError
+            If something else is not an id, a time or a history.
+        """
+        if not _is_list(given) or not all(type(one) is list or _is_list(one) for one in given):
+            raise TalerecError("histories is a list of histories, each a list of items")
+        rows = [list(history) for history in given]
+        if set(map(type, chain.from_iterable(rows))) <= {int, str}:
+            return cls.untimed(rows, items, unknown)
+        flat = [event for history in rows for event in _in_time([_row(row) for row in history])]
+        item = items.positions([name for name, _ in flat], "item", unknown)
+        time = np.fromiter((moment for _, moment in flat), np.int64, len(flat))
+        return cls(*_bounds(rows), item.astype(np.int32, copy=False), time)
+
+    @classmethod
+    def untimed(cls, rows: list[list[Any]], items: Vocabulary, unknown: str = "error") -> Histories:
+        """Histories from lists of item ids alone, oldest first, without the checks of `from_ids`."""
+        names = rows[0] if len(rows) == 1 else list(chain.from_iterable(rows))
+        item = items.positions(names, "item", unknown).astype(np.int32, copy=False)
+        return cls(*_bounds(rows), item, np.arange(-FARTHEST, len(names) - FARTHEST))
+
     def __len__(self) -> int:
         return len(self.start)
 
+    def __repr__(self) -> str:
+        rows = int((self.stop - self.start).sum())
+        return f"Histories({len(self):,} histories, {rows:,} rows)"
+
     def slice(self, a: int, b: int) -> Histories:
-        """Histories a..b, with no more of the columns than they span."""
+        """Histories a..b, with only the part of the columns that they span."""
         start, stop = self.start[a:b], self.stop[a:b]
         low, high = int(start.min(initial=len(self.item))), int(stop.max(initial=0))
         now = None if self.now is None else self.now[a:b]
         return Histories(start - low, stop - low, self.item[low:high], self.time[low:high], now)
 
     def asked(self, when: int | None) -> Histories:
-        """The same, asked at a moment; None: nobody says when."""
+        """These histories, all asked about at one moment (microseconds); None: at a moment not known."""
         now = None if when is None else np.full(len(self), when, np.int64)
         return replace(self, now=now)
 
     def last(self) -> Array:
-        """When the last row of each happened; `UNTIMED` where that is not known or there is none."""
+        """The time of each history's last row; `UNTIMED` where there is no row or no time."""
         there = self.stop > self.start
         last = self.time[np.where(there, self.stop - 1, 0)] if len(self.time) else UNTIMED
         found: Array = np.where(there, np.maximum(last, UNTIMED), UNTIMED)
         return found
 
     def known(self, h: int) -> bool:
-        """Is any item of history h in the vocabulary?"""
+        """Whether any item of history h is in the vocabulary."""
         return bool((self.item[self.start[h] : self.stop[h]] >= 0).any())
 
     def moments(self, *, joint: bool) -> Array:
-        """When rows happened, or nothing: unless `joint`, every row is a moment of its own."""
+        """The times of the rows if rows of one time count as one moment (`joint`), else an empty array."""
         return self.time if joint else np.empty(0, np.int64)
 
-    @classmethod
-    def of_users(cls, log: Log, users: Array) -> Histories:
-        return cls(log.ptr[users], log.ptr[users + 1], log.item, log.time)
 
-    @classmethod
-    def untimed(cls, rows: list[list[Any]], items: Vocabulary, unknown: str) -> Histories:
-        """Histories of item ids without times, oldest first: every row is an instant of its own."""
-        names = rows[0] if len(rows) == 1 else list(chain.from_iterable(rows))
-        item = items.positions(names, "item", unknown).astype(np.int32, copy=False)
-        ptr = np.array([0, *accumulate(map(len, rows))])
-        return cls(ptr[:-1], ptr[1:], item, np.arange(-FARTHEST, len(names) - FARTHEST))
-
-    @classmethod
-    def from_ids(cls, given: Sequence[Sequence[Any]], items: Vocabulary, unknown: str) -> Histories:
-        """From external ids: each history a sequence of item ids, or of (item id, time) pairs, oldest first.
-
-        Without times every row is an instant of its own. With them rows are put into time order.
-        """
-        if not _is_list(given) or not all(type(one) is list or _is_list(one) for one in given):
-            raise TalerecError("histories is a list of histories, each a list of items")
-        rows = [list(history) for history in given]
-        ptr = np.array([0, *accumulate(map(len, rows))])
-        names = list(chain.from_iterable(rows))
-        time = np.arange(len(names)) - FARTHEST  # before anything that has a time
-        if not set(map(type, names)) <= {int, str}:
-            flat = [event for history in rows for event in _in_time([_row(row) for row in history])]
-            names = [name for name, _ in flat]
-            time = np.fromiter((moment for _, moment in flat), np.int64, len(flat))
-        item = items.positions(names, "item", unknown)
-        return cls(ptr[:-1], ptr[1:], item.astype(np.int32, copy=False), time)
+def _bounds(rows: list[list[Any]]) -> tuple[Array, Array]:
+    """Where each of some lists begins and ends when they stand one after the other."""
+    ptr = np.array([0, *accumulate(map(len, rows))])
+    return ptr[:-1], ptr[1:]
 
 
 def _is_list(given: Any) -> bool:
@@ -102,9 +153,12 @@ def _is_list(given: Any) -> bool:
 
 
 def _row(event: Any) -> tuple[Any, int | None]:
+    """A row of a history as its item and its time, if it has one."""
     if isinstance(event, tuple | list):
         if len(event) != 2:
-            raise TalerecError(f"{event!r} is no row of a history: write an item, or (item, time)")
+            raise TalerecError(
+                f"{event!r} is not a row of a history: write an item, or (item, time)"
+            )
         return event[0], _moment(event[1])
     return event, None
 
@@ -118,13 +172,14 @@ def _moment(value: Any) -> int | None:
     if isinstance(value, date) and not isinstance(value, datetime):
         return moment(datetime(value.year, value.month, value.day))
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TalerecError(f"{value!r} is no time: give a datetime or whole microseconds")
+        raise TalerecError(f"{value!r} is not a time: give a datetime or whole microseconds")
     if abs(int(value)) > FARTHEST:
         raise TalerecError(f"time {value} is beyond any date")
     return int(value)
 
 
 def _in_time(history: list[tuple[Any, int | None]]) -> list[tuple[Any, int]]:
+    """The rows of a history in time order; without times, as they stand, before `UNTIMED`."""
     moments = [moment for _, moment in history if moment is not None]
     if len(moments) == len(history):
         return sorted(((name, moment) for name, moment in history if moment is not None), key=_time)

@@ -6,14 +6,39 @@ from dataclasses import replace
 
 import numpy as np
 
-from talerec.data import kernels, times
+from talerec.data import row_kernels, times
 from talerec.data.log import Log
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 
 
 def k_core(log: Log, k: int) -> Log:
-    """Drop users and items with fewer than `k` rows, again and again until nothing changes."""
+    """Drop users and items with fewer than `k` rows, again and again until nothing changes.
+
+    Parameters
+    ----------
+    log : Log
+        The rows to choose from.
+    k : int
+        The fewest rows that a user and an item may have, from 1.
+
+    Returns
+    -------
+    Log
+        The rows that are left, with their users and items alone.
+
+    Raises
+    ------
+    TalerecError
+        If `k` is not such a number, or no row is left.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000)
+    >>> tr.k_core(log, 5).rows < log.rows
+    True
+    """
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise TalerecError(f"core is {k}; it takes a whole number from 1")
     user = log.user_codes()
@@ -31,13 +56,32 @@ def k_core(log: Log, k: int) -> Log:
 
 
 def drop_duplicates(log: Log) -> Log:
-    """Keep one of the rows that have the same user, item and time."""
+    """Keep only the first of rows that have the same user, item and time.
+
+    Parameters
+    ----------
+    log : Log
+        The rows to choose from.
+
+    Returns
+    -------
+    Log
+        The rows that are left; users and items are as before.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import talerec as tr
+    >>> rows = {"user_id": ["ann", "ann"], "item_id": ["tea", "tea"], "timestamp": ["2024-05-01"] * 2}
+    >>> tr.drop_duplicates(tr.Log.from_frame(pl.DataFrame(rows))).rows
+    1
+    """
     return log.keep(~duplicated(log))
 
 
 def duplicated(log: Log) -> Array:
     """Mask of rows that repeat an earlier row's user, item and time."""
-    order = kernels.order_within_instants(log.ptr, log.time, log.item.astype(np.int64))
+    order = row_kernels.order_within_instants(log.ptr, log.time, log.item.astype(np.int64))
     user, item, time = log.user_codes()[order], log.item[order], log.time[order]
     same = (user[1:] == user[:-1]) & (item[1:] == item[:-1]) & (time[1:] == time[:-1])
     mask = np.zeros(log.rows, bool)
@@ -46,7 +90,7 @@ def duplicated(log: Log) -> Array:
 
 
 def between(log: Log, start: times.Moment, end: times.Moment) -> Log:
-    """Keep the rows with start <= time < end; moments are written as for `time_split`."""
+    """Keep the rows with start <= time < end; a moment is what `time_split` takes."""
     first, last = times.microseconds(start), times.microseconds(end)
     if first >= last:
         raise TalerecError(f"the start ({start}) does not lie before the end ({end})")
@@ -62,27 +106,53 @@ def between(log: Log, start: times.Moment, end: times.Moment) -> Log:
 
 
 def order_ties(log: Log, ties: str) -> Log:
-    """Order the rows of one user at one instant: as in the `file`, by `item` id, or `random:SEED`."""
+    """Order the rows that have the same user and time.
+
+    Parameters
+    ----------
+    log : Log
+        The rows to order.
+    ties : str
+        ``"file"``: as they are; ``"item"``: by item id; ``"random:SEED"``: at random, SEED a whole number.
+
+    Returns
+    -------
+    Log
+
+    Raises
+    ------
+    TalerecError
+        If `ties` is something else.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import talerec as tr
+    >>> rows = {"user_id": ["ann", "ann"], "item_id": ["tea", "cup"], "timestamp": ["2024-05-01"] * 2}
+    >>> log = tr.Log.from_frame(pl.DataFrame(rows))
+    >>> tr.order_ties(log, "item").to_frame()["item_id"].to_list()
+    ['cup', 'tea']
+    """
     if ties == "file":
         return log
     if ties == "item":
         key = log.item.astype(np.int64)
     else:
         key = np.random.default_rng(_tie_seed(ties)).integers(0, 2**62, log.rows)
-    order = kernels.order_within_instants(log.ptr, log.time, key)
+    order = row_kernels.order_within_instants(log.ptr, log.time, key)
     trends = None if log.trends is None else log.trends[order]
     return replace(log, item=log.item[order], ties=ties, trends=trends)
 
 
 def tie_orders(ties: str) -> list[str]:
-    """The orders that a text stands for: random:0..4 is five of them, anything else is one."""
+    """The orders that a text means: random:0..4 means five of them, anything else one."""
     kind, _, seeds = ties.partition(":")
     low, dots, high = seeds.partition("..")
     if kind != "random" or not dots:
         _check_ties(ties)
         return [ties]
     if not (low.isdecimal() and high.isdecimal()) or int(high) < int(low):
-        raise TalerecError(f"ties is {ties!r}; a range of seeds is such as random:0..4")
+        raise TalerecError(f"ties is {ties!r}; write a range of seeds as random:0..4")
     if int(high) - int(low) >= _MOST_ORDERS:
         raise TalerecError(f"ties is {ties!r}; that is more than {_MOST_ORDERS:,} orders")
     return [f"random:{seed}" for seed in range(int(low), int(high) + 1)]

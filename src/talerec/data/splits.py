@@ -1,4 +1,4 @@
-"""Splits: rows to learn from, and questions whose answers are known and held back.
+"""Splits: rows to learn from, and cases whose answers are known and held back.
 
 Whatever is learned, the vocabulary too, comes from the training rows of a split alone.
 """
@@ -12,8 +12,9 @@ import numpy as np
 
 from talerec.data import times
 from talerec.data.histories import Histories
-from talerec.data.log import Log, Vocabulary
-from talerec.errors import TalerecError
+from talerec.data.log import Log
+from talerec.data.vocabulary import Vocabulary
+from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime.arrays import Array
 
 TEST, VALIDATION = "test", "validation"
@@ -21,30 +22,61 @@ TEST, VALIDATION = "test", "validation"
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """Questions: after `histories[c]`, what came next? Items are positions in the training vocabulary, or -1."""
+    """Questions with their answers: after history c, `target[c]` came next, at `target_time[c]`."""
 
     user: Array  # positions in the users of the log that was split
     histories: Histories
-    target: Array
+    target: Array  # positions in the training vocabulary; -1 for an item that is not in it
     target_time: Array
 
     def __len__(self) -> int:
         return len(self.target)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
-    """Training rows (with the only vocabulary that is learned) and the cases held back from them."""
+    """Rows to learn from, and the cases held back from them.
+
+    Made by `leave_one_out`, `time_split` and `rolling_split`.
+
+    Parameters
+    ----------
+    name : str
+        How the log was split, such as ``leave-one-out``.
+    users : Vocabulary
+        The users of the log that was split.
+    train : Log
+        The rows to learn from, with a vocabulary of their own.
+    validation, test : Cases or None
+        What is held back to choose a model, and to measure it.
+    window : str
+        Of a split by time: the moment from which on rows are held back.
+    refit : bool
+        Whether the validation rows are among the training rows.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> split = tr.leave_one_out(tr.synthetic_log(2000))
+    >>> split
+    Split(leave-one-out, 1,694 training rows, 153 validation cases, 153 test cases)
+    """
 
     name: str
-    users: Vocabulary  # of the log that was split
+    users: Vocabulary
     train: Log
     validation: Cases | None
     test: Cases | None
-    window: str = ""  # of rolling ones: when it begins
-    refit: bool = False  # the validation rows are training rows
+    window: str = ""
+    refit: bool = False
+
+    def __repr__(self) -> str:
+        held = [(self.validation, VALIDATION), (self.test, TEST)]
+        shown = [f"{len(cases):,} {on} cases" for cases, on in held if cases is not None]
+        return f"Split({', '.join([self.name, f'{self.train.rows:,} training rows', *shown])})"
 
     def cases(self, on: str) -> Cases:
+        """The cases held back as `test` or as `validation`; an error where there are none."""
         found = {TEST: self.test, VALIDATION: self.validation}
         if on not in found:
             raise TalerecError(f"on is {on!r}; it takes test or validation")
@@ -55,15 +87,38 @@ class Split:
 
 
 def leave_one_out(log: Log, *, refit: bool = False) -> Split:
-    """Each user's last row is the test, the one before it the validation, the rest training.
+    """Hold back each user's last row as the test, and the one before it as the validation.
 
-    A user with fewer than three rows asks no question; all of them are training rows. With `refit`
-    the validation rows are training rows too, as they would be in production.
+    A user with fewer than three rows does not become a case: all of these rows are for training.
+
+    Parameters
+    ----------
+    log : Log
+        The rows to split.
+    refit : bool
+        Whether the validation rows are for training too, as they would be in production.
+
+    Returns
+    -------
+    Split
+
+    Raises
+    ------
+    InvalidLogError
+        If no user has three rows.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> tr.leave_one_out(tr.synthetic_log(2000))
+    Split(leave-one-out, 1,694 training rows, 153 validation cases, 153 test cases)
     """
     count = np.diff(log.ptr)
     askers = np.flatnonzero(count >= 3)
     if not askers.size:
-        raise TalerecError("no user has three rows: leave-one-out has nothing to ask")
+        raise InvalidLogError(
+            "no user has three rows, so leave-one-out has no case; use time_split (--split at:TIME)"
+        )
     last = log.ptr[askers + 1] - 1
     train = np.ones(log.rows, bool)
     train[last] = False
@@ -76,13 +131,34 @@ def leave_one_out(log: Log, *, refit: bool = False) -> Split:
 
 
 def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
-    """Rows before `moment` are training; each user's first row from then on is the test.
+    """Train on the rows before a moment; each user's first row from then on is the test.
 
-    A moment is a datetime, a text such as 2019-10-01 or unix seconds as text, or whole microseconds.
-    Users with no row before the moment, or none after it, ask no question.
+    Users with no row before the moment, or none after it, do not become cases.
 
-    on="validation": the same, one step earlier. The rows before the moment are split again, so that
-    the same share of them comes last (half at most), and nothing from the moment on plays a part.
+    Parameters
+    ----------
+    log : Log
+        The rows to split.
+    moment : datetime, str or int
+        A datetime, a text such as ``2019-10-01``, unix seconds as text, or whole microseconds.
+    on : {"test", "validation"}
+        With ``"validation"``, the rows before the moment are split once more, so that the same share
+        of them comes last (half at most); rows from the moment on play no part.
+
+    Returns
+    -------
+    Split
+
+    Raises
+    ------
+    TalerecError
+        If `moment` is not a time, or no user has rows on both sides of it.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> tr.time_split(tr.synthetic_log(2000), "2024-07-01")
+    Split(at:2024-07-01, 1,487 training rows, 14 test cases)
     """
     when = times.microseconds(moment)
     name = f"at:{moment if isinstance(moment, str) else _words(when)}"
@@ -92,20 +168,50 @@ def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
 
 
 def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST) -> list[Split]:
-    """Windows of `days` from `moment` to the end of the log, each with a split of its own.
+    """Split a log again and again, by windows of time from a moment to the end of the log.
 
-    In each, rows before the window are training, and each user's first row in it is the question.
-    on="validation": as many windows, ending at the moment. A window in which nobody asks is left out.
+    Each window is a split: rows before it are for training, each user's first row in it is the test.
+    A window without a case is left out.
+
+    Parameters
+    ----------
+    log : Log
+        The rows to split.
+    moment : datetime, str or int
+        Where the first window begins, as for `time_split`.
+    days : float
+        How long a window is.
+    on : {"test", "validation"}
+        With ``"validation"`` there are as many windows, and the last one ends at the moment.
+
+    Returns
+    -------
+    list of Split
+
+    Raises
+    ------
+    TalerecError
+        If there is no window with a case, or `days` gives none or too many.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> splits = tr.rolling_split(tr.synthetic_log(2000), "2024-07-01", days=60)
+    >>> [split.train.rows for split in splits]
+    [1487, 1645, 1853]
     """
     if not days > 0:
-        raise TalerecError(f"rolling windows of {days:g} days; they take a number above 0")
+        raise TalerecError(f"windows of {days:g} days cannot be: give a number above 0")
     first, width = times.microseconds(moment), round(days * times.DAY)
     if width < 1:
-        raise TalerecError(f"rolling windows of {days:g} days are shorter than a microsecond")
+        raise TalerecError(
+            f"windows of {days:g} days are shorter than a microsecond: give more days"
+        )
     last = int(log.time.max()) if log.rows else first - 1
     count = -(-(last + 1 - first) // width)
     if not 1 <= count <= _MOST_WINDOWS:
-        problem = "no row lies after the first window begins" if count < 1 else f"{count:,} windows"
+        too_many = f"{count:,} windows are more than {_MOST_WINDOWS:,}: give more days"
+        problem = "no row lies after the first window begins" if count < 1 else too_many
         raise TalerecError(f"rolling from {moment} by {days:g} days: {problem}")
     if on == VALIDATION:
         first -= count * width
@@ -113,7 +219,7 @@ def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST
     for start in range(first, first + count * width, width):
         try:
             found.append(_between(log, name, start, start + width, on))
-        except _NothingToAsk:
+        except _NoCases:
             continue
     if not found:
         raise TalerecError(f"no window of {name} has a user with rows before it and in it")
@@ -123,25 +229,25 @@ def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST
 _MOST_WINDOWS = 1000
 
 
-class _NothingToAsk(TalerecError):
-    """A stretch of time without a question."""
+class _NoCases(TalerecError):
+    """A split without a single case."""
 
 
 def _earlier(log: Log, when: int) -> int:
     """The moment that splits the rows before `when` as `when` splits all of them."""
     before = np.sort(log.time[log.time < when])
     if not before.size:
-        raise _NothingToAsk("no row lies before the point of the split")
+        raise _NoCases("no row lies before the point of the split")
     share = min(1 - len(before) / log.rows, 0.5)
     return int(before[min(int((1 - share) * len(before)), len(before) - 1)])
 
 
 def _between(log: Log, name: str, when: int, end: int | None, on: str) -> Split:
-    """Training before `when`; questions are users' first rows from then on, and before `end`."""
+    """Train on rows before `when`; the cases are users' first rows from then on, and before `end`."""
     train = log.time < when
     if train.all() or not train.any():
         side = "after" if train.all() else "before"
-        raise _NothingToAsk(f"no row lies {side} the point of the split")
+        raise _NoCases(f"no row lies {side} the point of the split")
     before = np.concatenate([[0], np.cumsum(train)])[log.ptr]  # training rows before each user's
     target = log.ptr[:-1] + np.diff(before)
     asks = (target > log.ptr[:-1]) & (target < log.ptr[1:])
@@ -149,7 +255,7 @@ def _between(log: Log, name: str, when: int, end: int | None, on: str) -> Split:
         asks[asks] = log.time[target[asks]] < end
     askers = np.flatnonzero(asks)
     if not askers.size:
-        raise _NothingToAsk("no user has rows on both sides of the point of the split")
+        raise _NoCases("no user has rows on both sides of the point of the split")
     learned, items = _learned(log, train)
     cases = _cases(log, items, askers, target[askers])
     test, validation = (cases, None) if on == TEST else (None, cases)
@@ -157,11 +263,12 @@ def _between(log: Log, name: str, when: int, end: int | None, on: str) -> Split:
 
 
 def _words(when: int) -> str:
+    """A moment as text, cut to what NumPy can write."""
     return str(np.datetime64(max(-times.FARTHEST, min(when, times.FARTHEST)), "us"))
 
 
 def _learned(log: Log, train: Array) -> tuple[Log, Array]:
-    """The training rows with their own vocabulary, and each row's item as a position in it (-1: not there)."""
+    """The training rows with their own vocabulary, and every row's item as a position in it (or -1)."""
     learned = log.keep(train).compact()
     renumber = np.full(len(log.items), -1, np.int32)
     renumber[np.unique(log.item[train])] = np.arange(len(learned.items), dtype=np.int32)
@@ -169,6 +276,7 @@ def _learned(log: Log, train: Array) -> tuple[Log, Array]:
 
 
 def _cases(log: Log, items: Array, askers: Array, target: Array) -> Cases:
+    """A case for each of the users `askers`: its rows before row `target`, asked when that row happened."""
     when = log.time[target]
     histories = Histories(log.ptr[askers], target, items, log.time, now=when)
     return Cases(askers, histories, items[target], when)
@@ -207,7 +315,7 @@ class Plan:
             ) from None
 
     def check(self, on: str) -> None:
-        """Refuse rows that this plan does not hold back."""
+        """An error unless this plan holds back rows of the kind `on`."""
         if self.refit and on == VALIDATION:
             raise TalerecError("--refit learns from the validation rows: they cannot be scored too")
         if on not in (TEST, VALIDATION):

@@ -1,4 +1,4 @@
-"""What a log is like: the counts of the paper's Table 1, and what decides which model fits it."""
+"""What a log is like: the counts of the paper's Table 1, and the shares of ties and repeats."""
 
 from __future__ import annotations
 
@@ -9,13 +9,37 @@ import numpy as np
 from talerec.data.log import Log
 from talerec.data.preprocessing import duplicated
 from talerec.data.times import DAY
-from talerec.errors import TalerecError
+from talerec.errors import InvalidLogError
 
 
 def describe(log: Log) -> dict[str, Any]:
-    """Counts, density, intervals, and shares of ties and repeats."""
+    """Describe a log: counts, density, intervals, ties and repeats.
+
+    Parameters
+    ----------
+    log : Log
+        The rows to describe.
+
+    Returns
+    -------
+    dict
+        Counts of users, items and rows, their density and spread, the days between rows of a user,
+        the share of ties, the numbers of repeats and duplicate rows, and the first and last time.
+
+    Raises
+    ------
+    InvalidLogError
+        If the log has no rows.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> facts = tr.describe(tr.synthetic_log(2000))
+    >>> facts["users"], facts["items"], facts["rows_per_user"]["median"]
+    (200, 100, 7.0)
+    """
     if not log.rows:
-        raise TalerecError("the log is empty: it has no rows")
+        raise InvalidLogError("the log is empty: it has no rows")
     length = np.diff(log.ptr)
     gaps = _gaps(log)
     distinct = _distinct_pairs(log)
@@ -40,7 +64,7 @@ def describe(log: Log) -> dict[str, Any]:
 
 
 def tied(log: Log) -> float:
-    """The share of neighbouring rows of a user that have the same time."""
+    """The share of pairs of consecutive rows of a user that have the same time."""
     gaps = _gaps(log)
     return float((gaps == 0).mean()) if gaps.size else 0.0
 
@@ -49,11 +73,12 @@ _MANY_TIES = 0.05
 
 
 def many_ties(share: float) -> bool:
+    """Whether so many rows are simultaneous that their order may decide figures."""
     return share > _MANY_TIES
 
 
 def tie_note(share: float, ties: str) -> str | None:
-    """A line about simultaneous rows where there are many: their order is not in the data, but figures show it."""
+    """A line of warning where many rows are simultaneous: figures depend on an order that the log does not tell."""
     if not many_ties(share):
         return None
     known = (

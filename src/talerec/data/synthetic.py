@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from talerec import columns
-from talerec.data.log import Log, Vocabulary
+from talerec.data.catalogue import CATEGORIES, descriptions
+from talerec.data.log import Log
+from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel
@@ -29,8 +31,8 @@ _ORIGIN = int(START.timestamp())
 _SPAN = int((END - START).total_seconds())
 _DAY = 86_400.0  # seconds, as are all times until a log is made
 _SLOTS = 24  # what is in fashion changes from slot to slot: about a month
-_LINE = 10  # items in a line
 _CHUNKS = 256
+_LINE = 10  # items in a line
 
 _ZIPF = 0.8  # of fame over lines
 _CLASSIC = 0.1  # what a classic sells, in shares of a fashion's peak
@@ -38,90 +40,10 @@ _BASKET = 0.12  # of rows come in the same second as the one before
 _STAY_ON = 0.6  # of the others come minutes later; then the customer is away for days
 _REPEAT = 0.03  # of rows buy again what the customer had before
 _VISIT = _DAY / 4  # what is older than that belongs to another visit
-_LOOK_BACK = 0.75  # chance to have not this row in mind, but one before it
-_FOLLOW, _FOLLOW_DAYS = 0.7, 1  # chance of a companion of the row in mind, and how fast it fades
-_STAY, _STAY_DAYS = 0.9, 4  # the same for anything of that row's category
+_LOOK_BACK = 0.75  # chance that a row follows not from this row, but from one before it
+_FOLLOW, _FOLLOW_DAYS = 0.7, 1  # chance of a companion of that row, and how fast it fades
+_STAY, _STAY_DAYS = 0.9, 4  # likewise, for anything of that row's category
 _HOME_AGAIN = 0.15  # of the others are of the customer's first category
-
-# -- the shop's words ------------------------------------------------------------------------------
-
-_OUTDOOR = (
-    "Alpine Nordic Summit Granite Cedar Boreal Fjord Canyon Tundra Juniper Larch Basalt",
-    "Trail Ridge Drift Pass Ranger Scout Haven Traverse Camp Pioneer Lite Storm",
-)
-_HOME = (
-    "Copper Oak Linen Marble Willow Amber Slate Ivory Walnut Olive Terracotta Ash",
-    "Hearth Harbour Cottage Grove Atelier Meadow Loft Manor Orchard Studio Heritage Dune",
-)
-_ELECTRONIC = (
-    "Nova Vector Quanta Lumen Orbit Helix Zenith Pixel Onyx Cobalt Argon Photon",
-    "Pulse Prime Edge Core Air Wave Flux Arc Pro Mini Max Neo",
-)
-_WORDS = 12  # in each of these lists
-
-#: category: (words for its lines, its items in the order in which people come to need them)
-_CATEGORIES: dict[str, tuple[tuple[str, str], str]] = {
-    "Camping": (
-        _OUTDOOR,
-        "Tent 2P, Footprint, Sleeping Bag, Sleeping Mat, Camp Pillow, Camp Stove, Cook Set, "
-        "Lantern, Headlamp, Camp Chair",
-    ),
-    "Coffee": (
-        _HOME,
-        "Espresso Machine, Burr Grinder, Tamper, Milk Jug, Espresso Cups, French Press, "
-        "Gooseneck Kettle, Pour-Over Dripper, Paper Filters, Coffee Scale",
-    ),
-    "Photography": (
-        _ELECTRONIC,
-        "Mirrorless Camera, Prime Lens, UV Filter, Memory Card, Spare Battery, Battery Charger, "
-        "Camera Strap, Camera Bag, Tripod, Lens Cleaning Kit",
-    ),
-    "Hiking": (
-        _OUTDOOR,
-        "Hiking Boots, Merino Socks, Trekking Poles, Daypack, Rain Cover, Rain Jacket, "
-        "Water Filter, Steel Bottle, Gaiters, First Aid Kit",
-    ),
-    "Kitchen": (
-        _HOME,
-        "Frying Pan, Saucepan, Dutch Oven, Trivet, Chef's Knife, Cutting Board, Knife Sharpener, "
-        "Mixing Bowls, Baking Tray, Oven Mitts",
-    ),
-    "Audio": (
-        _ELECTRONIC,
-        "Turntable, Phono Preamp, Bookshelf Speakers, Speaker Cable, Speaker Stands, Headphones, "
-        "Headphone Stand, DAC, Record Brush, Record Shelf",
-    ),
-    "Cycling": (
-        _OUTDOOR,
-        "Bike Helmet, Bike Lights, Bike Lock, Floor Pump, Tyre Levers, Saddle Bag, "
-        "Cycling Gloves, Bottle Cage, Chain Oil, Mudguards",
-    ),
-    "Bedroom": (
-        _HOME,
-        "Mattress Topper, Fitted Sheet, Duvet, Duvet Cover, Pillow, Pillowcase, Throw, "
-        "Bedside Lamp, Alarm Clock, Blackout Curtain",
-    ),
-    "Computing": (
-        _ELECTRONIC,
-        "Laptop, Laptop Sleeve, USB-C Hub, Monitor, Monitor Arm, Keyboard, Mouse, Desk Mat, "
-        "Webcam, Laptop Stand",
-    ),
-    "Climbing": (
-        _OUTDOOR,
-        "Climbing Shoes, Chalk Bag, Chalk, Harness, Belay Device, Locking Carabiner, Rope 60 m, "
-        "Rope Bag, Quickdraws, Climbing Helmet",
-    ),
-    "Garden": (
-        _HOME,
-        "Planter, Potting Soil, Hand Trowel, Pruning Shears, Watering Can, Garden Hose, "
-        "Hose Reel, Garden Gloves, Bird Feeder, Solar Lights",
-    ),
-    "Gaming": (
-        _ELECTRONIC,
-        "Console, Controller, Charging Dock, Headset, Capture Card, Racing Wheel, Wheel Stand, "
-        "Gaming Chair, Carry Case, Thumb Grips",
-    ),
-}
 
 # -- random numbers --------------------------------------------------------------------------------
 
@@ -173,7 +95,7 @@ def _long_tailed(state: Array, mean: float, power: float) -> float:
 def _line_starts(items: int) -> Array:
     """Where each category's lines start: lines 0, 1, ... come category by category."""
     lines = -(-items // _LINE)
-    categories = min(max(lines // 4, 1), len(_CATEGORIES))
+    categories = min(max(lines // 4, 1), len(CATEGORIES))
     return np.arange(categories + 1) * lines // categories
 
 
@@ -195,36 +117,6 @@ def _demand(seed: np.uint64, starts: Array) -> Array:
         fashion = np.where(classic, _CLASSIC, age * np.exp(1 - age))
         np.cumsum(fame * fashion, out=sums[slot, 1:])
     return sums
-
-
-def _descriptions(order: Array, starts: Array) -> pl.DataFrame:
-    """Titles and categories of the items, in the order of their positions."""
-    line, kind = np.divmod(order, _LINE)
-    category = np.searchsorted(starts, line, side="right") - 1
-    edition, name = np.divmod(line - starts[category], _WORDS**2)
-    second, first = np.divmod(name, _WORDS)
-    second = (first + second) % _WORDS  # so that lines born one after the other share no word
-    words = [words for words, _ in _CATEGORIES.values()]
-    parts = pl.DataFrame(
-        {
-            columns.ITEM: np.arange(1, len(order) + 1),
-            "first": _pick([a.split() for a, _ in words], category, first),
-            "second": _pick([b.split() for _, b in words], category, second),
-            "kind": _pick([k.split(", ") for _, k in _CATEGORIES.values()], category, kind),
-            "edition": pl.Series(edition + 1),
-            "category": pl.Series(list(_CATEGORIES)).gather(category),
-        }
-    )
-    title = pl.concat_str("first", "second", "kind", separator=" ")
-    later = pl.format("{} Mk {}", title, "edition")
-    title = pl.when(pl.col("edition") > 1).then(later).otherwise(title)
-    return parts.select(columns.ITEM, title.alias("title"), "category")
-
-
-def _pick(shelves: list[list[str]], category: Array, place: Array) -> pl.Series:
-    """Word `place` of the list of each item's category."""
-    flat = pl.Series([word for shelf in shelves for word in shelf])
-    return flat.gather(category * len(shelves[0]) + place)
 
 
 # -- the customers ---------------------------------------------------------------------------------
@@ -280,7 +172,7 @@ def _in_category_of(state: Array, known: int, sums: Array, starts: Array, items:
 
 @kernel
 def _companion(state: Array, last: int, items: int) -> int:
-    """What people need after `last`: a later item of its line, the nearest most often."""
+    """What people need after item `last`: a later item of its line, most often the nearest."""
     line = last // _LINE
     size = min(_LINE, items - line * _LINE)
     ahead = 1 + int(8 * _uniform(state) ** 2)  # the next one in 35 of 100 cases
@@ -289,7 +181,7 @@ def _companion(state: Array, last: int, items: int) -> int:
 
 @kernel
 def _anchor(state: Array, time: Array, r: int) -> int:
-    """The row that is in mind at row r: the last one, or one before it of the same visit."""
+    """The row that row r follows from: the last one, or one before it in the same visit."""
     s = r - 1
     while s > 0 and time[r] - time[s - 1] < _VISIT and _uniform(state) < _LOOK_BACK:
         s -= 1
@@ -297,10 +189,10 @@ def _anchor(state: Array, time: Array, r: int) -> int:
 
 
 @kernel
-def _wish(
+def _choose(
     state: Array, first: int, known: int, gap: float, sums: Array, starts: Array, items: int
 ) -> int:
-    """What a customer wants `gap` days after the item `known`: what goes with it, while in mind."""
+    """What a customer wants `gap` days after item `known`: something that goes with it, while it is fresh."""
     chance = _uniform(state)
     if chance < _FOLLOW * math.exp(-gap / _FOLLOW_DAYS):
         return _companion(state, known, items)
@@ -322,19 +214,27 @@ def _write_items(
             item[r] = item[int(_uniform(state) * r)]
             continue
         sums = demand[time[r] * _SLOTS // _SPAN]
-        for _ in range(4):  # most people have what they have: they think again
+        for _ in range(4):  # tries to find something that the customer did not just buy
             s = _anchor(state, time, r)
             gap = (time[r] - time[s]) / _DAY
-            item[r] = _wish(state, item[0], item[s], gap, sums, starts, items)
+            item[r] = _choose(state, item[0], item[s], gap, sums, starts, items)
             if item[r] not in item[max(r - 30, 0) : r]:
                 break
 
 
+class _Shop(NamedTuple):
+    """The catalogue and what is in demand."""
+
+    starts: Array  # where each category's lines start
+    demand: Array  # running sums of the lines' demand, slots x lines + 1
+    position: Array  # of each item, numbered along the lines, in the log's vocabulary
+
+
 @kernel
 def _write_users(
-    a: int, b: int, seed: np.uint64, ptr: Array, shop: tuple[Array, ...], item: Array, time: Array
+    a: int, b: int, seed: np.uint64, ptr: Array, shop: _Shop, item: Array, time: Array
 ) -> None:
-    """The rows of users a..b."""
+    """Write the rows of users a..b."""
     starts, demand, position = shop
     state = np.empty(1, np.uint64)
     for u in range(a, b):
@@ -358,10 +258,35 @@ def synthetic_log(
     seed: int = 0,
     titles: bool = True,
 ) -> Log:
-    """A log of exactly `rows` rows: a made-up shop in 2023 and 2024, its items with titles.
+    """Make up the log of a shop in 2023 and 2024; the same arguments give the same log.
 
-    Without more said there is a user for every 10 rows and an item for every 20 (20 at least).
-    Some items may never be sold. The same arguments give the same log.
+    Parameters
+    ----------
+    rows : int
+        How many rows there are.
+    items : int, optional
+        How many items there are, sold or not; by default one for every 20 rows, and at least 20.
+    users : int, optional
+        How many users there are; by default one for every 10 rows.
+    seed : int
+        Another seed gives another log.
+    titles : bool
+        Whether the items have titles and categories.
+
+    Returns
+    -------
+    Log
+
+    Raises
+    ------
+    TalerecError
+        If a number is not a whole number from 1, or there are more users than rows.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> tr.synthetic_log(2000, seed=7)
+    Log(200 users, 100 items, 2,000 rows, 2023-01-01 to 2024-12-28)
     """
     _check("rows", rows)
     users = max(rows // 10, 1) if users is None else users
@@ -385,12 +310,12 @@ def _generate(rows: int, users: int, items: int, seed: np.uint64, titles: bool) 
     position = np.empty(items, np.int32)
     position[order] = np.arange(items, dtype=np.int32)
     starts = _line_starts(items)
-    shop = (starts, _demand(seed, starts), position)
+    shop = _Shop(starts, _demand(seed, starts), position)
     ptr = _row_starts(seed, rows, users)
     item, time = np.empty(rows, np.int32), np.empty(rows, np.int64)
     chunks = equal_work(ptr, _CHUNKS)
     run_chunks("synthetic", lambda a, b: _write_users(a, b, seed, ptr, shop, item, time), chunks)
-    info = _descriptions(order, starts) if titles else None
+    info = descriptions(*np.divmod(order, _LINE), starts) if titles else None
     return Log(ptr, item, time, _numbers(users), _numbers(items), info)
 
 

@@ -1,4 +1,4 @@
-"""Times in any spelling -> int64 microseconds since 1970, checked."""
+"""Times in any spelling as int64 microseconds since 1970, checked."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from talerec.errors import TalerecError
+from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime.arrays import Array
 
 logger = logging.getLogger("talerec")
-
 
 DAY = 86_400_000_000  # microseconds
 _NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
@@ -23,9 +22,9 @@ _MICROSECONDS = {"D": DAY, "s": 10**6, "ms": 10**3, "us": 1}
 _EARLIEST = 0
 _LATEST = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * 10**6
 FARTHEST = 2**62  # microseconds: far beyond any date, and safe to subtract
-_DISTINCT = 10**8  # seconds: from 1973 on, a number's size tells its unit
+_DISTINCT = 10**8  # seconds: for times from 1973 on, the size of a number tells its unit
 
-# ISO 8601 as people write it, commonest first; UTC unless they say. `%#z` takes Z, +02, +0200 and +02:00.
+# ISO 8601 as people write it, commonest first; UTC unless there is an offset. `%#z` takes Z, +02, +0200 and +02:00.
 _SPELLINGS = (
     "%Y-%m-%d %H:%M:%S%.f",
     "%Y-%m-%dT%H:%M:%S%.f%#z",
@@ -61,15 +60,15 @@ def to_microseconds(column: pl.Series, unit: str | None, *, any_time: bool) -> t
         read_as = unit or _guess(column, numbers)
         moments = _scale(column, numbers, read_as)
     else:
-        raise TalerecError(
+        raise InvalidLogError(
             f"column {column.name!r} holds {column.dtype} values; times are datetimes or numbers"
         )
     if not any_time:
-        _refuse_far(column, moments, read_as)
+        _refuse_distant(column, moments, read_as)
     return moments, read_as
 
 
-def _refuse_far(column: pl.Series, moments: Array, read_as: str) -> None:
+def _refuse_distant(column: pl.Series, moments: Array, read_as: str) -> None:
     hint = "outside 1970 to 2100"
     if read_as in _NAMES:
         hint += f" when read as {_NAMES[read_as]} (--time-unit says otherwise)"
@@ -78,14 +77,15 @@ def _refuse_far(column: pl.Series, moments: Array, read_as: str) -> None:
 
 
 def _refuse_rows(column: pl.Series, bad: pl.Series, what: str) -> None:
+    """An error that names the first bad row and its value, if there is one."""
     if bad.any():
         row = int(bad.arg_true()[0])
         shown = "" if column.is_null()[row] else _shown(column, row)
-        raise TalerecError(f"row {row + 1}: {column.name}{shown} {what}")
+        raise InvalidLogError(f"row {row + 1}: {column.name}{shown} {what}")
 
 
 def _shown(column: pl.Series, row: int) -> str:
-    """A value for a message. Python's dates end in 9999, where a column's need not."""
+    """A value for a message; NumPy writes it, because Python's dates end with the year 9999."""
     if isinstance(column.dtype, pl.Datetime | pl.Date):
         value: Any = column.to_physical().to_numpy()[row : row + 1].astype(np.int64)
         return f" {value.view(f'datetime64[{_stored_in(column.dtype)}]')[0]}"
@@ -131,8 +131,8 @@ def _numbers(column: pl.Series, values: pl.Series) -> pl.Series:
     decimals = values.cast(pl.Float64)
     _refuse_rows(column, ~decimals.is_finite(), "is not a time")
     if values.dtype.is_float() and values.dtype != pl.Float64:
-        blurred = decimals.abs() > 2**24  # past it, neighbours are more than a second apart
-        _refuse_rows(column, blurred, f"was rounded to {values.dtype}; times need whole numbers")
+        rounded = decimals.abs() > 2**24  # from there on Float32 skips whole seconds
+        _refuse_rows(column, rounded, f"was rounded to {values.dtype}; times need whole numbers")
     return decimals
 
 
@@ -144,7 +144,7 @@ def _looks_like(value: float) -> str:
 
 
 def _guess(column: pl.Series, numbers: pl.Series) -> str:
-    """The unit, by size. Numbers of two sizes are refused: one of them would be read wrongly."""
+    """The unit that the size of the numbers suggests; an error where they suggest two."""
     size = numbers.cast(pl.Float64).abs()
     _refuse_rows(column, size > 2.0**63, "is beyond any date")
     largest = float(size.max())  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def _guess(column: pl.Series, numbers: pl.Series) -> str:
     least = float(size.filter(size >= min(_DISTINCT, largest)).min())  # type: ignore[arg-type]
     if _looks_like(least) != unit:
         low, high = int((size == least).arg_true()[0]), int((size == largest).arg_true()[0])
-        raise TalerecError(
+        raise InvalidLogError(
             f"times are of mixed units: row {low + 1} ({column[low]}) looks like "
             f"{_NAMES[_looks_like(least)]}, row {high + 1} ({column[high]}) like {_NAMES[unit]}; "
             "--time-unit says which they are"
@@ -178,7 +178,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment(value: datetime) -> int:
-    """A datetime (UTC unless it says) in microseconds, exactly."""
+    """A datetime (UTC unless it has a time zone) in microseconds, exactly."""
     aware = value if value.tzinfo else value.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)
 
@@ -201,7 +201,7 @@ Moment = str | datetime | int  # whole numbers are microseconds
 
 
 def microseconds(when: Moment) -> int:
-    """A moment that somebody wrote down, as microseconds."""
+    """A moment as people write it, in microseconds."""
     if isinstance(when, datetime):
         return moment(when)
     return parse_moment(when) if isinstance(when, str) else int(when)

@@ -1,4 +1,4 @@
-"""Does one model beat another? Two saved results of the same cases, side by side."""
+"""Does one model beat another? Two results on the same cases, compared user by user."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import polars as pl
 
 from talerec import columns
 from talerec.errors import TalerecError
-from talerec.evaluation.evaluation import WINDOW, Evaluation, per_unit
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN
+from talerec.evaluation.result import UNIT, Evaluation, per_unit
 from talerec.evaluation.significance import Paired, paired
 
 ALPHA = 0.05
-_LEAST_P = 0.0001  # below it a p-value of so many flips says no more
-_SHARED = ("split", "on", "ties")  # what must be the same for the cases to be
-_KEY = [columns.USER, WINDOW]
+_LEAST_P = 0.0001  # the test draws too few signs to tell smaller p-values apart
+_SHARED = ("split", "on", "ties")  # fields that must be equal for the cases to be the same
+_OF_B = " of b"  # ends the names of B's columns where both results are in one frame
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """B against A, metric by metric, over the users that both were asked about."""
+    """B against A, metric by metric, over the same users."""
 
     a: Evaluation
     b: Evaluation
@@ -31,27 +31,28 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """The metric that the verdict is about: NDCG at the largest k. One test, not nine."""
-        return f"NDCG@{max(self.a.ks)}"
+        """The metric of the verdict: NDCG at the largest k that both have. One test, not nine."""
+        return f"NDCG@{max(set(self.a.ks) & set(self.b.ks))}"
 
     @property
     def significant(self) -> bool:
+        """Whether the difference in the headline metric is significant at the 5 % level."""
         return self.metrics[self.headline].p < ALPHA
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The outcome in one sentence."""
         found = self.metrics[self.headline]
-        names = (self.b.model, self.a.model)
-        if self.b.model == self.a.model:
-            names = ("B", "A")
-        chance = f"p = {found.p:.2g}" if found.p >= _LEAST_P else f"p < {_LEAST_P:g}"
-        told = f"{self.headline} {found.a:.4f} -> {found.b:.4f}, {chance}"
+        b, a = self.b.model, self.a.model
+        if a == b:
+            b, a = "B", "A"
+        p = f"p = {found.p:.2g}" if found.p >= _LEAST_P else f"p < {_LEAST_P:g}"
+        figures = f"{self.headline} {found.a:.4f} -> {found.b:.4f}, {p}"
         if not self.significant:
-            return f"No difference between {names[1]} and {names[0]} can be shown ({told})."
+            return f"No difference between {a} and {b} can be shown ({figures})."
         word = "better" if found.difference > 0 else "worse"
         change = f"{found.difference / found.a:+.1%}" if found.a else f"{found.difference:+.4f}"
-        return f"{names[0]} is {word} than {names[1]} by {change} ({told})."
+        return f"{b} is {word} than {a} by {change} ({figures})."
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `talerec compare --json` prints."""
@@ -69,15 +70,43 @@ class Comparison:
 
 
 def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
-    """Paired, user by user: difference, interval, p and effect size of every metric that both have."""
+    """Compare two results on the same cases, user by user.
+
+    Parameters
+    ----------
+    a, b
+        What `evaluate` or `Evaluation.load` gave, for the same log, split and order of ties.
+    seed
+        The seed of the intervals and of the test.
+
+    Returns
+    -------
+    Comparison
+        Difference, interval, p-value and effect size of every metric that both have, and a verdict.
+
+    Raises
+    ------
+    TalerecError
+        If the results are not about the same cases, or have no k in common.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> split = tr.leave_one_out(tr.synthetic_log(2000, items=50))
+    >>> popular, rules = (tr.evaluate(m.fit(split.train), split) for m in (tr.Popular(), tr.Rules()))
+    >>> print(tr.compare(popular, rules).verdict)
+    No difference between popular and rules can be shown (NDCG@10 0.2759 -> 0.3015, p = 0.14).
+    """
     ks = sorted(set(a.ks) & set(b.ks))
     if not ks:
-        raise TalerecError(f"the results share no k: {list(a.ks)} and {list(b.ks)}")
+        raise TalerecError(
+            f"the results share no k: A has {list(a.ks)}, B {list(b.ks)}; evaluate both with the same k"
+        )
     for name in _SHARED:
         left, right = getattr(a, name), getattr(b, name)
         if left != right:
             raise TalerecError(
-                f"the results answer different questions: {name} {left!r}, {right!r}"
+                f"the results answer different questions: {name} is {left!r} in A and {right!r} in B"
             )
     return Comparison(
         a,
@@ -90,22 +119,23 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
 
 def _paired(a: Evaluation, b: Evaluation, ks: list[int], rank: str, seed: int) -> dict[str, Paired]:
     left, right = (per_unit(result.frame, ks, rank) for result in (a, b))
-    if left[columns.USER].dtype != right[columns.USER].dtype:
-        raise TalerecError("the results are of different logs: their user ids are of other kinds")
-    both = left.join(right, on=_KEY, suffix=_OTHER, maintain_order="left")
+    types = [frame[columns.USER].dtype for frame in (left, right)]
+    if types[0] != types[1]:
+        raise TalerecError(
+            f"the results are of different logs: user ids are {types[0]} in A and {types[1]} in B"
+        )
+    both = left.join(right, on=UNIT, suffix=_OF_B, maintain_order="left")
     if not len(both) == len(left) == len(right):
         missing = max(len(left), len(right)) - len(both)
         raise TalerecError(
-            f"the results are of different cases: {missing:,} are in one of them only"
+            f"the results are of different cases: {missing:,} in one are not in the other;"
+            " evaluate both on the same log"
         )
-    names = [name for name in left.columns if name not in _KEY]
     return {
-        name: paired(both[name].to_numpy(), both[f"{name}{_OTHER}"].to_numpy(), seed=seed)
-        for name in names
+        name: paired(both[name].to_numpy(), both[f"{name}{_OF_B}"].to_numpy(), seed=seed)
+        for name in left.columns
+        if name not in UNIT
     }
-
-
-_OTHER = " of b"
 
 
 def _notes(a: Evaluation, b: Evaluation) -> list[str]:

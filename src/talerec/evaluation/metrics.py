@@ -1,4 +1,4 @@
-"""Accuracy from ranks, and what recommended lists are like. One row per case; a metric is a mean over them.
+"""Metrics: accuracy from the ranks of targets, and what recommended lists are like. Each is a mean over cases.
 
 A case is a hit at k when its target's rank is 1..k; rank 0 is a miss.
 """
@@ -38,17 +38,17 @@ def _hit(k: int, rank: str) -> pl.Expr:
 
 
 def per_case(ks: Sequence[int], rank: str = RANK) -> list[pl.Expr]:
-    """Every metric of accuracy at every k, as columns over a frame with one row per case."""
+    """Every accuracy metric at every k, as expressions over a frame with one row per case."""
     return [metric(k, rank) for metric in (hit_rate, ndcg, mrr) for k in cutoffs(ks)]
 
 
 def is_double(metric: str) -> bool:
-    """At 1 all three are the hit rate: a table shows it once."""
+    """Whether a table can leave a metric out: at k = 1 all three are the hit rate."""
     return metric.endswith("@1") and metric != "HR@1"
 
 
 def cutoffs(ks: Sequence[int]) -> list[int]:
-    """Each k once, in order; what is no count is refused."""
+    """Each k once, in order; a k that is not a whole number from 1 is refused."""
     for k in ks:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise TalerecError(f"k is {k!r}; it takes a whole number from 1")
@@ -60,7 +60,9 @@ def cutoffs(ks: Sequence[int]) -> list[int]:
 
 def coverage(lists: Array, items: int) -> float:
     """The share of the catalogue that is in at least one list."""
-    return len(np.unique(lists[lists >= 0])) / items
+    there = np.zeros(items + 1, bool)
+    there[lists] = True  # -1, no item, marks the last entry
+    return int(np.count_nonzero(there[:-1])) / items
 
 
 def novelty(lists: Array, rows: Array) -> Array:
@@ -71,7 +73,7 @@ def novelty(lists: Array, rows: Array) -> Array:
 
 
 def row_means(lists: Array, values: Array) -> Array:
-    """The mean value of the items (positions) in each row; -1 is no item, and NaN the mean of none."""
+    """The mean value of the items (positions) in each row; -1 is no item, and a row without items has NaN."""
     there = lists >= 0
     total = np.where(there, values[lists], 0.0).sum(axis=1)
     count = there.sum(axis=1)

@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 
-LEVEL = 0.95
+_LEVEL = 0.95  # of intervals
 _SAMPLES = 2000  # of a bootstrap
 _FLIPS = 20_000  # of a paired test
 _BLOCK = 2**22  # random numbers at a time
@@ -18,31 +19,38 @@ _SAME = 1e-9  # sums of the same numbers in another order differ by less, relati
 
 
 def bootstrap_means(
-    values: Array, cases: Array | None = None, *, seed: int = 0, level: float = LEVEL
+    values: Array, cases: Array | None = None, *, seed: int = 0
 ) -> tuple[Array, Array]:
-    """The bootstrap interval of each column's mean; users are drawn.
+    """The ends of the 95 % bootstrap interval of each column's mean; users are drawn.
 
-    A row holds what one user's cases add up to, and `cases` says how many these are: one each, unless given.
-    A resample of n rows is a multinomial draw over the distinct rows, which are few, since most cases
-    are misses. So the bootstrap costs next to nothing and is no approximation.
+    A row of `values` holds the sums over one user's cases, and `cases` the number of these (1 unless given).
+    Drawing n rows is a multinomial draw over the distinct rows. These are few, since most cases are
+    misses: so the bootstrap is fast without being an approximation.
     """
     if not len(values):
         nothing = np.full(values.shape[1], np.nan)
         return nothing, nothing
-    counted = np.ones(len(values)) if cases is None else cases
-    distinct, counts = np.unique(np.column_stack([values, counted]), axis=0, return_counts=True)
-    drawn = _draws(np.random.default_rng(seed), counts, distinct)
-    tail = (1 - level) / 2
-    low, high = np.quantile(drawn[:, :-1] / drawn[:, -1:], [tail, 1 - tail], axis=0)
+    distinct, counts = _distinct(values, np.ones(len(values)) if cases is None else cases)
+    sums = _resampled(np.random.default_rng(seed), counts, distinct)
+    tail = (1 - _LEVEL) / 2
+    low, high = np.quantile(sums[:, :-1] / sums[:, -1:], [tail, 1 - tail], axis=0)
     return low, high
 
 
-def _draws(rng: np.random.Generator, counts: Array, distinct: Array) -> Array:
+def _distinct(values: Array, cases: Array) -> tuple[Array, Array]:
+    """Distinct rows (the number of cases in the last column) in ascending order, and how often each occurs."""
+    table = pl.DataFrame(np.column_stack([values, cases]), orient="row")
+    found = table.group_by(table.columns).agg(pl.len().alias("count")).sort(table.columns)
+    return found.drop("count").to_numpy(order="c"), found["count"].to_numpy().astype(np.int64)
+
+
+def _resampled(rng: np.random.Generator, counts: Array, distinct: Array) -> Array:
+    """Means of the columns over as many rows as there are, in each of the resamples."""
     total, size = counts.sum(), max(1, _BLOCK // len(counts))
     parts = []
-    for a in range(0, _SAMPLES, size):
-        picked = rng.multinomial(total, counts / total, size=min(size, _SAMPLES - a))
-        parts.append(picked @ distinct / total)
+    for start in range(0, _SAMPLES, size):
+        drawn = rng.multinomial(total, counts / total, size=min(size, _SAMPLES - start))
+        parts.append(drawn @ distinct / total)
     return np.concatenate(parts)
 
 
@@ -61,21 +69,22 @@ class Paired:
     users: int
 
     def to_dict(self) -> dict[str, Any]:
+        """The object of one metric in what `talerec compare --json` prints."""
         relative = self.difference / self.a if self.a else None
         return {**asdict(self), "interval": list(self.interval), "relative": relative}
 
 
-def paired(a: Array, b: Array, *, seed: int = 0, level: float = LEVEL) -> Paired:
+def paired(a: Array, b: Array, *, seed: int = 0) -> Paired:
     """Compare two models by their values for the same users.
 
-    p: a sign-flip (Fisher-Pitman) test. Were the models alike, each user's difference could as well
-    have the other sign; p is the share of such worlds whose mean differs as much as the one seen. It
-    assumes nothing about the distribution.
+    p is that of a sign-flip (Fisher-Pitman) test: were the models alike, each user's difference could
+    as well have the other sign, and p is the share of such assignments of signs whose mean is at least as
+    far from 0 as the one observed. It assumes nothing about the distribution.
     """
     if a.shape != b.shape or not len(a):
-        raise TalerecError("a paired comparison takes two values for each of the same users")
+        raise TalerecError("a paired comparison takes one value of each model for every user")
     change = b - a
-    low, high = bootstrap_means(change[:, None], seed=seed, level=level)
+    low, high = bootstrap_means(change[:, None], seed=seed)
     spread = float(change.std(ddof=1)) if len(change) > 1 else 0.0
     mean = float(change.mean())
     return Paired(
@@ -92,14 +101,14 @@ def paired(a: Array, b: Array, *, seed: int = 0, level: float = LEVEL) -> Paired
 
 
 def _sign_flips(change: Array, rng: np.random.Generator) -> float:
-    """Two-sided p; users with the same size of difference are drawn together, by a binomial."""
+    """Two-sided p; users with differences of the same size are drawn together, by a binomial."""
     size, counts = np.unique(np.abs(change[change != 0]), return_counts=True)
     if not size.size:
         return 1.0
-    seen = abs(change.sum()) * (1 - _SAME)
+    observed = abs(change.sum()) * (1 - _SAME)
     as_far, block = 0, max(1, _BLOCK // len(size))
     for start in range(0, _FLIPS, block):
         rounds = min(block, _FLIPS - start)
         plus = rng.binomial(counts, 0.5, size=(rounds, len(size)))
-        as_far += int((np.abs((2 * plus - counts) @ size) >= seen).sum())
+        as_far += int((np.abs((2 * plus - counts) @ size) >= observed).sum())
     return (1 + as_far) / (1 + _FLIPS)

@@ -1,17 +1,25 @@
-"""The pairs of each model: what two rows of one user add to G and K. See `kernels` for how they are used.
+"""The pairs of each model: what two rows of one user add to G and K; `accumulators` adds them up.
 
-Every function here gives, for a row q, the coefficients of the rows s in begin[q]..after[q] of the
-same user, in O(1) each: no augmented row is ever built.
+Every `*_pairs` function gives, for a row q, the coefficients of the rows s in begin[q]..after[q] of
+the same user, in O(1) each, at s - begin[q]: no augmented row is ever built.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data.kernels import accumulate_dense, accumulate_sparse
-from talerec.runtime.arrays import Array, Arrays
+from talerec.gram.accumulators import (
+    DenseSums,
+    RowsByItem,
+    Scratch,
+    SparseSums,
+    accumulate_dense,
+    accumulate_sparse,
+)
+from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel, template
 
 #: exp(-x) is zero in float64 beyond this.
@@ -19,6 +27,27 @@ UNDERFLOW = 745.2
 
 
 # -- by time: TALE ----------------------------------------------------------------------------------
+
+
+class TaleRows(NamedTuple):
+    """What TALE's pairs need of each row."""
+
+    begin: Array  # the first row whose weight for it is not zero
+    first: Array  # the first row of its instant
+    after: Array  # the first row after its instant
+    reach: Array  # the first row more than a horizon later
+    stop: Array  # the end of its user's rows
+    step: Array  # exp(-(interval to the user's next row) / decay)
+    scale: Array  # p ** -trend
+    floor: float
+
+
+class SeveralTargets(NamedTuple):
+    """What TALE's pairs need of each row where every later row is a target."""
+
+    rows: TaleRows
+    back: Array  # the first row no more than a horizon earlier
+    ahead: Array  # the sum of exp(-(t_l - t_r) / decay) over the rows l after r and before reach[r]
 
 
 @kernel
@@ -71,8 +100,8 @@ def tale_intervals(ptr: Array, time: Array, decay: float, floor: float) -> tuple
 
 
 @kernel
-def tale_pairs(rows: Arrays, q: int, half: Array, cross: Array, sums: Array) -> None:
-    """Eqs. 6, 13 for the pairs (s, q) of one user, s in begin[q]..after[q]; written at s - begin[q].
+def tale_pairs(args: TaleRows, q: int, out: Scratch) -> None:
+    """Eqs. 6, 13 for the pairs (s, q) of one user, s in begin[q]..after[q].
 
     The sum over targets l after q of w(t_l - t_s) w(t_l - t_q) falls into three runs: up to
     reach[s] both weights are exponentials, up to reach[q] one is the floor, then both are.
@@ -83,7 +112,8 @@ def tale_pairs(rows: Arrays, q: int, half: Array, cross: Array, sums: Array) -> 
     Rows of q's own instant are each other's targets: each of the m - 1 others (less s, when s
     is one of them) adds w(t_q - t_s). Nothing large is subtracted, so nothing cancels.
     """
-    begin, first, after, reach, stop, step, scale, floor = rows
+    begin, first, after, reach, stop, step, scale, floor = args
+    half, cross, sums = out
     lo, next_instant, end = begin[q], after[q], reach[q]
     decayed = 1.0
     sums[0, 0] = sums[0, 1] = 0.0
@@ -124,11 +154,7 @@ def tale_pairs(rows: Arrays, q: int, half: Array, cross: Array, sums: Array) -> 
 def tale_several(
     ptr: Array, time: Array, decay: float, floor: float, step: Array, reach: Array
 ) -> tuple[Array, Array]:
-    """What several targets need besides.
-
-    back   the first row that comes no more than a horizon earlier
-    ahead  the sum of exp(-(t_l - t_r) / decay) over the rows l after r and before reach[r]
-    """
+    """`back` and `ahead` of `SeveralTargets`; `decay` in microseconds."""
     horizon = _horizon(decay, floor)
     back, ahead = np.empty(len(time), np.int32), np.zeros(len(time))
     for u in range(len(ptr) - 1):
@@ -145,7 +171,7 @@ def tale_several(
 
 
 @kernel
-def tale_multi_pairs(args: Arrays, q: int, half: Array, cross: Array, sums: Array) -> None:
+def tale_multi_pairs(args: SeveralTargets, q: int, out: Scratch) -> None:
     """TALE's pairs with every later row as a target, weighed by its interval to the first one (`targets=multi`).
 
     K gets the sum over l in s+1..q of w(t_l - t_s) w(t_q - t_l). Rows l before reach[s] are near s, rows
@@ -153,9 +179,10 @@ def tale_multi_pairs(args: Arrays, q: int, half: Array, cross: Array, sums: Arra
     the exponential of the other interval; near none, floor^2.
     """
     rows, back, ahead = args
-    tale_pairs(rows, q, half, cross, sums)
-    begin, _, _, reach, _, step, scale, floor = rows
-    lo, near = begin[q], back[q]
+    tale_pairs(rows, q, out)
+    _, cross, sums = out
+    reach, step, scale, floor = rows.reach, rows.step, rows.scale, rows.floor
+    lo, near = rows.begin[q], back[q]
     recent = sums[:, 0]  # recent[l - near]: the sum of exp(-(t_q - t_k) / decay) over k in l..q
     total = decayed = 1.0
     recent[q + 1 - near], recent[q - near] = 0.0, 1.0
@@ -163,10 +190,8 @@ def tale_multi_pairs(args: Arrays, q: int, half: Array, cross: Array, sums: Arra
         decayed *= step[l]
         total += decayed
         recent[l - near] = total
-    decayed, between = (
-        1.0,
-        0.0,
-    )  # between: the sum of exp(-(t_l - t_s) / decay) over l in s+1..near-1
+    decayed = 1.0
+    between = 0.0  # the sum of exp(-(t_l - t_s) / decay) over l in s+1..near-1
     for s in range(q - 1, lo - 1, -1):
         decayed *= step[s]
         if s < near - 1:
@@ -179,7 +204,18 @@ def tale_multi_pairs(args: Arrays, q: int, half: Array, cross: Array, sums: Arra
         cross[s - lo] = scale[s] * scale[q] * value
 
 
-# -- by place (SLIT) ---------------------------------------------------------------------------------
+# -- by place: SLIT ----------------------------------------------------------------------------------
+
+
+class PlaceRows(NamedTuple):
+    """What SLIT's pairs need of each row."""
+
+    begin: Array  # the first row whose weight for it is not zero
+    ahead: Array  # see `place_ahead`
+    each: Array  # what a row of S and T that ends its sources there is multiplied by
+    scale: Array  # p ** -trend
+    fade: Array  # exp(-d / position), by distance d
+    multi: bool  # every later row is a target, and not the next alone
 
 
 @kernel
@@ -216,13 +252,14 @@ def place_ahead(ptr: Array, share: Array, fading: float) -> Array:
 
 
 @kernel
-def place_pairs(args: Arrays, q: int, half: Array, cross: Array, sums: Array) -> None:
+def place_pairs(args: PlaceRows, q: int, out: Scratch) -> None:
     """SLIT: for each l, sources s <= l weigh exp(-(l - s)/position) and targets h > l exp(-(h - l - 1)/position).
 
     Every l between s and h gives the same product, so K counts them: sum over l in s..h-1 of each[l],
     times fade[h - 1 - s]. With one target (h = l + 1) only the last of them is there.
     """
     begin, ahead, each, scale, fade, multi = args
+    half, cross, _ = out
     lo = begin[q]
     total = 0.0
     for s in range(q - 1, lo - 1, -1):
@@ -234,13 +271,21 @@ def place_pairs(args: Arrays, q: int, half: Array, cross: Array, sums: Array) ->
     cross[q - lo] = 0.0
 
 
-# -- by gap (rules), and all alike (SLIS) ------------------------------------------------------------
+# -- by distance in rows (rules), and all alike (SLIS) -----------------------------------------------
+
+
+class WeighedRows(NamedTuple):
+    """The first row that each forms a pair with, and weights: by distance (rules), or by row (SLIS)."""
+
+    begin: Array
+    weight: Array
 
 
 @kernel
-def gap_pairs(args: Arrays, q: int, half: Array, cross: Array, sums: Array) -> None:
+def gap_pairs(args: WeighedRows, q: int, out: Scratch) -> None:
     """Rules: a source that is d rows before its target counts weight[d]."""
     begin, weight = args
+    half, cross, _ = out
     lo = begin[q]
     for s in range(lo, q + 1):
         half[s - lo] = 0.0
@@ -248,9 +293,10 @@ def gap_pairs(args: Arrays, q: int, half: Array, cross: Array, sums: Array) -> N
 
 
 @kernel
-def alike_pairs(args: Arrays, q: int, half: Array, cross: Array, sums: Array) -> None:
+def alike_pairs(args: WeighedRows, q: int, out: Scratch) -> None:
     """SLIS: any two items of a user, once each, weigh the same; K is G."""
     begin, weight = args
+    half, cross, _ = out
     lo = begin[q]
     for s in range(lo, q):
         half[s - lo] = weight[q]
@@ -263,66 +309,52 @@ def alike_pairs(args: Arrays, q: int, half: Array, cross: Array, sums: Array) ->
 
 
 @kernel
-def tale_dense(args: Arrays, log: Arrays, longest: int, a: int, b: int, M: Array, K: Array) -> None:
-    accumulate_dense(tale_pairs, args, log, longest, a, b, M, K)
+def tale_dense(args: TaleRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
+    accumulate_dense(tale_pairs, args, log, a, b, out)
 
 
 @kernel
-def tale_sparse(
-    args: Arrays, log: Arrays, longest: int, a: int, b: int, where: Arrays, M: Array, K: Array
-) -> None:
-    accumulate_sparse(tale_pairs, args, log, longest, a, b, where, M, K)
+def tale_sparse(args: TaleRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
+    accumulate_sparse(tale_pairs, args, log, a, b, out)
 
 
 @kernel
-def tale_multi_dense(
-    args: Arrays, log: Arrays, longest: int, a: int, b: int, M: Array, K: Array
-) -> None:
-    accumulate_dense(tale_multi_pairs, args, log, longest, a, b, M, K)
+def tale_multi_dense(args: SeveralTargets, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
+    accumulate_dense(tale_multi_pairs, args, log, a, b, out)
 
 
 @kernel
 def tale_multi_sparse(
-    args: Arrays, log: Arrays, longest: int, a: int, b: int, where: Arrays, M: Array, K: Array
+    args: SeveralTargets, log: RowsByItem, a: int, b: int, out: SparseSums
 ) -> None:
-    accumulate_sparse(tale_multi_pairs, args, log, longest, a, b, where, M, K)
+    accumulate_sparse(tale_multi_pairs, args, log, a, b, out)
 
 
 @kernel
-def place_dense(
-    args: Arrays, log: Arrays, longest: int, a: int, b: int, M: Array, K: Array
-) -> None:
-    accumulate_dense(place_pairs, args, log, longest, a, b, M, K)
+def place_dense(args: PlaceRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
+    accumulate_dense(place_pairs, args, log, a, b, out)
 
 
 @kernel
-def place_sparse(
-    args: Arrays, log: Arrays, longest: int, a: int, b: int, where: Arrays, M: Array, K: Array
-) -> None:
-    accumulate_sparse(place_pairs, args, log, longest, a, b, where, M, K)
+def place_sparse(args: PlaceRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
+    accumulate_sparse(place_pairs, args, log, a, b, out)
 
 
 @kernel
-def gap_dense(args: Arrays, log: Arrays, longest: int, a: int, b: int, M: Array, K: Array) -> None:
-    accumulate_dense(gap_pairs, args, log, longest, a, b, M, K)
+def gap_dense(args: WeighedRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
+    accumulate_dense(gap_pairs, args, log, a, b, out)
 
 
 @kernel
-def gap_sparse(
-    args: Arrays, log: Arrays, longest: int, a: int, b: int, where: Arrays, M: Array, K: Array
-) -> None:
-    accumulate_sparse(gap_pairs, args, log, longest, a, b, where, M, K)
+def gap_sparse(args: WeighedRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
+    accumulate_sparse(gap_pairs, args, log, a, b, out)
 
 
 @kernel
-def alike_dense(
-    args: Arrays, log: Arrays, longest: int, a: int, b: int, M: Array, K: Array
-) -> None:
-    accumulate_dense(alike_pairs, args, log, longest, a, b, M, K)
+def alike_dense(args: WeighedRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
+    accumulate_dense(alike_pairs, args, log, a, b, out)
 
 
 @kernel
-def alike_sparse(
-    args: Arrays, log: Arrays, longest: int, a: int, b: int, where: Arrays, M: Array, K: Array
-) -> None:
-    accumulate_sparse(alike_pairs, args, log, longest, a, b, where, M, K)
+def alike_sparse(args: WeighedRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
+    accumulate_sparse(alike_pairs, args, log, a, b, out)

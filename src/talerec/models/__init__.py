@@ -1,4 +1,13 @@
-"""Every model by name. The command line, the tuner and the docs read this list."""
+"""Every model by name. The command line, the tuner and the docs read this list.
+
+Examples
+--------
+>>> from talerec.models import DEFAULT, MODELS
+>>> DEFAULT
+'tempo'
+>>> MODELS["tale"](reg=50).params["reg"]
+50.0
+"""
 
 from __future__ import annotations
 
@@ -18,11 +27,15 @@ from talerec.models.swalk import SWalk
 from talerec.models.tale import TALE
 from talerec.models.tempo import Tempo
 
+#: The model that every command, the demo and the docs take where none is named.
+DEFAULT = "tempo"
+
+#: Every model's class by its name, the default first: `MODELS["tale"](reg=50)` is `TALE(reg=50)`.
 MODELS: dict[str, type[Model]] = {
     model.name: model
     for model in (
-        TALE,
         Tempo,
+        TALE,
         SLIS,
         SLIT,
         SLIST,
@@ -40,24 +53,52 @@ MODELS: dict[str, type[Model]] = {
         FPMC,
     )
 }
+DEFAULT = "tempo"  # what the command line fits unless told otherwise
 
 
 def model_class(name: str) -> type[Model]:
-    """The model of that name."""
+    """The class of the model with this name; an unknown name is refused."""
     if name not in MODELS:
         raise TalerecError(f"there is no model {name!r}; the models are {', '.join(MODELS)}")
     return MODELS[name]
 
 
 def load(path: str | Path, *, verify: bool = False) -> Model:
-    """A saved model, memory-mapped. `verify` reads every byte and checks its hash."""
+    """Load a saved model; its arrays are memory-mapped, so that this takes no time and little memory.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder (NAME.tale) that `Model.save` wrote.
+    verify : bool, default False
+        Read every byte and check its hash.
+
+    Returns
+    -------
+    Model
+        The fitted model.
+
+    Raises
+    ------
+    TalerecError
+        Where the folder is missing or damaged, or holds a model that this version does not know.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import talerec as tr
+    >>> model = tr.Markov(recency=1).fit(tr.synthetic_log(2000, seed=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = model.save(f"{folder}/shop.tale")
+    ...     tr.load(path, verify=True).recommend([1], k=3)["item_id"].to_list()
+    [4, 70, 95]
+    """
     return opened(artifact.read(path, verify=verify), path)
 
 
 def opened(kept: artifact.Bundle, path: str | Path) -> Model:
-    """The model that an artifact holds."""
-    if kept.facts["model"] not in MODELS:
-        raise TalerecError(
-            f"{path} holds a model {kept.facts['model']!r}, which this version does not know"
-        )
-    return restore(params.build(model_class(kept.facts["model"]), kept.facts["params"]), kept)
+    """The model that an artifact holds; `path` is for messages."""
+    name = kept.facts["model"]
+    if name not in MODELS:
+        raise TalerecError(f"{path} holds a model {name!r}, which this version does not know")
+    return restore(params.build(MODELS[name], kept.facts["params"]), kept)

@@ -1,4 +1,4 @@
-"""What a log says of its people: how fast they are, whether they come back, and what was popular when."""
+"""What a log says of its users: how fast they are, whether they repeat items, and what was popular when."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from talerec.runtime.arrays import Array, Matrix
 from talerec.runtime.jit import kernel, template
 from talerec.runtime.lazy import sparse
 
-#: What a seen item loses where people do not come back: far more than any score, and exact in float64.
+#: What a seen item loses where users do not repeat items: far more than any score, and exact in float64.
 NEVER = -1000.0
-_SELDOM = 0.01  # of the rows: fewer repeats than this are not worth the seen items in every list
+_SELDOM = (
+    0.01  # of the rows: with fewer repeats than this, seen items are not worth recommending again
+)
 
-_NEAR = 8  # rows within which simultaneous rows are compared,
-_ENOUGH = 2**15  # so many pairs of them,
-_SURE = 5.0  # and by how many standard deviations their order has to differ from chance
+_NEAR = 8  # simultaneous rows are compared where they are at most so many rows apart
+_ENOUGH = 2**15  # pairs of them that are compared at most
+_SURE = 5.0  # standard deviations by which their order has to differ from chance
 
 _OCTAVES = 32  # places 0, 1-2, 3-6, ...: more than any history has
 
 _TOP = 300  # items that a snapshot keeps
-_STEP = 0.25  # rows between snapshots, of those in which a row's weight falls to 1/e
-_SNAPSHOTS = 1024  # at most
+_STEP = 0.25  # rows between snapshots, as a share of those in which a row's weight falls to 1/e
+_SNAPSHOTS = 1024  # the most that are taken
 
 
 def interval(log: Log) -> float:
-    """The median time from a user's row to the next one that is not simultaneous, in days; a day where none is."""
+    """The median time from a user's row to the next one, in days, simultaneous rows aside; a day where there is none."""
     gaps = np.diff(log.time)
-    gaps[log.ptr[1:-1][(log.ptr[1:-1] > 0) & (log.ptr[1:-1] < log.rows)] - 1] = 0  # another user's
+    gaps[log.ptr[1:-1][(log.ptr[1:-1] > 0) & (log.ptr[1:-1] < log.rows)] - 1] = (
+        0  # the next row is another user's
+    )
     gaps = gaps[gaps > 0]
     return float(np.median(gaps)) / DAY if gaps.size else 1.0
 
@@ -37,7 +41,7 @@ def interval(log: Log) -> float:
 
 
 def are_ordered(log: Log) -> bool:
-    """Does the order of a user's simultaneous rows say something, or is it chance?
+    """Whether the order of a user's simultaneous rows says something, or is chance.
 
     Of n times that two items stood side by side at one instant, let them stand in one order d times more often than
     in the other. By chance d^2 is n on average, with variance 2n(n - 1); where their order is always the same it
@@ -52,21 +56,36 @@ def are_ordered(log: Log) -> bool:
     return found > most / 2 and found > _SURE * np.sqrt(2 * most)
 
 
+@template
+def _instant_end(time: Array, r: int, end: int) -> int:
+    """The row after those that follow row r at its instant, before row `end` and at most `_NEAR` rows away."""
+    s = r + 1
+    while s < min(end, r + 1 + _NEAR) and time[s] == time[r]:
+        s += 1
+    return s
+
+
+@template
+def _add_pairs(item: Array, r: int, end: int, left: Array, right: Array, found: int) -> int:
+    """Write row r's item beside each other item of the rows up to `end`, while there is room; returns how many stand there."""
+    for s in range(r + 1, end):
+        if item[s] != item[r] and found < len(left):
+            left[found], right[found] = item[r], item[s]
+            found += 1
+    return found
+
+
 @kernel
 def _side_by_side(ptr: Array, time: Array, item: Array) -> tuple[Array, Array]:
-    """Different items of one user at one instant, at most `_NEAR` rows apart, in their order; enough of them."""
+    """Pairs of different items of one user at one instant, at most `_NEAR` rows apart, in their order; enough of them."""
     left, right = np.empty(_ENOUGH, np.int64), np.empty(_ENOUGH, np.int64)
     found = 0
     for u in range(len(ptr) - 1):
         for r in range(ptr[u], ptr[u + 1]):
-            s = r + 1
-            while s < min(ptr[u + 1], r + 1 + _NEAR) and time[s] == time[r]:
-                if item[s] != item[r]:
-                    left[found], right[found] = item[r], item[s]
-                    found += 1
-                    if found == _ENOUGH:
-                        return left, right
-                s += 1
+            end = _instant_end(time, r, ptr[u + 1])
+            found = _add_pairs(item, r, end, left, right, found)
+        if found == _ENOUGH:
+            break
     return left[:found], right[:found]
 
 
@@ -75,7 +94,7 @@ def _side_by_side(ptr: Array, time: Array, item: Array) -> tuple[Array, Array]:
 
 @template
 def octave(place: int) -> int:
-    """Places fall into octaves: 0, 1-2, 3-6, 7-14, ..."""
+    """The octave of a place: places 0, 1-2, 3-6, 7-14, ... are octaves 0, 1, 2, 3, ..."""
     found, first = 0, 0
     while 2 * first + 1 <= place:
         found, first = found + 1, 2 * first + 1
@@ -83,15 +102,24 @@ def octave(place: int) -> int:
 
 
 def repeat_weights(log: Log) -> Array:
-    """For each octave of places, how often the next row repeats the row at such a place: a probability.
+    """For each octave of places, the probability that the next row repeats the row at such a place.
 
-    Where less than one row in a hundred repeats anything, it is `NEVER` for all.
+    It is `NEVER` for all of them where less than one row in a hundred repeats anything.
     """
     hits, chances, rows = _repeats(log.ptr, log.item, len(log.items), _OCTAVES)
     if hits.sum() < _SELDOM * rows or not rows:
         return np.full(_OCTAVES, NEVER)
     rates: Array = np.divide(hits, chances, out=np.zeros(_OCTAVES), where=chances > 0)
     return rates
+
+
+@template
+def _add_chances(chances: Array, earlier: int) -> None:
+    """Count the places of `earlier` rows by octave."""
+    o, first = 0, 0
+    while first < earlier:
+        chances[o] += min(earlier, 2 * first + 1) - first
+        o, first = o + 1, 2 * first + 1
 
 
 @kernel
@@ -102,12 +130,9 @@ def _repeats(ptr: Array, item: Array, items: int, octaves: int) -> tuple[Array, 
     rows = 0
     for u in range(len(ptr) - 1):
         for r in range(ptr[u], ptr[u + 1]):
-            earlier, i = r - ptr[u], item[r]
-            o, first = 0, 0
-            while first < earlier:
-                chances[o] += min(earlier, 2 * first + 1) - first
-                o, first = o + 1, 2 * first + 1
-            rows += earlier > 0
+            i = item[r]
+            _add_chances(chances, r - ptr[u])
+            rows += r > ptr[u]
             if user_of[i] == u:
                 hits[octave(r - 1 - last[i])] += 1
             user_of[i], last[i] = u, r
@@ -121,7 +146,7 @@ def snapshots(log: Log, span: float) -> tuple[Matrix, Array]:
     """Shares of the items in what was popular, moment by moment (CSR, moment x item), and the moments.
 
     A row's weight falls to 1/e while the log grows by `span` rows for every item: the busier the log, the
-    shorter its memory. A snapshot knows the rows up to its moment, and keeps its first items only.
+    shorter its memory. A snapshot counts the rows up to its moment, and keeps the most popular items only.
     """
     order = np.argsort(log.time, kind="stable")
     time, item, n = log.time[order], log.item[order], len(log.items)
@@ -132,12 +157,12 @@ def snapshots(log: Log, span: float) -> tuple[Matrix, Array]:
     for b in cuts:
         total *= np.exp((a - b) / lasting)
         total += np.bincount(item[a:b], np.exp((np.arange(a, b) + 1 - b) / lasting), n)
-        kept.append(_first(total / total.sum()))
+        kept.append(_largest(total / total.sum()))
         a = b
     return sparse.vstack(kept, format="csr"), time[cuts - 1]
 
 
-def _first(shares: Array) -> Matrix:
+def _largest(shares: Array) -> Matrix:
     """The largest shares, as a sparse row."""
     best = np.arange(len(shares))
     if len(shares) > _TOP:

@@ -25,7 +25,7 @@ from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
 
 
-class Model(ABC):
+class Model(params.HasParams, ABC):
     """A recommender: it is fitted on a log, and then says what comes next.
 
     Subclasses are dataclasses whose fields are the hyper-parameters. They define `learn` and `query`; where a source
@@ -44,9 +44,6 @@ class Model(ABC):
     weighs_items: ClassVar[bool] = True  # sources stand for items of the history
     _fitted: Fitted | None = None
     _cache: FitCache | None = None
-
-    def __post_init__(self) -> None:
-        params.check(self)
 
     # -- what a model defines --
 
@@ -170,47 +167,8 @@ class Model(ABC):
 
     # -- parameters --
 
-    @property
-    def params(self) -> dict[str, Any]:
-        """Hyper-parameters by name."""
-        return {f.name: getattr(self, f.name) for f in params.fields(self)}
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Hyper-parameters by name, as scikit-learn asks for them; `deep` changes nothing here.
-
-        Examples
-        --------
-        >>> import talerec as tr
-        >>> tr.Rules(steps=3).get_params()["steps"]
-        3
-        """
-        return self.params
-
-    def set_params(self, **changes: Any) -> Self:
-        """Change hyper-parameters. Where one of them matters to learning, the model has to be fitted again.
-
-        Returns
-        -------
-        Model
-            The model itself.
-
-        Raises
-        ------
-        TalerecError
-            Where the model has no such parameter, or it does not take the value; nothing is changed then.
-
-        Examples
-        --------
-        >>> import talerec as tr
-        >>> tr.TALE().set_params(reg=5).reg
-        5.0
-        """
-        other = params.build(type(self), {**self.params, **changes})
-        if params.until(other, params.SOLVE) != params.until(self, params.SOLVE):
-            self._fitted = None
-        for name, value in other.params.items():
-            object.__setattr__(self, name, value)
-        return self
+    def _forget_fit(self) -> None:
+        self._fitted = None
 
     def with_params(self, **changes: Any) -> Self:
         """The fitted model with other parameters for its queries, such as `recency`; nothing is learned again."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from talerec.data.log import Log
-from talerec.gram.gram import Gram, slis_gram
+from talerec.gram.builders import slis_gram
+from talerec.gram.gram import Gram
 from talerec.models.linear import Solved, dropout_penalty
 from talerec.models.params import SOLVE, param
 from talerec.solvers.solve import Solution, solve_bounded
@@ -14,7 +15,17 @@ from talerec.solvers.solve import Solution, solve_bounded
 
 @dataclass(eq=False, kw_only=True)
 class EASE(Solved):
-    """The items of a user predict each other, and none itself: B = I - P diag(1 / P_jj)."""
+    """The items of a user predict each other, and none itself: B = I - P diag(1 / P_jj), P = (X'X + reg I)^-1.
+
+    X is user x item, 1 where the user has the item.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.EASE().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [17, 4, 37]
+    """
 
     name: ClassVar[str] = "ease"
     paper: ClassVar[str] = "Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019"
@@ -31,7 +42,17 @@ class EASE(Solved):
 
 @dataclass(eq=False, kw_only=True)
 class EDLAE(EASE):
-    """EASE with dropout of the input, in closed form: the penalty grows by p / (1 - p) diag(G)."""
+    """EASE fitted as if a share of every history were dropped at random, in closed form.
+
+    The ridge penalty grows by p / (1 - p) diag(G), so that popular items are held back more.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.EDLAE().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [17, 4, 37]
+    """
 
     name: ClassVar[str] = "edlae"
     paper: ClassVar[str] = "Autoencoders that don't overfit towards the Identity, NeurIPS 2020"
@@ -51,7 +72,15 @@ class EDLAE(EASE):
 
 @dataclass(eq=False, kw_only=True)
 class RDLAE(EDLAE):
-    """EDLAE whose diagonal may grow up to xi instead of being zero."""
+    """EDLAE in which an item may predict itself, by a weight of at most `xi`.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.RDLAE().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [86, 11, 17]
+    """
 
     name: ClassVar[str] = "rdlae"
     paper: ClassVar[str] = (

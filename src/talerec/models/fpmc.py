@@ -20,10 +20,17 @@ from talerec.runtime.clock import Clock
 
 @dataclass(eq=False, kw_only=True)
 class FPMC(Model):
-    """score_j = mean taste of the history . Q_j + M_last . N_j, fitted with BPR.
+    """A Markov chain in factors, and the taste of the history: score_j = mean taste . Q_j + M_last . N_j.
 
-    A user is the mean of its items' factors instead of a factor of its own, so that histories that
-    were never trained on have a score too, and the same one as users.
+    The factors are fitted with BPR. A user is the mean of the factors of its items, not a factor of its
+    own, so that histories that were never trained on are scored as users are.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.FPMC(epochs=5).fit(log).recommend([1], k=3)["item_id"].to_list()
+    [4, 70, 86]
     """
 
     name: ClassVar[str] = "fpmc"
@@ -32,12 +39,18 @@ class FPMC(Model):
     )
     weighs_items: ClassVar[bool] = False
 
-    factors: int = param(32, "numbers per item and part", low=1, high=4096, search=(16, 128))
+    factors: int = param(
+        32,
+        "factors of an item, for taste and for transitions each",
+        low=1,
+        high=4096,
+        search=(16, 128),
+    )
     rows: int = param(20, "last rows of a history that make its taste", low=1, high=100_000)
     epochs: int = param(20, "passes over the log", low=1, high=10_000, search=(10, 60))
     rate: float = param(0.1, "learning rate; falls to 0", above=0, high=10, search=(0.01, 0.5))
     reg: float = param(0.002, "shrinkage of factors per step", low=0, high=1, search=(1e-4, 0.1))
-    seed: int = param(0, "of first factors, order and other items", low=0)
+    seed: int = param(0, "seed of the first factors, the order of rows and the other items", low=0)
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("solve"):

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data.log import Vocabulary
+from talerec.data.vocabulary import Vocabulary
 from talerec.runtime.arrays import Array
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import polars as pl
 
 from talerec import artifact, columns
-from talerec.data.log import Log, Vocabulary
+from talerec.data.log import Log
+from talerec.data.vocabulary import Vocabulary
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array
 

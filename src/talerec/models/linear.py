@@ -1,4 +1,4 @@
-"""What item-item models share: histories weighed by recency, and weights that solve a system."""
+"""What item-item models share: histories weighed by recency, and weights that solve a linear system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from talerec.solvers.solve import SOLVERS, Solution, solve
 
 @dataclass(eq=False, kw_only=True)
 class Linear(Model):
-    """Scores are x @ B, with x_i = exp(-place / recency)."""
+    """A model whose scores are x @ B, with x_i = exp(-place / recency)."""
 
     recency: float = param(
         2.0,
@@ -35,7 +35,7 @@ class Linear(Model):
 
     @property
     def budget(self) -> int | None:
-        """`memory` in bytes."""
+        """The bytes that the Gram may take; None: what is free."""
         return round(self.memory * 1e9) or None
 
     def query(self, histories: Histories) -> Query:
@@ -46,7 +46,7 @@ class Linear(Model):
 
 @dataclass(eq=False, kw_only=True)
 class Solved(Linear):
-    """B solves the normal equations of a Gram."""
+    """A model whose weights B solve the normal equations of a Gram."""
 
     reg: float = param(
         100.0,

@@ -11,7 +11,7 @@ import numpy as np
 from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.data.times import DAY
-from talerec.gram.gram import newest_rows
+from talerec.gram.row_weights import newest_rows
 from talerec.models import _neighbours
 from talerec.models._neighbours import Decays
 from talerec.models.base import Model

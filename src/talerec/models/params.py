@@ -1,4 +1,4 @@
-"""Hyper-parameters: declared once, on the model, and read by save, load, command line and tuner."""
+"""Hyper-parameters: declared once, on the model, and read by docstrings, save, load, command line and tuner."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 from talerec.errors import TalerecError
 
@@ -52,12 +52,107 @@ def until(model: Any, stage: str) -> dict[str, Any]:
     }
 
 
+def values(model: Any) -> dict[str, Any]:
+    """The parameters of a model by name."""
+    return {field.name: getattr(model, field.name) for field in fields(model)}
+
+
+def update(model: Any, changes: dict[str, Any]) -> str | None:
+    """Set parameters of a model, all or none; returns the first stage of a fit that asks for one that changed.
+
+    A name that the model does not have and a value that it does not take are refused with a TalerecError.
+    """
+    known = {name: _field(model, name) for name in changes}
+    checked = {name: _checked(known[name], value) for name, value in changes.items()}
+    changed = [name for name, value in checked.items() if value != getattr(model, name)]
+    for name, value in checked.items():
+        setattr(model, name, value)
+    return min((known[name].metadata["stage"] for name in changed), key=STAGES.index, default=None)
+
+
+class HasParams:
+    """A dataclass whose fields are hyper-parameters: checked when it is made, listed in its docstring."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__doc__ = documented(cls)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Hyper-parameters by name."""
+        return values(self)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Hyper-parameters by name, for `sklearn.base.clone` and other tools that ask this way.
+
+        Parameters
+        ----------
+        deep : bool, default True
+            Taken for scikit-learn's sake; a model has no models inside it.
+
+        Returns
+        -------
+        dict
+            Every hyper-parameter and its value.
+
+        Examples
+        --------
+        >>> import talerec as tr
+        >>> tr.Rules(steps=5).get_params()["steps"]
+        5
+        """
+        return values(self)
+
+    def set_params(self, **changes: Any) -> Self:
+        """Change hyper-parameters; a fit that they would have changed is forgotten.
+
+        Parameters
+        ----------
+        **changes
+            Values by the names that `get_params` lists.
+
+        Returns
+        -------
+        Self
+            The model itself.
+
+        Raises
+        ------
+        TalerecError
+            Where the model has no such parameter, or it does not take the value; nothing is changed then.
+
+        Examples
+        --------
+        >>> import talerec as tr
+        >>> tr.Rules(steps=5).set_params(steps=7).steps
+        7
+        """
+        if update(self, changes) in (LEARN, SOLVE):
+            self._forget_fit()
+        return self
+
+    def _forget_fit(self) -> None:
+        """Called when a parameter changes that a fit depends on."""
+
+
 def fields(model: Any) -> list[dataclasses.Field[Any]]:
     """The parameters of a model, its own before those that it shares with others."""
-    every = {field.name: field for field in dataclasses.fields(model)}
-    kind = model if isinstance(model, type) else type(model)
-    own = [name for base in kind.__mro__ for name in inspect.get_annotations(base)]
-    return [every[name] for name in dict.fromkeys(own) if name in every]
+    return list(_declared(model if isinstance(model, type) else type(model)).values())
+
+
+def _declared(kind: type) -> dict[str, dataclasses.Field[Any]]:
+    """The parameters of a class by name, its own first; also of one that `dataclass` has not yet looked at."""
+    found: dict[str, dataclasses.Field[Any]] = {}
+    for base in kind.__mro__:
+        known = {**vars(base), **vars(base).get("__dataclass_fields__", {})}
+        for name in inspect.get_annotations(base):
+            field = known.get(name)
+            if isinstance(field, dataclasses.Field) and "help" in field.metadata:
+                found.setdefault(name, field)
+    return found
 
 
 def check(model: Any) -> None:
@@ -70,11 +165,10 @@ def check(model: Any) -> None:
 def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
     limits, name = field.metadata, field.name
     if limits["choices"]:
-        if value not in limits["choices"]:
+        if not isinstance(value, str) or value not in limits["choices"]:
             raise TalerecError(f"{name} is {value!r}; it takes {' or '.join(limits['choices'])}")
         return value
-    if not _is_number(value):
-        raise TalerecError(f"{name} is {value!r}; it takes a number")
+    number = _as_float(name, value)
     whole = isinstance(field.default, int)
     if whole and value > _LARGEST:
         raise TalerecError(f"{name} is {value}; it must be at most {_LARGEST}")
@@ -82,11 +176,21 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
         raise TalerecError(f"{name} is {value}; it takes a whole number")
     if value < limits["low"] or value > limits["high"] or value <= limits["above"]:
         raise TalerecError(f"{name} is {value}; it must be {_range(limits)}")
-    return int(value) if whole else float(value)
+    return int(value) if whole else number
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+def _as_float(name: str, value: Any) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TalerecError(f"{name} is {value!r}; it takes a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise TalerecError(
+            f"{name} is out of range; it takes a number from -1.8e308 to 1.8e308"
+        ) from None
+    if math.isnan(number):
+        raise TalerecError(f"{name} is {value!r}; it takes a number")
+    return number
 
 
 def _range(limits: Any) -> str:
@@ -100,6 +204,28 @@ def _range(limits: Any) -> str:
     if limits["high"] < math.inf:
         parts.append(f"at most {limits['high']:g}")
     return " and ".join(parts)
+
+
+_EXAMPLES = "\nExamples\n--------\n"
+
+
+def documented(kind: type) -> str | None:
+    """The docstring of a model with a section that lists its parameters, before its examples if it has some."""
+    doc, declared = kind.__doc__, _declared(kind)
+    if doc is None or not declared:
+        return doc
+    text, mark, examples = inspect.cleandoc(doc).partition(_EXAMPLES)
+    section = "".join(_entry(name, field) for name, field in declared.items())
+    return f"{text.rstrip()}\n\nParameters\n----------\n{section}{mark}{examples}"
+
+
+def _entry(name: str, field: dataclasses.Field[Any]) -> str:
+    """A parameter as numpydoc lists it: type and default, meaning, range."""
+    choices, limits = field.metadata["choices"], _range(field.metadata)
+    kind = f"{{{', '.join(map(repr, choices))}}}" if choices else type(field.default).__name__
+    sentences = [field.metadata["help"], *([limits] if limits else [])]
+    meaning = " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences)
+    return f"{name} : {kind}, default {field.default!r}\n    {meaning}\n"
 
 
 def described(model: type) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Popularity, of all time and of late: the floor that every model has to clear."""
+"""Popularity, of all time or of the last days: what every other model has to beat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from talerec.runtime.clock import Clock
 
 @dataclass(eq=False)
 class Popular(Model):
-    """Every item's rows in the training log, whatever the history."""
+    """An item scores its rows in the training log, whatever the history.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.Popular().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [17, 86, 57]
+    """
 
     name: ClassVar[str] = "popular"
     paper: ClassVar[str] = "-"
@@ -34,7 +42,15 @@ class Popular(Model):
 
 @dataclass(eq=False, kw_only=True)
 class Trending(Popular):
-    """Every item's rows in the last days of the training log; an item without any has no score."""
+    """An item scores its rows in the last days of the training log; one without any has no score.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.Trending().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [16, 22, 24]
+    """
 
     name: ClassVar[str] = "trending"
 

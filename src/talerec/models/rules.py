@@ -1,4 +1,4 @@
-"""Counting models: Markov chains, sequential rules, association rules. Fitted in no time, and hard to beat."""
+"""Counting models: Markov chains, sequential rules, association rules. Fast to fit, and hard to beat."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from talerec.data.log import Log
-from talerec.gram.gram import gap_counts, slis_gram
+from talerec.gram.builders import gap_counts, slis_gram
 from talerec.models.linear import Linear
 from talerec.models.params import param
 from talerec.ranking.weights import Weights
@@ -22,13 +22,13 @@ _PAPER = "A Comparison of Frequent Pattern Techniques and a Deep Learning Method
 
 @dataclass(eq=False, kw_only=True)
 class Counted(Linear):
-    """B is a table of counts."""
+    """A model whose weights B are counts of pairs of items."""
 
     paper: ClassVar[str] = _PAPER
 
     @abstractmethod
     def counts(self, log: Log) -> Matrix:
-        """Source x target."""
+        """The counts, source x target."""
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
@@ -42,7 +42,15 @@ class Counted(Linear):
 
 @dataclass(eq=False, kw_only=True)
 class Markov(Counted):
-    """How often one item came right after another."""
+    """B counts how often one item came right after another.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.Markov().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [4, 70, 95]
+    """
 
     name: ClassVar[str] = "markov"
 
@@ -53,7 +61,15 @@ class Markov(Counted):
 
 @dataclass(eq=False, kw_only=True)
 class Rules(Counted):
-    """How often one item came after another, each time counting one over the rows between them."""
+    """B counts how often one item came after another, each time as 1 / (rows from the one to the other).
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.Rules().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [4, 70, 95]
+    """
 
     name: ClassVar[str] = "rules"
 
@@ -66,7 +82,15 @@ class Rules(Counted):
 
 @dataclass(eq=False, kw_only=True)
 class Association(Counted):
-    """How many users have both items."""
+    """B counts the users who have both items.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.Association().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [17, 4, 37]
+    """
 
     name: ClassVar[str] = "association"
 

@@ -1,4 +1,4 @@
-"""SLIS, SLIT and both in one, SLIST (WWW 2021): linear models of sessions."""
+"""SLIS, SLIT, and both in one, SLIST (WWW 2021): linear models of sessions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from talerec.data.log import Log
-from talerec.gram.gram import NORMS, TARGETS, Gram, slis_gram, slit_gram
+from talerec.gram.builders import NORMS, TARGETS, slis_gram, slit_gram
+from talerec.gram.gram import Gram
 from talerec.models.linear import Solved
 from talerec.models.params import SOLVE, param
 from talerec.solvers.solve import Solution, solve_bounded
@@ -16,7 +17,7 @@ _PAPER = "Session-aware Linear Item-Item Models for Session-based Recommendation
 
 @dataclass(eq=False, kw_only=True)
 class Sessions(Solved):
-    """What the three share: users weighed by their age, and rows normalised."""
+    """What the three models share: users weighed by their age, and rows normalised."""
 
     paper: ClassVar[str] = _PAPER
 
@@ -25,10 +26,10 @@ class Sessions(Solved):
     )
     norm: str = param("none", "rows divided by their sums (l1), or Eq. 4 of TALE", choices=NORMS)
 
-    def _alike(self, log: Log) -> Gram:
-        return slis_gram(log, **self._shared())
+    def _slis_gram(self, log: Log) -> Gram:
+        return slis_gram(log, **self._gram_options())
 
-    def _shared(self) -> dict[str, Any]:
+    def _gram_options(self) -> dict[str, Any]:
         return {
             "max_history": self.max_history,
             "norm": self.norm,
@@ -39,7 +40,17 @@ class Sessions(Solved):
 
 @dataclass(eq=False, kw_only=True)
 class SLIS(Sessions):
-    """Items of one user predict each other: B = I - P diag(g), P = (X'WX + reg I)^-1, B_jj <= xi."""
+    """The items of a user predict each other: B = I - P diag(g), P = (X'WX + reg I)^-1, B_jj <= xi.
+
+    X is user x item, 1 where the user has the item; W weighs users by their age.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.SLIS().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [86, 11, 17]
+    """
 
     name: ClassVar[str] = "slis"
 
@@ -48,7 +59,7 @@ class SLIS(Sessions):
     )
 
     def gram(self, log: Log) -> Gram:
-        return self._alike(log)
+        return self._slis_gram(log)
 
     def solution(self, gram: Gram) -> Solution:
         return solve_bounded(gram, self.reg, self.xi, solver=self.solver, neighbors=self.neighbors)
@@ -56,7 +67,15 @@ class SLIS(Sessions):
 
 @dataclass(eq=False, kw_only=True)
 class SLIT(Sessions):
-    """What comes before l predicts what comes after it, both weighed by their distance to it."""
+    """At every row, what came up to it predicts what comes after it, both weighed by their distance from it.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.SLIT().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [4, 70, 95]
+    """
 
     name: ClassVar[str] = "slit"
 
@@ -66,15 +85,23 @@ class SLIT(Sessions):
     targets: str = param("multi", "the next row is the target, or all later ones", choices=TARGETS)
 
     def gram(self, log: Log) -> Gram:
-        return self._transitions(log)
+        return self._slit_gram(log)
 
-    def _transitions(self, log: Log) -> Gram:
-        return slit_gram(log, position=self.position, targets=self.targets, **self._shared())
+    def _slit_gram(self, log: Log) -> Gram:
+        return slit_gram(log, position=self.position, targets=self.targets, **self._gram_options())
 
 
 @dataclass(eq=False, kw_only=True)
 class SLIST(SLIT):
-    """alpha times the Gram of SLIS and (1 - alpha) times that of SLIT, solved once."""
+    """SLIS and SLIT in one: alpha times the Gram of SLIS plus (1 - alpha) times that of SLIT, solved once.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.SLIST().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [4, 70, 86]
+    """
 
     name: ClassVar[str] = "slist"
 
@@ -82,7 +109,7 @@ class SLIST(SLIT):
 
     def gram(self, log: Log) -> Gram:
         if self.alpha == 0:
-            return self._transitions(log)
+            return self._slit_gram(log)
         if self.alpha == 1:
-            return self._alike(log)
-        return self.alpha * self._alike(log) + (1 - self.alpha) * self._transitions(log)
+            return self._slis_gram(log)
+        return self.alpha * self._slis_gram(log) + (1 - self.alpha) * self._slit_gram(log)

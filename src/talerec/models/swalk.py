@@ -21,7 +21,18 @@ from talerec.solvers.solve import solve
 
 @dataclass(eq=False, kw_only=True)
 class SWalk(SLIT):
-    """M <- alpha M R + (1 - alpha) T, R the transitions of SLIT, T those of SLIS and staying put; B is M."""
+    """A random walk over items: at each step it goes on along SLIT's weights, or starts again along those of SLIS.
+
+    M <- alpha M R + (1 - alpha) (beta T + (1 - beta) I), `steps` times from M = I, with R from SLIT, T from
+    SLIS, both without negative weights and every row with a sum of 1; B is the last M.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.SWalk().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [86, 11, 4]
+    """
 
     name: ClassVar[str] = "swalk"
     paper: ClassVar[str] = (
@@ -39,24 +50,24 @@ class SWalk(SLIT):
         0.5, "chance that a walk starts from a similar item and not where it is", low=0, high=1
     )
     steps: int = param(5, "steps of a walk", low=1, high=1000)
-    width: int = param(200, "items a walk keeps in sight (local solver)", low=1)
+    width: int = param(200, "items that a walk keeps after every step (local solver)", low=1)
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
-            transitions, alike = self.gram(log), self._alike(log)
+            slit, slis = self.gram(log), self._slis_gram(log)
         with clock("solve"):
-            R, solver = self._graph(transitions, self.solver)
-            similar, _ = self._graph(alike, solver)
-            T = _staying(similar, self.beta)
+            R, solver = self._transition_weights(slit, self.solver)
+            similar, _ = self._transition_weights(slis, solver)
+            T = _or_stay(similar, self.beta)
             return Weights(walk(R, T, self.alpha, self.steps, self.width)), solver
 
-    def _graph(self, gram: Gram, solver: str) -> tuple[Matrix, str]:
+    def _transition_weights(self, gram: Gram, solver: str) -> tuple[Matrix, str]:
         found = solve(gram, self.reg, solver=solver, neighbors=self.neighbors)
         return stochastic(found.weights), found.solver
 
 
-def _staying(T: Matrix, beta: float) -> Matrix:
-    """beta T + (1 - beta) I."""
+def _or_stay(T: Matrix, beta: float) -> Matrix:
+    """beta T + (1 - beta) I: a walk goes along T, or stays."""
     n = T.shape[0]
     if is_sparse(T):
         made = beta * T + (1 - beta) * sparse.eye_array(n, format="csr", dtype=np.float32)

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from talerec.data.histories import Histories
 from talerec.data.log import Log
-from talerec.gram.gram import TARGETS, Gram, slis_gram, slit_gram, tale_gram
+from talerec.gram.builders import TARGETS, slis_gram, slit_gram, tale_gram
+from talerec.gram.gram import Gram
 from talerec.models.linear import Solved
 from talerec.models.params import param
 from talerec.ranking import places
@@ -16,7 +17,18 @@ from talerec.ranking.weights import Query
 
 @dataclass(eq=False, kw_only=True)
 class TALE(Solved):
-    """B = (S'S + reg I)^-1 S'T (Eq. 6) with S weighted by interval (Eq. 13), both by trend (Eq. 14)."""
+    """Earlier rows predict the next one, the less the older they are: B = (S'S + reg I)^-1 S'T (Eq. 6).
+
+    Every row after a user's first one is a row of T; S holds the rows before it, weighted by the time to it
+    (Eq. 13). Both are divided by a power of the item's count at the time (Eq. 14).
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.TALE(reg=50, decay=0.5).fit(log).recommend([1], k=3)["item_id"].to_list()
+    [4, 70, 9]
+    """
 
     name: ClassVar[str] = "tale"
     paper: ClassVar[str] = (
@@ -68,13 +80,13 @@ class TALE(Solved):
     def gram(self, log: Log) -> Gram:
         """G and K of the training rows."""
         if self.alpha == 0:
-            return self._timed(log)
-        alike = slis_gram(log, max_history=self.max_history, memory=self.budget)
+            return self._tale_gram(log)
+        slis = slis_gram(log, max_history=self.max_history, memory=self.budget)
         return (
-            alike if self.alpha == 1 else self.alpha * alike + (1 - self.alpha) * self._timed(log)
+            slis if self.alpha == 1 else self.alpha * slis + (1 - self.alpha) * self._tale_gram(log)
         )
 
-    def _timed(self, log: Log) -> Gram:
+    def _tale_gram(self, log: Log) -> Gram:
         trend: dict[str, Any] = {
             "window": self.window,
             "trend": self.trend,

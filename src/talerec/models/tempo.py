@@ -10,7 +10,9 @@ import numpy as np
 from talerec.data.histories import UNTIMED, Histories
 from talerec.data.log import Log
 from talerec.data.times import DAY
-from talerec.gram.gram import Gram, counted, newest_rows, tale_gram, tied_weight
+from talerec.gram.builders import tale_gram, tied_weight
+from talerec.gram.gram import Gram
+from talerec.gram.row_weights import counted, newest_rows
 from talerec.models import _habits
 from talerec.models._habits import octave
 from talerec.models.keeping import Fitted

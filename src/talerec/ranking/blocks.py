@@ -19,6 +19,7 @@ from talerec.ranking import reasons
 from talerec.ranking.tables import DENSE, IDENTITY, RUNS, SPARSE, BlockTable
 from talerec.runtime.addresses import address
 from talerec.runtime.arrays import Array, is_sparse
+from talerec.runtime.lazy import sparse
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,8 +80,6 @@ class SparseBlock(Block):
 
     @property
     def matrix(self) -> Any:
-        from scipy import sparse
-
         shape = (self.sources, self.items)
         return sparse.csr_array((self.values, self.indices, self.indptr), shape=shape)
 
@@ -162,8 +161,6 @@ class IdentityBlock(Block):
 
     @property
     def matrix(self) -> Any:
-        from scipy import sparse
-
         return sparse.eye_array(self.items, dtype=np.float32, format="csr")
 
     def arrays(self) -> dict[str, Array]:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from talerec.ranking.first import First, Shown, before, in_rank_order, is_allowed, offer
-from talerec.ranking.scores import Stack, sum_up
-from talerec.ranking.stores import NOTHING, Sums, has_score
+from talerec.ranking.scores import Stack, borrowed_stack, sum_up
+from talerec.ranking.stores import NOTHING, Sums, borrowed_sums, has_score
 from talerec.ranking.tables import (
     IDENTITY,
     SPARSE,
@@ -19,6 +19,7 @@ from talerec.ranking.tables import (
     runs_of,
     sparse_rows,
 )
+from talerec.runtime.addresses import borrowed
 from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel, template, unsigned
 
@@ -42,6 +43,19 @@ class MaskRows(NamedTuple):
     stop: Array
     item: Array
     hide: bool
+
+
+@template
+def borrowed_query(query: QueryRows) -> QueryRows:
+    """Queries for the innermost loops (`borrowed`)."""
+    return QueryRows(borrowed(query.ptr), borrowed(query.source), borrowed(query.share))
+
+
+@template
+def borrowed_mask(mask: MaskRows) -> MaskRows:
+    """A mask for the innermost loops (`borrowed`)."""
+    start, stop, item = borrowed(mask.start), borrowed(mask.stop), borrowed(mask.item)
+    return MaskRows(borrowed(mask.allowed), start, stop, item, mask.hide)
 
 
 class Scratch(NamedTuple):
@@ -87,15 +101,16 @@ def rank_in_sums(
     out: Ranked,
 ) -> None:
     """Rank queries a..b with one sum per item: their first k items, and where `targets` has entries, its places."""
-    store, seen = scratch.store, scratch.seen
+    weights, query, mask = borrowed_stack(weights), borrowed_query(query), borrowed_mask(mask)
+    store, seen = borrowed_sums(scratch.store), borrowed(scratch.seen)
     shown = Shown(mask.allowed, seen[: len(seen) if mask.hide else 0])
     for q in range(a, b):
         sources = query.source[query.ptr[q] : query.ptr[q + 1]]
         sum_up(weights, sources, query.share[query.ptr[q] : query.ptr[q + 1]], store)
         mark_seen(mask, q, seen, 1)
-        target = _target_in_sums(store.sums, shown, targets[q] if len(targets) else -1)
-        known = _seen_before(store.sums, target, mask, q, seen) if len(targets) else 0
-        first = First(out.items[q], out.scores[q])
+        target = _target_in_sums(store, shown, targets[q] if len(targets) else -1)
+        known = _seen_before(store, target, mask, q, seen) if len(targets) else 0
+        first = First(borrowed(out.items[q]), borrowed(out.scores[q]))
         if _by_rows(weights, sources, len(store.sums)):
             above, size = _look_over_rows(weights.blocks, sources, store, target, first, shown)
         else:
@@ -115,15 +130,21 @@ def mark_seen(mask: MaskRows, q: int, seen: Array, value: int) -> None:
 
 
 @template
-def _target_in_sums(sums: Array, shown: Shown, item: int) -> Target:
+def _target_in_sums(store: Sums, shown: Shown, item: int) -> Target:
     """The target with its score."""
-    if item < 0 or not has_score(sums, item) or np.isnan(sums[item]) or not is_allowed(shown, item):
+    sums = store.sums
+    if (
+        item < 0
+        or not has_score(store, item)
+        or np.isnan(sums[item])
+        or not is_allowed(shown, item)
+    ):
         return Target(-1, np.inf)
     return Target(item, sums[item])
 
 
 @template
-def _seen_before(sums: Array, target: Target, mask: MaskRows, q: int, seen: Array) -> int:
+def _seen_before(store: Sums, target: Target, mask: MaskRows, q: int, seen: Array) -> int:
     """How many of the items that were seen stand before the target; each is counted once."""
     above = 0
     for r in range(mask.start[q], mask.stop[q]):
@@ -132,7 +153,9 @@ def _seen_before(sums: Array, target: Target, mask: MaskRows, q: int, seen: Arra
             seen[j] = 2
             allowed = len(mask.allowed) == 0 or mask.allowed[j] != 0
             above += (
-                allowed and has_score(sums, j) and before(sums[j], j, target.score, target.item)
+                allowed
+                and has_score(store, j)
+                and before(store.sums[j], j, target.score, target.item)
             )
     return above
 
@@ -165,7 +188,7 @@ def _look_over_all(store: Sums, target: Target, first: First, shown: Shown) -> t
         stop = min(start + _SPAN, len(sums))
         if _reaches(sums, start, stop, least_that_matters(target, first, size)):
             for j in range(start, stop):
-                if sums[j] >= least_that_matters(target, first, size) and has_score(sums, j):
+                if sums[j] >= least_that_matters(target, first, size) and has_score(store, j):
                     above += comes_before(j, sums[j], target, shown)
                     size = offer(first, size, j, sums[j], shown)
         sums[start:stop] = NOTHING
@@ -175,11 +198,7 @@ def _look_over_all(store: Sums, target: Target, first: First, shown: Shown) -> t
 @template
 def comes_before(j: int, score: float, target: Target, shown: Shown) -> bool:
     """Does item j stand before the target, with what was seen ranked too?"""
-    return (
-        score >= target.score
-        and before(score, j, target.score, target.item)
-        and is_allowed(shown, j)
-    )
+    return before(score, j, target.score, target.item) & is_allowed(shown, j)
 
 
 @template
@@ -233,7 +252,7 @@ def _look_at(
     """Take the sum of one item into account, and clear it: it may be met again."""
     i: Any = np.uint32(j)
     score = store.sums[i]
-    if score >= least_that_matters(target, first, size) and has_score(store.sums, i):
+    if score >= least_that_matters(target, first, size) and has_score(store, i):
         above += comes_before(j, score, target, shown)
         size = offer(first, size, j, score, shown)
     store.sums[i] = NOTHING

@@ -22,14 +22,16 @@ from talerec.ranking.tables import (
     SPARSE,
     BlockTable,
     block_at,
+    borrowed_blocks,
     dense_row,
     end_of_run,
     run_around,
     runs_of,
     sparse_rows,
 )
+from talerec.runtime.addresses import borrowed
 from talerec.runtime.arrays import Array, Kernel
-from talerec.runtime.jit import kernel, template
+from talerec.runtime.jit import template
 
 
 class Stack(NamedTuple):
@@ -39,7 +41,13 @@ class Stack(NamedTuple):
     base: Array
 
 
-@kernel
+@template
+def borrowed_stack(weights: Stack) -> Stack:
+    """The weights for the innermost loops (`borrowed`)."""
+    return Stack(borrowed_blocks(weights.blocks), borrowed(weights.base))
+
+
+@template
 def sum_up(weights: Stack, sources: Array, shares: Array, store: Sums) -> None:
     """Add up the scores of one query: the base scores, then each source's row times its share, in the query's order."""
     blocks, base, sums = weights.blocks, weights.base, store.sums

@@ -16,22 +16,25 @@ from talerec.ranking.ranks import (
     Ranked,
     Scratch,
     Target,
+    borrowed_mask,
+    borrowed_query,
     comes_before,
     least_that_matters,
     mark_seen,
     write_places,
 )
 from talerec.ranking.scores import Stack, add_to_table
-from talerec.ranking.stores import Table, empty_table, slot_of, table_size
+from talerec.ranking.stores import Table, borrowed_table, empty_table, slot_of, table_size
 from talerec.ranking.tables import (
     IDENTITY,
     SPARSE,
     BlockTable,
     block_at,
+    borrowed_blocks,
     row_length,
     sparse_rows,
 )
-from talerec.runtime.addresses import float32_at
+from talerec.runtime.addresses import borrowed, float32_at
 from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel, template, unsigned
 
@@ -58,12 +61,17 @@ def rank_in_table(
     out: Ranked,
 ) -> None:
     """Rank queries a..b with a table of the items found: their first k items, and where `targets` has entries, its places."""
-    table, seen, blocks = scratch.store, scratch.seen, weights.blocks
+    blocks, query, mask = (
+        borrowed_blocks(weights.blocks),
+        borrowed_query(query),
+        borrowed_mask(mask),
+    )
+    table, seen = borrowed_table(scratch.store), borrowed(scratch.seen)
     shown = Shown(mask.allowed, seen[: len(seen) if mask.hide else 0])
     for q in range(a, b):
         sources = query.source[query.ptr[q] : query.ptr[q + 1]]
         shares = query.share[query.ptr[q] : query.ptr[q + 1]]
-        first = First(out.items[q], out.scores[q])
+        first = First(borrowed(out.items[q]), borrowed(out.scores[q]))
         mark_seen(mask, q, seen, 1)
         if len(targets) == 0 and _can_stop_early(blocks):
             found = _search(blocks, sources, shares, table, shown, first)
@@ -175,7 +183,7 @@ def _what_is_left(
     return rest, work
 
 
-@kernel
+@template
 def _leave_possible(table: Table, shown: Shown, rest: float, first: First, most: int) -> int:
     """Leave only the items that may still be among the first k, whatever scores change by up to `rest`.
 

@@ -6,10 +6,11 @@ A Table knows only the items that something was added to: for catalogues so larg
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from talerec.runtime.addresses import borrowed
 from talerec.runtime.arrays import Array
 from talerec.runtime.jit import template, unsigned
 
@@ -22,15 +23,25 @@ _LEAST = 2.0**-800
 
 
 class Sums(NamedTuple):
-    """One sum per item; `NOTHING` where an item has no score. Whoever reads the sums sets them back."""
+    """One sum per item; `NOTHING` where an item has no score. Whoever reads the sums sets them back.
+
+    bits: the same memory as int64, which tells `NOTHING` from a sum of zero
+    """
 
     sums: Array
+    bits: Array
 
 
 @template
-def has_score(sums: Array, j: int) -> bool:
+def borrowed_sums(store: Sums) -> Sums:
+    """The sums for the innermost loops (`borrowed`)."""
+    return Sums(borrowed(store.sums), borrowed(store.bits))
+
+
+@template
+def has_score(store: Sums, j: Any) -> bool:
     """Was anything added to item j?"""
-    return bool(sums.view(np.int64)[j] != _NOTHING_BITS)
+    return bool(store.bits[j] != _NOTHING_BITS)
 
 
 @template
@@ -80,6 +91,14 @@ class Table(NamedTuple):
 
 _FOUND, _SLOTS = 0, 1  # places in `Table.state`
 FEWEST_SLOTS = 16
+
+
+@template
+def borrowed_table(table: Table) -> Table:
+    """The table for the innermost loops (`borrowed`)."""
+    return Table(
+        borrowed(table.slots), borrowed(table.items), borrowed(table.scores), borrowed(table.state)
+    )
 
 
 @template
@@ -146,7 +165,8 @@ def empty_table(table: Table) -> None:
 
 def new_sums(items: int) -> Sums:
     """Sums of so many items, none of which has a score."""
-    return Sums(np.full(items, NOTHING))
+    sums = np.full(items, NOTHING)
+    return Sums(sums, sums.view(np.int64))
 
 
 def new_table(items: int) -> Table:

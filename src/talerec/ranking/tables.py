@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.runtime.addresses import float32_at, float64_at, int32_at, int64_at
+from talerec.runtime.addresses import borrowed, float32_at, float64_at, int32_at, int64_at
 from talerec.runtime.arrays import Array
 from talerec.runtime.jit import template
 
@@ -38,6 +38,23 @@ class BlockTable(NamedTuple):
     runs: Array
     source_item: Array
     peaks: Array
+
+
+@template
+def borrowed_blocks(blocks: BlockTable) -> BlockTable:
+    """The table for the innermost loops (`borrowed`)."""
+    return BlockTable(
+        borrowed(blocks.kind),
+        borrowed(blocks.first),
+        borrowed(blocks.weight),
+        borrowed(blocks.bounds),
+        borrowed(blocks.indices),
+        borrowed(blocks.values),
+        borrowed(blocks.size),
+        borrowed(blocks.runs),
+        borrowed(blocks.source_item),
+        borrowed(blocks.peaks),
+    )
 
 
 class Rows(NamedTuple):

@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from talerec.errors import TalerecError
 from talerec.ranking.blocks import KINDS, Block, DenseBlock, block_of, name_of, table_of
 from talerec.ranking.ranks import QueryRows, Scratch
 from talerec.ranking.reasons import contributions, source_items
 from talerec.ranking.scores import Stack
 from talerec.ranking.stores import new_sums, new_table
 from talerec.runtime.arrays import Array
+from talerec.runtime.lazy import sparse
 
 #: Up to so many items there is one sum per item: they fit into the second-level cache, and nearly so beyond.
 _SUM_PER_ITEM = 2**17
@@ -207,35 +209,30 @@ def _numbered(name: str, number: int) -> str:
     return f"{name}_{number}" if number else name
 
 
-_FIELDS = {
-    "indptr": "indptr",
-    "indices": "indices",
-    "data": "values",
-    "weights": "values",
-    "fade": "fade",
-    "peaks": "known_peaks",
-    "source_item": "source_item",
+#: The arrays of each form of block in an artifact, and the fields that they fill.
+_ARRAYS = {
+    "sparse": {"indptr": "indptr", "indices": "indices", "data": "values", "peaks": "known_peaks"},
+    "dense": {"weights": "values"},
+    "identity": {},
+    "runs": {"indptr": "indptr", "indices": "indices", "fade": "fade"},
 }
 
 
 def _restored(fact: dict[str, Any], arrays: dict[str, Array], items: int, number: int) -> Block:
-    kind = KINDS[fact["kind"]]
-    known = {"dense": ("weights",), "identity": ()}.get(
-        fact["kind"],
-        ("indptr", "indices", "fade")
-        if fact["kind"] == "runs"
-        else ("indptr", "indices", "data", "peaks"),
-    )
+    form = fact["kind"]
+    if form not in _ARRAYS:
+        raise TalerecError(
+            f"the model has weights of a form {form!r}, which this version does not know"
+        )
+    named = {**_ARRAYS[form], "source_item": "source_item"}
     found = {
-        _FIELDS[name]: arrays[_numbered(name, number)]
-        for name in (*known, "source_item")
+        field: arrays[_numbered(name, number)]
+        for name, field in named.items()
         if _numbered(name, number) in arrays
     }
-    return kind(items=items, weight=fact["weight"], **found)
+    return KINDS[form](items=items, weight=fact["weight"], **found)
 
 
 def no_weights(n: int) -> Any:
     """B with nothing in it."""
-    from scipy import sparse
-
     return sparse.csr_array((n, n), dtype=np.float32)

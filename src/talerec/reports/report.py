@@ -7,40 +7,35 @@ from typing import Any
 
 import polars as pl
 
+from talerec.evaluation.cases import GROUPS, LIST_ROWS, TARGET_ROWS, TIME
 from talerec.evaluation.comparison import Comparison
-from talerec.evaluation.evaluation import (
-    GROUPS,
-    LIST_ROWS,
-    TARGET_ROWS,
-    TIME,
-    Evaluation,
-)
 from talerec.evaluation.metrics import is_double
+from talerec.evaluation.result import Evaluation
 from talerec.evaluation.significance import Paired
-from talerec.evaluation.tuning import Tuning
+from talerec.evaluation.trials import Tuning, in_words
 from talerec.models import model_class, params
 from talerec.reports import page
 from talerec.reports.markup import Html
 from talerec.reports.svg import scales
-from talerec.reports.svg.charts import Dot, Series, bars, dots, lines, scatter, stacked
+from talerec.reports.svg.charts import Series, bars, lines, scatter
+from talerec.reports.svg.row_charts import Dot, dots, stacked
 
 _PERIODS = 12  # points on a time axis
 _MOST_ORDERS = 12  # rows of a plot
 _GROUP_WORDS = {
     "popularity": "How popular the item is (head: the fifth of the items with most training rows)",
-    "gap": "Time since the row before",
+    "gap": "Time between the target and the row before it",
     "length": "Length of the history",
-    "kind": "An item that the history holds, or a new one",
+    "kind": "Whether the target is an item of the history or a new one",
 }
-Part = Html | str | page.Section
 
 
-def figure(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
 
 
-def headline(ks: Sequence[int]) -> str:
-    """The metric that plots are about."""
+def _headline(ks: Sequence[int]) -> str:
+    """The metric that plots show."""
     return f"NDCG@{max(ks)}"
 
 
@@ -48,31 +43,31 @@ def headline(ks: Sequence[int]) -> str:
 
 
 def evaluation(result: Evaluation, source: str) -> str:
-    """How good one model is on one log."""
+    """The page about one model on one log."""
     k = max(result.ks)
     metrics, spans = result.metrics, result.intervals
-    name, hits = headline(result.ks), f"HR@{k}"
+    name, hits = _headline(result.ks), f"HR@{k}"
     low, high = spans[name]
-    first: list[Part] = [
+    first: list[page.Part] = [
         page.callout(
             f"{result.model} has the next item among its first {k} in {metrics[hits] or 0:.1%} of"
-            f" {len(result.frame):,} cases: {name} {figure(metrics[name])}"
-            f" (95 % interval {figure(low)} to {figure(high)})."
+            f" {len(result.frame):,} cases: {name} {_number(metrics[name])}"
+            f" (95 % interval {_number(low)} to {_number(high)})."
         ),
         *(page.callout(f"{note}.") for note in result.notes),
     ]
     parts = [
         *first,
         page.section("Accuracy", _accuracy(result), _hidden_note(result)),
-        page.section("By group", *_groups(result)),
+        page.section("By group", *_groups({result.model: result}, name)),
         page.section("What is recommended", *_lists(result)),
         *_orders(result),
         *_windows(result),
         page.section("Time spent", _spent({result.model: result.seconds})),
         page.section("Settings", page.facts(_settings(result))),
     ]
-    words = f"{source}: {result.split}, {result.on} rows, ties {result.ties}"
-    return page.page(f"How good is {result.model}?", parts, subtitle=words)
+    subtitle = f"{source}: {result.split}, {result.on} rows, ties {result.ties}"
+    return page.page(f"How good is {result.model}?", parts, subtitle=subtitle)
 
 
 def _accuracy(result: Evaluation) -> Html:
@@ -89,40 +84,35 @@ def _accuracy(result: Evaluation) -> Html:
 
 
 def _hidden_note(result: Evaluation) -> Html:
-    share = len(result.group("kind", "repeat")) / len(result.frame)
+    share = (result.groups["kind"]["repeat"]["cases"] or 0) / len(result.frame)
     return page.note(
-        f"{share:.1%} of the answers are items that the history holds already; with seen items"
-        " hidden these are misses. Intervals: bootstrap over users."
+        f"{share:.1%} of the targets are items of the history; with seen items hidden these are misses."
+        " Intervals: bootstrap over users."
     )
 
 
 def _span(bounds: Sequence[float]) -> str:
-    return f"{figure(bounds[0])} to {figure(bounds[1])}"
+    return f"{_number(bounds[0])} to {_number(bounds[1])}"
 
 
-def _groups(result: Evaluation) -> list[Html]:
+def _groups(results: Mapping[str, Evaluation], metric: str) -> list[Html]:
+    """One metric for each group of cases, with intervals; several models side by side."""
     return [
-        page.figure(_group_bars({result.model: result}, column), words)
+        page.figure(_group_bars(results, column, metric), words)
         for column, words in _GROUP_WORDS.items()
     ]
 
 
-def _group_bars(results: Mapping[str, Evaluation], column: str) -> Html:
-    """One metric for each group of cases, with intervals; several models side by side."""
-    metric = headline(next(iter(results.values())).ks)
-    series = []
+def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> Html:
     first = next(iter(results.values()))
-    names = {
-        part: f"{part} ({len(first.group(column, part)):,})"
-        for part in GROUPS[column]
-        if len(first.group(column, part))
-    }
+    cases = {part: first.groups[column][part]["cases"] for part in GROUPS[column]}
+    names = {part: f"{part} ({count:,})" for part, count in cases.items() if count}
+    series = []
     for label, result in results.items():
-        found = [result.group(column, part) for part in names]
-        spans = [result.intervals_of(cases)[metric] for cases in found]
+        spans = [result.intervals_of(result.group(column, part))[metric] for part in names]
         values = [result.groups[column][part][metric] for part in names]
         low, high = zip(*spans, strict=True) if spans else ((), ())
-        label = label if len(results) > 1 else ""  # one needs no legend
+        label = label if len(results) > 1 else ""  # one series needs no legend
         series.append(Series(label, list(names.values()), values, low, high))
     return bars(list(names.values()), series, title=f"{metric} by {column}", y_label=metric)
 
@@ -147,7 +137,7 @@ def _lists(result: Evaluation) -> list[Html]:
     return [
         page.figure(
             plot,
-            "Above the other line: the model recommends what is more popular than what people take.",
+            "Where the first line is above the second, the model recommends more popular items than people choose.",
         ),
         page.table(["First", "Coverage", "Novelty (bits)", "Popularity lift"], rows),
         page.note(
@@ -158,29 +148,29 @@ def _lists(result: Evaluation) -> list[Html]:
 
 
 def _by_period(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """Means over a dozen stretches of time with as many cases each; `at`: when one begins."""
+    """Means over a dozen periods with equally many cases each; column `at` says when each begins."""
     ordered = frame.sort(TIME).with_row_index("place")
     size = max(1, -(-len(frame) // _PERIODS))
-    month = pl.col(TIME).min().dt.strftime("%Y-%m-%d")
+    day = pl.col(TIME).min().dt.strftime("%Y-%m-%d")
     parts = ordered.group_by(pl.col("place") // size, maintain_order=True)
-    return parts.agg(month.alias("at"), *(pl.col(name).mean() for name in columns))
+    return parts.agg(day.alias("at"), *(pl.col(name).mean() for name in columns))
 
 
-def _orders(result: Evaluation) -> list[Part]:
+def _orders(result: Evaluation) -> list[page.Part]:
     if len(result.orders) < 2:
         return []
-    metric = headline(result.ks)
+    metric = _headline(result.ks)
     found = [Dot(o["ties"], o["metrics"][metric]) for o in result.orders[:_MOST_ORDERS]]
     found += [Dot(f"{name} order", known[metric]) for name, known in result.beside.items()]
     plot = dots(found, title="Orders of simultaneous rows", x_label=metric)
     return [page.section("Ties", page.figure(plot, result.tie_sentence or ""))]
 
 
-def _windows(result: Evaluation) -> list[Part]:
+def _windows(result: Evaluation) -> list[page.Part]:
     windows = result.windows
     if len(windows) < 2:
         return []
-    metric = headline(result.ks)
+    metric = _headline(result.ks)
     plot = lines(
         [
             Series(
@@ -211,7 +201,7 @@ def _settings(result: Evaluation) -> dict[str, Any]:
 
 
 def comparison(found: Comparison, source: str) -> str:
-    """Whether B beats A."""
+    """The page about B against A."""
     names = _two_names(found)
     metric = found.headline
     results = dict(zip(names, (found.a, found.b), strict=True))
@@ -222,15 +212,12 @@ def comparison(found: Comparison, source: str) -> str:
         x_label="difference",
         mark_x=0.0,
     )
-    parts: list[Part] = [
+    parts: list[page.Part] = [
         page.callout(found.verdict),
         *(page.note(f"{note}.") for note in found.notes),
         page.section("Difference", page.figure(change), _pairs(found.metrics, names)),
         page.section("With seen items hidden", _pairs(found.metrics_hidden, names)),
-        page.section(
-            "By group",
-            *(page.figure(_group_bars(results, c), words) for c, words in _GROUP_WORDS.items()),
-        ),
+        page.section("By group", *_groups(results, metric)),
         page.section("Time spent", _spent({n: r.seconds for n, r in results.items()})),
         page.section("Settings", *(page.facts(_settings(r)) for r in results.values())),
         page.note(
@@ -262,19 +249,18 @@ def _pairs(pairs: Mapping[str, Paired], names: tuple[str, str]) -> Html:
 
 
 def tuning(found: Tuning, source: str) -> str:
-    """What was tried, and how much each parameter matters."""
+    """The page about what was tried, and how much each parameter matters."""
     best = {name: found.params[name] for name in found.searched}
-    words = ", ".join(f"{name} {value:.4g}" for name, value in best.items())
-    parts: list[Part] = [
+    parts: list[page.Part] = [
         page.callout(
-            f"The best of {len(found.trials):,} settings on validation rows: {words}"
+            f"The best of {len(found.trials):,} settings on validation rows: {in_words(best)}"
             f" ({found.metric} {found.value:.4f})."
         ),
         page.section("Progress", page.figure(_progress(found))),
         page.section(
             "Sensitivity",
             page.note(
-                "Each dot is a trial; the others' values differ too, unless a grid was asked for."
+                "Each dot is a trial. The other parameters differ too, unless a grid was tried."
             ),
             *(page.figure(_sensitivity(found, name)) for name in found.searched),
         ),

@@ -1,4 +1,4 @@
-"""What the paper's figures and Table 8 are about: intervals, attributes, weights."""
+"""Measures of the paper's figures and Table 8: intervals between rows, changes of genre, weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POINTS = 40  # of a curve over items
 
 
 def steps(log: Log) -> tuple[Array, Array, Array]:
-    """Every two consecutive rows of a user: item, next item, and the days between."""
+    """All pairs of consecutive rows of a user: item, next item, and the days between."""
     last = np.zeros(log.rows, bool)
     last[log.ptr[1:][np.diff(log.ptr) > 0] - 1] = True
     here = np.flatnonzero(~last)
@@ -29,6 +29,7 @@ def steps(log: Log) -> tuple[Array, Array, Array]:
 
 
 def _span(days: Array) -> Array:
+    """The number of the interval in `SPANS` that each falls into."""
     return np.searchsorted(EDGES, days, side="left")
 
 
@@ -40,7 +41,7 @@ def co_occurrence(log: Log) -> dict[str, float]:
 
 
 def _mean_intervals(log: Log) -> Any:
-    """Items x items: the mean days from an item to the one right after it; stored where it ever was so."""
+    """Items x items: the mean days from an item to the next; an entry for each pair that occurs."""
     item, after, days = steps(log)
     n = len(log.items)
     total = sparse.coo_array((days, (item, after)), (n, n)).tocsr()
@@ -54,21 +55,21 @@ def _mean_intervals(log: Log) -> Any:
 
 
 def interval_correlation(log: Log, weights: Any) -> float:
-    """Pearson's r of the weights and the inverse mean interval (Table 8), over pairs that ever followed each other.
+    """Pearson's r of the weights and the inverse mean interval (Table 8), over pairs of consecutive items.
 
-    The paper does not say what becomes of other pairs and of an interval of 0. Here: left out, and
-    1 / (1 + days).
+    The paper does not say how it treats other pairs and intervals of 0. Here other pairs are left out,
+    and the inverse is 1 / (1 + days).
     """
-    near = _mean_intervals(log)
-    rows = np.repeat(np.arange(len(log.items)), np.diff(near.indptr))
-    given = weights[rows, near.indices]
-    given = np.asarray(given.todense() if is_sparse(given) else given, float).ravel()
-    found: float = np.corrcoef(1 / (1 + near.data), given)[0, 1]
+    mean = _mean_intervals(log)
+    rows = np.repeat(np.arange(len(log.items)), np.diff(mean.indptr))
+    values = weights[rows, mean.indices]
+    values = np.asarray(values.todense() if is_sparse(values) else values, float).ravel()
+    found: float = np.corrcoef(1 / (1 + mean.data), values)[0, 1]
     return float(found)
 
 
 def weight_by_popularity(log: Log, weights: Any) -> dict[str, list[float]]:
-    """The mean weight that items get, from the most popular on, in some forty steps."""
+    """The mean weight that items receive, the most popular items first, in forty steps at most."""
     rows = np.bincount(log.item, minlength=len(log.items))
     mean = np.asarray(weights.sum(axis=0, dtype=np.float64)).ravel() / len(rows)
     order = np.argsort(-rows, kind="stable")
@@ -81,7 +82,7 @@ def weight_by_popularity(log: Log, weights: Any) -> dict[str, list[float]]:
 def transitions(log: Log, attribute: pl.DataFrame) -> dict[str, float | None]:
     """How often the attribute changes from a row to the next, by the interval between them.
 
-    attribute: item_id, and in the second column the one value that says most of the item.
+    attribute: a frame of item_id and, in its second column, the attribute.
     """
     ids = pl.DataFrame({columns.ITEM: log.items.ids})
     names = attribute.select(

@@ -1,10 +1,10 @@
-"""What the paper prints, and how its linear rows come about; all of it stands in `paper.toml`."""
+"""The paper's printed figures and the settings of its linear rows, from `paper.toml`."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -22,7 +22,7 @@ _ENDINGS = ("", ".gz", ".zst")
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set of the paper: how it is cleaned, and under which names its file is found."""
+    """A data set of the paper: how it is prepared, and the names under which its file is looked for."""
 
     key: str
     name: str
@@ -32,7 +32,7 @@ class Dataset:
     between: tuple[str, str] | None = None
 
     def read(self, path: str | Path, ties: str | None = None) -> Log:
-        """The log as the paper uses it: its span of time, its core, its order of ties (or another)."""
+        """The log as the paper uses it: its span of time, its k-core, its order of ties (unless given)."""
         log = read_log(path)
         if self.between is not None:
             log = preprocessing.between(log, *self.between)
@@ -41,19 +41,13 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as printed: `figures[data set key][row]`, in the order of `columns`.
+    """A table as printed: `figures[data set key][row]`, in the order of `columns`."""
 
-    improvement: Table 2's last column, TALE over SLIST in per cent, by data set.
-    """
-
-    number: int
-    title: str
     columns: tuple[str, ...]
     figures: dict[str, dict[str, tuple[float, ...]]]
-    improvement: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def figure(self, dataset: str, row: str, column: str) -> float | None:
-        """What is printed there; None where nothing is."""
+        """The figure of a data set, row and column; None where the paper has none."""
         values = self.figures.get(dataset, {}).get(row)
         if values is None or column not in self.columns:
             return None
@@ -62,14 +56,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a row is computed. basis: why these parameters, in words for the reader of a report."""
+    """How a row is computed, and in `basis` why with these parameters."""
 
     model: str
     params: dict[str, Any]
     basis: str
 
     def build(self, **others: Any) -> Model:
-        """The model; `others` are parameters beside the paper's, such as the solver."""
+        """The model; `others` are parameters that the paper does not give, such as the solver."""
         model: Model = params.build(model_class(self.model), {**self.params, **others})
         return model
 
@@ -102,7 +96,7 @@ def _dataset(key: str, facts: dict[str, Any]) -> Dataset:
 
 
 def tables() -> list[int]:
-    """The numbers of the tables that are kept."""
+    """The numbers of the tables in `paper.toml`."""
     return [int(number) for number in _paper()["table"]]
 
 
@@ -110,28 +104,27 @@ def table(number: int) -> Table:
     """A table as printed."""
     if number not in tables():
         raise TalerecError(f"there is no table {number}; the tables are {_list(tables())}")
-    kept = _paper()["table"][str(number)]
+    found = _paper()["table"][str(number)]
     return Table(
-        number=number,
-        title=kept["title"],
-        columns=tuple(kept["columns"]),
+        columns=tuple(found["columns"]),
         figures={
             key: {row: tuple(values) for row, values in rows.items()}
-            for key, rows in kept["figures"].items()
+            for key, rows in found["figures"].items()
         },
-        improvement={key: tuple(values) for key, values in kept.get("improvement", {}).items()},
     )
 
 
 def is_neural(row: str) -> bool:
-    """Whether a row is of a neural model, whose figures are quoted and not computed."""
+    """Whether a row is that of a neural model, whose figures are quoted and not computed."""
     return row in _paper()["rows"]["neural"]
 
 
 def settings(dataset: str, row: str) -> Settings:
     """The settings of a linear row: SLIST, SLIST+Norm., TALE, or one of the ablation (`12-`, `---` ...)."""
     if dataset not in _paper()["settings"]:
-        raise TalerecError(f"there is no data set {dataset!r}; they are {_list(datasets())}")
+        raise TalerecError(
+            f"there is no data set {dataset!r}; the data sets are {_list(datasets())}"
+        )
     if is_neural(row):
         raise TalerecError(f"{row} is neural: its figures are quoted, not computed")
     known, ablation = _paper()["settings"][dataset], _paper()["ablation"].get(dataset, {})
@@ -145,7 +138,7 @@ def settings(dataset: str, row: str) -> Settings:
 
 
 def random_ties(dataset: str) -> dict[str, Any]:
-    """What TALE's settings change where simultaneous rows are in random order."""
+    """The parameters of TALE that differ when simultaneous rows are in random order."""
     return dict(_paper()["random_ties"].get(dataset, {}))
 
 
@@ -156,18 +149,18 @@ def _ablated(full: dict[str, Any], changes: dict[str, Any]) -> Settings:
 
 
 def find(folder: str | Path) -> dict[str, Path]:
-    """The files of the paper's data sets in a folder and in those right inside it, by data set."""
+    """The files of the paper's data sets, by data set, in a folder and in its subfolders."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise TalerecError(f"{folder} is no folder")
+        raise TalerecError(f"{folder} is not a folder")
     found = {key: next(_candidates(folder, known), None) for key, known in datasets().items()}
     return {key: path for key, path in found.items() if path is not None}
 
 
 def _candidates(folder: Path, dataset: Dataset) -> Iterator[Path]:
     for name in dataset.files:
-        here_only = name.startswith("./")
-        for place in (name.removeprefix("./"),) if here_only else (name, f"*/{name}"):
+        top_only = name.startswith("./")
+        for place in (name.removeprefix("./"),) if top_only else (name, f"*/{name}"):
             for ending in _ENDINGS:
                 yield from sorted(path for path in folder.glob(place + ending) if path.is_file())
 

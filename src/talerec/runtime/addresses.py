@@ -11,7 +11,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from talerec.runtime.arrays import Array
@@ -39,6 +39,25 @@ def _pointer_to(typing_context: Any, where: Any, dtype: Any) -> Any:
 
 
 _pointer: Any = intrinsic(_pointer_to)
+
+
+def _without_owner(typing_context: Any, array: Any) -> Any:
+    """The array without the count of its references."""
+
+    null: Any = cgutils.get_null_value
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        made = context.make_array(signature.return_type)(context, builder, arguments[0])
+        made.meminfo = null(made.meminfo.type)
+        made.parent = null(made.parent.type)
+        return made._getvalue()
+
+    return array(array), generate
+
+
+#: An array whose references are not counted, inside a kernel whose caller keeps it alive. Counting costs several
+#: nanoseconds each time that an array is taken out of a named tuple: more than the work of an innermost loop.
+borrowed: Any = intrinsic(_without_owner)
 
 
 @template

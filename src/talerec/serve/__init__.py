@@ -1,1 +1,1 @@
-"""The service: `talerec serve`. Nothing outside this folder knows the web stack (extra `serve`)."""
+"""The HTTP service, `talerec serve`. Only this folder imports the web libraries (extra `serve`)."""

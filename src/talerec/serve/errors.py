@@ -1,36 +1,44 @@
-"""Refusals: every error that leaves the service has one shape, and no stack trace."""
+"""Errors that clients see: they all have the same JSON form, and none shows a stack trace."""
 
 from __future__ import annotations
 
 import msgspec
 
+Headers = tuple[tuple[bytes, bytes], ...]
 
-class Fault(msgspec.Struct):
-    """What was wrong: a code for programs, a sentence for people."""
+_RETRY_SOON: Headers = ((b"retry-after", b"1"),)
+
+
+class ErrorDetail(msgspec.Struct):
+    """What is wrong: a code for programs and a sentence for people."""
 
     code: str
     message: str
 
 
-class Failure(msgspec.Struct):
-    """The body of every answer that is not a success; `model` is the version in use."""
+class ErrorBody(msgspec.Struct):
+    """The body of every error; `model` is the version of the model that the request was for."""
 
-    error: Fault
+    error: ErrorDetail
     model: str | None = None
 
 
-class Refusal(Exception):
-    """An answer that is not a success."""
+class ApiError(Exception):
+    """An error response: its HTTP status, its code and message, and headers of its own."""
 
-    def __init__(
-        self, status: int, code: str, message: str, headers: tuple[tuple[bytes, bytes], ...] = ()
-    ) -> None:
+    def __init__(self, status: int, code: str, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.headers = status, code, message, headers
 
     def body(self, model: str | None = None) -> bytes:
-        return msgspec.json.encode(Failure(Fault(self.code, self.message), model))
+        return msgspec.json.encode(ErrorBody(ErrorDetail(self.code, self.message), model))
 
 
-def busy(message: str) -> Refusal:
-    return Refusal(503, "busy", message, ((b"retry-after", b"1"),))
+def busy(message: str) -> ApiError:
+    """Too many requests at a time; the client may try again after a second."""
+    return ApiError(503, "busy", message, _RETRY_SOON)
+
+
+def not_ready() -> ApiError:
+    """No model is loaded yet; the client may try again after a second."""
+    return ApiError(503, "not_ready", "the model is not loaded yet", _RETRY_SOON)

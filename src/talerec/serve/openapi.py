@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the shapes that the service itself decodes, with this model's own items as examples."""
+"""The OpenAPI document: made from the classes that decode requests, with items of the current model as examples."""
 
 from __future__ import annotations
 
@@ -8,51 +8,56 @@ import msgspec
 
 from talerec import __version__
 from talerec.serve import schemas
-from talerec.serve.errors import Failure
-from talerec.serve.service import FARTHEST, Served
+from talerec.serve.errors import ErrorBody
+from talerec.serve.service import MAX_TIMESTAMP, ServedModel
 from talerec.serve.settings import Settings
 
 Json = dict[str, Any]
 
 _REF = "#/components/schemas/{name}"
-_SAID = {
-    400: "The body or the query is malformed.",
+_STATUS_TEXT = {
+    400: "The body or the query string is malformed.",
     401: "The token is missing or wrong.",
-    403: "This service takes no such request: it was given no token.",
+    403: "The service was started without a token, which this request needs.",
     404: "The model does not know the item.",
-    408: "The body did not come in time.",
-    409: "The artifact is refused; the model in use serves on.",
+    408: "The body did not arrive in time.",
+    409: "The new artifact is refused; the current model stays in use.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    422: "A value is not what it may be; the message names it.",
-    503: "No model yet, too many requests at a time, or the answer takes too long.",
+    422: "A value is not allowed; the message names it.",
+    503: "No model is loaded yet, there are too many requests at a time, or the answer takes too long.",
 }
-_BODY = (400, 408, 413, 415, 422, 503)
+_BODY_ERRORS = (400, 408, 413, 415, 422, 503)
 _TIME = {
     "anyOf": [
-        {"type": "number", "minimum": -FARTHEST, "maximum": FARTHEST},
+        {"type": "number", "minimum": -MAX_TIMESTAMP, "maximum": MAX_TIMESTAMP},
         {"type": "string", "format": "date-time"},
     ],
-    "description": "Unix seconds or ISO 8601 (UTC unless it says).",
+    "description": "Unix seconds or ISO 8601 (UTC if it names no time zone).",
 }
+_AS_OF = {
+    "anyOf": [*_TIME["anyOf"], {"type": "null"}],
+    "description": "The time of the request, for models that use it; null: the end of the log.",
+}
+_CLASSES = (
+    schemas.RecommendRequest, schemas.Recommendations, schemas.BatchRequest, schemas.BatchRecommendations,
+    schemas.SimilarRequest, schemas.SimilarItems, schemas.ExplainRequest, schemas.Explanation,
+    schemas.ItemList, schemas.ModelCard, schemas.ReloadResult, schemas.Health, ErrorBody,
+)  # fmt: skip
 
 
-def document(settings: Settings, served: Served | None) -> Json:
-    """The whole document; limits are those of this service."""
-    kinds = [
-        schemas.Recommend, schemas.Recommended, schemas.Batch, schemas.Answers, schemas.Similar, schemas.Alike,
-        schemas.Explain, schemas.Explained, schemas.Found, schemas.Card, schemas.Reloaded, schemas.Health, Failure,
-    ]  # fmt: skip
-    _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
-    _limit(components, settings, served)
+def document(settings: Settings, model: ServedModel | None) -> Json:
+    """The OpenAPI document of this service, with its own limits."""
+    _, components = msgspec.json.schema_components(_CLASSES, ref_template=_REF)
+    _write_limits(components, settings, model)
     made: Json = {
         "openapi": "3.1.0",
         "info": {
             "title": "talerec",
             "version": __version__,
-            "description": "What next? Recommendations from a history of items. Every answer names its model.",
+            "description": "Recommends the next items after a history of items. Every answer names its model.",
         },
-        "paths": _paths(settings, served),
+        "paths": _paths(settings, model),
         "components": {"schemas": components},
     }
     if settings.token:
@@ -60,94 +65,116 @@ def document(settings: Settings, served: Served | None) -> Json:
     return made
 
 
-def _limit(schemas: Json, settings: Settings, served: Served | None) -> None:
-    """Write this service's limits into the schemas."""
-    most = settings.max_k if served is None else min(settings.max_k, len(served.items))
-    item = schemas["Row"]["properties"]["item_id"]
-    forms = [_row(item, {}), _row(item, {"timestamp": _TIME})]
-    for name in ("Recommend", "Explain"):
-        rows = [
-            {"type": "array", "items": form, "maxItems": settings.max_history} for form in forms
-        ]
-        schemas[name]["properties"]["history"] = {"anyOf": rows}
-        schemas[name]["properties"]["as_of"] = {
-            "anyOf": [*_TIME["anyOf"], {"type": "null"}],
-            "description": "The moment of asking, for models that look at it; null: the end of the log.",
-        }
-    del schemas["Row"]
-    for name in ("Recommend", "Similar"):
-        k = schemas[name]["properties"]["k"]
-        k.update(maximum=most, default=min(10, most))
-    for name in ("allow", "deny"):
-        for form in schemas["Recommend"]["properties"][name]["anyOf"]:
-            if form.get("type") == "array":
-                form["maxItems"] = settings.max_list
-    schemas["Batch"]["properties"]["requests"]["maxItems"] = settings.max_batch
-    if served is not None and "recency" not in served.model.params:
-        for name in ("Recommend", "Explain"):
-            schemas[name]["properties"]["recency"] = {"type": "null"}
+def _write_limits(components: Json, settings: Settings, model: ServedModel | None) -> None:
+    recommend, explain, similar, batch = (
+        components[name]["properties"]
+        for name in ("RecommendRequest", "ExplainRequest", "SimilarRequest", "BatchRequest")
+    )
+    history = _history(components.pop("HistoryRow"), settings.max_history)
+    for properties in (recommend, explain):
+        properties |= {"history": history, "as_of": _AS_OF}
+        if model is not None and "recency" not in model.model.params:
+            properties["recency"] = {"type": "null"}
+    max_k = settings.max_k if model is None else min(settings.max_k, len(model.items))
+    for properties in (recommend, similar):
+        properties["k"] |= {"maximum": max_k, "default": min(10, max_k)}
+    for ids in (recommend["allow"], recommend["deny"]):
+        _array_form(ids)["maxItems"] = settings.max_list
+    batch["requests"]["maxItems"] = settings.max_batch
 
 
-def _row(item: Json, more: Json) -> Json:
+def _history(row: Json, max_rows: int) -> Json:
+    """Rows that all have a timestamp, or rows that all have none."""
+    item_id = row["properties"]["item_id"]
+    forms = [_object({"item_id": item_id}), _object({"item_id": item_id, "timestamp": _TIME})]
+    return {"anyOf": [{"type": "array", "items": form, "maxItems": max_rows} for form in forms]}
+
+
+def _object(properties: Json) -> Json:
     return {
         "type": "object",
-        "properties": {"item_id": item, **more},
-        "required": ["item_id", *more],
+        "properties": properties,
+        "required": [*properties],
         "additionalProperties": False,
     }
 
 
-def _paths(settings: Settings, served: Served | None) -> Json:
-    some = [] if served is None else [served.ids[n] for n in range(min(3, len(served.items)))]
-    history = [{"item_id": name} for name in some]
-    one = some[0] if some else "A17"
-    ask = {"history": history, "k": 1, "hide_seen": True}
+def _array_form(schema: Json) -> Json:
+    """Of a value that may be null or an array, the schema of the array."""
+    form: Json = next(form for form in schema["anyOf"] if form.get("type") == "array")
+    return form
+
+
+def _paths(settings: Settings, model: ServedModel | None) -> Json:
+    guarded, free = _Operations(token=settings.token is not None), _Operations(token=False)
     search = [
         _parameter("q", "Words of a title, or an id.", {"type": "string", "maxLength": 200}),
-        _parameter("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": 100}),
-    ]
-    guard: list[Json] = [{"token": []}] if settings.token else []
-    extra = (401,) if settings.token else ()
-    post = _Maker(guard, extra).post
-    get = _Maker(guard, extra).get
-    free = _Maker([], ()).get
+        _parameter("limit", "At most so many items.", {"type": "integer", "minimum": 1, "maximum": 100}),
+    ]  # fmt: skip
     return {
-        "/v1/recommend": post("Next items after a history", "Recommend", "Recommended", ask),
-        "/v1/recommend:batch": post(
-            "Many histories at once, one model", "Batch", "Answers", {"requests": [ask]}
+        **_model_paths(guarded, model),
+        "/v1/items": guarded.get("Search items by title", "ItemList", (400, 422, 503), search),
+        "/v1/model": guarded.get("The model card", "ModelCard", (503,)),
+        "/v1/reload": guarded.post(
+            "Look for a new model now", None, "ReloadResult", None, (403, 409, 503)
         ),
-        "/v1/similar": post(
-            "What follows one item", "Similar", "Alike", {"item_id": one, "k": 1}, (404,)
-        ),
-        "/v1/explain": post(
-            "What each history row gives to an item's score",
-            "Explain",
-            "Explained",
-            {"history": history, "item_id": one},
-            (404,),
-        ),
-        "/v1/items": get("Search items by title", "Found", (400, 422, 503), search),
-        "/v1/model": get("The model card", "Card", (503,)),
-        "/v1/reload": post("Look for a new model now", None, "Reloaded", None, (403, 409, 503)),
-        "/health/live": free("The process answers", "Health", ()),
-        "/health/ready": free("A model is loaded and warm", "Health", (503,)),
-        "/metrics": get("Prometheus metrics, summed over workers", None, ()),
-        "/openapi.json": free("This document", "object", ()),
+        "/health/live": free.get("The process answers", "Health", ()),
+        "/health/ready": free.get("A model is loaded and warm", "Health", (503,)),
+        "/metrics": guarded.get("Prometheus metrics, summed over workers", None, ()),
+        "/openapi.json": free.get("This document", "object", ()),
     }
 
 
-class _Maker:
-    """Makes operations that share who may call them."""
+def _model_paths(guarded: _Operations, model: ServedModel | None) -> Json:
+    """The paths that ask the model, with items of the model in their examples."""
+    ids = [] if model is None else model.catalogue.ids.take([*range(min(3, len(model.items)))])
+    history = [{"item_id": item_id} for item_id in ids]
+    item_id = ids[0] if ids else "A17"
+    recommend = {"history": history, "k": 1, "hide_seen": True}
+    return {
+        "/v1/recommend": guarded.post(
+            "The next items after a history", "RecommendRequest", "Recommendations", recommend
+        ),
+        "/v1/recommend:batch": guarded.post(
+            "The next items after many histories, all from the same model",
+            "BatchRequest",
+            "BatchRecommendations",
+            {"requests": [recommend]},
+        ),
+        "/v1/similar": guarded.post(
+            "The items expected right after one item",
+            "SimilarRequest",
+            "SimilarItems",
+            {"item_id": item_id, "k": 1},
+            (404,),
+        ),
+        "/v1/explain": guarded.post(
+            "What each history row contributes to an item's score",
+            "ExplainRequest",
+            "Explanation",
+            {"history": history, "item_id": item_id},
+            (404,),
+        ),
+    }
 
-    def __init__(self, guard: list[Json], extra: tuple[int, ...]) -> None:
-        self.guard, self.extra = guard, extra
+
+class _Operations:
+    """Makes operations, all of which need the token or none of which does."""
+
+    def __init__(self, *, token: bool) -> None:
+        self._token = token
 
     def post(
-        self, summary: str, asked: str | None, said: str, example: Any, more: tuple[int, ...] = ()
+        self,
+        summary: str,
+        request: str | None,
+        response: str,
+        example: Any,
+        errors: tuple[int, ...] = (),
     ) -> Json:
-        made = self._operation(summary, said, (*(_BODY if asked else ()), *more))
-        if asked:
-            content: Json = {"schema": _ref(asked)}
+        made = self._operation(summary, response, (*(_BODY_ERRORS if request else ()), *errors))
+        if request:
+            content: Json = {"schema": _ref(request)}
             if example is not None:
                 content["examples"] = {"one": {"value": example}}
             made["requestBody"] = {"required": True, "content": {"application/json": content}}
@@ -156,34 +183,36 @@ class _Maker:
     def get(
         self,
         summary: str,
-        said: str | None,
-        more: tuple[int, ...],
+        response: str | None,
+        errors: tuple[int, ...],
         parameters: list[Json] | None = None,
     ) -> Json:
-        made = self._operation(summary, said, more)
+        made = self._operation(summary, response, errors)
         if parameters:
             made["parameters"] = parameters
         return {"get": made}
 
-    def _operation(self, summary: str, said: str | None, errors: tuple[int, ...]) -> Json:
-        if said is None:
-            content: Json = {"text/plain": {"schema": {"type": "string"}}}
-        elif said == "object":
-            content = {"application/json": {"schema": {"type": "object"}}}
-        else:
-            content = {"application/json": {"schema": _ref(said)}}
-        responses: Json = {"200": {"description": "The answer.", "content": content}}
-        for status in sorted({*errors, *self.extra}):
-            body = {"application/json": {"schema": _ref("Failure")}}
-            responses[str(status)] = {"description": _SAID[status], "content": body}
+    def _operation(self, summary: str, response: str | None, errors: tuple[int, ...]) -> Json:
+        responses: Json = {"200": {"description": "The answer.", "content": _content(response)}}
+        for status in sorted({*errors, *((401,) if self._token else ())}):
+            content = _content("ErrorBody")
+            responses[str(status)] = {"description": _STATUS_TEXT[status], "content": content}
         made: Json = {"summary": summary, "responses": responses}
-        if self.guard:
-            made["security"] = self.guard
+        if self._token:
+            made["security"] = [{"token": []}]
         return made
 
 
-def _parameter(name: str, said: str, schema: Json) -> Json:
-    return {"name": name, "in": "query", "description": said, "schema": schema}
+def _content(response: str | None) -> Json:
+    """Plain text, any JSON object, or JSON of a named schema."""
+    if response is None:
+        return {"text/plain": {"schema": {"type": "string"}}}
+    schema = {"type": "object"} if response == "object" else _ref(response)
+    return {"application/json": {"schema": schema}}
+
+
+def _parameter(name: str, description: str, schema: Json) -> Json:
+    return {"name": name, "in": "query", "description": description, "schema": schema}
 
 
 def _ref(name: str) -> Json:

@@ -1,32 +1,39 @@
-"""What goes in and out as JSON. Decoding, checking and the OpenAPI document all read these classes."""
+"""The JSON of requests and responses. Decoding, checking and the OpenAPI document all use these classes."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from talerec.serve.errors import ApiError
+
+T = TypeVar("T")
 Id = int | str
 Moment = int | float | str
-# gc=False: there are many of these, none can be part of a cycle, and the collector need not know them
 Positive = Annotated[int, Meta(ge=1)]
+#: The value of a field that the JSON leaves out.
+ABSENT: UnsetType = UNSET
+
+# gc=False: an answer has many of these objects, and none can be part of a reference cycle
 
 
-class Row(Struct, forbid_unknown_fields=True, gc=False):
-    """One row of a history. `timestamp`: unix seconds or ISO 8601; with every row, or with none."""
+class HistoryRow(Struct, forbid_unknown_fields=True, gc=False):
+    """One row of a history. `timestamp` is in Unix seconds or ISO 8601; give it for every row or for none."""
 
     item_id: Id
     timestamp: Moment | None = None
 
 
-class Recommend(Struct, forbid_unknown_fields=True):
+class RecommendRequest(Struct, forbid_unknown_fields=True):
     """Ask for the next items after a history (oldest first, or in any order with timestamps).
 
-    Ids that the model does not know are skipped. `recency` replaces the model's own for this question.
-    `as_of` is the moment of asking (as a timestamp), for models that look at it; without it, the end of the log.
+    Ids that the model does not know are skipped. `recency` replaces the model's own value for this request.
+    `as_of` is the time of the request (like a timestamp), for models that use it; the default is the end of the log.
     """
 
-    history: list[Row]
+    history: list[HistoryRow]
     k: Positive = 10
     hide_seen: bool = False
     recency: Annotated[float, Meta(gt=0)] | None = None
@@ -35,70 +42,78 @@ class Recommend(Struct, forbid_unknown_fields=True):
     as_of: Moment | None = None
 
 
-class Batch(Struct, forbid_unknown_fields=True):
-    """Several questions, answered by one and the same model."""
+class BatchRequest(Struct, forbid_unknown_fields=True):
+    """Several requests, all answered by the same model."""
 
-    requests: Annotated[list[Recommend], Meta(min_length=1)]
+    requests: Annotated[list[RecommendRequest], Meta(min_length=1)]
 
 
-class Similar(Struct, forbid_unknown_fields=True):
-    """Ask what the model expects right after one item."""
+class SimilarRequest(Struct, forbid_unknown_fields=True):
+    """Ask which items the model expects right after one item."""
 
     item_id: Id
     k: Positive = 10
 
 
-class Explain(Struct, forbid_unknown_fields=True):
-    """Ask what each row of a history gives to the score of an item."""
+class ExplainRequest(Struct, forbid_unknown_fields=True):
+    """Ask what each row of a history contributes to the score of an item."""
 
-    history: list[Row]
+    history: list[HistoryRow]
     item_id: Id
     recency: Annotated[float, Meta(gt=0)] | None = None
     as_of: Moment | None = None
 
 
-class Because(Struct, gc=False):
-    """A history row and its share of the score (shares of all rows add up to 1, but for a base score)."""
+class Reason(Struct, gc=False):
+    """A history row and its share of the score. Without a base score, the shares of all rows add up to 1."""
 
     item_id: Id
     share: float
 
 
 class Item(Struct, omit_defaults=True):
+    """An item and its title, where it has one."""
+
     item_id: Id
     title: str | UnsetType = UNSET
 
 
-class Ranked(Struct, gc=False):
+class RankedItem(Struct, gc=False):
+    """An item of an answer; `because` names the history rows that contribute most to its score."""
+
     item_id: Id
     score: float
     rank: int
     title: str | UnsetType = UNSET
-    because: list[Because] | UnsetType = UNSET
+    because: list[Reason] | UnsetType = UNSET
 
 
-class Recommended(Struct):
-    """`fallback` says what was answered instead, where no item of the history is known."""
+class Recommendations(Struct):
+    """The next items. `fallback` says what they are when the model knows no item of the history."""
 
     model: str
-    items: list[Ranked]
+    items: list[RankedItem]
     fallback: str | UnsetType = UNSET
 
 
-class Answers(Struct):
+class BatchRecommendations(Struct):
+    """The answers to a batch, in the order of its requests."""
+
     model: str
-    answers: list[Recommended]
+    answers: list[Recommendations]
 
 
-class Alike(Struct):
+class SimilarItems(Struct):
+    """The items that the model expects right after `item_id`."""
+
     model: str
     item_id: Id
-    items: list[Ranked]
+    items: list[RankedItem]
     title: str | UnsetType = UNSET
 
 
-class Given(Struct):
-    """A history row: its place from the end, what that place leaves of it, and what it gave to the score."""
+class Contribution(Struct):
+    """What a history row contributes to a score. `place` counts rows from the end; `weight` is what recency leaves."""
 
     item_id: Id
     place: int
@@ -108,24 +123,26 @@ class Given(Struct):
     title: str | UnsetType = UNSET
 
 
-class Explained(Struct):
-    """The rows' contributions and the model's base score, where it has one, add up to the score."""
+class Explanation(Struct):
+    """The contributions of all rows and the base score, if the model has one, add up to the score."""
 
     model: str
     item_id: Id
     score: float
-    rows: list[Given]
+    rows: list[Contribution]
     title: str | UnsetType = UNSET
     base: float | UnsetType = UNSET
 
 
-class Found(Struct):
+class ItemList(Struct):
+    """The items that a search found."""
+
     model: str
     items: list[Item]
 
 
-class Card(Struct):
-    """The model card."""
+class ModelCard(Struct):
+    """What the model is, which data it was fitted on, and the limits of this service."""
 
     model: str
     name: str
@@ -139,12 +156,36 @@ class Card(Struct):
     limits: dict[str, float]
 
 
-class Reloaded(Struct):
+class ReloadResult(Struct):
+    """The model in use after a reload, and how many workers serve it."""
+
     model: str
     reloaded: bool
     workers: int
 
 
 class Health(Struct):
+    """The answer of a probe."""
+
     status: str
     model: str | None = None
+
+
+encode = msgspec.json.Encoder().encode
+_DECODERS: dict[type, Any] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (RecommendRequest, BatchRequest, SimilarRequest, ExplainRequest)
+}
+
+
+def decode(body: bytes | bytearray, kind: type[T]) -> T:
+    """A request body as an object of class `kind`."""
+    try:
+        decoded: T = _DECODERS[kind].decode(body)
+    except msgspec.ValidationError as error:
+        raise ApiError(422, "invalid", str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiError(400, "malformed_json", str(error)) from None
+    except RecursionError:
+        raise ApiError(400, "malformed_json", "the JSON is nested too deeply") from None
+    return decoded

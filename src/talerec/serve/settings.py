@@ -1,4 +1,4 @@
-"""How a service runs: where it listens, who may ask, and what it refuses."""
+"""The settings of a service: where it listens, who may use it, and its limits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,26 @@ from pathlib import Path
 
 from talerec.errors import TalerecError
 
-TOKEN = "TALEREC_TOKEN"
-_SHORTEST = 16  # characters of a token
+TOKEN_VARIABLE = "TALEREC_TOKEN"
+_MIN_TOKEN = 16  # characters
+_MINIMA = {
+    "workers": 1,
+    "max_body": 1,
+    "max_history": 1,
+    "max_k": 1,
+    "max_list": 1,
+    "max_batch": 1,
+    "concurrency": 1,
+    "connections": 1,
+    "timeout": 0.01,
+    "watch": 0.01,
+    "drain": 0,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Limits are per request, unless they say otherwise."""
+    """Limits are per request unless the comment says otherwise."""
 
     path: Path
     host: str = "127.0.0.1"
@@ -25,39 +38,31 @@ class Settings:
     workers: int = 1
     token: str | None = field(default=None, repr=False)
     open: bool = False  # listen beyond this machine without a token
-    cors: tuple[str, ...] = ()  # origins whose pages may ask
+    cors: tuple[str, ...] = ()  # origins whose pages may use the API
     max_body: int = 1_000_000  # bytes
     max_history: int = 2500  # rows
     max_k: int = 1000
     max_list: int = 10_000  # ids in an allow or deny list
-    max_batch: int = 100  # questions in one request
+    max_batch: int = 100  # requests in one batch
     concurrency: int = 128  # requests at a time, per worker
     connections: int = 2048  # open connections, per worker
     timeout: float = 10.0  # seconds for the headers, for the body, and for the answer
-    drain: float = 1.0  # seconds from SIGTERM in which new requests are still taken
-    watch: float = 1.0  # seconds between looks at the artifact
+    drain: float = 1.0  # seconds after SIGTERM during which new requests are still accepted
+    watch: float = 1.0  # seconds between looks for a new artifact
 
     def __post_init__(self) -> None:
-        for name in ("workers", "max_body", "max_history", "max_k", "max_list", "max_batch"):
-            self._at_least(name, 1)
-        for name in ("concurrency", "connections"):
-            self._at_least(name, 1)
-        for name in ("timeout", "watch"):
-            self._at_least(name, 0.01)
-        self._at_least("drain", 0)
+        for name, least in _MINIMA.items():
+            if not getattr(self, name) >= least:
+                raise TalerecError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if not 0 <= self.port <= 65_535:
-            raise TalerecError(f"port is {self.port}; it takes 0 to 65535")
-        if self.token is not None and len(self.token) < _SHORTEST:
-            raise TalerecError(f"the token is shorter than {_SHORTEST} characters")
+            raise TalerecError(f"port is {self.port}; it must be from 0 to 65535")
+        if self.token is not None and len(self.token) < _MIN_TOKEN:
+            raise TalerecError(f"the token is shorter than {_MIN_TOKEN} characters")
         if not (is_loopback(self.host) or self.token or self.open):
             raise TalerecError(
-                f"{self.host} can be reached from other machines: set {TOKEN} or --token-file, "
-                "or say --open to let anybody ask"
+                f"{self.host} can be reached from other machines: set {TOKEN_VARIABLE} or --token-file, "
+                "or use --open to serve everybody without a token"
             )
-
-    def _at_least(self, name: str, least: float) -> None:
-        if not getattr(self, name) >= least:
-            raise TalerecError(f"{name} is {getattr(self, name)}; it must be at least {least}")
 
 
 def is_loopback(host: str) -> bool:
@@ -69,18 +74,18 @@ def is_loopback(host: str) -> bool:
 
 
 def read_token(file: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The token from a file, else from the environment; there is no default."""
+    """The token from a file, or else from the environment; None if neither is set."""
     if file is None:
-        text = environment.get(TOKEN)
+        text = environment.get(TOKEN_VARIABLE)
         if text is not None and not text.strip():
-            raise TalerecError(f"{TOKEN} is empty")
+            raise TalerecError(f"{TOKEN_VARIABLE} is empty: set it to the token or unset it")
         return text.strip() if text else None
     try:
         if file.stat().st_mode & stat.S_IROTH:
-            raise TalerecError(f"{file} can be read by everybody: chmod 600 it")
+            raise TalerecError(f"{file} can be read by everybody: run chmod 600 on it")
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise TalerecError(f"{file} cannot be read: {error}") from None
     if not token:
-        raise TalerecError(f"{file} is empty; it holds the token")
+        raise TalerecError(f"{file} is empty: it must contain the token")
     return token

@@ -1,10 +1,9 @@
 """BLAS and LAPACK on parts of an array, in place.
 
-SciPy's wrappers copy any argument that is not a whole contiguous array. These call the same
-library through the addresses that SciPy publishes, with leading dimensions, so that a tile of
-a large matrix is worked on where it lies. Arguments are float32 or float64 views whose last
-axis is contiguous; BLAS sees a C-ordered array as its transpose, which is how each call here
-is worded.
+SciPy's wrappers copy any argument that is not a whole contiguous array. These functions call the
+same library through the addresses that SciPy publishes, with leading dimensions, so that a tile of
+a large matrix is changed in place. Arguments are float32 or float64 views whose last axis is
+contiguous. BLAS takes a C-ordered array for its transpose, and each call below allows for that.
 """
 
 from __future__ import annotations
@@ -36,31 +35,32 @@ def _routine(module: Any, name: str) -> Any:
 
 
 def _call(module: Any, name: str, out: Array, *arguments: Any) -> None:
-    """Pass letters, whole numbers, reals (as Python floats) and views by address, as Fortran does."""
+    """Call a routine for the type of `out`; arguments go by address, as in Fortran, numbers in that type."""
     kind = out.dtype.name
-    held: list[Any] = []
+    addresses: list[Any] = []
     for argument in arguments:
         if isinstance(argument, bytes):
-            held.append(ctypes.byref(ctypes.c_char(argument)))
+            addresses.append(ctypes.byref(ctypes.c_char(argument)))
         elif isinstance(argument, float):
-            held.append(ctypes.byref(_REAL[kind](argument)))
+            addresses.append(ctypes.byref(_REAL[kind](argument)))
         elif isinstance(argument, int):
-            held.append(ctypes.byref(ctypes.c_int(argument)))
+            addresses.append(ctypes.byref(ctypes.c_int(argument)))
         elif isinstance(argument, np.ndarray):
-            held.append(ctypes.c_void_p(argument.ctypes.data))
+            addresses.append(ctypes.c_void_p(argument.ctypes.data))
         else:
-            held.append(argument)
-    _routine(module, _LETTER[kind] + name)(*held)
+            addresses.append(argument)
+    _routine(module, _LETTER[kind] + name)(*addresses)
 
 
-def _ld(view: Array) -> int:
+def _leading(view: Array) -> int:
+    """The leading dimension of a view: entries from one row to the next."""
     return int(view.strides[0]) // view.itemsize
 
 
 def cholesky(A: Array) -> bool:
-    """A = U'U, U in the upper triangle of A, in place. False where A is not positive definite."""
+    """Factor A = U'U in place, U in the upper triangle; False where A is not positive definite."""
     info = ctypes.c_int(0)
-    _call(cython_lapack, "potrf", A, b"L", len(A), A, _ld(A), ctypes.byref(info))
+    _call(cython_lapack, "potrf", A, b"L", len(A), A, _leading(A), ctypes.byref(info))
     return info.value == 0
 
 
@@ -68,7 +68,7 @@ def solve_left_transposed(U: Array, X: Array) -> None:
     """X <- (U')^-1 X, in place, U upper triangular."""
     _call(
         cython_blas, "trsm", X, b"R", b"L", b"T", b"N", X.shape[1], X.shape[0],
-        1.0, U, _ld(U), X, _ld(X),
+        1.0, U, _leading(U), X, _leading(X),
     )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def solve_left(U: Array, X: Array) -> None:
     """X <- U^-1 X, in place, U upper triangular."""
     _call(
         cython_blas, "trsm", X, b"R", b"L", b"N", b"N", X.shape[1], X.shape[0],
-        1.0, U, _ld(U), X, _ld(X),
+        1.0, U, _leading(U), X, _leading(X),
     )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def subtract_product_transposed(C: Array, A: Array, B: Array) -> None:
 def _gemm(C: Array, A: Array, B: Array, transpose: bytes, inner: int) -> None:
     _call(
         cython_blas, "gemm", C, b"N", transpose, C.shape[1], C.shape[0], inner,
-        -1.0, B, _ld(B), A, _ld(A), 1.0, C, _ld(C),
+        -1.0, B, _leading(B), A, _leading(A), 1.0, C, _leading(C),
     )  # fmt: skip
 
 

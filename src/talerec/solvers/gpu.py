@@ -1,4 +1,4 @@
-"""The exact solver's contract on a GPU, or on the CPU build of torch. Needs NumPy and torch, no more."""
+"""The exact solver on a GPU, or with the CPU build of torch. Imports NumPy and torch alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from talerec.solvers.tiles import Operations, factor, substitute
 
 _TILE = 1024  # small enough that triangles cost little and need little room, large enough for full speed
 _REFINED = 4096  # columns refined at a time
-_KINDS = {"float32": torch.float32, "float64": torch.float64, "refined": torch.float32}
+_TYPES = {"float32": torch.float32, "float64": torch.float64, "refined": torch.float32}
 
 
 def solve(
@@ -21,14 +21,14 @@ def solve(
 ) -> Any:
     """B = (G + diag(penalty))^-1 K as a float32 NumPy array.
 
-    G by row and K by column are dense arrays, or (indptr, indices, values) of compressed ones.
+    G by row and K by column are dense arrays, or (starts, indices, values) of compressed ones.
     precision: float32, float64, or refined (float32, and a step of refinement with float64 residuals).
-    Raises TalerecError where the device has too little memory or the factor fails.
+    A TalerecError says that the device has too little memory, or that the factorisation fails.
     """
-    if precision not in _KINDS:
-        raise TalerecError(f"precision is {precision!r}; it takes one of {', '.join(_KINDS)}")
+    if precision not in _TYPES:
+        raise TalerecError(f"precision is {precision!r}; it takes one of {', '.join(_TYPES)}")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    _require_room(len(penalty), _KINDS[precision], place)
+    _require_room(len(penalty), _TYPES[precision], place)
     try:
         return _solve(G, K, penalty, precision, place)
     except torch.OutOfMemoryError as error:
@@ -36,31 +36,30 @@ def solve(
 
 
 def _solve(G: Any, K: Any, penalty: Any, precision: str, place: torch.device) -> Any:
-    kind, n = _KINDS[precision], len(penalty)
-    ridge = torch.as_tensor(np.ascontiguousarray(penalty), dtype=kind, device=place)
+    dtype, n = _TYPES[precision], len(penalty)
+    ridge = torch.as_tensor(np.ascontiguousarray(penalty), dtype=dtype, device=place)
     with torch.no_grad():
-        A = _dense(G, n, kind, place)
+        A = _dense(G, n, dtype, place)
         A.diagonal().add_(ridge)
-        B = _dense(K, n, kind, place, columns=True)
+        B = _dense(K, n, dtype, place, columns=True)
         if not solve_in_place(A, B):
-            raise TalerecError(f"the factor fails in {precision}")
+            raise TalerecError(f"the factorisation fails in {precision}")
         if precision == "refined":
             _refine(G, K, penalty, A, B)
         return B.to(torch.float32).cpu().numpy()
 
 
 def solve_in_place(A: torch.Tensor, B: torch.Tensor) -> bool:
-    """B <- A^-1 B, and A's upper triangle its factor; False where A is not positive definite."""
+    """B <- A^-1 B, and A's upper triangle becomes its factor; False where A is not positive definite."""
     if not factor(OPERATIONS, A, _TILE):
         return False
     substitute(OPERATIONS, A, B, _TILE, lambda share: None)
     return True
 
 
-def _require_room(n: int, kind: torch.dtype, place: torch.device) -> None:
-    """Two n x n arrays and a row of tiles, before anything is taken."""
-    size = 2 if kind is torch.float32 else 1
-    needed = (2 * n * n + 2 * n * _TILE) * (8 // size)
+def _require_room(n: int, dtype: torch.dtype, place: torch.device) -> None:
+    """Refuse the work, before it begins, where two n x n arrays and a row of tiles do not fit the device."""
+    needed = (2 * n * n + 2 * n * _TILE) * (torch.finfo(dtype).bits // 8)
     if place.type != "cuda":
         return
     free = torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
@@ -72,17 +71,17 @@ def _require_room(n: int, kind: torch.dtype, place: torch.device) -> None:
 
 
 def _dense(
-    matrix: Any, n: int, kind: torch.dtype, place: torch.device, columns: bool = False
+    matrix: Any, n: int, dtype: torch.dtype, place: torch.device, columns: bool = False
 ) -> torch.Tensor:
-    """The matrix on the device; a compressed one travels compressed."""
+    """The matrix as a dense one on the device; a compressed one is moved there compressed."""
     if not isinstance(matrix, tuple):
-        return torch.tensor(matrix, dtype=kind, device=place).contiguous()
-    out = torch.zeros((n, n), dtype=kind, device=place)
+        return torch.tensor(matrix, dtype=dtype, device=place).contiguous()
+    out = torch.zeros((n, n), dtype=dtype, device=place)
     indptr, indices, values = (torch.as_tensor(np.asarray(part)) for part in matrix)
     major = torch.repeat_interleave(torch.arange(n), indptr.diff())
     first, second = (indices, major) if columns else (major, indices)
     where = (first.to(place, torch.int64), second.to(place, torch.int64))
-    return out.index_put_(where, values.to(place, kind))
+    return out.index_put_(where, values.to(place, dtype))
 
 
 def _refine(G: Any, K: Any, penalty: Any, A: torch.Tensor, B: torch.Tensor) -> None:

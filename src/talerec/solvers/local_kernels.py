@@ -1,170 +1,77 @@
 """The local solver's loops: for each target a few sources, and the small system that they form.
 
-The support N of target j holds the sources with the largest gain K_ij^2 / (G_ii + penalty_i) and
-the target itself. Its own weight, which K alone would never suggest, is what keeps an item that
-was just seen from being recommended again. The other sources that ever led to j are too many to be
-solved together, but not to be left out: they join with one step from there (`_join`).
+The support N of target j holds the sources with the largest gain (see `sources`) and the target
+itself. Its own weight, which K alone would never suggest, is what keeps an item that was just seen
+from being recommended again. The other sources that ever led to j are too many to be solved
+together, but not to be left out: they join with one step from there (`_join`).
 
-Items are numbered by rank here: 0 has the most entries in its row of G. Of G only the half below
-the diagonal is kept, by rank: each pair stands in the row of the item with fewer entries, so no row
-is long, not even that of the most popular item.
+Items are numbered by rank, and of G only the half below the diagonal is kept (see `half`).
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data.kernels import sort_positions
-from talerec.runtime.arrays import Array, Arrays
+from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel, reducing, template, unsigned
-
-#: Entries of G that joining sources may look at for one target. Rows of ordinary logs add up to less; a user of thousands
-#: of rows makes some that do not.
-_WORK = 65_536
+from talerec.solvers.compressed import Compressed
+from talerec.solvers.sources import Candidates, Equations, Limits, choose_sources
 
 
-@kernel
-def count_rows(G: Arrays, a: int, b: int, count: Array) -> None:
-    """How many entries the rows a..b of G have; a stored zero is none."""
-    indptr, _, values = G
-    for i in range(a, b):
-        found = 0
-        for x in unsigned(indptr[i], indptr[i + 1]):
-            found += values[x] != 0.0
-        count[i] = found
+class Columns(NamedTuple):
+    """Weights target by target: those of target j are entries ptr[j]..ptr[j] + sizes[j]."""
+
+    ptr: Array
+    item: Array
+    weight: Array
+    sizes: Array
+    explained: (
+        Array  # by how much a target's weights make the penalised squared error less than T'T
+    )
 
 
-@kernel
-def count_half(G: Arrays, rank: Array, a: int, b: int, count: Array) -> None:
-    """How many entries of rows a..b of G lead to an item of lower rank, by rank of the row."""
-    indptr, indices, values = G
-    for i in range(a, b):
-        found = 0
-        for x in unsigned(indptr[i], indptr[i + 1]):
-            found += values[x] != 0.0 and rank[np.uint32(indices[x])] < rank[i]
-        count[rank[i]] = found
+class System(NamedTuple):
+    """Scratch: the equations of one support, in the order of its ranks."""
+
+    place: Array  # of a rank in the support, from 1; zeros between targets
+    A: Array
+    L: Array
+    ridge: Array
+    goal: Array
+    weight: Array
 
 
-@kernel
-def fill_half(G: Arrays, rank: Array, a: int, b: int, half: Arrays) -> None:
-    """Write those entries: row and column by rank."""
-    indptr, indices, values = G
-    starts, columns, entries = half
-    for i in range(a, b):
-        place = starts[rank[i]]
-        for x in range(indptr[i], indptr[i + 1]):
-            if values[x] != 0.0 and rank[indices[x]] < rank[i]:
-                columns[place], entries[place] = rank[indices[x]], values[x]
-                place += 1
+class Step(NamedTuple):
+    """Scratch: what the sources outside the support lack, by rank; zeros between targets."""
+
+    lacks: Array
+    held: Array  # the weights of the support
+    outside: Array  # 1 for a source outside the support
 
 
-@kernel
-def keep_largest(gain: Array, item: Array, count: int, room: int) -> int:
-    """Move the `room` items of largest gain to the front, in the order they stand; how many that is."""
-    if count <= room:
-        return count
-    threshold = np.partition(gain[:count], count - room)[count - room]
-    above = 0
-    for c in range(count):
-        above += gain[c] > threshold
-    kept, equal = 0, room - above
-    for c in range(count):
-        if gain[c] > threshold or (gain[c] == threshold and equal > 0):
-            equal -= gain[c] == threshold
-            item[kept] = item[c]
-            kept += 1
-    return kept
+# -- the sources that are solved together ----------------------------------------------------------
 
 
 @template
-def _gains(source: Array, count: int, right: Array, diagonal: Array, gain: Array) -> None:
-    for c in range(count):
-        gain[c] = right[source[c]] ** 2 / diagonal[source[c]]
-
-
-@template
-def _sources(
-    K: Arrays,
-    j: int,
-    rank: Array,
-    right: Array,
-    diagonal: Array,
-    room: int,
-    out: Array,
-    gain: Array,
-) -> int:
-    """The sources that led to target j, as ranks, written to out[]: all, or the `room` of largest gain."""
-    indptr, indices, values = K
-    count = 0
-    for x in range(indptr[j], indptr[j + 1]):
-        if indices[x] != j and values[x] != 0.0:
-            out[count] = rank[indices[x]]
-            count += 1
-    _gains(out, count, right, diagonal, gain)
-    return keep_largest(gain, out, count, room)
-
-
-@template
-def _affordable(
-    length: Array,
-    sources: Array,
-    count: int,
-    least: int,
-    right: Array,
-    diagonal: Array,
-    gain: Array,
-) -> int:
-    """Fewer sources, those of largest gain, where their rows are so long that joining all would take too long."""
-    work = 0
-    for c in range(count):
-        work += length[sources[c]]
-    if work <= _WORK:
-        return count
-    _gains(sources, count, right, diagonal, gain)
-    return keep_largest(gain, sources, count, max(least, count * _WORK // work))
-
-
-@template
-def _support(
-    sources: Array,
-    count: int,
-    own: int,
-    right: Array,
-    diagonal: Array,
-    room: int,
-    out: Array,
-    gain: Array,
-) -> int:
-    """Those that are solved together, written to out[]: the largest gains, and the target itself (rank `own`, or -1)."""
-    out[:count] = sources[:count]
-    _gains(out, count, right, diagonal, gain)
-    size = keep_largest(gain, out, count, room - 1 if own >= 0 and room > 1 else room)
-    if own >= 0 and size < room:
-        out[size] = own
-        size += 1
-    return size
-
-
-@template
-def _gather(half: Arrays, source: Array, size: int, place: Array, A: Array) -> None:
-    """A[p, q + 1] = G[source[p], source[q]] for q < p; source[] ascends.
+def _gather(half: Compressed, support: Array, size: int, place: Array, A: Array) -> None:
+    """A[p, q + 1] = G[support[p], support[q]] for q < p; support[] ascends.
 
     A row of the half holds lower ranks only, so every pair is found in one row, the shorter of its
     two, and lands below the diagonal. It is scanned without a branch: what is not in the support
     lands in column 0.
     """
-    starts, columns, entries = half
     for p in range(size):
-        place[source[p]] = p + 1
+        place[support[p]] = p + 1
     for p in range(size):
         row = A[p]
         row[: p + 1] = 0.0
-        for x in unsigned(starts[source[p]], starts[source[p] + 1]):
-            row[np.uint32(place[np.uint32(columns[x])])] = entries[x]
+        for x in unsigned(half.starts[support[p]], half.starts[support[p] + 1]):
+            row[np.uint32(place[np.uint32(half.indices[x])])] = half.values[x]
     for p in range(size):
-        place[source[p]] = 0
+        place[support[p]] = 0
 
 
 @reducing
@@ -197,162 +104,168 @@ def _back(L: Array, right: Array, size: int, b: Array) -> None:
             b[k] -= L[p, k] * b[p]
 
 
+@template
+def _solve_support(equations: Equations, found: Candidates, size: int, system: System) -> float:
+    """The weights of the support, in system.weight; returns how much they explain."""
+    for p in range(size):
+        r = found.support[p]
+        system.ridge[p], system.goal[p] = equations.diagonal[r], found.right[r]
+    _gather(equations.half, found.support, size, system.place, system.A)
+    _factor(system.A, system.L, system.ridge, size)
+    _back(system.L, system.goal, size, system.weight)
+    explained = 0.0
+    for p in range(size):
+        explained += system.weight[p] * system.goal[p]
+    return explained
+
+
+# -- the sources that join -------------------------------------------------------------------------
+
+
 @reducing
-def _along(half: Arrays, r: int, by_rank: Array) -> float:
+def _row_times(half: Compressed, r: int, by_rank: Array) -> float:
     """Row r of the half times a vector."""
-    starts, columns, entries = half
     total = 0.0
-    for x in unsigned(starts[r], starts[r + 1]):
-        total += entries[x] * by_rank[np.uint32(columns[x])]
+    for x in unsigned(half.starts[r], half.starts[r + 1]):
+        total += half.values[x] * by_rank[np.uint32(half.indices[x])]
     return total
 
 
 @template
+def _place_support(
+    half: Compressed, found: Candidates, size: int, weight: Array, step: Step
+) -> None:
+    """Hold the support's weights by rank; from what sources outside lack goes G_ik b_k where the support owns the pair."""
+    for p in range(size):
+        step.held[found.support[p]] = weight[p]
+        step.outside[found.support[p]] = 0
+    for p in range(size):
+        r = found.support[p]
+        for x in unsigned(half.starts[r], half.starts[r + 1]):
+            if step.outside[np.uint32(half.indices[x])]:
+                step.lacks[np.uint32(half.indices[x])] -= half.values[x] * weight[p]
+
+
+@template
+def _find_lacks(equations: Equations, found: Candidates, count: int, step: Step) -> float:
+    """d_i, what the normal equation of each source outside lacks, over its diagonal; returns d'Dd."""
+    alone = 0.0
+    for c in range(count):
+        r = found.sources[c]
+        if step.outside[r]:
+            total = found.right[r] + step.lacks[r] - _row_times(equations.half, r, step.held)
+            step.lacks[r] = total / equations.diagonal[r]
+            alone += step.lacks[r] * total
+    return alone
+
+
+@template
+def _find_overlap(half: Compressed, found: Candidates, count: int, step: Step) -> float:
+    """What the sources outside explain in common: half of d'Gd without its diagonal."""
+    together = 0.0
+    for c in range(count):
+        r = found.sources[c]
+        if step.outside[r]:
+            together += step.lacks[r] * _row_times(half, r, step.lacks)
+    return together
+
+
+@template
 def _join(
-    half: Arrays,
-    right: Array,
-    diagonal: Array,
-    sources: Array,
-    count: int,
-    support: Array,
-    weight: Array,
-    size: int,
-    scratch: Arrays,
+    equations: Equations, found: Candidates, count: int, size: int, weight: Array, step: Step
 ) -> tuple[float, float]:
     """What the sources outside the support get: one step of steepest descent from the support's solution.
 
     Each such i is asked for what its own normal equation lacks, d_i = (K_ij - sum over the support of
-    G_ik b_k) / diagonal_i, left by rank in the first array of `scratch`; the support has 0 there. All get
-    d times the one factor that is best for them together, since they explain in part the same:
+    G_ik b_k) / diagonal_i, left in step.lacks; the support has 0 there. All get d times the one factor
+    that is best for them together, since they explain in part the same:
     d'Dd / d'(G + diag(penalty))d, which is returned with what the step explains.
     """
-    starts, columns, entries = half
-    lacks, held, outside = scratch  # by rank; all zero, and held and outside left so
     for c in range(count):
-        outside[sources[c]] = 1
+        step.outside[found.sources[c]] = 1
+    _place_support(equations.half, found, size, weight, step)
+    alone = _find_lacks(equations, found, count, step)
+    together = _find_overlap(equations.half, found, count, step)
+    for c in range(count):
+        step.outside[found.sources[c]] = 0
     for p in range(size):
-        held[support[p]] = weight[p]
-        outside[support[p]] = 0
-    for p in range(size):
-        for x in unsigned(starts[support[p]], starts[support[p] + 1]):
-            if outside[np.uint32(columns[x])]:
-                lacks[np.uint32(columns[x])] -= entries[x] * weight[p]
-    alone, together = 0.0, 0.0
-    for c in range(count):
-        r = sources[c]
-        if outside[r]:
-            total = right[r] + lacks[r] - _along(half, r, held)
-            lacks[r] = total / diagonal[r]
-            alone += lacks[r] * total
-    for c in range(count):
-        r = sources[c]
-        if outside[r]:
-            together += lacks[r] * _along(half, r, lacks)
-    for c in range(count):
-        outside[sources[c]] = 0
-    for p in range(size):
-        held[support[p]] = 0.0
+        step.held[found.support[p]] = 0.0
     share = alone / (alone + 2 * together) if alone > 0.0 else 0.0
     return share, share * alone
 
 
-@kernel
-def solve_targets(
-    half: Arrays,
-    length: Array,
-    K: Arrays,
-    names: Arrays,
-    diagonal: Array,
-    together: int,
-    room: int,
-    own: bool,
-    a: int,
-    b: int,
-    ptr: Array,
-    out_item: Array,
-    out_weight: Array,
-    out_count: Array,
-    out_explained: Array,
+# -- targets ---------------------------------------------------------------------------------------
+
+
+@template
+def _write_support(
+    out: Columns, j: int, item: Array, support: Array, weight: Array, size: int
 ) -> None:
-    """Weights into targets a..b, each from ptr[j] on; `diagonal` is that of G plus the penalty.
+    first = out.ptr[j]
+    for p in range(size):
+        out.item[first + p], out.weight[first + p] = item[support[p]], weight[p]
 
-    K is by target, in items; `half`, `length` and `diagonal` are by rank; `length` is that of the rows of a half
-    whose items are ranked by their entries in G, as these are here, but not on a cluster. `names` holds each item's rank and
-    each rank's item. A target has up to `room` sources, of which `together` are solved together; where
-    that is all items, they are. `own`: may a target be its own source? Not for a zero diagonal.
-    Explained: by how much a target's weights make the penalised squared error less than T'T.
-    """
-    rank, item = names
-    n = len(diagonal)
-    widest = min(together, n)
-    sources, support, spare = (
-        np.empty(n + 1, np.int32),
-        np.empty(n + 1, np.int32),
-        np.empty(n, np.int32),
-    )
-    gain, right, place = np.empty(n), np.zeros(n), np.zeros(n, np.int32)
-    A, L = np.zeros((widest, widest + 1)), np.zeros((widest, widest))
-    ridge, goal, weight = np.empty(widest), np.empty(widest), np.empty(widest)
-    scratch = (np.zeros(n), np.zeros(n), np.zeros(n, np.uint8))
-    indptr, indices, values = K
-    for j in range(a, b):
-        for x in range(indptr[j], indptr[j + 1]):
-            right[rank[indices[x]]] = values[x]
-        size = count = 0
-        if together >= n:
-            for r in range(n):
-                if own or r != rank[j]:
-                    support[size] = r
-                    size += 1
-        elif indptr[j] < indptr[j + 1]:
-            itself = rank[j] if own else -1
-            count = _sources(K, j, rank, right, diagonal, room, sources, gain)
-            count = _affordable(length, sources, count, widest, right, diagonal, gain)
-            size = _support(sources, count, itself, right, diagonal, widest, support, gain)
-            sort_positions(support[:size], n, spare)
-        for p in range(size):
-            ridge[p], goal[p] = diagonal[support[p]], right[support[p]]
-        _gather(half, support, size, place, A)
-        _factor(A, L, ridge, size)
-        _back(L, goal, size, weight)
-        for p in range(size):
-            out_item[ptr[j] + p], out_weight[ptr[j] + p] = item[support[p]], weight[p]
-        found, explained = size, 0.0
-        for p in range(size):
-            explained += weight[p] * goal[p]
-        if count >= widest:  # else all of them are in the support
-            share, step = _join(
-                half, right, diagonal, sources, count, support, weight, size, scratch
-            )
-            for c in range(count):
-                d = scratch[0][sources[c]]
-                if d != 0.0:
-                    out_item[ptr[j] + found] = item[sources[c]]
-                    out_weight[ptr[j] + found] = share * d
-                    found += 1
-                    scratch[0][sources[c]] = 0.0
-            explained += step
-        out_count[j], out_explained[j] = found, explained
-        for x in range(indptr[j], indptr[j + 1]):
-            right[rank[indices[x]]] = 0.0
+
+@template
+def _write_joined(
+    out: Columns, place: int, item: Array, found: Candidates, count: int, share: float, lacks: Array
+) -> int:
+    """Write the weights of the sources that joined, from `place` on, and clear what they lacked; returns their end."""
+    for c in range(count):
+        r = found.sources[c]
+        if lacks[r] != 0.0:
+            out.item[place], out.weight[place] = item[r], share * lacks[r]
+            place += 1
+            lacks[r] = 0.0
+    return place
 
 
 @kernel
-def by_source(ptr: Array, item: Array, weight: Array, count: Array) -> tuple[Array, Array, Array]:
+def solve_targets(equations: Equations, limits: Limits, a: int, b: int, out: Columns) -> None:
+    """Write the weights of targets a..b."""
+    n, K = len(equations.diagonal), equations.K
+    widest = min(limits.together, n)
+    found = Candidates(
+        np.zeros(n), np.empty(n + 1, np.int32), np.empty(n + 1, np.int32), np.empty(n),
+        np.empty(n, np.int32),
+    )  # fmt: skip
+    system = System(
+        np.zeros(n, np.int32), np.zeros((widest, widest + 1)), np.zeros((widest, widest)),
+        np.empty(widest), np.empty(widest), np.empty(widest),
+    )  # fmt: skip
+    step = Step(np.zeros(n), np.zeros(n), np.zeros(n, np.uint8))
+    for j in range(a, b):
+        for x in range(K.starts[j], K.starts[j + 1]):
+            found.right[equations.rank[K.indices[x]]] = K.values[x]
+        count, size = choose_sources(equations, limits, j, found)
+        explained = _solve_support(equations, found, size, system)
+        _write_support(out, j, equations.item, found.support, system.weight, size)
+        end = out.ptr[j] + size
+        if count >= widest:  # else all sources are in the support
+            share, more = _join(equations, found, count, size, system.weight, step)
+            end = _write_joined(out, end, equations.item, found, count, share, step.lacks)
+            explained += more
+        out.sizes[j], out.explained[j] = end - out.ptr[j], explained
+        for x in range(K.starts[j], K.starts[j + 1]):
+            found.right[equations.rank[K.indices[x]]] = 0.0
+
+
+@kernel
+def by_source(made: Columns) -> tuple[Array, Array, Array]:
     """Weights written target by target, with gaps, as CSR by source; zeros are not kept."""
-    n = len(count)
+    n = len(made.sizes)
     indptr = np.zeros(n + 1, np.int64)
     for j in range(n):
-        for x in range(ptr[j], ptr[j] + count[j]):
-            indptr[item[x] + 1] += weight[x] != 0.0
+        for x in range(made.ptr[j], made.ptr[j] + made.sizes[j]):
+            indptr[made.item[x] + 1] += made.weight[x] != 0.0
     for i in range(n):
         indptr[i + 1] += indptr[i]
     indices, values = np.empty(indptr[n], np.int32), np.empty(indptr[n], np.float32)
     place = indptr[:-1].copy()
     for j in range(n):
-        for x in range(ptr[j], ptr[j] + count[j]):
-            if weight[x] != 0.0:
-                i = item[x]
-                indices[place[i]], values[place[i]] = j, weight[x]
+        for x in range(made.ptr[j], made.ptr[j] + made.sizes[j]):
+            if made.weight[x] != 0.0:
+                i = made.item[x]
+                indices[place[i]], values[place[i]] = j, made.weight[x]
                 place[i] += 1
     return indptr, indices, values

@@ -1,7 +1,6 @@
-"""The exact solution in tiles, in place, for whatever holds the arrays.
+"""The exact solution in tiles, in place: one algorithm for NumPy (through BLAS) and for torch (on a GPU).
 
-One algorithm for NumPy (through BLAS) and for torch (on a GPU): five operations on views make the
-difference, and each side brings its own.
+The two differ in five operations on tiles, which each of them brings along.
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ from typing import Any
 
 from talerec.runtime.threads import even
 
+_STRIPS = 8  # a tile on the diagonal is updated in as many; 1/8 of its lower half is done in vain
+
 
 @dataclass(frozen=True)
 class Operations:
     """What is done to tiles, always in place; U is upper triangular."""
 
-    cholesky: Callable[
-        [Any], bool
-    ]  # A = U'U, U in the upper triangle; False: not positive definite
+    #: A = U'U, U in the upper triangle; False where A is not positive definite
+    cholesky: Callable[[Any], bool]
     solve_left_transposed: Callable[[Any, Any], None]  # X <- (U')^-1 X
     solve_left: Callable[[Any, Any], None]  # X <- U^-1 X
     subtract_product: Callable[[Any, Any, Any], None]  # C <- C - A B
@@ -27,13 +27,12 @@ class Operations:
 
 
 def factor(do: Operations, A: Any, tile: int) -> bool:
-    """A = U'U in the upper triangle of A, one row of tiles at a time."""
+    """Factor A = U'U in the upper triangle of A, one row of tiles at a time; False where that fails."""
     n = len(A)
     for a, b in even(n, tile):
         if a:
-            for c, d in even(
-                b - a, -(-tile // _STRIPS)
-            ):  # of the tile on the diagonal, the upper half
+            # of the tile on the diagonal, the upper half
+            for c, d in even(b - a, -(-tile // _STRIPS)):
                 strip = slice(a + c, a + d)
                 do.subtract_product_transposed(A[strip, a + c : b], A[:a, strip], A[:a, a + c : b])
             if b < n:
@@ -45,11 +44,8 @@ def factor(do: Operations, A: Any, tile: int) -> bool:
     return True
 
 
-_STRIPS = 8  # a tile on the diagonal is updated in as many; 1/8 of its lower half is done in vain
-
-
 def substitute(do: Operations, A: Any, B: Any, tile: int, tick: Callable[[float], None]) -> None:
-    """B <- (U'U)^-1 B with the factor that `factor` left in A; `tick` hears of shares that add up to 1."""
+    """B <- (U'U)^-1 B with the factor that `factor` left in A; `tick` gets shares of the work that add up to 1."""
     n = len(A)
     for a, b in even(n, tile):  # U' Y = B, from the top
         if a:

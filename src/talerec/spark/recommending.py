@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from talerec import columns
 from talerec.models import asking, load
 from talerec.models.base import Model
-from talerec.spark import tasks
-from talerec.spark.events import NAMES, Columns, Source, events_of, newest, vocabulary
-from talerec.spark.sessions import Run, arrow_type, spelled, spread
+from talerec.spark import blocks, tasks
+from talerec.spark.events import NAMES, Columns, Source, item_table, newest_rows, read_events
+from talerec.spark.sessions import Run, arrow_type, map_tasks, spark_schema
 
 
 def recommend(
@@ -33,9 +33,30 @@ def recommend(
     ties: str = "file",
     task_rows: int = 1_000_000,
 ) -> DataFrame:
-    """The next `k` items of every user of `source`, by the artifact at `path` that all executors see.
+    """Recommend the next `k` items to every user of a log, with a saved model.
 
-    Parquet at `output`: user_id, item_id, score, rank. Items that the model does not know keep their place.
+    Parameters
+    ----------
+    path : str or Path
+        The artifact, in a folder that all machines see.
+    source, names, ties : DataFrame, str or Path; Columns; {"file", "item"}
+        The log and how it is read. Rows of items that the model does not know keep their place in a history.
+    output : str or Path
+        Where the result goes as Parquet: user_id, item_id, score, rank.
+    session, task_rows : SparkSession; int
+        Where it runs, and how many rows of the log one task holds.
+    k, hide_seen : int; bool
+        How many items, and whether items of a user's own history are left out.
+
+    Returns
+    -------
+    DataFrame
+        What was written to `output`.
+
+    Raises
+    ------
+    TalerecError
+        When `k` is above the number of items, the log is not valid, or Spark fails.
     """
     place = str(Path(path).absolute())
     model = load(place)
@@ -43,59 +64,77 @@ def recommend(
     with tempfile.TemporaryDirectory(prefix="talerec-", dir=Path(place).parent) as folder:
         run = Run(session, Path(folder))
         run.folder.chmod(0o755)
-        with run.watched("read"):
-            events, _ = events_of(session, source, names, ties)
-            rows = _known_rows(run, events, model, ties)
-            counts = rows.groupBy("user").count().agg(F.sum("count"), F.max("count")).first()
-        assert counts is not None
-        limit = model.params.get("max_history")
-        if limit and counts[1] > limit:
-            rows = _with_seen(rows, limit) if hide_seen else newest(rows, limit)
-        count = max(run.cores, math.ceil(counts[0] / task_rows))
-        known = pa.string() if model.item_ids.dtype == pl.String else pa.int64()
-        schema = pa.schema(
-            [
-                (columns.USER, arrow_type(rows.schema["user"].dataType)),
-                (columns.ITEM, known),
-                (columns.SCORE, pa.float64()),
-                (columns.RANK, pa.int64()),
-            ]
-        )
-
-        def answer(_: int, batches: tasks.Batches) -> Iterator[pa.RecordBatch]:
-            mine = tasks.frame_of(batches)
-            if not mine.is_empty():
-                yield from tasks.in_schema(
-                    tasks.recommended(load(place), mine, k, hide_seen), schema
-                )
-
-        part = F.pmod(F.xxhash64("user"), F.lit(count)).cast("int")
-        made = spread(rows.withColumn("part", part), count, "part", answer, spelled(schema))
-        with run.watched("recommend"):
+        rows, count = _histories(run, source, names, ties, model, hide_seen)
+        parts = max(run.cores, math.ceil(count / task_rows))
+        made = _lists(rows, parts, place, model, k, hide_seen)
+        with run.stage("recommend"):
             made.write.mode("overwrite").parquet(str(output))
     return session.read.parquet(str(output))
 
 
+def _histories(
+    run: Run, source: Source, names: Columns, ties: str, model: Model, hide_seen: bool
+) -> tuple[DataFrame, int]:
+    """The rows that a model looks at, and how many rows the log has."""
+    with run.stage("read"):
+        events, _ = read_events(run.session, source, names, ties)
+        rows = _known_rows(run, events, model, ties)
+        found = rows.groupBy("user").count().agg(F.sum("count"), F.max("count")).first()
+    assert found is not None
+    count, longest = found
+    limit = model.params.get("max_history")
+    if limit and longest > limit:
+        rows = _with_seen(rows, limit) if hide_seen else newest_rows(rows, limit)
+    return rows, count
+
+
+def _lists(
+    rows: DataFrame, parts: int, artifact: str, model: Model, k: int, hide_seen: bool
+) -> DataFrame:
+    """Recommendations for all users of the rows, each part of the users by one task."""
+    schema = pa.schema(
+        [
+            (columns.USER, arrow_type(rows.schema["user"].dataType)),
+            (columns.ITEM, pa.string() if model.item_ids.dtype == pl.String else pa.int64()),
+            (columns.SCORE, pa.float64()),
+            (columns.RANK, pa.int64()),
+        ]
+    )
+
+    def recommend_part(_: int, batches: blocks.Batches) -> Iterator[pa.RecordBatch]:
+        mine = blocks.frame_of(batches)
+        if not mine.is_empty():
+            lists = tasks.recommend_users(load(artifact), mine, k, hide_seen)
+            yield from blocks.in_schema(lists, schema)
+
+    part = F.pmod(F.xxhash64("user"), F.lit(parts)).cast("int")
+    numbered = rows.withColumn("part", part)
+    return map_tasks(numbered, parts, "part", recommend_part, spark_schema(schema))
+
+
 def _known_rows(run: Run, events: DataFrame, model: Model, ties: str) -> DataFrame:
-    """Rows with items by position, -1 where the model does not know them."""
+    """Rows with items as positions, -1 for items that the model does not know."""
     ids = model.item_ids
     table = pl.DataFrame({"id": ids, "position": np.arange(len(ids), dtype=np.int32)})
     table.write_parquet(run.folder / "items.parquet")
-    items = vocabulary(run.session, run.folder / "items.parquet", len(ids))
+    items = item_table(run.session, run.folder / "items.parquet", len(ids))
     kind = "string" if ids.dtype == pl.String else "long"
-    same = events.withColumn("item", F.col("item").try_cast(kind)).withColumnRenamed("item", "id")
+    cast = events.withColumn("item", F.col("item").try_cast(kind)).withColumnRenamed("item", "id")
     position = F.coalesce("position", F.lit(-1))
     place = position.cast("long") if ties == "item" else F.col("place")
-    return same.join(items, "id", "left").select(
+    return cast.join(items, "id", "left").select(
         "user", position.alias("item"), "time", place.alias("place")
     )
 
 
 def _with_seen(rows: DataFrame, limit: int) -> DataFrame:
-    """Each user's newest rows, and one of every other item that they ever had: it is hidden, and weighs nothing."""
-    last = newest(rows, limit)
-    giants = rows.groupBy("user").count().where(F.col("count") > limit).select("user")
-    had = rows.join(giants, "user", "left_semi").groupBy("user", "item")
+    """Each user's newest rows, and before them one row of every other item that the user ever had.
+
+    Such an item is hidden like the others, and its row is too old to count.
+    """
+    last = newest_rows(rows, limit)
+    long = rows.groupBy("user").count().where(F.col("count") > limit).select("user")
+    had = rows.join(long, "user", "left_semi").groupBy("user", "item")
     first = had.agg(F.min(F.struct("time", "place")).alias("at")).select(
         "user", "item", "at.time", "at.place"
     )

@@ -1,4 +1,4 @@
-"""Sessions on a cluster, and one piece of work there: stages that are watched, tasks that are numbered."""
+"""Sessions on a cluster, and one run of work there: stages that report progress, tasks that have numbers."""
 
 from __future__ import annotations
 
@@ -22,22 +22,38 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from talerec import errors
 from talerec.errors import TalerecError
+from talerec.runtime import progress
 from talerec.runtime.clock import Clock
-from talerec.runtime.progress import stage
 from talerec.runtime.threads import VARIABLE
-from talerec.spark import tasks
+from talerec.spark.blocks import Batches
 
-_RAISED = re.compile(r"talerec\.errors\.TalerecError: (.*)")
+_OUR_ERROR = re.compile(r"talerec\.errors\.(\w+): (.*)")  # as a task's traceback ends
 
 
 @contextmanager
 def connected(
     master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session on a cluster, stopped at the end; executors run the Python that runs this.
+    """Open a session on a cluster and stop it at the end. A session that is active already is used, and left running.
 
-    A session that is there already is used, and left running.
+    Parameters
+    ----------
+    master : str, optional
+        The address of the cluster, `spark://host:7077`; without it, what Spark's own settings say.
+    conf : mapping, optional
+        Settings of Spark by name. Executors run the Python that runs this, unless `PYSPARK_PYTHON` is set.
+
+    Returns
+    -------
+    context manager
+        It gives the session.
+
+    Raises
+    ------
+    TalerecError
+        When Spark does not start.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("talerec").config(
@@ -45,44 +61,46 @@ def connected(
     )
     for name, value in (conf or {}).items():
         builder = builder.config(name, value)
-    there = SparkSession.getActiveSession()
+    active = SparkSession.getActiveSession()
     try:
         session = (builder.master(master) if master else builder).getOrCreate()
     except (PySparkException, Py4JError, OSError, ValueError) as error:
-        raise TalerecError(f"Spark did not start (it needs Java 17): {_first(error)}") from None
+        said = _first_line(error)
+        raise TalerecError(f"Spark did not start (it needs Java 17): {said}") from None
     try:
         yield session
     finally:
-        if there is None:
+        if active is None:
             session.stop()
 
 
 @contextmanager
-def faults_named() -> Iterator[None]:
-    """What a task refused is said in its words; of what else goes wrong in Spark, the first line."""
+def readable_errors() -> Iterator[None]:
+    """Errors of Spark as one line each; an error of ours that a task raised is raised again as it was."""
     try:
         yield
     except PythonException as error:
-        raised = _RAISED.search(str(error))
-        raise TalerecError(
-            raised[1] if raised else f"a Spark task failed: {_last(error)}"
-        ) from error
+        ours = _OUR_ERROR.search(str(error))
+        if ours:
+            kind = getattr(errors, ours[1], TalerecError)
+            raise kind(ours[2]) from error
+        raise TalerecError(f"a Spark task failed: {_last_line(error)}") from error
     except PySparkException as error:
-        raise TalerecError(f"Spark: {_first(error)}") from error
+        raise TalerecError(f"Spark: {_first_line(error)}") from error
 
 
-def _first(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _last(error: BaseException) -> str:
+def _last_line(error: BaseException) -> str:
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(" ")]
     return lines[-1] if lines else type(error).__name__
 
 
 @dataclass
 class Run:
-    """One piece of work on a cluster: its session, the folder that all see, and how long stages take."""
+    """One run of work on a cluster: its session, a folder that all machines see, and the seconds of its stages."""
 
     session: SparkSession
     folder: Path
@@ -90,37 +108,43 @@ class Run:
 
     @property
     def cores(self) -> int:
+        """How many tasks run at once."""
         return int(self.session.sparkContext.defaultParallelism)
 
     def save(self, name: str, frame: DataFrame, label: str) -> DataFrame:
-        """Run the stage that makes `frame`: Spark's committer takes one attempt of every task."""
+        """Compute a frame as stage `label` and save it; Spark commits exactly one attempt of every task."""
         path = f"file://{self.folder / name}"
-        with self.watched(label):
+        with self.stage(label):
             frame.write.mode("overwrite").parquet(path)
         return self.session.read.parquet(path)
 
     def read(self, name: str) -> pl.DataFrame:
+        """A saved frame, on the driver."""
         return pl.read_parquet(self.folder / name / "*.parquet")
 
     @contextmanager
-    def watched(self, label: str) -> Iterator[None]:
-        """Report the tasks that end inside the block as stage `label`."""
+    def stage(self, label: str) -> Iterator[None]:
+        """Time what runs inside the block, and report its tasks as progress of stage `label`."""
         context = self.session.sparkContext
         group = f"talerec {label} {uuid.uuid4().hex}"
         context.setJobGroup(group, f"talerec: {label}")
-        tick, over = stage(label, 1.0), threading.Event()
-        watcher = threading.Thread(target=_watch, args=(context, group, tick, over), daemon=True)
+        tick, over = progress.stage(label, 1.0), threading.Event()
+        watcher = threading.Thread(
+            target=_report_tasks, args=(context, group, tick, over), daemon=True
+        )
         watcher.start()
         try:
-            with self.clock(label), faults_named():
+            with self.clock(label), readable_errors():
                 yield
         finally:
             over.set()
             watcher.join()
 
 
-def _watch(context: Any, group: str, tick: Callable[[float], None], over: threading.Event) -> None:
-    """Tick on as tasks of a job group end; stages that appear later do not turn it back."""
+def _report_tasks(
+    context: Any, group: str, tick: Callable[[float], None], over: threading.Event
+) -> None:
+    """Report progress as tasks of a job group end; it never goes back, though new stages appear meanwhile."""
     shown, tracker = 0.0, context.statusTracker()
     while not over.wait(0.2):
         jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
@@ -133,20 +157,20 @@ def _watch(context: Any, group: str, tick: Callable[[float], None], over: thread
     tick(1.0 - shown)
 
 
-def spread(
+def map_tasks(
     frame: DataFrame,
-    tasks: int,
+    count: int,
     column: str,
-    work: Callable[[int, tasks.Batches], Any],
+    work: Callable[[int, Batches], Any],
     schema: str,
 ) -> DataFrame:
-    """Task number c works on the rows with `column` = c."""
+    """What `work(number, batches)` gives for `count` tasks; task number c gets the rows whose `column` is c."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         os.environ[VARIABLE] = "1"  # cores are Spark's to share out
         yield from work(TaskContext.get().partitionId(), batches)  # type: ignore[union-attr]
 
-    return frame.repartitionById(tasks, F.col(column)).mapInArrow(run, schema)
+    return frame.repartitionById(count, F.col(column)).mapInArrow(run, schema)
 
 
 def arrow_type(kind: T.DataType) -> pa.DataType:
@@ -159,8 +183,8 @@ def arrow_type(kind: T.DataType) -> pa.DataType:
     return kinds[kind]
 
 
-def spelled(schema: pa.Schema) -> str:
-    """The same columns in Spark's words."""
+def spark_schema(schema: pa.Schema) -> str:
+    """The columns of an Arrow schema as Spark spells them."""
     words = {
         pa.string(): "string",
         pa.int64(): "long",

@@ -1,192 +1,73 @@
-"""What one task of a cluster computes: Arrow batches in, Arrow batches out. Knows nothing of the cluster.
+"""What one task of a cluster computes: Arrow batches in, Arrow batches out. Needs no Spark.
 
-Grams add, so each task counts some users with the kernels of one machine, and others sum what
-they found. Items are numbered by rank here: 0 has the most rows. Of two items, the rarer owns
-their pair, as in `local_kernels`: so the rows of the most popular items are the shortest, and no
-sum is long, however skewed the log is.
-
-What tasks send each other are *pieces*: some rows of a sparse matrix, packed into a few columns of
-bytes, one row of a table for thousands of entries. Sums are taken in the order of the parts, and
-files appear under their names whole: a task that runs twice leaves the same bits as one that ran once.
+Grams add, so each task counts some users with the kernels of one machine, and others sum what those found. Items are
+numbered by popularity rank here: item 0 has the most rows. Of two items, the rarer one *owns* their pair, as in
+`solvers.local_kernels`: so the rows of the most popular items are the shortest, and no sum is long, however skewed the
+log is.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from scipy import sparse
 
-from talerec.data.log import Log, Vocabulary
-from talerec.gram import gram
+from talerec.data.log import Log
+from talerec.data.vocabulary import Vocabulary
+from talerec.gram import row_weights
 from talerec.models.base import Model
 from talerec.models.linear import Solved
-from talerec.runtime.arrays import Array, is_sparse, shrink_indptr
-from talerec.runtime.threads import equal_work
-from talerec.solvers.solve import local_columns
-
-#: A piece: where it goes, which part it is from, of which matrix; its rows, their lengths, columns and values.
-PIECES = "goes int, part int, kind int, row binary, length binary, column binary, value binary"
-_FIELDS = pa.schema(
-    [(name, pa.int32()) for name in ("goes", "part", "kind")]
-    + [(name, pa.binary()) for name in ("row", "length", "column", "value")]
+from talerec.runtime.arrays import Array, Matrix, is_sparse, shrink_indptr
+from talerec.runtime.lazy import sparse
+from talerec.solvers.local import local_columns
+from talerec.spark.blocks import (
+    FROM,
+    INTO,
+    Batches,
+    G,
+    blocks,
+    copy_to,
+    in_schema,
+    load_array,
+    save_array,
+    sum_blocks,
 )
-_G, _INTO, _FROM = range(3)  # of a pair: its entry of G, of K into the owner, of K from the owner
 
-Batches = Iterable[pa.RecordBatch]
-
-
-# -- sizes -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Sizes:
-    """How the work is cut: users into parts; owners of pairs, targets and sources into blocks of about equal work.
-
-    Blocks are given by their edges; owners and targets by rank, sources by position.
-    """
-
-    task_rows: int
-    parts: int
-    owners: Array
-    targets: Array
-    sources: Array
-
-    @classmethod
-    def of(cls, cores: int, rows_of: Array, pairs: int, task_rows: int, task_pairs: int) -> Sizes:
-        """rows_of: rows of each item, by rank; pairs: of rows of one user, in all."""
-        n, rows = len(rows_of), int(rows_of.sum())
-        tasks = max(cores, math.ceil(pairs / task_pairs))
-        count = max(tasks, math.ceil(rows / task_rows))
-        popular = rows_of.astype(np.float64)
-        shared = popular * np.cumsum(
-            popular
-        )  # the chance of a pair with an item that has more rows
-        owned = np.minimum(shared * (pairs / shared.sum()), np.arange(1.0, n + 1) * count)
-        led_to = np.minimum(popular * (2 * pairs / rows), n)
-        return cls(
-            task_rows,
-            count,
-            _edges(owned, tasks),
-            _edges(led_to + 1000, tasks),  # a target costs something, however few its sources
-            _edges(np.ones(n), tasks),
-        )
-
-
-def _edges(work: Array, blocks: int) -> Array:
-    ranges = equal_work(np.concatenate([[0.0], np.cumsum(work + 1e-9)]), blocks)
-    return np.array([a for a, _ in ranges] + [len(work)])
-
-
-# -- files -----------------------------------------------------------------------------------------
-
-
-def keep(folder: str | Path, name: str, array: Array) -> None:
-    """Write an array under its name, in one step."""
-    temporary = Path(folder) / f".{name}-{uuid.uuid4().hex}"
-    with temporary.open("wb") as out:
-        np.save(out, array)
-    os.replace(temporary, Path(folder) / f"{name}.npy")
-
-
-def kept(folder: str | Path, name: str) -> Array:
-    """The array of that name, memory-mapped."""
-    array: Array = np.load(
-        Path(folder) / f"{name}.npy", mmap_mode="r" if _filled(folder, name) else None
-    )
-    return array
-
-
-def _filled(folder: str | Path, name: str) -> bool:
-    return (Path(folder) / f"{name}.npy").stat().st_size > 128  # nothing cannot be mapped
-
-
-# -- pieces ----------------------------------------------------------------------------------------
-
-
-def pieces(
-    matrix: Any, rows: Array, columns: Array, edges: Array, part: int, kind: int
-) -> Iterator[pa.RecordBatch]:
-    """A CSR matrix cut into blocks of rows; `rows` (ascending) and `columns` say what its own are called."""
-    bounds = np.searchsorted(rows, edges)
-    for goes in np.flatnonzero(np.diff(matrix.indptr[bounds])):
-        a, b = bounds[goes], bounds[goes + 1]
-        length = np.diff(matrix.indptr[a : b + 1]).astype(np.int32)
-        there = length > 0
-        span = slice(matrix.indptr[a], matrix.indptr[b])
-        arrays = (rows[a:b][there], length[there], columns[matrix.indices[span]], matrix.data[span])
-        numbers = [pa.array([value], pa.int32()) for value in (goes, part, kind)]
-        packed = [_packed(array) for array in arrays]
-        yield pa.RecordBatch.from_arrays(numbers + packed, schema=_FIELDS)
-
-
-def _packed(array: Array) -> pa.Array:
-    """One cell of bytes, without a copy. (pyarrow would never let go of a memoryview that it made a cell of.)"""
-    ends = np.array([0, array.nbytes], np.int32)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(array))]
-    return pa.Array.from_buffers(pa.binary(), 1, buffers)
-
-
-def joined(batches: Batches, lo: int, hi: int, n: int, value_type: type) -> dict[int, Any]:
-    """The sum of all pieces of rows lo..hi, by kind: CSR with sorted columns, summed in the order of the parts."""
-    found: dict[int, list[tuple[int, Any]]] = {_G: [], _INTO: [], _FROM: []}
-    for batch in batches:
-        for x in range(batch.num_rows):
-            _, part, kind = (batch.column(c)[x].as_py() for c in range(3))
-            arrays = [batch.column(c)[x].as_buffer() for c in range(3, 7)]
-            types = (np.int32, np.int32, np.int32, value_type)
-            unpacked: list[Array] = [
-                np.frombuffer(buffer, t) for buffer, t in zip(arrays, types, strict=True)
-            ]
-            found[kind].append((part, unpacked))
-    return {kind: _summed(parts, lo, hi, n, value_type) for kind, parts in found.items()}
-
-
-def _summed(parts: list[tuple[int, Any]], lo: int, hi: int, n: int, value_type: type) -> Any:
-    parts.sort(key=lambda known: known[0])
-    row = [np.repeat(rows - np.int32(lo), length) for _, (rows, length, _, _) in parts]
-    column = [columns for _, (_, _, columns, _) in parts]
-    value = [values for _, (_, _, _, values) in parts]
-    empty: list[Array] = [np.empty(0, np.int32)]
-    entries = np.concatenate([*value, np.empty(0, value_type)])
-    places = (np.concatenate(row + empty), np.concatenate(column + empty))
-    parts.clear()
-    made = sparse.coo_array((entries, places), shape=(hi - lo, n)).tocsr()
-    made.sum_duplicates()
-    return made
-
+_WEIGHT_ROWS = 2**16  # weights that are given external ids at a time
 
 # -- trend -----------------------------------------------------------------------------------------
 
 
-def sorted_times(batches: Batches, folder: str, slice: int) -> Iterator[pa.RecordBatch]:
-    """Keep the times of one slice of a giant item, in order."""
-    times = _column(batches, "time")
-    keep(folder, f"times-{slice}", np.sort(times))
-    yield pa.RecordBatch.from_arrays([pa.array([len(times)], pa.int64())], ["rows"])
+def save_sorted_times(batches: Batches, folder: str, slice: int) -> Iterator[pa.RecordBatch]:
+    """Save the times of one slice of a popular item in order, and give their number."""
+    times = [batch.column("time").to_numpy(zero_copy_only=False) for batch in batches]
+    ordered = np.sort(np.concatenate([np.empty(0, np.int64), *times]))
+    save_array(folder, f"times-{slice}", ordered)
+    yield pa.RecordBatch.from_arrays([pa.array([len(ordered)], pa.int64())], ["rows"])
 
 
-def counted(
+def add_trend_counts(
     rows: pl.DataFrame, window: float, trend_side: str, folder: str, slices: range | None
 ) -> pl.DataFrame:
-    """Eq. 14 for rows of whole items, or of a slice of one item whose slices' times are in files."""
+    """Eq. 14 for each row, as the column `count`.
+
+    The rows are all rows of some items; or, with `slices`, rows of one slice of one item, whose slices' times
+    `save_sorted_times` left in `folder`.
+    """
     time = rows["time"].to_numpy(writable=True)
     if slices is None:
         items, item = Vocabulary.encode(rows["item"])
-        counts = gram.trend_counts(item, time, len(items), window, trend_side)
+        counts = row_weights.trend_counts(item, time, len(items), window, trend_side)
     else:
-        before, after = gram.trend_span(window, trend_side)
+        before, after = row_weights.trend_span(window, trend_side)
         counts = np.zeros(len(time), np.int64)
         for slice in slices:
-            others = kept(folder, f"times-{slice}")
+            others = load_array(folder, f"times-{slice}")
             counts += np.searchsorted(others, time + after, "right")
             counts -= np.searchsorted(others, time - before, "left")
     return rows.with_columns(pl.Series("count", counts))
@@ -196,7 +77,7 @@ def counted(
 
 
 def log_of(rows: pl.DataFrame, latest: int | None) -> Log:
-    """A log of some users (columns user, item, time, place and maybe count); items are named as they are numbered."""
+    """The log of some users, from columns user, item, time, place and maybe count; an item's number is its id."""
     rows = rows.with_columns(pl.col("user").rank("dense")).sort("user", "time", "place")
     users = rows["user"].to_numpy().astype(np.int64) - 1
     ptr = np.concatenate([[0], np.cumsum(np.bincount(users))]).astype(np.int64)
@@ -207,125 +88,137 @@ def log_of(rows: pl.DataFrame, latest: int | None) -> Log:
     return Log(ptr, item, time, names, items, trends=counts, latest=latest)
 
 
-def gram_pieces(
+def gram_blocks(
     model: Solved, rows: pl.DataFrame, part: int, edges: Array, latest: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """The Gram of some users, each pair in the row of its owner, cut into blocks of owners."""
+    """The Gram of one part of the users, each pair in the row of its owner, cut into blocks of owners."""
     if rows.is_empty():
         return
     log = log_of(rows, latest)
-    gram = model.gram(log)
+    found = model.gram(log)
     names = log.items.ids.to_numpy()
-    G, K = (part if is_sparse(part) else sparse.csr_array(part) for part in (gram.G, gram.K))
-    halves = {_G: (G, 0), _INTO: (K.T, 0), _FROM: (K, -1)}
-    for kind, (matrix, below) in halves.items():
-        half = sparse.tril(matrix, below, format="csr")
+    whole, led = (m if is_sparse(m) else sparse.csr_array(m) for m in (found.G, found.K))
+    for kind, matrix, diagonal in ((G, whole, 0), (INTO, led.T, 0), (FROM, led, -1)):
+        half = sparse.tril(matrix, diagonal, format="csr")
         half.eliminate_zeros()
-        yield from pieces(half, names, names, edges, part, kind)
+        yield from blocks(half, names, names, edges, part, kind)
 
 
-def block_pieces(
+def owner_sums(
     batches: Batches, block: int, edges: Array, targets: Array, n: int, folder: str
 ) -> Iterator[pa.RecordBatch]:
-    """Sum what all parts know of a block of owners: keep its rows of G, send on its entries of K by target."""
+    """Sum what all parts found for one block of owners: its rows of G are saved, its entries of K sent on by target."""
     lo, hi = int(edges[block]), int(edges[block + 1])
-    sums = joined(batches, lo, hi, n, np.float64)
-    _keep_half(sums.pop(_G), lo, block, folder)
-    into, out_of = sums[_INTO].tocoo(), sums[_FROM].tocoo()
+    sums = sum_blocks(batches, lo, hi, n, np.float64)
+    _save_half(sums.pop(G), lo, block, folder)
+    into, out_of = sums[INTO].tocoo(), sums[FROM].tocoo()
     target = np.concatenate([into.row + lo, out_of.col])
     source = np.concatenate([into.col, out_of.row + lo])
     value = np.concatenate([into.data, out_of.data])
-    keep(folder, f"pairs-{block}", np.array([np.count_nonzero(target != source)]))
+    save_array(folder, f"pairs-{block}", np.array([np.count_nonzero(target != source)]))
     K = sparse.coo_array((value, (target, source)), shape=(n, n)).tocsr()
     every = np.arange(n, dtype=np.int32)
-    yield from pieces(K, every, every, targets, block, _INTO)
+    yield from blocks(K, every, every, targets, block, INTO)
 
 
-def _keep_half(G: Any, lo: int, block: int, folder: str) -> None:
-    row = np.repeat(np.arange(G.shape[0]), np.diff(G.indptr))
-    own = G.indices == row + lo
-    diagonal = np.zeros(G.shape[0])
-    diagonal[row[own]] = G.data[own]
-    keep(folder, f"diagonal-{block}", diagonal)
-    keep(folder, f"length-{block}", np.bincount(row[~own], minlength=G.shape[0]))
-    keep(folder, f"reached-{block}", np.bincount(G.indices[~own], minlength=lo + G.shape[0]))
-    keep(folder, f"column-{block}", G.indices[~own].astype(np.int32))
-    keep(folder, f"value-{block}", G.data[~own])
+def _save_half(half: Matrix, lo: int, block: int, folder: str) -> None:
+    """Save a block of G: its diagonal, and of the other entries the columns, the values and how many an item has."""
+    row = np.repeat(np.arange(half.shape[0]), np.diff(half.indptr))
+    own = half.indices == row + lo
+    diagonal = np.zeros(half.shape[0])
+    diagonal[row[own]] = half.data[own]
+    columns = half.indices[~own]
+    save_array(folder, f"diagonal-{block}", diagonal)
+    save_array(folder, f"row_count-{block}", np.bincount(row[~own], minlength=half.shape[0]))
+    save_array(folder, f"column_count-{block}", np.bincount(columns, minlength=lo + half.shape[0]))
+    save_array(folder, f"column-{block}", columns.astype(np.int32))
+    save_array(folder, f"value-{block}", half.data[~own])
 
 
-def seats(length: Array, reached: Iterable[Array], position: Array) -> Array:
-    """The place of each item among all by its entries in G, most first, as one machine ranks them."""
-    entries = length.copy()
-    for some in reached:
-        entries[: len(some)] += some
-    seat = np.empty(len(entries), np.int32)
-    seat[np.lexsort((position, -entries))] = np.arange(len(entries))
-    return seat
+def degree_order(row_counts: Array, column_counts: Iterable[Array], position: Array) -> Array:
+    """The place of each item when all are ordered by their entries in G, most first, as the local solver does.
+
+    Entries are those of an item's row of the half, and those of its column in each block; `position` decides ties.
+    """
+    entries = row_counts.copy()
+    for counts in column_counts:
+        entries[: len(counts)] += counts
+    place = np.empty(len(entries), np.int32)
+    place[np.lexsort((position, -entries))] = np.arange(len(entries))
+    return place
 
 
-def shares(block: int, lo: int, folder: str) -> None:
-    """How many entries of a block of G each item would own, were items numbered by their seats."""
-    seat, column = kept(folder, "seat"), kept(folder, f"column-{block}")
-    length = kept(folder, f"length-{block}")
-    row = np.repeat(np.arange(lo, lo + len(length), dtype=np.int32), length)
-    owner = np.where(seat[row] > seat[column], row, column)
-    keep(folder, f"share-{block}", np.bincount(owner, minlength=len(seat)))
+def owned_counts(block: int, lo: int, folder: str) -> None:
+    """Save how many entries of a block of G each item would own, were items numbered in their degree order."""
+    place, column = load_array(folder, "degree_order"), load_array(folder, f"column-{block}")
+    counts = load_array(folder, f"row_count-{block}")
+    row = np.repeat(np.arange(lo, lo + len(counts), dtype=np.int32), counts)
+    owner = np.where(place[row] > place[column], row, column)
+    save_array(folder, f"owned-{block}", np.bincount(owner, minlength=len(place)))
 
 
-def lay(block: int, start: int, folder: str) -> None:
-    """Copy a block of G to its place among all blocks: twice is the same as once."""
+def write_block(block: int, start: int, folder: str) -> None:
+    """Copy a block of G to its place in the files of all blocks; a second run writes identical bytes."""
     for name in ("column", "value"):
-        array = kept(folder, f"{name}-{block}")
+        array = load_array(folder, f"{name}-{block}")
         with (Path(folder) / f"{name}.raw").open("r+b") as out:
             out.seek(start * array.itemsize)
-            for a in range(0, len(array), 2**22):
-                out.write(np.ascontiguousarray(array[a : a + 2**22]).data.cast("B"))
+            copy_to(out, array)
 
 
 # -- solve -----------------------------------------------------------------------------------------
 
 
-def solved_pieces(
+class SolveSettings(NamedTuple):
+    """What the local solver is told: the penalty, its neighbors, and how many entries K has in all."""
+
+    penalty: float
+    neighbors: int
+    entries: int
+
+
+def solved_blocks(
     batches: Batches,
     block: int,
     targets: Array,
     sources: Array,
-    rules: tuple[float, int, int],
+    settings: SolveSettings,
     folder: str,
 ) -> Iterator[pa.RecordBatch]:
-    """Solve a block of targets from their columns of K and the half of G that all tasks share; send weights on by source.
-
-    rules: the penalty, `neighbors`, and how many entries K has in all.
-    """
-    penalty, neighbors, entries = rules
+    """Solve one block of targets from their columns of K and the half of G that all tasks map; weights go on by source."""
     lo, hi = int(targets[block]), int(targets[block + 1])
-    position = np.array(kept(folder, "position"))  # of each rank
+    position = np.array(load_array(folder, "position"))  # of each rank
     n = len(position)
-    K = joined(batches, lo, hi, n, np.float64)[_INTO]
-    target = np.repeat(np.arange(hi - lo), np.diff(K.indptr))
-    order = np.lexsort((position[K.indices], target))  # sources as one machine has them
-    ptr = np.zeros(n + 1, np.int64)
-    ptr[lo + 1 : hi + 1] = K.indptr[1:]
-    ptr[hi + 1 :] = K.indptr[-1]
-    columns = (shrink_indptr(ptr), K.indices[order].astype(np.int32), K.data[order])
-    diagonal = kept(folder, "diagonal") + penalty
-    source, into, weight = local_columns(
-        _shared_half(folder),
-        np.array(kept(folder, "lengths")),
-        columns,
-        diagonal,
-        neighbors,
-        entries,
+    K = sum_blocks(batches, lo, hi, n, np.float64)[INTO]
+    source, target, weight = local_columns(
+        _mapped_half(folder),
+        np.array(load_array(folder, "owned")),
+        _columns_of(K, lo, hi, position),
+        load_array(folder, "diagonal") + settings.penalty,
+        settings.neighbors,
+        settings.entries,
         lo,
         hi,
     )
-    B = sparse.coo_array((weight, (position[source], position[into])), shape=(n, n)).tocsr()
+    B = sparse.coo_array((weight, (position[source], position[target])), shape=(n, n)).tocsr()
     every = np.arange(n, dtype=np.int32)
-    yield from pieces(B, every, every, sources, block, _INTO)
+    yield from blocks(B, every, every, sources, block, INTO)
 
 
-def _shared_half(folder: str) -> tuple[Array, Array, Array]:
-    starts = np.array(kept(folder, "starts"))
+def _columns_of(K: Matrix, lo: int, hi: int, position: Array) -> tuple[Array, Array, Array]:
+    """Columns lo..hi of K among all columns, each with its sources in the order of one machine: by position."""
+    n = len(position)
+    target = np.repeat(np.arange(hi - lo), np.diff(K.indptr))
+    order = np.lexsort((position[K.indices], target))
+    ptr = np.zeros(n + 1, np.int64)
+    ptr[lo + 1 : hi + 1] = K.indptr[1:]
+    ptr[hi + 1 :] = K.indptr[-1]
+    return shrink_indptr(ptr), K.indices[order].astype(np.int32), K.data[order]
+
+
+def _mapped_half(folder: str) -> tuple[Array, Array, Array]:
+    """Half of G, mapped from its files: where rows start, columns, values."""
+    starts = np.array(load_array(folder, "starts"))
     types = {"column": np.int32, "value": np.float64}
     column, value = (
         np.memmap(Path(folder) / f"{name}.raw", kind, "c", shape=(int(starts[-1]),))
@@ -339,16 +232,16 @@ def _shared_half(folder: str) -> tuple[Array, Array, Array]:
 def weight_rows(
     batches: Batches, block: int, sources: Array, n: int, folder: str, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Weights of a block of sources, by source and target: kept as arrays, and given with external ids."""
+    """Weights of one block of sources, ordered by source and target: saved as arrays, and given with external ids."""
     lo, hi = int(sources[block]), int(sources[block + 1])
-    B = joined(batches, lo, hi, n, np.float32)[_INTO]
-    keep(folder, f"fan-{block}", np.diff(B.indptr).astype(np.int64))
-    keep(folder, f"target-{block}", B.indices.astype(np.int32))
-    keep(folder, f"weight-{block}", B.data)
+    B = sum_blocks(batches, lo, hi, n, np.float32)[INTO]
+    save_array(folder, f"weight_count-{block}", np.diff(B.indptr).astype(np.int64))
+    save_array(folder, f"target-{block}", B.indices.astype(np.int32))
+    save_array(folder, f"weight-{block}", B.data)
     ids = pl.read_parquet(Path(folder) / "items.parquet", columns=["id"])["id"]
     source = np.repeat(np.arange(lo, hi), np.diff(B.indptr))
-    for a in range(0, len(source), 2**16):
-        some = slice(a, a + 2**16)
+    for a in range(0, len(source), _WEIGHT_ROWS):
+        some = slice(a, a + _WEIGHT_ROWS)
         frame = pl.DataFrame(
             {"source": ids[source[some]], "target": ids[B.indices[some]], "weight": B.data[some]}
         )
@@ -358,8 +251,8 @@ def weight_rows(
 # -- recommending ----------------------------------------------------------------------------------
 
 
-def recommended(model: Model, rows: pl.DataFrame, k: int, hide_seen: bool) -> pl.DataFrame:
-    """The next items of users whose rows are given (user, item as a position or -1, time, place)."""
+def recommend_users(model: Model, rows: pl.DataFrame, k: int, hide_seen: bool) -> pl.DataFrame:
+    """The next items of users from all their rows: user, item (a position, -1 where unknown), time, place."""
     users, user = Vocabulary.encode(rows["user"])
     rows = rows.with_columns(pl.Series("user", user)).sort("user", "time", "place")
     ptr = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=len(users)))])
@@ -367,27 +260,3 @@ def recommended(model: Model, rows: pl.DataFrame, k: int, hide_seen: bool) -> pl
     log = Log(ptr.astype(np.int64), item, time, users, model.fitted.items)
     model._fitted = replace(model.fitted, log=log)
     return model.recommend(users.ids, k, hide_seen=hide_seen)
-
-
-# -- Arrow -----------------------------------------------------------------------------------------
-
-
-def frame_of(batches: Batches) -> pl.DataFrame:
-    """All batches of a task as one frame; one without columns where there are none."""
-    held = list(batches)
-    if not held:
-        return pl.DataFrame()
-    made = pl.from_arrow(pa.Table.from_batches(held))
-    assert isinstance(made, pl.DataFrame)
-    return made
-
-
-def in_schema(frame: pl.DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """A frame as batches of exactly these types."""
-    table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-    yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=2**16)
-
-
-def _column(batches: Batches, name: str) -> Array:
-    parts = [batch.column(name).to_numpy(zero_copy_only=False) for batch in batches]
-    return np.concatenate([np.empty(0, np.int64), *parts])

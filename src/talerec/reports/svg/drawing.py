@@ -1,6 +1,7 @@
-"""What charts are put together from: text that fits, a head with a legend, axes, marks.
+"""The pieces of charts: text that fits, a head with a legend, axes, marks.
 
-Places are in units of the drawing, y downwards; None is no place, and what has none is not drawn.
+Places are in units of the drawing, y downwards. A place that is None is outside the chart, and nothing
+is drawn there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from talerec.reports.markup import Html, join, tag
 from talerec.reports.svg.scales import Names, Scale, real
 
-WIDTH = 680  # of every chart; the page makes it fit
+WIDTH = 680  # of every chart; the page scales it
 LINE = 18  # from one line of text to the next
 EDGE = 14  # room at the right for half a tick label
 _FONT = 13
@@ -28,13 +29,11 @@ _MARKERS = (
     "M-1.6-5h3.2v3.4h3.4v3.2h-3.4v3.4h-3.2v-3.4h-3.4v-3.2h3.4z",
 )
 
-_HOLLOW = "M0-8.5l6.5 8.5l-6.5 8.5l-6.5-8.5z"  # larger, to be seen around another marker
-
 Place = tuple[float | None, float | None]
 
 
 class Point(NamedTuple):
-    """A value with its interval, in places, and the words that a tooltip has for it."""
+    """The places of a value and its interval, and the text of its tooltip."""
 
     tip: str
     x: float | None
@@ -44,6 +43,7 @@ class Point(NamedTuple):
 
     @property
     def shown(self) -> bool:
+        """Whether it is inside the chart."""
         return self.x is not None and self.y is not None
 
 
@@ -51,7 +51,7 @@ class Point(NamedTuple):
 
 
 def wide(text: str, size: float = _FONT) -> float:
-    """How wide a text is at most, about: letters as in the widest of the usual fonts."""
+    """About how wide a text is at most: letters as in the widest of the usual fonts."""
     return size * sum(map(_letter, text))
 
 
@@ -71,7 +71,7 @@ def cut(text: str, room: float) -> str:
 
 
 def wrap(text: str, room: float, size: float = _FONT) -> list[str]:
-    """Lines that fit; only a word that is longer than a line is cut."""
+    """A text as lines that fit; only a word that is longer than a line is cut."""
     found: list[str] = []
     for word in text.split():
         if found and wide(f"{found[-1]} {word}", size) <= room:
@@ -84,24 +84,25 @@ def wrap(text: str, room: float, size: float = _FONT) -> list[str]:
 def words(
     text: str, x: float, y: float, kind: str, *, anchor: str | None = None, tip: str | None = None
 ) -> Html:
+    """A text; `tip` is its tooltip where the text was cut."""
     more = tag("title", tip) if tip is not None and tip != text else None
     return tag("text", text, more, x=at(x), y=at(y), class_=kind, text_anchor=anchor)
 
 
 def at(value: float) -> str:
-    """A place as it is written: to a hundredth, without needless zeros."""
+    """A place as SVG has it: to a hundredth, without needless zeros."""
     return f"{round(value, 2) + 0.0:g}"
 
 
-# -- the whole and its head ------------------------------------------------------------------------
+# -- the chart and its head ------------------------------------------------------------------------
 
 
-def svg(title: str, height: float, told: str, *parts: Html | None) -> Html:
-    """The chart; `told` is what it shows in words, for those who do not see it."""
+def svg(title: str, height: float, description: str, *parts: Html | None) -> Html:
+    """The chart; `description` says in words what it shows, for those who do not see it."""
     return tag(
         "svg",
         tag("title", title),
-        tag("desc", told),
+        tag("desc", description),
         *parts,
         class_="chart",
         viewBox=f"0 0 {WIDTH} {at(height)}",
@@ -141,16 +142,19 @@ def head(title: str, keys: Sequence[Key], y_label: str) -> tuple[float, Html]:
 
 
 def line_key(name: str, style: int) -> Key:
+    """The legend's entry of a line."""
     sample = tag("path", d="M-14 0h28", class_=f"line {look(style)}")
     return Key(name, join(sample, marker(style)), 28)
 
 
 def box_key(name: str, style: int) -> Key:
+    """The legend's entry of bars."""
     box = tag("rect", x=-7, y=-7, width=14, height=14, class_=f"fill {look(style)}")
     return Key(name, box)
 
 
 def look(style: int) -> str:
+    """The class that gives a series its colour and dash."""
     return f"s{style % STYLES + 1}"
 
 
@@ -203,8 +207,8 @@ def _thinned(x: Scale | Names) -> list[tuple[float, str]]:
     room = abs(x.end - x.start) / max(len(ticks), 1)
     step = int(max((wide(text) + 10 for _, text in ticks), default=0) / room) + 1
     zero = next((place for place, (value, _) in enumerate(x.ticks) if value == 0), 0)
-    kept = ticks[zero % step :: step]
-    return kept if len(kept) > 1 else [*ticks[:1], *ticks[1:][-1:]]
+    some = ticks[zero % step :: step]
+    return some if len(some) > 1 else [*ticks[:1], *ticks[1:][-1:]]
 
 
 def _tilted(text: str, place: float, bottom: float) -> Html:
@@ -215,7 +219,7 @@ def _tilted(text: str, place: float, bottom: float) -> Html:
 
 
 def upright(x: Scale | Names, y: Scale, value: Any, label: str) -> Html | None:
-    """A line over the whole height at a value worth knowing."""
+    """A vertical line over the whole height at a value worth knowing."""
     place = x(value)
     if place is None:
         return None
@@ -229,22 +233,23 @@ def upright(x: Scale | Names, y: Scale, value: Any, label: str) -> Html | None:
 # -- marks -----------------------------------------------------------------------------------------
 
 
-def marker(style: int, *, hollow: bool = False, tip: str | None = None) -> Html:
-    more = tag("title", tip) if tip is not None else None
-    kind = f"marker {look(style)}{' hollow' if hollow else ''}"
-    shape = _HOLLOW if hollow else _MARKERS[style % STYLES]
-    return tag("path", *([more] if more else []), d=shape, class_=kind)
+def marker(style: int, *, tip: str | None = None) -> Html:
+    """The symbol of a series, around (0, 0)."""
+    more = [] if tip is None else [tag("title", tip)]
+    shape = _MARKERS[style % STYLES]
+    return tag("path", *more, d=shape, class_=f"marker {look(style)}")
 
 
-def mark(style: int, place: Place, tip: str, *, hollow: bool = False) -> Html | None:
+def mark(style: int, place: Place, tip: str) -> Html | None:
+    """A marker at a place, with its tooltip."""
     x, y = place
     if x is None or y is None:
         return None
-    return tag("g", marker(style, hollow=hollow, tip=tip), class_="point", transform=_moved(x, y))
+    return tag("g", marker(style, tip=tip), class_="point", transform=_moved(x, y))
 
 
 def segment(kind: str, start: Place, end: Place) -> Html | None:
-    """A straight line, where both of its ends have a place."""
+    """A straight line, if both of its ends are inside the chart."""
     if None in start or None in end:
         return None
     (x1, y1), (x2, y2) = _known(start), _known(end)
@@ -252,27 +257,13 @@ def segment(kind: str, start: Place, end: Place) -> Html | None:
 
 
 def stroke(points: Sequence[Point], style: int) -> Html | None:
-    """A line through the points, broken where one has no place."""
-    runs = [path((p.x, p.y) for p in run) for run in _runs(points) if len(run) > 1]
+    """A line through the points, broken where one is missing."""
+    runs = [_path((p.x, p.y) for p in run) for run in _runs(points) if len(run) > 1]
     return tag("path", d="".join(runs), class_=f"line {look(style)}") if runs else None
 
 
-def band(points: Sequence[Point], style: int) -> Html:
-    """The intervals as an area under a line, and as a whisker where a point stands alone."""
-    parts: list[Html | None] = []
-    for run in _runs(points):
-        known = [p for p in run if p.low is not None or p.high is not None]
-        if len(run) == 1:
-            parts += [whisker(p, f"whisker {look(style)}") for p in known]
-        elif known:
-            upper = [(p.x, p.y if p.high is None else p.high) for p in run]
-            lower = [(p.x, p.y if p.low is None else p.low) for p in reversed(run)]
-            parts.append(tag("path", d=f"{path([*upper, *lower])}Z", class_=f"band {look(style)}"))
-    return join(*parts)
-
-
-def whisker(point: Point, kind: str) -> Html:
-    """An upright interval with caps."""
+def _whisker(point: Point, kind: str) -> Html:
+    """A vertical interval with caps."""
     x, low, high = point.x, point.low, point.high
     low, high = (point.y if low is None else low), (point.y if high is None else high)
     if x is None or low is None or high is None or low == high:
@@ -284,7 +275,7 @@ def whisker(point: Point, kind: str) -> Html:
 def bar(
     point: Point, style: int, zero: float | None, width: float, text: str, *, flat: bool
 ) -> Html | None:
-    """A bar from zero with its whisker and its value beyond both, written across or, not flat, along."""
+    """A bar from zero with its whisker, and its value beyond both: written across if `flat`, else along."""
     x, y = point.x, point.y
     if x is None or y is None or zero is None:
         return None
@@ -298,16 +289,16 @@ def bar(
     anchor = "middle" if flat else "end" if below else "start"
     put = _moved(x, end) if flat else f"{_moved(x + 4, end)} rotate(-90)"
     value = tag("text", text, class_="value", text_anchor=anchor, transform=put)
-    over = [whisker(point, kind) for kind in ("halo", "whisker over")]
+    over = [_whisker(point, kind) for kind in ("halo", "whisker over")]
     return join(box, *over, value if text else None)
 
 
 def nothing(x: float, y: float) -> Html:
-    """Said in the middle of a chart that has no values."""
+    """The text in the middle of a chart that has no values."""
     return words("nothing to show", x, y, "label", anchor="middle")
 
 
-def path(places: Iterable[Place]) -> str:
+def _path(places: Iterable[Place]) -> str:
     return "".join(
         f"{'L' if number else 'M'}{at(x)} {at(y)}"
         for number, (x, y) in enumerate(_known(place) for place in places)
@@ -322,7 +313,7 @@ def _known(place: Place) -> tuple[float, float]:
 
 
 def _runs(points: Sequence[Point]) -> list[list[Point]]:
-    """Neighbours that all have a place, between the gaps."""
+    """The points between gaps, run by run."""
     runs: list[list[Point]] = [[]]
     for point in points:
         if point.shown:

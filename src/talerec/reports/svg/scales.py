@@ -1,4 +1,4 @@
-"""From values to places on an axis, and the numbers that are written there."""
+"""From values to places on an axis, and numbers as they are written."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-_HUGE = 1e300  # beyond it differences overflow; no axis of ours goes there
+_HUGE = 1e300  # beyond it differences overflow; no axis goes there
 _SAME = 1e-9  # values closer than this, relative to their size, are one value on an axis
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_DIGITS = 4  # significant digits of a short number
+_POWERS = 8  # ticks of a logarithmic axis
 
 
 def real(value: Any) -> float | None:
-    """A finite number, or None: what is missing, not a number or beyond all bounds has no place."""
+    """A value as a finite number; None where it is missing, not a number or too large for an axis."""
     if value is None or isinstance(value, str):
         return None
     number = float(value)
@@ -22,25 +24,31 @@ def real(value: Any) -> float | None:
 
 
 def written(value: float, decimals: int) -> str:
-    """With thousands apart and a true minus sign; nothing is written as -0."""
+    """A number with commas between thousands and a true minus sign; zero is never written as -0."""
     text = f"{value:,.{decimals}f}"
     if not text.strip("-0.,"):
         text = text.lstrip("-")
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def short(value: Any, digits: int = 4) -> str:
-    """A number to read: so many significant digits at most, whole numbers in full; a dash for none."""
+def short(value: Any) -> str:
+    """A number to read: four significant digits at most, whole numbers in full; a dash for a missing one."""
     number = real(value)
     if number is None:
         return "\N{EN DASH}"
     size = abs(number)
     if size >= 1e12 or 0 < size < 1e-5:
-        return f"{number:.{digits - 1}g}".replace("-", "\N{MINUS SIGN}")
+        return f"{number:.{_DIGITS - 1}g}".replace("-", "\N{MINUS SIGN}")
     if number.is_integer():
         return written(number, 0)
-    text = written(number, min(max(digits - 1 - _magnitude(size), 0), digits + 1))
+    text = written(number, min(max(_DIGITS - 1 - _magnitude(size), 0), _DIGITS + 1))
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def interval(value: Any, low: Any, high: Any) -> str:
+    """A value with its interval, as far as they are known: 3 [1, 7]."""
+    alone = real(low) is None and real(high) is None
+    return short(value) if alone else f"{short(value)} [{short(low)}, {short(high)}]"
 
 
 def power(value: float, base: int) -> str:
@@ -54,22 +62,22 @@ def power(value: float, base: int) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """Numbers from `low` to `high`, drawn from `start` to `end`; the ends are ticks unless it is logarithmic."""
+    """An axis of numbers from `low` to `high`, drawn from `start` to `end`."""
 
     ticks: tuple[tuple[float, str], ...]
     low: float
     high: float
     start: float
     end: float
-    base: int = 0  # of the logarithm, 0 where there is none
+    base: int = 0  # of the logarithm; 0: the axis is linear
 
     def say(self, value: Any) -> str:
-        """A value in the words of the axis."""
+        """A value as the axis writes it."""
         number = real(value)
         return power(number, 2) if self.base == 2 and number is not None else short(number)
 
     def __call__(self, value: Any) -> float | None:
-        """Where a value stands; None where it has no place: nothing is drawn outside its axes."""
+        """The place of a value; None outside the axis, where nothing is drawn."""
         number = real(value)
         if number is None or (self.base and number <= 0):
             return None
@@ -85,7 +93,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Names:
-    """Categories side by side, each in the middle of a slot of its own."""
+    """An axis of categories side by side, each in the middle of a slot of its own."""
 
     names: tuple[str, ...]
     start: float
@@ -93,13 +101,16 @@ class Names:
 
     @property
     def ticks(self) -> tuple[tuple[str, str], ...]:
+        """Each category and its label."""
         return tuple((name, name) for name in self.names)
 
     @property
     def slot(self) -> float:
+        """The width that one category has."""
         return (self.end - self.start) / max(len(self.names), 1)
 
     def say(self, value: Any) -> str:
+        """A value as the axis writes it."""
         return name_of(value)
 
     @cached_property
@@ -112,6 +123,7 @@ class Names:
 
 
 def name_of(value: Any) -> str:
+    """The category that a value is: text itself, or a number as it is written."""
     return value if isinstance(value, str) else short(value)
 
 
@@ -121,7 +133,7 @@ def names(values: Iterable[Any], start: float, end: float) -> Names:
 
 
 def linear(values: Iterable[Any], start: float, end: float, *, ticks: int = 5) -> Scale:
-    """Round numbers around the values: the first tick is at most the least, the last at least the greatest."""
+    """An axis from one round number to another, around all values."""
     low, high = _bounds([number for number in map(real, values) if number is not None])
     step = _step((high - low) / ticks)
     first, last = math.floor(low / step + _SAME), math.ceil(high / step - _SAME)
@@ -130,8 +142,8 @@ def linear(values: Iterable[Any], start: float, end: float, *, ticks: int = 5) -
     return Scale(tuple(zip(places, labels, strict=True)), places[0], places[-1], start, end)
 
 
-def logarithmic(values: Iterable[Any], start: float, end: float, *, ticks: int = 8) -> Scale:
-    """Powers of two where the values are such, else of ten; a narrow range gets ticks between them."""
+def logarithmic(values: Iterable[Any], start: float, end: float) -> Scale:
+    """An axis with ticks at powers of two if all values are such, else of ten, and between them if the range is narrow."""
     found = [
         number for number in map(real, values) if number is not None and 1e-200 < number < 1e200
     ]
@@ -139,17 +151,17 @@ def logarithmic(values: Iterable[Any], start: float, end: float, *, ticks: int =
     if high < low * 1.05:
         low, high = low / 2, high * 2
     base = 2 if found and all(math.frexp(number)[0] == 0.5 for number in found) else 10
-    places = _powers(low, high, base, ticks)
+    places = _powers(low, high, base)
     margin = (high / low) ** 0.03
     low, high = low / margin, high * margin
     return Scale(tuple(places), low, high, start, end, base)
 
 
-def _powers(low: float, high: float, base: int, ticks: int) -> list[tuple[float, str]]:
+def _powers(low: float, high: float, base: int) -> list[tuple[float, str]]:
     first = math.ceil(math.log(low, base) - _SAME)
     last = math.floor(math.log(high, base) + _SAME)
     if last - first >= (2 if base == 10 else 1):
-        skip = -(-(last - first + 1) // ticks)
+        skip = -(-(last - first + 1) // _POWERS)
         found = [float(base) ** place for place in range(first, last + 1) if place % skip == 0]
         return [(place, power(place, base)) for place in found]
     between = [m * 10.0**e for e in range(first - 1, last + 1) for m in (1, 2, 5)]
@@ -162,7 +174,7 @@ def _powers(low: float, high: float, base: int, ticks: int) -> list[tuple[float,
 
 
 def _bounds(found: Sequence[float]) -> tuple[float, float]:
-    """The least and the greatest, drawn apart where they are one."""
+    """The least and the greatest value, moved apart where they are equal."""
     low, high = min(found, default=0.0), max(found, default=1.0)
     size = max(abs(low), abs(high))
     if high - low > max(size * _SAME, 1 / _HUGE):
@@ -182,7 +194,7 @@ def _step(least: float) -> float:
 
 
 def _labels(places: Sequence[float], step: float) -> list[str]:
-    """As many decimals as tell two neighbours apart, and no more."""
+    """Labels of ticks, with as many decimals as tell two neighbours apart."""
     size, unit = max(abs(place) for place in places), _magnitude(step * (1 + _SAME))
     half = 0 if math.isclose(step / 10.0**unit % 1, 0, abs_tol=1e-6) else 1
     if step > 1e-6 and size < 1e10:

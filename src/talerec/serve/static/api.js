@@ -1,8 +1,8 @@
-// The public API, and nothing else: each function is one request.
+// The public API: each function sends one request.
 
-const KEY = "talerec-token";
+const TOKEN_KEY = "talerec-token";
 
-export class Refused extends Error {
+export class ApiError extends Error {
   constructor(status, code, message) {
     super(message);
     this.status = status;
@@ -11,23 +11,23 @@ export class Refused extends Error {
 }
 
 export function useToken(token) {
-  sessionStorage.setItem(KEY, token);
+  sessionStorage.setItem(TOKEN_KEY, token);
 }
 
-async function ask(method, path, body, signal) {
+async function send(method, path, body, signal) {
   const headers = {};
-  const token = sessionStorage.getItem(KEY);
+  const token = sessionStorage.getItem(TOKEN_KEY);
   if (token) headers.authorization = `Bearer ${token}`;
   if (body) headers["content-type"] = "application/json";
-  const answer = await fetch(path, { method, headers, signal, body: body && JSON.stringify(body) });
-  const said = await answer.json();
-  if (!answer.ok) throw new Refused(answer.status, said.error.code, said.error.message);
-  return said;
+  const response = await fetch(path, { method, headers, signal, body: body && JSON.stringify(body) });
+  const json = await response.json();
+  if (!response.ok) throw new ApiError(response.status, json.error.code, json.error.message);
+  return json;
 }
 
-export const card = () => ask("GET", "/v1/model");
+export const modelCard = () => send("GET", "/v1/model");
 export const search = (text, signal) =>
-  ask("GET", `/v1/items?limit=12&q=${encodeURIComponent(text)}`, null, signal);
-export const recommend = (wish, signal) => ask("POST", "/v1/recommend", wish, signal);
-export const similar = (item_id) => ask("POST", "/v1/similar", { item_id, k: 8 });
-export const explain = (wish) => ask("POST", "/v1/explain", wish);
+  send("GET", `/v1/items?limit=12&q=${encodeURIComponent(text)}`, null, signal);
+export const recommend = (request, signal) => send("POST", "/v1/recommend", request, signal);
+export const similar = (item_id) => send("POST", "/v1/similar", { item_id, k: 8 });
+export const explain = (request) => send("POST", "/v1/explain", request);

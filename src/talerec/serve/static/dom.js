@@ -1,8 +1,8 @@
-// Elements without HTML strings: titles and ids are other people's text.
+// Builds elements without HTML strings: titles and ids come from other people and are never markup.
 
-export const at = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
-export function make(tag, settings = {}, ...children) {
+export function element(tag, settings = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(settings)) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
@@ -13,7 +13,7 @@ export function make(tag, settings = {}, ...children) {
   return made;
 }
 
-export const named = (item) => item.title ?? String(item.item_id);
+export const label = (item) => item.title ?? String(item.item_id);
 export const percent = (share) => `${Math.round(100 * share)} %`;
-export const short = (number) =>
+export const shortNumber = (number) =>
   Math.abs(number) >= 100 ? number.toFixed(0) : Number(number.toPrecision(3)).toString();

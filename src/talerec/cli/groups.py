@@ -1,0 +1,212 @@
+"""Options that come together: a command takes them as one dataclass, the command line as options."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+from talerec.cli.completion import among
+from talerec.cli.options import (
+    AnyTime,
+    Core,
+    Item,
+    LogFile,
+    ModelName,
+    Params,
+    Settings,
+    Time,
+    Unique,
+    Unit,
+    User,
+    option,
+)
+from talerec.errors import TalerecError
+
+if TYPE_CHECKING:
+    from talerec.data.log import Log
+    from talerec.models.base import Model
+
+Command = Callable[..., None]
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
+
+
+def ungrouped(command: Command) -> Command:
+    """The command with one parameter for each field of a dataclass that it takes, as Typer needs it."""
+    taken = inspect.signature(command, eval_str=True).parameters.values()
+    groups: dict[str, Any] = {
+        p.name: p.annotation for p in taken if dataclasses.is_dataclass(p.annotation)
+    }
+
+    def call(**values: Any) -> None:
+        for name, kind in groups.items():
+            own = {part.name: values.pop(part.name) for part in dataclasses.fields(kind)}
+            values[name] = kind(**own)
+        command(**values)
+
+    parameters = [
+        part
+        for p in taken
+        for part in (_parts(groups[p.name]) if p.name in groups else [p.replace(kind=_BY_NAME)])
+    ]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__name__, call.__doc__, call.__annotations__ = command.__name__, command.__doc__, {}
+    return call
+
+
+def _parts(kind: Any) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    for part in dataclasses.fields(kind):
+        default = part.default
+        if part.default_factory is not dataclasses.MISSING:
+            default = part.default_factory()
+        if default is dataclasses.MISSING:
+            default = inspect.Parameter.empty
+        yield inspect.Parameter(part.name, _BY_NAME, default=default, annotation=hints[part.name])
+
+
+@dataclass(frozen=True)
+class Source:
+    """A log and how to read it."""
+
+    log: LogFile
+    user: User = "user_id"
+    item: Item = "item_id"
+    time: Time = "timestamp"
+    time_unit: Unit = None
+    any_time: AnyTime = False
+    core: Core = None
+    drop_duplicates: Unique = False
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.user, self.item, self.time
+
+    def read(self, ties: str = "file", items: Path | None = None) -> Log:
+        """The log: read, cleaned, and rows with equal times in the order `ties`."""
+        from talerec.data import preprocessing, readers
+
+        log = readers.read_log(
+            self.log, user=self.user, item=self.item, time=self.time,
+            time_unit=self.time_unit, any_time=self.any_time, items=items,
+        )  # fmt: skip
+        if self.drop_duplicates:
+            log = preprocessing.drop_duplicates(log)
+        if self.core is not None:
+            log = preprocessing.k_core(log, self.core)
+        return preprocessing.order_ties(log, ties)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model and its parameters."""
+
+    model: ModelName = None
+    params: Params = None
+    set: Settings = field(default_factory=list)
+
+    def make(self) -> Model:
+        """The model with the parameters of the file, and over them those of --set."""
+        from talerec.evaluation.tuning import read_params
+        from talerec.models import DEFAULT, model_class, params
+
+        name, known = self.model, dict[str, Any]()
+        if self.params is not None:
+            name, known = read_params(self.params, name)
+        kind = model_class(name or DEFAULT)
+        made: Model = params.build(kind, {**known, **params.parse(kind, self.set)})
+        return made
+
+
+_SPARK = "Spark"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where a fit runs: on this machine, or on a Spark cluster."""
+
+    engine: Annotated[
+        str,
+        option(
+            "--engine",
+            metavar="local|spark",
+            help="Where the fit runs.",
+            panel=_SPARK,
+            complete=among("local", "spark"),
+        ),
+    ] = "local"
+    master: Annotated[
+        str | None,
+        option("--master", metavar="URL", help="The cluster: spark://host:7077.", panel=_SPARK),
+    ] = None
+    spark_conf: Annotated[
+        list[str],
+        option(
+            "--spark-conf",
+            metavar="KEY=VALUE",
+            help="A setting of Spark; repeat for more.",
+            panel=_SPARK,
+        ),
+    ] = field(default_factory=list)
+    work: Annotated[
+        Path | None,
+        option(
+            "--work",
+            metavar="DIR",
+            help="Folder that all executors see; by default the model's parent.",
+            panel=_SPARK,
+        ),
+    ] = None
+
+    @property
+    def is_spark(self) -> bool:
+        return self.engine == "spark"
+
+    def check(self) -> None:
+        """Refuse an unknown engine, and options of Spark without it."""
+        if self.engine not in ("local", "spark"):
+            raise TalerecError(f"--engine is {self.engine!r}; it takes local or spark")
+        given = {"--master": self.master, "--spark-conf": self.spark_conf, "--work": self.work}
+        for name, value in given.items():
+            if value and not self.is_spark:
+                raise TalerecError(f"{name} goes with --engine spark")
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """The settings of Spark by name."""
+        for setting in self.spark_conf:
+            if "=" not in setting:
+                raise TalerecError(f"--spark-conf takes key=value, not {setting!r}")
+        return dict(setting.split("=", 1) for setting in self.spark_conf)
+
+
+_LIMITS = "Limits"
+
+
+def _limit(name: str, metavar: str, help: str) -> Any:
+    return option(name, metavar=metavar, help=help, panel=_LIMITS)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a service refuses, and how long it waits."""
+
+    max_body: Annotated[int, _limit("--max-body", "BYTES", "Largest request.")] = 1_000_000
+    max_history: Annotated[int, _limit("--max-history", "ROWS", "Longest history.")] = 2500
+    max_k: Annotated[int, _limit("--max-k", "K", "Most items in one answer.")] = 1000
+    concurrency: Annotated[int, _limit("--concurrency", "N", "Requests at a time, per worker.")] = (
+        128
+    )
+    timeout: Annotated[
+        float, _limit("--timeout", "SECONDS", "For headers, for body and for the answer.")
+    ] = 10.0
+    drain: Annotated[
+        float,
+        _limit("--drain", "SECONDS", "After SIGTERM, how long requests are still taken."),
+    ] = 1.0
+    watch: Annotated[float, _limit("--watch", "SECONDS", "Between two looks for a new model.")] = (
+        1.0
+    )

@@ -1,0 +1,272 @@
+"""File formats of logs and item tables: what a file is, and how each format is scanned."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from talerec import columns
+from talerec.errors import InvalidLogError
+
+_PACKED = (".gz", ".gzip", ".zst", ".zstd")
+DELIMITERS = {
+    ".csv": ",",
+    ".tsv": "\t",
+    ".tab": "\t",
+    ".inter": "\t",
+    ".item": "\t",
+    ".data": "\t",
+}
+_TEXT = (*DELIMITERS, ".dat")
+PARQUET = (".parquet", ".pq")
+_JSON = (".ndjson", ".jsonl", ".json")
+
+#: First bytes that tell what a file is, whatever its ending says.
+_CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_OTHER_FORMATS = {
+    b"PAR1": "Parquet",
+    b"PK\x03\x04": "a zip archive",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
+
+#: The fields of a rating and of a film in files without a header.
+RATING = (columns.USER, columns.ITEM, "rating", columns.TIME)
+_FILM = (columns.ITEM, columns.TITLES[0], "genres")
+_NUMBER = re.compile(r"-?\d+(\.\d*)?")
+_UNIX_TIME = re.compile(r"\d{9,19}")  # from 1973 on, in any unit
+_BLANK = "\0blank"  # a column of ours beside those of a file
+
+
+def scan(path: Path) -> pl.LazyFrame:
+    """The rows of a file, not yet read; ids in text files are still text."""
+    kind = format_of(path)
+    _refuse_other_formats(path, kind)
+    return SCANNERS[kind](path)
+
+
+def format_of(path: Path) -> str:
+    """The format of a file, named by its ending (the one before .gz or .zst)."""
+    endings = [ending.lower() for ending in path.suffixes]
+    packed = len(endings) > 1 and endings[-1] in _PACKED
+    return endings[-2 if packed else -1] if endings else ""
+
+
+def _refuse_other_formats(path: Path, kind: str) -> None:
+    """An error if the first bytes of a file show that it is not what its ending says."""
+    with _unpacked(path) as stream:
+        start = stream.read(4)
+    if not start:
+        raise InvalidLogError("the file is empty")
+    if kind in PARQUET and start != b"PAR1":
+        raise InvalidLogError(f"its ending says {kind}, but the file is not Parquet")
+    if kind in _JSON and start.lstrip().startswith(b"["):
+        raise InvalidLogError(
+            "the file is one JSON array; talerec reads lines, with one object in each"
+        )
+    for sign, what in _OTHER_FORMATS.items():
+        if kind not in PARQUET and start.startswith(sign):
+            raise InvalidLogError(f"its ending says {kind}, but the file is {what}")
+
+
+def _codec(path: Path) -> str | None:
+    """How a file is compressed, or None."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    return next((name for sign, name in _CODECS.items() if start.startswith(sign)), None)
+
+
+def _unpacked(path: Path) -> Any:
+    """The bytes of a file, decompressed."""
+    codec = _codec(path)
+    if codec is None:
+        return path.open("rb")
+    import pyarrow as pa
+
+    return pa.input_stream(str(path), compression=codec)
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a file; bytes that are not UTF-8 become surrogates."""
+    stream = _unpacked(path)
+    with io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="") as lines:
+        yield from lines
+
+
+def _first_line(path: Path) -> str:
+    """The first line that is not blank."""
+    return next((line for line in lines(path) if line.strip()), "")
+
+
+def _csv(path: Path) -> pl.LazyFrame:
+    if has_no_header(path):
+        return _ratings(path, ",")
+    return pl.scan_csv(path, infer_schema=False, glob=False)
+
+
+def has_no_header(path: Path) -> bool:
+    """Whether a CSV begins with a rating (user, item, rating, unix time), and not with a header."""
+    try:
+        fields = next(csv.reader([_first_line(path)]), [])
+    except csv.Error:  # a field longer than any id
+        return False
+    if len(fields) != len(RATING):
+        return False
+    rating, time = (field.strip() for field in fields[2:])
+    return bool(_NUMBER.fullmatch(rating) and _UNIX_TIME.fullmatch(time))
+
+
+def _ratings(path: Path, separator: str) -> pl.LazyFrame:
+    """Ratings in a file without a header."""
+    return pl.scan_csv(
+        path,
+        separator=separator,
+        has_header=False,
+        schema=dict.fromkeys(RATING, pl.String()),
+        quote_char='"' if separator == "," else None,
+        glob=False,
+    )
+
+
+def _udata(path: Path) -> pl.LazyFrame:
+    """MovieLens `u.data`: ratings with tabs between their fields."""
+    fields = _first_line(path).count("\t") + 1
+    if fields != len(RATING):
+        raise InvalidLogError(f"the first line has {fields} fields, but a rating has {len(RATING)}")
+    return _ratings(path, "\t")
+
+
+def _dat(path: Path) -> pl.LazyFrame:
+    """MovieLens `ratings.dat` and `movies.dat`: fields with `::` between them; UTF-8, else Latin-1."""
+    lines = _column_of_lines(path)
+    fields = lines.str.count_matches("::", literal=True).fill_null(-1) + 1
+    names = {len(kind): kind for kind in (RATING, _FILM)}.get(fields[0])
+    if names is None:
+        raise InvalidLogError(
+            f"line 1 has {fields[0]} fields; user::item::rating::time and item::title::genres are known"
+        )
+    if (odd := (fields != len(names)).arg_true()).len():
+        number = odd[0]
+        raise InvalidLogError(
+            f"line {number + 1} has {fields[number]} fields, but line 1 has {len(names)}"
+        )
+    return (
+        lines.str.split_exact("::", len(names) - 1)
+        .struct.rename_fields(names)
+        .struct.unnest()
+        .lazy()
+    )
+
+
+def _column_of_lines(path: Path) -> pl.Series:
+    """The lines of a file as one column; blank lines are null, and left out at the end."""
+    with _unpacked(path) as stream:
+        content = stream.read().rstrip()
+    if not content:
+        raise InvalidLogError("it holds no rows")
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        content = content.decode("latin-1").encode()
+    lines = pl.read_csv(
+        io.BytesIO(content),
+        has_header=False,
+        separator="\x1f",  # a control character that no text contains
+        quote_char=None,
+        schema={"line": pl.String()},
+    )
+    return lines.to_series().str.strip_chars_end("\r")
+
+
+def _tsv(path: Path) -> pl.LazyFrame:
+    return pl.scan_csv(path, separator="\t", infer_schema=False, quote_char=None, glob=False)
+
+
+def _recbole(path: Path) -> pl.LazyFrame:
+    """Tab-separated; a column is called `name:type`."""
+    frame = _tsv(path)
+    names = frame.collect_schema().names()
+    return frame.rename({name: name.partition(":")[0] for name in names})
+
+
+def _ndjson(path: Path) -> pl.LazyFrame:
+    name, fields = glob.escape(str(path)), _review_fields(path)
+    if not fields:
+        return pl.scan_ndjson(name, infer_schema_length=None)
+    return pl.scan_ndjson(name, schema=dict.fromkeys(fields, pl.String()))
+
+
+def _review_fields(path: Path) -> list[str]:
+    """The plain fields of a file of reviews as Amazon and Yelp publish them; of other files, none.
+
+    Such files hold gigabytes of prose: naming the fields saves a pass that finds them.
+    """
+    try:
+        first = json.loads(_first_line(path))
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(first, dict) or not any(first.keys() >= set(n) for n in columns.PUBLISHED):
+        return []
+    return [name for name, value in first.items() if isinstance(value, str | int | float)]
+
+
+def _parquet(path: Path) -> pl.LazyFrame:
+    if _codec(path) is None:
+        return pl.scan_parquet(path, glob=False)
+    with _unpacked(path) as stream:
+        return pl.read_parquet(io.BytesIO(stream.read())).lazy()
+
+
+SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
+    ".csv": _csv,
+    ".tsv": _tsv,
+    ".tab": _tsv,
+    ".inter": _recbole,
+    ".item": _recbole,
+    ".data": _udata,
+    ".dat": _dat,
+    ".ndjson": _ndjson,
+    ".jsonl": _ndjson,
+    ".json": _ndjson,
+    ".parquet": _parquet,
+    ".pq": _parquet,
+}
+
+
+def with_typed_ids(
+    path: Path, frame: pl.LazyFrame, needed: list[str], ids: list[str]
+) -> pl.LazyFrame:
+    """The needed columns of a text file, parsed once; columns `ids` become integers where all are plainly written.
+
+    Every column takes part in that one pass, because Polars lets lines with too many fields pass when it reads
+    only some of them (pola-rs/polars#28350). Blank lines at the end are left out.
+    """
+    if format_of(path) not in _TEXT:
+        return frame
+    names = frame.collect_schema().names()
+    for name in ids:
+        if f"{name}_duplicated_0" in names:  # Polars' name for the second of two
+            raise InvalidLogError(f"there are 2 columns {name!r}")
+    if not set(needed) <= set(names):
+        return frame  # refused by whoever asks for the missing column
+    blank = pl.all_horizontal(pl.all().is_null()).alias(_BLANK)
+    table = frame.select(*dict.fromkeys(needed), blank).collect(engine="streaming")
+    filled = (~table.drop_in_place(_BLANK)).arg_true()
+    table = table.head(filled[-1] + 1 if len(filled) else 0)
+    return table.with_columns(
+        table[name].cast(pl.Int64) for name in dict.fromkeys(ids) if _is_whole(table[name])
+    ).lazy()
+
+
+def _is_whole(ids: pl.Series) -> bool:
+    """Whether every id of a column is the plain spelling of an integer."""
+    plain = ids.cast(pl.Int64, strict=False).cast(pl.String) == ids
+    return (plain.fill_null(False) | ids.is_null()).all()

@@ -1,0 +1,128 @@
+"""The local solver: each target's column of B from a few sources, B as a sparse array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from talerec.gram.gram import Gram
+from talerec.runtime import memory
+from talerec.runtime.arrays import Array, Arrays, shrink_indptr
+from talerec.runtime.lazy import sparse
+from talerec.runtime.threads import equal_work, run_chunks, thread_count
+from talerec.solvers import local_kernels
+from talerec.solvers.compressed import Compressed, by_column, by_row
+from talerec.solvers.half import lower_half, ranked
+from talerec.solvers.local_kernels import Columns
+from talerec.solvers.sources import Equations, Limits
+
+_CHUNKS = 64  # of work, whatever the number of threads
+_JOIN = 3  # times `neighbors` sources may join a target
+_FEW = 10_000_000  # while there are no more pairs in K; then as many as `neighbors`
+
+
+def local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool = False) -> Any:
+    """Solve Eq. 6 with `neighbors` sources per target; the weights are a CSR array.
+
+    Half of the sources are solved together, those with the largest gain; the others join with one step.
+    While there are few pairs in all, twice as many more join too.
+    With `zero_diagonal` an item is never its own source. With `neighbors` >= items all items are solved
+    together, and the weights are the exact ones.
+    """
+    return local_explained(gram, penalty, neighbors, zero_diagonal=zero_diagonal)[0]
+
+
+def local_explained(
+    gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool
+) -> tuple[Any, Array]:
+    """The weights that `local` gives, and how much of each target they explain."""
+    n = gram.items
+    G, K = by_row(gram.G), by_column(gram.K)
+    limits = _limits(n, neighbors, len(K.indices), own=not zero_diagonal)
+    sources = _most_sources(K, limits)
+    ptr = _starts(np.minimum(sources, limits.most))
+    _require_room(int(ptr[-1]), G, limits, neighbors)
+    out = _columns(ptr)
+    rank, item = ranked(G)
+    half = lower_half(G, rank)
+    diagonal = (gram.G.diagonal() + penalty)[item]
+    equations = Equations(half, np.diff(half.starts), K, diagonal, rank, item)
+    work = np.minimum(sources, limits.together) ** 2 + sources
+    run_chunks(
+        "solve",
+        lambda a, b: local_kernels.solve_targets(equations, limits, a, b, out),
+        equal_work(_starts(work), _CHUNKS),
+    )
+    indptr, indices, values = local_kernels.by_source(out)
+    weights = sparse.csr_array((values, indices, shrink_indptr(indptr)), shape=(n, n))
+    return weights, out.explained
+
+
+def local_columns(
+    half: Arrays,
+    lengths: Array,
+    K: Arrays,
+    diagonal: Array,
+    neighbors: int,
+    entries: int,
+    a: int,
+    b: int,
+) -> tuple[Array, Array, Array]:
+    """What `local` gives to the targets a..b alone: (source, target, weight), without zeros.
+
+    Items are numbered as in `half`, which holds G below the diagonal; `lengths`: of its rows, were items
+    numbered as `local` does; `diagonal` is that of G plus the penalty. K is by target and holds the columns
+    of a..b, sources in the order in which equals are preferred; `entries` counts those of all targets.
+    """
+    n = len(diagonal)
+    limits = _limits(n, neighbors, entries, own=True)
+    columns = Compressed(*K)
+    sources = _most_sources(columns, limits)
+    sources[:a] = sources[b:] = 0
+    out = _columns(_starts(np.minimum(sources, limits.most)))
+    same = np.arange(n, dtype=np.int32)
+    equations = Equations(Compressed(*half), lengths, columns, diagonal, same, same)
+    local_kernels.solve_targets(equations, limits, a, b, out)
+    sizes = out.sizes[a:b]
+    target = np.repeat(same[a:b], sizes)
+    first = np.cumsum(sizes) - sizes
+    place = np.repeat(out.ptr[a:b] - first, sizes) + np.arange(len(target))
+    kept = out.weight[place] != 0
+    return out.item[place][kept], target[kept], out.weight[place][kept]
+
+
+def _limits(items: int, neighbors: int, entries: int, *, own: bool) -> Limits:
+    """How many sources of a target are solved together, and how many it may have; `entries`: those of K."""
+    if neighbors >= items:
+        return Limits(items, items, own)
+    return Limits((neighbors + 1) // 2, neighbors * (_JOIN if entries <= _FEW else 1), own)
+
+
+def _most_sources(K: Compressed, limits: Limits) -> Array:
+    """How many sources each target has, itself included, before any limit."""
+    n = len(K.starts) - 1
+    return np.full(n, n) if limits.together >= n else np.diff(K.starts) + 1
+
+
+def _starts(sizes: Array) -> Array:
+    """Where each of several runs of these sizes begins, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def _columns(ptr: Array) -> Columns:
+    """Room for the weights of every target."""
+    n, room = len(ptr) - 1, ptr[-1]
+    sizes, explained = np.zeros(n, np.int64), np.zeros(n)
+    return Columns(ptr, np.empty(room, np.int32), np.empty(room, np.float32), sizes, explained)
+
+
+def _require_room(weights: int, G: Compressed, limits: Limits, neighbors: int) -> None:
+    """Refuse work whose weights, half of G and small systems do not fit into memory."""
+    n = len(G.starts) - 1
+    together = min(limits.together, n)
+    memory.require(
+        weights * 8 + len(G.indices) * 6 + 16 * together * together * thread_count(),
+        f"the local solver for {n:,} items with {neighbors:,} neighbors",
+        "use fewer neighbors, or a k-core to drop rare items",
+    )

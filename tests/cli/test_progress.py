@@ -1,0 +1,82 @@
+"""Progress and notes: bars on a terminal, plain lines elsewhere, and never in the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command import PYTHONPATH
+from talerec.cli import terminal
+from talerec.runtime.progress import stage
+
+# The command, with a fit that reports a stage of compiling as the library does.
+SCRIPT = """
+import sys
+from talerec.cli.main import main
+from talerec.models.popular import Popular
+from talerec.runtime.progress import stage
+learn = Popular.learn
+def slow(*args):
+    for _ in range(2):
+        tick = stage("compile", 3)
+        for _ in range(3):
+            tick(1)
+    return learn(*args)
+Popular.learn = slow
+main()
+"""
+
+
+def run(*args: object, tty: bool) -> tuple[str, str]:
+    """What `talerec ARGS` writes to standard output and to standard error, a terminal or a pipe."""
+    command = [sys.executable, "-c", SCRIPT, *map(str, args)]
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TERM": "xterm", "COLUMNS": "80"}
+    ours, theirs = pty.openpty() if tty else os.pipe()
+    with subprocess.Popen(command, env=environment, stdout=-1, stderr=theirs) as running:
+        os.close(theirs)
+        said = b""
+        try:
+            while part := os.read(ours, 4096):
+                said += part
+        except OSError:  # the other end of a terminal is closed
+            pass
+        out, _ = running.communicate()
+    os.close(ours)
+    assert running.returncode == 0, said
+    return out.decode(), said.decode()
+
+
+def test_compiling_is_one_plain_line_in_a_pipe(log: Path, tmp_path: Path) -> None:
+    out, err = run("fit", log, "-o", tmp_path / "m.tale", "--model", "popular", tty=False)
+    assert err == "compiling kernels, once\n"
+    assert "popular from 200 rows" in out
+
+
+def test_compiling_is_a_bar_on_a_terminal(log: Path, tmp_path: Path) -> None:
+    out, err = run("fit", log, "-o", tmp_path / "m.tale", "--model", "popular", tty=True)
+    assert re.search(r"compiling kernels, once.*100%", err)
+    assert "compiling kernels" not in out
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_compiling_leaves_json_alone(tty: bool, log: Path, tmp_path: Path) -> None:
+    options = ("-o", tmp_path / "m.tale", "--model", "popular", "--json")
+    out, err = run("fit", log, *options, tty=tty)
+    assert json.loads(out)["model"] == "popular"
+    assert ("compiling kernels, once" in err) == tty
+
+
+def test_stages_without_a_label_are_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with terminal.progress():
+        stage("rank", 10)(10)
+        stage("compile", 1)(1)
+    with terminal.progress(quiet=True):
+        stage("compile", 1)(1)
+    assert capsys.readouterr().err == "compiling kernels, once\n"

@@ -1,0 +1,71 @@
+"""What needs no Spark works without it, and what does says so; errors of tasks arrive as they were raised."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import talerec.spark
+from talerec.errors import InvalidLogError, TalerecError, UnknownIdError
+
+BLOCKED = "import sys\nsys.modules['pyspark'] = sys.modules['py4j'] = None\n"
+
+
+def run(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_tasks_are_imported_and_run_where_pyspark_is_missing():
+    code = (
+        "import numpy as np\n"
+        "from scipy import sparse\n"
+        "from talerec.spark import blocks, sizes, tasks\n"
+        "edges, numbers = np.array([0, 1, 2]), np.arange(2, dtype=np.int32)\n"
+        "sent = list(blocks.blocks(sparse.csr_array(np.eye(2)), numbers, numbers, edges, 0, blocks.G))\n"
+        "print([batch.column('block')[0].as_py() for batch in sent], tasks.gram_blocks.__name__)\n"
+    )
+    assert run(BLOCKED + code) == "[0, 1] gram_blocks\n"
+
+
+def test_importing_tasks_does_not_load_pyspark():
+    code = "import sys, json, talerec.spark.tasks\nprint(json.dumps('pyspark' in sys.modules))"
+    assert json.loads(run(code)) is False
+
+
+@pytest.mark.parametrize("name", ["fit", "recommend", "connected", "Columns"])
+def test_a_name_that_needs_pyspark_says_how_to_install_it(name):
+    code = (
+        "from talerec import spark\nfrom talerec.errors import TalerecError\n"
+        f"try:\n    spark.{name}\nexcept TalerecError as error:\n    print(error)\n"
+    )
+    said = "Spark needs pyspark, which is not installed: pip install 'talerec[spark]'\n"
+    assert run(BLOCKED + code) == said
+
+
+def test_a_name_that_spark_does_not_have_is_an_attribute_error():
+    with pytest.raises(AttributeError, match=r"module 'talerec\.spark' has no attribute 'nothing'"):
+        _ = talerec.spark.nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "said"),
+    [
+        ("talerec.errors.TalerecError: reg is 0", TalerecError, "reg is 0"),
+        ("talerec.errors.InvalidLogError: no rows", InvalidLogError, "no rows"),
+        ("talerec.errors.UnknownIdError: no item 7", UnknownIdError, "no item 7"),
+        ("ValueError: odd", TalerecError, "a Spark task failed: ValueError: odd"),
+    ],
+)
+def test_an_error_of_a_task_arrives_as_it_was_raised(raised, kind, said):
+    errors = pytest.importorskip("pyspark.errors", reason="needs pyspark: EXTRAS=all make test")
+    from talerec.spark.sessions import readable_errors
+
+    traceback = f"Traceback (most recent call last):\n  File 'a.py', line 1\n{raised}\n"
+    with pytest.raises(TalerecError) as found, readable_errors():
+        raise errors.PythonException(traceback)
+    assert type(found.value) is kind
+    assert str(found.value) == said

@@ -1,0 +1,44 @@
+"""Examples in docstrings run, and every public name has one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+import talerec
+
+SOURCE = Path(talerec.__file__).parent
+
+
+def modules_with_examples() -> list[str]:
+    """Found by reading: a module without examples is not imported, so no optional library is needed."""
+    return sorted(
+        ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in SOURCE.rglob("*.py")
+        if ">>> " in path.read_text(encoding="utf-8")
+    )
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_examples_in_docstrings_run(name):
+    module = importlib.import_module(name)
+    found: list[str] = []
+    runner = doctest.DocTestRunner()
+    for test in doctest.DocTestFinder().find(module):
+        runner.run(test, out=found.append)
+    assert not runner.failures, "".join(found)
+    assert runner.tries
+
+
+#: Public names of these rooms have a docstring with an example.
+DOCUMENTED = ("talerec.data.", "talerec.gram.")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, home in talerec._HOMES.items() if home.startswith(DOCUMENTED)]
+)
+def test_a_public_name_has_an_example(name):
+    assert ">>> " in (getattr(talerec, name).__doc__ or "")

@@ -444,7 +444,7 @@ def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "gone does not exist" in refusal(tmp_path / "gone")
     for name in ("file.tale", "empty"):
-        assert "is no talerec model: it has no manifest.json" in refusal(tmp_path / name)
+        assert "is not a talerec model: it has no manifest.json" in refusal(tmp_path / name)
 
 
 def test_a_damaged_model_can_be_replaced(saved: Path, new: tr.Model) -> None:

@@ -59,7 +59,7 @@ class Bundle:
 
 
 def check_target(path: str | Path) -> Path:
-    """The folder to write to; refused where something else is, or where nothing can be written."""
+    """Return the folder to write to, or raise an error that says why it cannot hold a model."""
     folder = Path(path)
     try:
         obstacle = _obstacle(folder)
@@ -86,12 +86,12 @@ def _obstacle(folder: Path) -> str | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """A manifest alone proves nothing: other programs call theirs the same."""
+    """A manifest alone does not make a folder ours: other programs have files of that name."""
     return (folder / _LOCK).exists() or bool(_listed(folder))
 
 
 def _listed(folder: Path) -> set[str] | None:
-    """Data files that the manifest in place names; None where it cannot be understood."""
+    """Data files that the manifest in the folder names; None where it cannot be read."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         names = {entry["file"] for entry in manifest["files"].values()}
@@ -124,7 +124,7 @@ def write(path: str | Path, bundle: Bundle) -> Path:
 
 @contextmanager
 def _made(folder: Path) -> Iterator[None]:
-    """Folders that a failed write made, and nobody filled, go again."""
+    """Remove the empty folders that a failed write made."""
     new = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         yield
@@ -137,7 +137,7 @@ def _made(folder: Path) -> Iterator[None]:
 
 
 def _without_strays(folder: Path) -> set[str]:
-    """The names in the folder, after what a crash left behind is gone."""
+    """Remove what a crash left behind, and return the names that remain in the folder."""
     listed = _listed(folder)
     if listed is not None:
         _remove_strays(folder, listed)
@@ -182,7 +182,7 @@ def _identity(manifest: dict[str, Any]) -> str:
 
 
 def _spelled(params: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity."""
+    """Write infinity as text: JSON has none."""
     return {name: "inf" if value == math.inf else value for name, value in params.items()}
 
 
@@ -225,7 +225,7 @@ def _remove_strays(folder: Path, keep: set[str]) -> None:
 
 
 def _undo(folder: Path, before: set[str]) -> None:
-    """Take away what a failed write put there."""
+    """Remove what a failed write left in the folder."""
     listed = _listed(folder)
     _remove_strays(folder, before if listed is None else listed)
     if not (folder / MANIFEST).exists():
@@ -244,7 +244,7 @@ def _versions() -> dict[str, str]:
 
 
 def read(path: str | Path, *, verify: bool = False) -> Bundle:
-    """Open an artifact: sizes and tables are always checked, the bytes of arrays with `verify`."""
+    """Open an artifact. Sizes and tables are always checked, the bytes of arrays only with `verify`."""
     folder = Path(path)
     while True:
         manifest = read_manifest(folder)
@@ -256,7 +256,7 @@ def read(path: str | Path, *, verify: bool = False) -> Bundle:
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """The manifest, checked: its format, its own hash, and that it names files and nothing else."""
+    """Return the manifest after checking its format, its own hash and its entries."""
     folder = Path(path)
     manifest = _parsed(folder)
     if manifest.get("format") not in _READABLE:
@@ -275,7 +275,7 @@ def _parsed(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        raise TalerecError(f"{folder} is no talerec model: it has no {MANIFEST}") from None
+        raise TalerecError(f"{folder} is not a talerec model: it has no {MANIFEST}") from None
     except OSError as error:
         raise TalerecError(f"{folder}: {MANIFEST} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
@@ -294,7 +294,7 @@ def _is_whole(manifest: dict[str, Any]) -> bool:
 
 
 def _is_entry(entry: Any) -> bool:
-    """A data file of this folder: a path that leads elsewhere is none."""
+    """Is it the entry of a data file in this folder? A path that leads elsewhere is not."""
     if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
         return False
     name = _DATA_FILE.fullmatch(entry["file"])
@@ -303,7 +303,7 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _is_array(entry: dict[str, Any]) -> bool:
-    """Plain numbers of a known shape, for which the file has room."""
+    """Does the entry describe numbers in a shape that fits into the file?"""
     dtype, shape = entry.get("dtype"), entry.get("shape")
     if not isinstance(dtype, str) or not _NUMBERS.fullmatch(dtype) or not isinstance(shape, list):
         return False

@@ -1,4 +1,4 @@
-"""A file is whole or not there."""
+"""A file is complete or absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names for the types of arrays, once."""
+"""Names for the types of arrays, and small conversions between them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Matrix = Any  # items x items: a NumPy array, or a SciPy sparse array
 
 
 def shrink_indptr(indptr: Array) -> Array:
-    """Bounds of compressed rows as int32 while that is enough: SciPy would copy int32 indices otherwise."""
+    """Return the bounds of compressed rows as int32 where that is enough; with int64, SciPy copies int32 indices."""
     return indptr.astype(np.int32) if indptr[-1] < 2**31 else indptr
 
 
 def is_sparse(matrix: Matrix) -> bool:
-    """Is it a compressed sparse array?"""
+    """Is the matrix a compressed sparse array?"""
     return hasattr(matrix, "indptr")
 
 
 def dense(matrix: Matrix) -> Array:
-    """The same as a NumPy array."""
+    """Return the matrix as a NumPy array."""
     return np.asarray(matrix.toarray() if is_sparse(matrix) else matrix)
 
 

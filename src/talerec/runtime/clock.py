@@ -1,4 +1,4 @@
-"""How long things take."""
+"""How long the steps of a piece of work take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Seconds by name."""
+    """Seconds by the name of a step; a step that is taken twice adds up."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -24,7 +24,7 @@ class Clock:
 
 
 def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Seconds by name over several pieces of work."""
+    """Add up seconds by name over several pieces of work."""
     total: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():

@@ -48,7 +48,9 @@ def fingerprint(kernel: Any) -> str:
 def _described(value: Any, seen: dict[int, int]) -> Iterator[str]:
     """Lines that change whenever `value` changes in a way that compiled code could see."""
     if hasattr(value, "py_func"):  # a compiled function: what is compiled, and how
-        yield repr(sorted(value.targetoptions.items(), key=str))
+        for name, option in sorted(value.targetoptions.items()):
+            yield name
+            yield from _described(option, seen)
         value = value.py_func
     elif hasattr(
         value, "_defn"
@@ -67,7 +69,7 @@ def _described(value: Any, seen: dict[int, int]) -> Iterator[str]:
         yield f"{type(value).__qualname__} of {len(value)}"
         for part in value:
             yield from _described(part, seen)
-    elif isinstance(value, frozenset):
+    elif isinstance(value, set | frozenset):  # whose order differs from process to process
         yield repr(sorted(map(repr, value)))
     elif isinstance(value, np.ndarray):
         yield f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"

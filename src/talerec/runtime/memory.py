@@ -1,4 +1,4 @@
-"""How much memory there is, how much was used, and a refusal in time."""
+"""How much memory is free and how much was used, and an error before memory runs out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from talerec.errors import TalerecError
 
-#: Of a container (cgroup v2, v1): its limit, what it uses, and the caches that it would give up first.
+#: Where a container (cgroup v2, v1) says its limit, what it uses, and how much of that is cached files.
 _CONTAINERS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     (
@@ -22,16 +22,16 @@ _CONTAINERS = (
 
 
 def available_bytes() -> int:
-    """Bytes this process may still take: the machine's free memory, or the container's where that is less."""
+    """Return the bytes that this process may still take: of the machine, or of its container where that is less."""
     free = _machine_bytes()
     for folder, limit, used, cached in _CONTAINERS:
-        with suppress(OSError, ValueError):  # ValueError: a limit "max" is none
+        with suppress(OSError, ValueError):  # ValueError: the limit "max" means none
             free = min(free, _container_bytes(Path(folder), limit, used, cached))
     return max(free, 0)
 
 
 def _container_bytes(folder: Path, limit: str, used: str, cached: str) -> int:
-    """Pages of files that were read count as used, but make way when memory is asked for."""
+    """Cached files count as used, but the system drops them when memory is needed."""
     spare = 0
     with suppress(OSError):
         for line in (folder / "memory.stat").read_text().splitlines():
@@ -51,7 +51,7 @@ def _machine_bytes() -> int:
 
 
 def peak_rss_mb() -> float:
-    """The most memory this process has held, in MB (2**20 bytes)."""
+    """Return the most memory that this process has held, in MB (2**20 bytes)."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -59,7 +59,7 @@ def peak_rss_mb() -> float:
 
 
 def human(size: float) -> str:
-    """Bytes for people: 1.2 GB."""
+    """Write a number of bytes for people: 1.2 GB."""
     for unit in ("bytes", "KB", "MB"):
         if size < 999.5:
             return f"{size:.3g} {unit}"
@@ -68,7 +68,7 @@ def human(size: float) -> str:
 
 
 def require(size: int, what: str, advice: str, budget: int | None = None) -> None:
-    """Refuse before starting when `size` bytes for `what` will not fit what is free, or the budget."""
+    """Raise an error when `size` bytes for `what` do not fit into free memory, or into the budget where there is one."""
     room = available_bytes() if budget is None else budget
     if size > room:
         is_there = "is free" if budget is None else "is allowed"

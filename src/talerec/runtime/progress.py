@@ -1,7 +1,7 @@
-"""Progress of long work: the library reports, whoever listens shows.
+"""Progress of long work: the library reports it, and a listener shows it.
 
-A stage is one named piece of work of known size. Without a listener reports cost nothing;
-the command line installs one that draws bars.
+A stage is a named piece of work of known size. The command line listens and draws bars;
+without a listener, reports go nowhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Listener = Callable[[str, float], Tick]
 
 
 def silent(stage: str, total: float) -> Tick:
-    """The listener that does not care."""
+    """Ignore a stage: the listener where nobody set another."""
     return lambda done: None
 
 
@@ -23,7 +23,7 @@ _listener: ContextVar[Listener] = ContextVar("talerec_progress", default=silent)
 
 
 def stage(name: str, total: float) -> Tick:
-    """Open a stage; call the result with the amount of work that was just done."""
+    """Begin a stage; call the result with the amount of work that was just done."""
     return _listener.get()(name, total)
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from talerec.ranking.first import First, Shown, in_rank_order, is_allowed, is_shown, offer
+from talerec.ranking.first import First, Shown, before, in_rank_order, is_allowed, is_shown
 from talerec.ranking.ranks import (
     Mask,
     QueryRows,
     Ranked,
     Scratch,
+    Tally,
     Target,
     borrowed_mask,
     borrowed_query,
-    comes_before,
-    least_that_matters,
+    empty_tally,
     mark_seen,
+    reaches,
+    taken_in,
     write_places,
 )
 from talerec.ranking.scores import Stack, add_to_table
@@ -35,7 +37,7 @@ from talerec.ranking.tables import (
 )
 from talerec.runtime.addresses import borrowed, float32_at
 from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel, template, unsigned
+from talerec.runtime.jit import kernel, template
 
 _FIRST_CHECK = (
     2.0**-6
@@ -80,10 +82,11 @@ def rank_in_table(
                 _add_source(blocks, sources[x : x + 1], shares[x : x + 1], table)
             found = table_size(table)
         target = _target_in_table(table, shown, targets[q] if len(targets) else -1)
-        above, unseen, size = _look_over_table(table, found, target, first, shown, seen)
-        out.counts[q] = in_rank_order(first, size)
+        known = _seen_before(table, target, mask, q, seen) if len(targets) else 0
+        tally = _look_over_table(table, found, target, first, shown)
+        out.counts[q] = in_rank_order(first, tally.size)
         if len(targets):
-            write_places(out.places[q], target, above, unseen, seen)
+            write_places(out.places[q], target, tally.above, tally.above - known, seen)
         empty_table(table)
         if mask.hide or len(targets):
             mark_seen(mask, q, seen, 0)
@@ -118,31 +121,34 @@ def _target_in_table(table: Table, shown: Shown, item: int) -> Target:
 
 
 @template
-def _look_over_table(
-    table: Table, found: int, target: Target, first: First, shown: Shown, seen: Array
-) -> tuple[int, int, int]:
-    """How many items stand before the target, how many of these were not seen, and how many there are of the first k."""
-    items, scores = table.items, table.scores
-    above, unseen, size = 0, 0, 0
+def _look_over_table(table: Table, found: int, target: Target, first: First, shown: Shown) -> Tally:
+    """Go over the first `found` items of the table."""
+    items, scores, tally = table.items, table.scores, empty_tally(target, first)
     for start in range(0, found, _SPAN):
         stop = min(start + _SPAN, found)
-        if not _reaches(scores, start, stop, least_that_matters(target, first, size)):
-            continue
-        for c in range(start, stop):
-            if scores[c] >= least_that_matters(target, first, size):
-                if comes_before(items[c], scores[c], target, shown):
-                    above, unseen = above + 1, unseen + (not seen[items[c]])
-                size = offer(first, size, items[c], scores[c], shown)
-    return above, unseen, size
+        if reaches(scores, start, stop, tally.least):
+            for c in range(start, stop):
+                if scores[c] >= tally.least:
+                    tally = taken_in(tally, items[c], scores[c], target, first, shown)
+    return tally
 
 
 @template
-def _reaches(scores: Array, start: int, stop: int, least: float) -> bool:
-    """Is one of scores[start:stop] at least so much? (Without a branch: several are compared at once.)"""
-    found = False
-    for c in unsigned(start, stop):
-        found |= scores[c] >= least
-    return found
+def _seen_before(table: Table, target: Target, mask: Mask, q: int, seen: Array) -> int:
+    """How many of the items that were seen stand before the target; each is counted once."""
+    above = 0
+    for r in range(mask.start[q], mask.stop[q]):
+        j = mask.item[r]
+        if j >= 0 and seen[j] == 1:
+            seen[j] = 2
+            place = table.slots[slot_of(table, j)]
+            allowed = len(mask.allowed) == 0 or mask.allowed[j] != 0
+            above += (
+                allowed
+                and place > 0
+                and before(table.scores[place - 1], j, target.score, target.item)
+            )
+    return above
 
 
 # -- stopping early --------------------------------------------------------------------------------
@@ -191,8 +197,7 @@ def _leave_possible(table: Table, shown: Shown, rest: float, first: First, most:
     """
     items, scores, found, k = table.items, table.scores, table_size(table), len(first.items)
     target = Target(-1, np.inf)
-    _, _, size = _look_over_table(table, found, target, first, shown, shown.hidden)
-    size = in_rank_order(first, size)
+    size = in_rank_order(first, _look_over_table(table, found, target, first, shown).size)
     if size < k or first.scores[k - 1] - rest <= rest:
         return 0
     least, left = first.scores[k - 1] - 2 * rest, 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel
+from talerec.runtime.loops import copy_part
 
 
 @kernel
@@ -49,7 +50,7 @@ def sort_rows(rows: Array, key: Array, a: int, b: int, spare: Array) -> None:
             while left < middle:
                 spare[out] = rows[left]
                 left, out = left + 1, out + 1
-            rows[low:out] = spare[low:out]
+            copy_part(spare, rows, low, out)
         width *= 2
 
 

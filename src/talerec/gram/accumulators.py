@@ -104,10 +104,10 @@ def accumulate_dense(
     for j in range(a, b):
         sums[:] = 0.0
         _add_target(pairs, args, log, j, scratch, sums)
-        if len(out.M) > 0:
-            out.M[j] = sums[:, 0]
-        if len(out.K) > 0:
-            out.K[j] = sums[:, 1]
+        for i in range(out.M.shape[1] if len(out.M) > 0 else 0):
+            out.M[j, i] = sums[i, 0]
+        for i in range(out.K.shape[1] if len(out.K) > 0 else 0):
+            out.K[j, i] = sums[i, 1]
 
 
 @template

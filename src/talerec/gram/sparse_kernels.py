@@ -8,6 +8,7 @@ import numpy as np
 
 from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel
+from talerec.runtime.loops import copy_part
 
 
 class Entries(NamedTuple):
@@ -51,7 +52,7 @@ def sort_positions(values: Array, bound: int, spare: Array) -> None:
             digit = (values[x] >> shift) & 255
             spare[place[digit]] = values[x]
             place[digit] += 1
-        values[:] = spare[:n]
+        copy_part(spare, values, 0, n)
         shift += 8
 
 

@@ -159,6 +159,6 @@ def encode(
         if found > 0:
             known[q] = True
             _mean_taste(recent, 0, found, taste, mean)
-            out[q, :d] = mean
-            out[q, d:] = from_last[recent[0]]
+            for f in range(d):
+                out[q, f], out[q, d + f] = mean[f], from_last[recent[0], f]
     return out, known

@@ -70,8 +70,8 @@ def _answer(
         stand_for = source_items(blocks, mine)
         credit_items(parts, blocks, mine, stand_for)
         upto, columns, given = strongest(parts, own, most)
-        items[size : size + n], scores[size : size + n] = found, own
-        ends[size : size + n] = upto + end
+        for x in range(n):
+            items[size + x], scores[size + x], ends[size + x] = found[x], own[x], upto[x] + end
         for c in range(len(columns)):
             causes[end + c], shares[end + c] = stand_for[columns[c]], given[c]
         size, end = size + n, end + len(columns)

@@ -72,7 +72,10 @@ def in_rank_order(first: First, size: int) -> int:
     if size < len(items):
         _make_heap(items, scores, size)
     if size <= _IN_ORDER:
-        items[:size], scores[:size] = items[:size][::-1].copy(), scores[:size][::-1].copy()
+        for x in range(size // 2):
+            y = size - 1 - x
+            items[x], items[y] = items[y], items[x]
+            scores[x], scores[y] = scores[y], scores[x]
         return size
     for last in range(size - 1, 0, -1):
         items[0], items[last] = items[last], items[0]

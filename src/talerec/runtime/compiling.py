@@ -1,7 +1,7 @@
 """What is being compiled: the first run after an installation takes longer, and says why.
 
-Each kernel that Numba compiles is a step of the stage "compile" (see `progress`). Kernels that are
-found on disk are not reported.
+Each kernel that Numba compiles is a step of the stage "compile" (see `progress`); where nobody listens, one
+line is logged. Kernels that are found on disk are not reported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from numba.core import event
 
-from talerec.runtime.progress import Tick, stage
+from talerec.runtime.progress import Tick, is_heard, stage
 
 logger = logging.getLogger("talerec")
 
@@ -39,13 +39,14 @@ class _Compilations(event.Listener):
         self._open: list[
             str
         ] = []  # names of the functions that are being compiled, outermost first
-        self._start = 0.0
+        self._start, self._said = 0.0, False
         self._tick: Tick = lambda done: None
 
     def on_start(self, event: Any) -> None:
         self._open.append(event.data["dispatcher"].py_func.__module__)
         if self._is_kernel():
-            if not self.total.kernels:
+            if not self._said and not is_heard():
+                self._said = True
                 logger.info("compiling kernels, once")
             self._start, self._tick = time.perf_counter(), stage("compile", 1.0)
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core import types
 
 from talerec.runtime import compiling as compiling  # reports what is compiled from here on
 from talerec.runtime.kernel_cache import keep_on_disk
@@ -26,6 +27,7 @@ def kernel(function: F) -> F:
     """Compile `function` when it is first called, and keep it on disk where a folder can be written to."""
     compiled = numba.njit(function, **_OPTIONS)
     keep_on_disk(compiled)
+    _widen_arguments(compiled)
     return cast(F, compiled)
 
 
@@ -65,9 +67,33 @@ def _inlined(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     def add_without_entry(result: Any) -> None:
         compiled.overloads[tuple(result.signature.args)] = result
 
+    _widen_arguments(compiled)
     compiled._compile_for_args = compile_for_python
     compiled.add_overload = add_without_entry
     return compiled
+
+
+def _widen_arguments(compiled: Any) -> None:
+    """Compile a function once for all whole numbers that other compiled functions call it with, as int64.
+
+    Numba would compile it again for int32, and for each constant, such as the 0 that a counter begins with.
+    """
+    if not hasattr(compiled, "get_call_template"):
+        return
+    template_for = compiled.get_call_template
+
+    def widened(args: Any, kws: Any) -> Any:
+        return template_for(
+            tuple(map(_wide, args)), {name: _wide(kind) for name, kind in kws.items()}
+        )
+
+    compiled.get_call_template = widened
+
+
+def _wide(kind: Any) -> Any:
+    if isinstance(kind, types.IntegerLiteral | types.BooleanLiteral):
+        kind = types.unliteral(kind)  # type: ignore[no-untyped-call]
+    return types.int64 if kind in (types.int8, types.int16, types.int32) else kind
 
 
 @template

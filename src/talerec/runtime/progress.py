@@ -27,6 +27,11 @@ def stage(name: str, total: float) -> Tick:
     return _listener.get()(name, total)
 
 
+def is_heard() -> bool:
+    """Does anybody listen?"""
+    return _listener.get() is not silent
+
+
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Send every stage opened inside the block to `listener`."""

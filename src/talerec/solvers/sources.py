@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from talerec.gram.sparse_kernels import sort_positions
 from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel, template
+from talerec.runtime.loops import copy_part, kth_smallest
 from talerec.solvers.compressed import Compressed
 
 #: Entries of G that joining sources may look at for one target. Rows of ordinary logs add up to less; a user of thousands
@@ -53,7 +52,7 @@ def keep_largest(gain: Array, item: Array, count: int, room: int) -> int:
     """Move the `room` items of largest gain to the front, in the order they stand; returns how many are kept."""
     if count <= room:
         return count
-    threshold = np.partition(gain[:count], count - room)[count - room]
+    threshold = kth_smallest(gain[:count], count - room)
     above = 0
     for c in range(count):
         above += gain[c] > threshold
@@ -101,7 +100,7 @@ def _drop_costly(equations: Equations, found: Candidates, count: int, least: int
 def _find_support(diagonal: Array, found: Candidates, count: int, own: int, room: int) -> int:
     """Write the sources that are solved together, ascending: the largest gains, and the target (rank `own`, or -1)."""
     support = found.support
-    support[:count] = found.sources[:count]
+    copy_part(found.sources, support, 0, count)
     others = room - 1 if own >= 0 and room > 1 else room
     size = _keep_best(found, diagonal, support, count, others)
     if own >= 0 and size < room:

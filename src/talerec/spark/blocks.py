@@ -8,7 +8,6 @@ leaves identical results.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from talerec.runtime.arrays import Array
+from talerec.runtime.files import atomic_write
 from talerec.runtime.lazy import sparse
 
 #: A block: its number, the part that it comes from, its matrix; then rows, their lengths, columns and values.
@@ -41,10 +41,9 @@ Batches = Iterable[pa.RecordBatch]
 
 def save_array(folder: str | Path, name: str, array: Array) -> None:
     """Write an array to the file of that name, which appears complete or not at all."""
-    temporary = Path(folder) / f".{name}-{uuid.uuid4().hex}"
-    with temporary.open("wb") as out:
+    target = Path(folder) / f"{name}.npy"
+    with atomic_write(target, uuid.uuid4().hex) as unfinished, unfinished.open("wb") as out:
         np.save(out, array)
-    os.replace(temporary, Path(folder) / f"{name}.npy")
 
 
 def load_array(folder: str | Path, name: str) -> Array:

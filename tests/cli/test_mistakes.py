@@ -43,7 +43,7 @@ def test_a_bad_parameter_is_refused_before_the_log_is_read(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--model", "oracle"], "there is no model 'oracle'; the models are tale, "),
+        (["--model", "oracle"], "there is no model 'oracle'; the models are tempo, tale, "),
         (["--ties", "coin"], "ties is 'coin'; it takes file, item or random:SEED"),
         (
             ["--split", "half"],

@@ -52,7 +52,7 @@ def test_after_warm_nothing_is_compiled_by_any_command(tmp_path: Path) -> None:
     assert first["seconds"] > 0
     assert run(cache, warm)["kernels"] == 0
     commands = [
-        f"synth|{log}|--rows|20000|--items|6000",
+        f"synth|--out|{log}|--rows|20000|--items|6000",
         f"describe|{log}|--core|2|--drop-duplicates",
     ]
     for name in MODELS:
@@ -63,7 +63,7 @@ def test_after_warm_nothing_is_compiled_by_any_command(tmp_path: Path) -> None:
             f"recommend|{model}|--users|5|--json",
             f"recommend|{model}|--history|3,5|--hide-seen|--json",
             f"similar|{model}|5",
-            f"explain|{model}|--history|3,5|--item|7",
+            f"explain|{model}|--history|3,5|--item|5",
         ]
     compiled = run(cache, ["-c", RUN], "\n".join(commands))
     assert len(compiled) == len(commands)

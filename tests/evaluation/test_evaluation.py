@@ -14,7 +14,7 @@ import talerec as tr
 from logs import logs, rows_of, tiny_log
 from talerec.errors import TalerecError
 from talerec.evaluation import metrics
-from talerec.models import base
+from talerec.models import asking
 from talerec.runtime import threads
 
 
@@ -82,7 +82,7 @@ def test_small_blocks_and_many_threads_change_nothing(monkeypatch):
     split = tr.leave_one_out(walk())
     model = tr.TALE(reg=1.0).fit(split.train)
     whole = tr.evaluate(model, split)
-    monkeypatch.setattr(base, "_BLOCK", 7)
+    monkeypatch.setattr(asking, "_BLOCK", 7)
     monkeypatch.setattr(threads, "thread_count", lambda: 3)
     assert tr.evaluate(model, split).frame.equals(whole.frame)
 

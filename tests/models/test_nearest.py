@@ -16,6 +16,7 @@ from talerec.data.histories import Histories
 from talerec.models import asking
 from talerec.ranking import rank
 from talerec.ranking.blocks import RunsBlock
+from talerec.ranking.ranks import Mask
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.threads import VARIABLE
 
@@ -341,7 +342,7 @@ def answer(weights, *, hide_seen=False, k=5):
     seen = Histories(
         np.array([0, 2, 2]), np.array([2, 2, 3]), np.array([0, 1, 2], np.int32), np.arange(3)
     )
-    mask = rank.Mask.make(seen, hide_seen=hide_seen, allowed=None)
+    mask = Mask.make(seen, hide_seen=hide_seen, allowed=None)
     items, scores, counts = rank.top(weights, ASKED, mask, k)
     return mask, [
         list(zip(items[q, :count].tolist(), scores[q, :count].tolist(), strict=True))

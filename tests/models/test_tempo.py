@@ -309,10 +309,10 @@ def test_nothing_after_the_moment_of_asking_counts_as_popular():
     log = busy_log()
     model = tr.Tempo().fit(log)
     first = int(log.time.min())
-    n, marks = len(log.items), np.zeros(len(log.items), np.uint8)
+    n = len(log.items)
     for when, snapshots in ((first, 0), (first + 1, 1)):
-        x = model.query(Histories.of_users(log, np.array([0])).asked(when), marks)
-        assert (x.item >= 2 * n).sum() == snapshots
+        x = model.query(Histories.of_users(log, np.array([0])).asked(when))
+        assert (x.source >= 2 * n).sum() == snapshots
 
 
 def test_without_a_moment_it_is_when_the_log_ends():

@@ -17,6 +17,7 @@ from talerec.data.histories import Histories
 from talerec.models import asking
 from talerec.ranking import rank
 from talerec.ranking.blocks import Block, IdentityBlock, RunsBlock, block_of
+from talerec.ranking.ranks import Mask
 from talerec.ranking.weights import Query, Weights
 
 MANY = 200_000  # items: beyond a sum for each
@@ -110,7 +111,7 @@ def test_a_table_of_the_items_found_gives_what_a_sum_per_item_gives(stack, hide_
 
 def check(weights, blocks, n, queries, seen, hide_seen, k):
     matrix = np.vstack([dense_of(block, n) for block in blocks])
-    query, mask = as_query(queries), rank.Mask.make(as_histories(seen), hide_seen=hide_seen)
+    query, mask = as_query(queries), Mask.make(as_histories(seen), hide_seen=hide_seen)
     for target in range(-1, n):
         targets = np.full(len(queries), target, np.int32)
         found = rank.judge(weights, query, mask, k, targets)
@@ -170,7 +171,7 @@ def test_a_query_may_mix_blocks_in_any_order_and_adds_in_that_order():
     B = np.array([[0.1], [0.2]], np.float64)
     blocks = [block_of(B.astype(np.float32)), IdentityBlock(items=1)]
     weights = Weights(blocks)
-    mask = rank.Mask.make(as_histories([[]]), hide_seen=False)
+    mask = Mask.make(as_histories([[]]), hide_seen=False)
     shares = [(2, 0.3), (0, 1.0), (1, 1.0)]
     for order in (shares, shares[::-1]):
         total = -0.0

@@ -15,6 +15,7 @@ from talerec.data.histories import Histories
 from talerec.ranking import rank
 from talerec.ranking.blocks import SparseBlock
 from talerec.ranking.places import recency
+from talerec.ranking.ranks import Mask
 from talerec.ranking.weights import Query, Weights
 
 #: Few values, so that equal scores and missing weights are common.
@@ -63,7 +64,7 @@ def ask(weights, rows, allowed, hide_seen):
     if allowed is not None:
         given = np.zeros(weights.items, np.uint8)
         given[list(allowed)] = 1
-    return query, rank.Mask.make(histories, hide_seen=hide_seen, allowed=given)
+    return query, Mask.make(histories, hide_seen=hide_seen, allowed=given)
 
 
 def ranks(weights, query, mask, targets):
@@ -157,7 +158,7 @@ def test_a_cancelled_score_of_zero_is_still_a_score():
     for form in FORMS:
         weights = made(form, B)
         query = Query(np.array([0, 2]), np.array([0, 1]), np.array([1.0, 1.0]))
-        mask = rank.Mask.make(as_histories([[0, 1]]), hide_seen=False, allowed=None)
+        mask = Mask.make(as_histories([[0, 1]]), hide_seen=False, allowed=None)
         items, scores, counts = rank.top(weights, query, mask, 3)
         assert counts[0] == 1
         assert items[0, 0] == 2
@@ -205,7 +206,7 @@ def test_a_weight_that_is_lost_in_rounding_still_gives_a_score():
     for form in FORMS:
         weights = made(form, B)
         query = Query(np.array([0, 2]), np.array([0, 1]), np.array([1.0, 0.0]))
-        mask = rank.Mask.make(as_histories([[1, 0]]), hide_seen=False, allowed=None)
+        mask = Mask.make(as_histories([[1, 0]]), hide_seen=False, allowed=None)
         items, scores, counts = rank.top(weights, query, mask, 3)
         assert items[0, : counts[0]].tolist() == [2, 1]
         assert scores[0, : counts[0]].tolist() == [1.0, 0.0]

@@ -16,6 +16,8 @@ from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 
+_NO_TIMES = np.empty(0, np.int64)
+_NO_TIMES.flags.writeable = False
 UNTIMED = -FARTHEST // 2  # rows without a time have times before this one
 
 
@@ -103,6 +105,7 @@ class Histories:
         """Histories from lists of item ids alone, oldest first, without the checks of `from_ids`."""
         names = rows[0] if len(rows) == 1 else list(chain.from_iterable(rows))
         item = items.positions(names, "item", unknown).astype(np.int32, copy=False)
+        item.flags.writeable = False  # as mapped ones are: kernels know one kind
         return cls(*_bounds(rows), item, np.arange(-FARTHEST, len(names) - FARTHEST))
 
     def __len__(self) -> int:
@@ -137,7 +140,7 @@ class Histories:
 
     def moments(self, *, joint: bool) -> Array:
         """The times of the rows if rows of one time count as one moment (`joint`), else an empty array."""
-        return self.time if joint else np.empty(0, np.int64)
+        return self.time if joint else _NO_TIMES
 
 
 def _bounds(rows: list[list[Any]]) -> tuple[Array, Array]:

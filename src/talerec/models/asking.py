@@ -13,7 +13,7 @@ from talerec.data.histories import Histories
 from talerec.errors import TalerecError
 from talerec.models.keeping import Fitted
 from talerec.ranking import rank
-from talerec.ranking.ranks import Ranked
+from talerec.ranking.ranks import Mask, Ranked
 from talerec.ranking.weights import Query
 from talerec.runtime.arrays import Array
 from talerec.runtime.threads import even
@@ -71,7 +71,7 @@ def top(
     check_k(model, k)
 
     def first(part: Histories, a: int, b: int) -> Ranked:
-        mask = rank.Mask.make(part, hide_seen=hide_seen, allowed=allowed)
+        mask = Mask.make(part, hide_seen=hide_seen, allowed=allowed)
         return rank.judge(model.fitted.weights, model.query(part), mask, k)
 
     found = _ranked(histories, first, k)
@@ -88,7 +88,7 @@ def judge(
     """
 
     def both(part: Histories, a: int, b: int) -> Ranked:
-        mask = rank.Mask.make(part, hide_seen=hide_seen)
+        mask = Mask.make(part, hide_seen=hide_seen)
         return rank.judge(model.fitted.weights, model.query(part), mask, k, targets[a:b])
 
     return _ranked(histories, both, k)
@@ -127,7 +127,7 @@ def answer(
     """The first k items of every history, each with the `most` items of the history that gave it most."""
     check_k(model, k)
     weights, query = model.fitted.weights, model.query(histories)
-    mask = rank.Mask.make(histories, hide_seen=hide_seen, allowed=allowed)
+    mask = Mask.make(histories, hide_seen=hide_seen, allowed=allowed)
     if model.weighs_items:
         return rank.answer(weights, query, mask, k, most)
 

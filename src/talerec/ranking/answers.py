@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.ranking.ranks import MaskRows, QueryRows, Ranked, Scratch, rank_in_sums
+from talerec.ranking.ranks import Mask, QueryRows, Ranked, Scratch, rank_in_sums
 from talerec.ranking.reasons import contributions, credit_items, source_items, strongest
 from talerec.ranking.scores import Stack
 from talerec.ranking.search import rank_in_table
@@ -27,7 +27,7 @@ class Columns(NamedTuple):
 
 @kernel
 def answer_in_sums(
-    weights: Stack, query: QueryRows, mask: MaskRows, scratch: Scratch, k: int, most: int
+    weights: Stack, query: QueryRows, mask: Mask, scratch: Scratch, k: int, most: int
 ) -> Columns:
     """The first k items of every query, each with the `most` items that gave it most, with one sum per item."""
     return _answer(rank_in_sums, weights, query, mask, scratch, k, most)
@@ -35,7 +35,7 @@ def answer_in_sums(
 
 @kernel
 def answer_in_table(
-    weights: Stack, query: QueryRows, mask: MaskRows, scratch: Scratch, k: int, most: int
+    weights: Stack, query: QueryRows, mask: Mask, scratch: Scratch, k: int, most: int
 ) -> Columns:
     """The first k items of every query, each with the `most` items that gave it most, with a table of those found."""
     return _answer(rank_in_table, weights, query, mask, scratch, k, most)
@@ -46,7 +46,7 @@ def _answer(
     rank: Kernel,
     weights: Stack,
     query: QueryRows,
-    mask: MaskRows,
+    mask: Mask,
     scratch: Scratch,
     k: int,
     most: int,

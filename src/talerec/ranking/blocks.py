@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from talerec.ranking import reasons
-from talerec.ranking.tables import DENSE, IDENTITY, RUNS, SPARSE, BlockTable
+from talerec.ranking.tables import BLOCK, DENSE, IDENTITY, RUNS, SPARSE
 from talerec.runtime.addresses import address
 from talerec.runtime.arrays import Array, is_sparse
 from talerec.runtime.lazy import sparse
@@ -61,7 +61,7 @@ class Block(ABC):
 
     @abstractmethod
     def columns(self) -> dict[str, int]:
-        """The addresses and sizes that kernels read the block by (fields of `BlockTable`)."""
+        """The addresses and sizes that kernels read the block by (fields of `BLOCK`)."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -252,23 +252,19 @@ def block_of(matrix: Any, **settings: Any) -> Block:
     return DenseBlock(items=values.shape[1], values=values, **settings)
 
 
-def table_of(blocks: Sequence[Block], *, peaks: bool) -> BlockTable:
-    """What kernels read, one entry per block; the blocks have to outlive it. `peaks`: for a search that stops early."""
-    rows = [{**dict.fromkeys(_ADDRESSES, 0), **block.columns()} for block in blocks]
-    for row, block in zip(rows, blocks, strict=True):
-        row["source_item"] = _address_of(block.source_item)
+def table_of(blocks: Sequence[Block], *, peaks: bool) -> Array:
+    """What kernels read, a record per block; the blocks have to outlive it. `peaks`: for a search that stops early."""
+    table, first = np.zeros(len(blocks), BLOCK), 0
+    for record, block in zip(table, blocks, strict=True):
+        last = first + block.sources
+        numbers = {"kind": block.kind, "first": first, "last": last, "weight": block.weight}
+        for name, value in {**numbers, **block.columns()}.items():
+            record[name] = value
+        record["source_item"] = _address_of(block.source_item)
         if peaks and isinstance(block, SparseBlock):
-            row["peaks"] = address(block.peaks, np.float32)
-    named = {name: np.array([row[name] for row in rows], np.int64) for name in _ADDRESSES}
-    return BlockTable(
-        kind=np.array([block.kind for block in blocks], np.int64),
-        first=np.cumsum([0, *(block.sources for block in blocks)]).astype(np.int64),
-        weight=np.array([block.weight for block in blocks], np.float64),
-        **named,
-    )
-
-
-_ADDRESSES = ("bounds", "indices", "values", "size", "runs", "source_item", "peaks")
+            record["peaks"] = address(block.peaks, np.float32)
+        first = last
+    return table
 
 
 def _address_of(source_item: Array | None) -> int:

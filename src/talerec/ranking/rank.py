@@ -7,14 +7,12 @@ no rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data.histories import Histories
 from talerec.ranking.answers import answer_in_sums, answer_in_table
-from talerec.ranking.ranks import MaskRows, Ranked, rank_in_sums
+from talerec.ranking.ranks import Mask, Ranked, rank_in_sums
 from talerec.ranking.reasons import strongest
 from talerec.ranking.search import rank_in_table
 from talerec.ranking.weights import Query, Weights
@@ -22,37 +20,7 @@ from talerec.runtime.arrays import Array, readonly
 from talerec.runtime.threads import even, run_chunks
 
 _BATCH = 256  # queries a thread takes at a time
-
-
-@dataclass(frozen=True, eq=False)
-class Mask:
-    """What must not be in a list: items where `allowed` is 0, and where `hide` is true what query q has seen.
-
-    allowed: uint8, one per item; empty means all. Query q has seen item[start[q]:stop[q]]; unknown items are -1.
-    """
-
-    allowed: Array
-    start: Array
-    stop: Array
-    item: Array
-    hide: bool
-
-    @classmethod
-    def make(cls, histories: Histories, *, hide_seen: bool, allowed: Array | None = None) -> Mask:
-        """The mask of a list for these histories."""
-        every = np.empty(0, np.uint8)
-        rows = (histories.start, histories.stop, readonly(histories.item))
-        return cls(every if allowed is None else allowed, *rows, hide_seen)
-
-    def one(self, q: int) -> Mask:
-        """What the list of query q must not have."""
-        mine = slice(q, q + 1)
-        return Mask(self.allowed, self.start[mine], self.stop[mine], self.item, self.hide)
-
-    def rows(self, *, places: bool) -> MaskRows:
-        """What kernels read. What was seen matters where it is hidden, and where a target's places are asked for."""
-        stop = self.stop if self.hide or places else self.start
-        return MaskRows(self.allowed, self.start, stop, self.item, self.hide)
+_NO_TARGETS = np.empty(0, np.int32)
 
 
 class Answer(NamedTuple):
@@ -85,14 +53,14 @@ def judge(
 ) -> Ranked:
     """The first k items of every query, and the places of its target, in one pass over the scores."""
     asked = len(query)
-    wanted = np.empty(0, np.int32) if targets is None else targets.astype(np.int32, copy=False)
+    wanted = _NO_TARGETS if targets is None else targets.astype(np.int32, copy=False)
     out = Ranked(
         np.full((asked, k), -1, np.int32),
         np.full((asked, k), np.nan),
         np.zeros(asked, np.int64),
         np.zeros((0 if targets is None else asked, 2), np.int64),
     )
-    parts = (weights.stack, query.rows(), mask.rows(places=targets is not None), readonly(wanted))
+    parts = (weights.stack, query.rows(), mask, readonly(wanted))
     run = rank_in_sums if weights.has_sums else rank_in_table
 
     def work(a: int, b: int) -> None:
@@ -114,7 +82,7 @@ def top(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Arra
 def answer(weights: Weights, query: Query, mask: Mask, k: int, most: int) -> Answer:
     """The first k items of every query, each with the `most` items whose sources give it most."""
     run = answer_in_sums if weights.has_sums else answer_in_table
-    parts = (weights.stack, query.rows(), mask.rows(places=False), weights.scratch())
+    parts = (weights.stack, query.rows(), mask, weights.scratch())
     return Answer(*(column.tolist() for column in run(*parts, k, most)))
 
 

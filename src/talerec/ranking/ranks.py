@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from talerec.data.histories import Histories
 from talerec.ranking.first import First, Shown, before, in_rank_order, is_allowed, offer
 from talerec.ranking.scores import Stack, borrowed_stack, sum_up
 from talerec.ranking.stores import NOTHING, Sums, borrowed_sums, has_score
 from talerec.ranking.tables import (
     IDENTITY,
     SPARSE,
-    BlockTable,
+    Blocks,
     block_at,
     row_length,
     run_around,
@@ -20,7 +21,7 @@ from talerec.ranking.tables import (
     sparse_rows,
 )
 from talerec.runtime.addresses import borrowed
-from talerec.runtime.arrays import Array
+from talerec.runtime.arrays import Array, readonly
 from talerec.runtime.jit import kernel, template, unsigned
 
 _SPAN = 64  # scores that are compared with the least that matters at a time
@@ -35,14 +36,31 @@ class QueryRows(NamedTuple):
     share: Array
 
 
-class MaskRows(NamedTuple):
-    """What must not be in a list, for kernels: see `Mask`. `hide`: is what was seen hidden from the list, too?"""
+class Mask(NamedTuple):
+    """What must not be in a list: items where `allowed` is 0, and where `hide` is true what query q has seen.
+
+    allowed: uint8, one per item; empty means all. Query q has seen item[start[q]:stop[q]]; unknown items are -1.
+    """
 
     allowed: Array
     start: Array
     stop: Array
     item: Array
     hide: bool
+
+    @classmethod
+    def make(cls, histories: Histories, *, hide_seen: bool, allowed: Array | None = None) -> Mask:
+        """The mask of lists for these histories."""
+        shown = _EVERY if allowed is None else allowed
+        return cls(shown, histories.start, histories.stop, readonly(histories.item), hide_seen)
+
+    def one(self, q: int) -> Mask:
+        """What the list of query q must not have."""
+        mine = slice(q, q + 1)
+        return Mask(self.allowed, self.start[mine], self.stop[mine], self.item, self.hide)
+
+
+_EVERY = np.empty(0, np.uint8)
 
 
 @template
@@ -52,10 +70,10 @@ def borrowed_query(query: QueryRows) -> QueryRows:
 
 
 @template
-def borrowed_mask(mask: MaskRows) -> MaskRows:
+def borrowed_mask(mask: Mask) -> Mask:
     """A mask for the innermost loops (`borrowed`)."""
     start, stop, item = borrowed(mask.start), borrowed(mask.stop), borrowed(mask.item)
-    return MaskRows(borrowed(mask.allowed), start, stop, item, mask.hide)
+    return Mask(borrowed(mask.allowed), start, stop, item, mask.hide)
 
 
 class Scratch(NamedTuple):
@@ -93,7 +111,7 @@ class Target(NamedTuple):
 def rank_in_sums(
     weights: Stack,
     query: QueryRows,
-    mask: MaskRows,
+    mask: Mask,
     targets: Array,
     scratch: Scratch,
     a: int,
@@ -107,22 +125,24 @@ def rank_in_sums(
     for q in range(a, b):
         sources = query.source[query.ptr[q] : query.ptr[q + 1]]
         sum_up(weights, sources, query.share[query.ptr[q] : query.ptr[q + 1]], store)
-        mark_seen(mask, q, seen, 1)
+        if mask.hide or len(targets):
+            mark_seen(mask, q, seen, 1)
         target = _target_in_sums(store, shown, targets[q] if len(targets) else -1)
         known = _seen_before(store, target, mask, q, seen) if len(targets) else 0
         first = First(borrowed(out.items[q]), borrowed(out.scores[q]))
         if _by_rows(weights, sources, len(store.sums)):
-            above, size = _look_over_rows(weights.blocks, sources, store, target, first, shown)
+            tally = _look_over_rows(weights.blocks, sources, store, target, first, shown)
         else:
-            above, size = _look_over_all(store, target, first, shown)
-        out.counts[q] = in_rank_order(first, size)
+            tally = _look_over_all(store, target, first, shown)
+        out.counts[q] = in_rank_order(first, tally.size)
         if len(targets):
-            write_places(out.places[q], target, above, above - known, seen)
-        mark_seen(mask, q, seen, 0)
+            write_places(out.places[q], target, tally.above, tally.above - known, seen)
+        if mask.hide or len(targets):
+            mark_seen(mask, q, seen, 0)
 
 
 @template
-def mark_seen(mask: MaskRows, q: int, seen: Array, value: int) -> None:
+def mark_seen(mask: Mask, q: int, seen: Array, value: int) -> None:
     """Mark what query q has seen."""
     for r in range(mask.start[q], mask.stop[q]):
         if mask.item[r] >= 0:
@@ -144,7 +164,7 @@ def _target_in_sums(store: Sums, shown: Shown, item: int) -> Target:
 
 
 @template
-def _seen_before(store: Sums, target: Target, mask: MaskRows, q: int, seen: Array) -> int:
+def _seen_before(store: Sums, target: Target, mask: Mask, q: int, seen: Array) -> int:
     """How many of the items that were seen stand before the target; each is counted once."""
     above = 0
     for r in range(mask.start[q], mask.stop[q]):
@@ -169,30 +189,50 @@ def write_places(places: Array, target: Target, above: int, unseen: int, seen: A
         places[1] = 0 if seen[target.item] else 1 + unseen
 
 
-@template
-def least_that_matters(target: Target, first: First, size: int) -> float:
-    """The lowest score that could stand before the target or come among the first k."""
-    if size < len(first.items):
-        return -np.inf
-    if size == 0:
-        return target.score
-    last: float = first.scores[0]
-    return min(target.score, last)
+class Tally(NamedTuple):
+    """What a pass over the scores has found so far.
+
+    above  how many items stand before the target, with what was seen ranked too
+    size   how many there are of the first k
+    least  the lowest score that could still stand before the target or come among the first k
+    """
+
+    above: int
+    size: int
+    least: float
 
 
 @template
-def _look_over_all(store: Sums, target: Target, first: First, shown: Shown) -> tuple[int, int]:
-    """Go over every sum and clear it: how many stand before the target, and how many there are of the first k."""
-    sums, above, size = store.sums, 0, 0
+def empty_tally(target: Target, first: First) -> Tally:
+    """Nothing was looked at yet."""
+    return Tally(0, 0, -np.inf if len(first.items) else target.score)
+
+
+@template
+def taken_in(
+    tally: Tally, j: int, score: float, target: Target, first: First, shown: Shown
+) -> Tally:
+    """The tally with one item more, whose score is no less than `tally.least`."""
+    above = tally.above + comes_before(j, score, target, shown)
+    size = offer(first, tally.size, j, score, shown)
+    least = tally.least
+    if size > 0 and size == len(first.items):
+        least = min(target.score, first.scores[0])
+    return Tally(above, size, least)
+
+
+@template
+def _look_over_all(store: Sums, target: Target, first: First, shown: Shown) -> Tally:
+    """Go over every sum, and clear it."""
+    sums, tally = store.sums, empty_tally(target, first)
     for start in range(0, len(sums), _SPAN):
         stop = min(start + _SPAN, len(sums))
-        if _reaches(sums, start, stop, least_that_matters(target, first, size)):
+        if reaches(sums, start, stop, tally.least):
             for j in range(start, stop):
-                if sums[j] >= least_that_matters(target, first, size) and has_score(store, j):
-                    above += comes_before(j, sums[j], target, shown)
-                    size = offer(first, size, j, sums[j], shown)
+                if sums[j] >= tally.least and has_score(store, j):
+                    tally = taken_in(tally, j, sums[j], target, first, shown)
         sums[start:stop] = NOTHING
-    return above, size
+    return tally
 
 
 @template
@@ -202,7 +242,7 @@ def comes_before(j: int, score: float, target: Target, shown: Shown) -> bool:
 
 
 @template
-def _reaches(sums: Array, start: int, stop: int, least: float) -> bool:
+def reaches(sums: Array, start: int, stop: int, least: float) -> bool:
     """Is one of sums[start:stop] at least so much? (Without a branch: several are compared at once.)"""
     found = False
     for j in unsigned(start, stop):
@@ -217,43 +257,42 @@ def _by_rows(weights: Stack, sources: Array, items: int) -> bool:
     for x in range(len(sources)):
         b = block_at(weights.blocks, sources[x])
         work += _AT_ONCE * row_length(
-            weights.blocks, b, sources[x] - weights.blocks.first[b], items
+            weights.blocks, b, sources[x] - weights.blocks[b].first, items
         )
     return work < items
 
 
 @template
 def _look_over_rows(
-    blocks: BlockTable, sources: Array, store: Sums, target: Target, first: First, shown: Shown
-) -> tuple[int, int]:
-    """Go over the items that the sources gave to, each once, and clear them; see `_look_over_all`."""
-    above, size = 0, 0
+    blocks: Blocks, sources: Array, store: Sums, target: Target, first: First, shown: Shown
+) -> Tally:
+    """Go over the items that the sources gave to, each once, and clear their sums."""
+    tally = empty_tally(target, first)
     for x in range(len(sources)):
         b = block_at(blocks, sources[x])
-        s = sources[x] - blocks.first[b]
-        if blocks.kind[b] == SPARSE:
+        s = sources[x] - blocks[b].first
+        if blocks[b].kind == SPARSE:
             rows = sparse_rows(blocks, b)
             for e in unsigned(rows.bounds[s], rows.bounds[s + 1]):
-                above, size = _look_at(rows.items[e], store, target, first, shown, above, size)
-        elif blocks.kind[b] == IDENTITY:
-            above, size = _look_at(s, store, target, first, shown, above, size)
+                tally = _look_at(rows.items[e], store, tally, target, first, shown)
+        elif blocks[b].kind == IDENTITY:
+            tally = _look_at(s, store, tally, target, first, shown)
         else:
             runs = runs_of(blocks, b)
             low, high = run_around(runs, s)
             for e in range(low, high):
-                above, size = _look_at(runs.items[e], store, target, first, shown, above, size)
-    return above, size
+                tally = _look_at(runs.items[e], store, tally, target, first, shown)
+    return tally
 
 
 @template
 def _look_at(
-    j: Any, store: Sums, target: Target, first: First, shown: Shown, above: int, size: int
-) -> tuple[int, int]:
-    """Take the sum of one item into account, and clear it: it may be met again."""
+    j: Any, store: Sums, tally: Tally, target: Target, first: First, shown: Shown
+) -> Tally:
+    """Take the sum of one item into account, and clear it: the item may be met again."""
     i: Any = np.uint32(j)
     score = store.sums[i]
-    if score >= least_that_matters(target, first, size) and has_score(store, i):
-        above += comes_before(j, score, target, shown)
-        size = offer(first, size, j, score, shown)
+    if score >= tally.least and has_score(store, i):
+        tally = taken_in(tally, j, score, target, first, shown)
     store.sums[i] = NOTHING
-    return above, size
+    return tally

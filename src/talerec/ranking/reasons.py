@@ -8,7 +8,7 @@ from talerec.ranking.tables import (
     DENSE,
     IDENTITY,
     SPARSE,
-    BlockTable,
+    Blocks,
     Rows,
     block_at,
     dense_row,
@@ -23,20 +23,20 @@ from talerec.runtime.jit import kernel, template
 
 @kernel
 def contributions(
-    blocks: BlockTable, sources: Array, shares: Array, targets: Array, items: int
+    blocks: Blocks, sources: Array, shares: Array, targets: Array, items: int
 ) -> Array:
     """What each source (column) of a query gives to the score of each target (row); 0 where it has no weight for it."""
-    out = np.zeros((len(targets), len(sources)))
+    out, at = np.zeros((len(targets), len(sources))), np.empty(len(targets), np.uint64)
     for x in range(len(sources)):
         b = block_at(blocks, sources[x])
-        s, share = sources[x] - blocks.first[b], shares[x] * blocks.weight[b]
-        if blocks.kind[b] == SPARSE:
-            _from_row(sparse_rows(blocks, b), s, share, targets, out[:, x])
-        elif blocks.kind[b] == DENSE:
+        s, share = sources[x] - blocks[b].first, shares[x] * blocks[b].weight
+        if blocks[b].kind == SPARSE:
+            _from_row(sparse_rows(blocks, b), s, share, targets, at, out[:, x])
+        elif blocks[b].kind == DENSE:
             row = dense_row(blocks, b, s, items)
             for t in range(len(targets)):
                 out[t, x] = share * row[targets[t]]
-        elif blocks.kind[b] == IDENTITY:
+        elif blocks[b].kind == IDENTITY:
             for t in range(len(targets)):
                 out[t, x] = share if targets[t] == s else 0.0
         else:
@@ -45,12 +45,15 @@ def contributions(
 
 
 @template
-def _from_row(rows: Rows, s: int, share: float, targets: Array, out: Array) -> None:
-    """Look up all targets in one compressed row, step by step together: memory is asked for many at once."""
+def _from_row(rows: Rows, s: int, share: float, targets: Array, at: Array, out: Array) -> None:
+    """Look up all targets in one compressed row, step by step together: memory is asked for many at once.
+
+    at: work space
+    """
     low, size = np.uint64(rows.bounds[s]), np.uint64(rows.bounds[s + 1] - rows.bounds[s])
     if size == 0:
         return
-    at = np.full(len(targets), low, np.uint64)
+    at[:] = low
     while size > np.uint64(1):
         half = size >> np.uint64(1)
         for t in range(len(targets)):
@@ -72,29 +75,29 @@ def _from_run(runs: Rows, entry: int, share: float, targets: Array, out: Array) 
 
 
 @kernel
-def source_items(blocks: BlockTable, sources: Array) -> Array:
+def source_items(blocks: Blocks, sources: Array) -> Array:
     """The item that each source stands for, -1 for none."""
     found = np.empty(len(sources), np.int64)
     for x in range(len(sources)):
         b = block_at(blocks, sources[x])
-        found[x] = item_of(blocks, b, sources[x] - blocks.first[b])
+        found[x] = item_of(blocks, b, sources[x] - blocks[b].first)
     return found
 
 
 @kernel
-def credit_items(parts: Array, blocks: BlockTable, sources: Array, items: Array) -> None:
+def credit_items(parts: Array, blocks: Blocks, sources: Array, items: Array) -> None:
     """Leave every contribution to one column per item, in place.
 
     Sources of several blocks may stand for one item: what they give goes to the column of the item's source in the
     first block. What sources that stand for no item give is left out.
     """
     for x in range(len(sources)):
-        if items[x] >= 0 and sources[x] < blocks.first[1]:
+        if items[x] >= 0 and sources[x] < blocks[0].last:
             continue
         for t in range(len(parts)):
             part = parts[t, x]
             for y in range(len(sources) if part != 0.0 and items[x] >= 0 else 0):
-                if items[y] == items[x] and sources[y] < blocks.first[1]:
+                if items[y] == items[x] and sources[y] < blocks[0].last:
                     parts[t, x], parts[t, y] = 0.0, parts[t, y] + part
                     break
             if items[x] < 0:

@@ -20,9 +20,8 @@ from talerec.ranking.tables import (
     DENSE,
     IDENTITY,
     SPARSE,
-    BlockTable,
+    Blocks,
     block_at,
-    borrowed_blocks,
     dense_row,
     end_of_run,
     run_around,
@@ -37,14 +36,14 @@ from talerec.runtime.jit import template
 class Stack(NamedTuple):
     """Weights for kernels: the blocks, and the base score of each item (NaN for none; empty where no item has one)."""
 
-    blocks: BlockTable
+    blocks: Blocks
     base: Array
 
 
 @template
 def borrowed_stack(weights: Stack) -> Stack:
     """The weights for the innermost loops (`borrowed`)."""
-    return Stack(borrowed_blocks(weights.blocks), borrowed(weights.base))
+    return Stack(borrowed(weights.blocks), borrowed(weights.base))
 
 
 @template
@@ -58,8 +57,8 @@ def sum_up(weights: Stack, sources: Array, shares: Array, store: Sums) -> None:
     while x < len(sources):
         b = block_at(blocks, sources[x])
         y = end_of_run(blocks, sources, x, b)
-        first, weight = blocks.first[b], blocks.weight[b]
-        if blocks.kind[b] == DENSE:
+        first, weight = blocks[b].first, blocks[b].weight
+        if blocks[b].kind == DENSE:
             for z in range(x, y):
                 row = dense_row(blocks, b, sources[z] - first, len(sums))
                 add_dense_row(store, row, shares[z] * weight)
@@ -73,19 +72,19 @@ def add_block(
     add_one: Kernel,
     add_many: Kernel,
     store: Sums | Table,
-    blocks: BlockTable,
+    blocks: Blocks,
     b: int,
     sources: Array,
     shares: Array,
 ) -> None:
     """Add what sources of one block give, which is not a dense one; the first two are operations of the store."""
-    first, weight = blocks.first[b], blocks.weight[b]
-    if blocks.kind[b] == SPARSE:
+    first, weight = blocks[b].first, blocks[b].weight
+    if blocks[b].kind == SPARSE:
         rows = sparse_rows(blocks, b)
         for x in range(len(sources)):
             low, high = rows.bounds[sources[x] - first], rows.bounds[sources[x] - first + 1]
             add_many(store, rows.items, rows.values, low, high, shares[x] * weight)
-    elif blocks.kind[b] == IDENTITY:
+    elif blocks[b].kind == IDENTITY:
         for x in range(len(sources)):
             add_one(store, sources[x] - first, shares[x] * weight)
     else:
@@ -95,7 +94,7 @@ def add_block(
 
 @template
 def _add_run(
-    add_one: Kernel, store: Sums | Table, blocks: BlockTable, b: int, entry: int, share: float
+    add_one: Kernel, store: Sums | Table, blocks: Blocks, b: int, entry: int, share: float
 ) -> None:
     """Add what one entry of a history gives: to each item of the history what fades with its distance."""
     runs = runs_of(blocks, b)
@@ -108,7 +107,7 @@ def _add_run(
 
 @template
 def add_to_table(
-    table: Table, blocks: BlockTable, b: int, sources: Array, shares: Array, length: int
+    table: Table, blocks: Blocks, b: int, sources: Array, shares: Array, length: int
 ) -> None:
     """Add what sources of one block give, `length` items at most, to a table."""
     make_room(table, length)

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from talerec.ranking.first import First, Shown, in_rank_order, is_allowed, is_shown, offer
+from talerec.ranking.first import First, Shown, before, in_rank_order, is_allowed, is_shown
 from talerec.ranking.ranks import (
-    MaskRows,
+    Mask,
     QueryRows,
     Ranked,
     Scratch,
+    Tally,
     Target,
     borrowed_mask,
     borrowed_query,
-    comes_before,
-    least_that_matters,
+    empty_tally,
     mark_seen,
+    reaches,
+    taken_in,
     write_places,
 )
 from talerec.ranking.scores import Stack, add_to_table
@@ -28,15 +30,14 @@ from talerec.ranking.stores import Table, borrowed_table, empty_table, slot_of, 
 from talerec.ranking.tables import (
     IDENTITY,
     SPARSE,
-    BlockTable,
+    Blocks,
     block_at,
-    borrowed_blocks,
     row_length,
     sparse_rows,
 )
 from talerec.runtime.addresses import borrowed, float32_at
 from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel, template, unsigned
+from talerec.runtime.jit import kernel, template
 
 _FIRST_CHECK = (
     2.0**-6
@@ -53,7 +54,7 @@ _SPAN = 64  # scores that are compared with the last of the first k at a time
 def rank_in_table(
     weights: Stack,
     query: QueryRows,
-    mask: MaskRows,
+    mask: Mask,
     targets: Array,
     scratch: Scratch,
     a: int,
@@ -62,7 +63,7 @@ def rank_in_table(
 ) -> None:
     """Rank queries a..b with a table of the items found: their first k items, and where `targets` has entries, its places."""
     blocks, query, mask = (
-        borrowed_blocks(weights.blocks),
+        borrowed(weights.blocks),
         borrowed_query(query),
         borrowed_mask(mask),
     )
@@ -72,7 +73,8 @@ def rank_in_table(
         sources = query.source[query.ptr[q] : query.ptr[q + 1]]
         shares = query.share[query.ptr[q] : query.ptr[q + 1]]
         first = First(borrowed(out.items[q]), borrowed(out.scores[q]))
-        mark_seen(mask, q, seen, 1)
+        if mask.hide or len(targets):
+            mark_seen(mask, q, seen, 1)
         if len(targets) == 0 and _can_stop_early(blocks):
             found = _search(blocks, sources, shares, table, shown, first)
         else:
@@ -80,28 +82,30 @@ def rank_in_table(
                 _add_source(blocks, sources[x : x + 1], shares[x : x + 1], table)
             found = table_size(table)
         target = _target_in_table(table, shown, targets[q] if len(targets) else -1)
-        above, unseen, size = _look_over_table(table, found, target, first, shown, seen)
-        out.counts[q] = in_rank_order(first, size)
+        known = _seen_before(table, target, mask, q, seen) if len(targets) else 0
+        tally = _look_over_table(table, found, target, first, shown)
+        out.counts[q] = in_rank_order(first, tally.size)
         if len(targets):
-            write_places(out.places[q], target, above, unseen, seen)
+            write_places(out.places[q], target, tally.above, tally.above - known, seen)
         empty_table(table)
-        mark_seen(mask, q, seen, 0)
+        if mask.hide or len(targets):
+            mark_seen(mask, q, seen, 0)
 
 
 @template
-def _can_stop_early(blocks: BlockTable) -> bool:
+def _can_stop_early(blocks: Blocks) -> bool:
     """Is there a bound for what each source gives?"""
     bounded = True
-    for b in range(len(blocks.kind)):
-        bounded = bounded and (blocks.kind[b] == SPARSE or blocks.kind[b] == IDENTITY)
+    for b in range(len(blocks)):
+        bounded = bounded and (blocks[b].kind == SPARSE or blocks[b].kind == IDENTITY)
     return bounded
 
 
 @template
-def _add_source(blocks: BlockTable, source: Array, share: Array, table: Table) -> None:
+def _add_source(blocks: Blocks, source: Array, share: Array, table: Table) -> None:
     """Add what one source gives."""
     b = block_at(blocks, source[0])
-    length = row_length(blocks, b, source[0] - blocks.first[b], len(table.items))
+    length = row_length(blocks, b, source[0] - blocks[b].first, len(table.items))
     add_to_table(table, blocks, b, source, share, length)
 
 
@@ -117,31 +121,34 @@ def _target_in_table(table: Table, shown: Shown, item: int) -> Target:
 
 
 @template
-def _look_over_table(
-    table: Table, found: int, target: Target, first: First, shown: Shown, seen: Array
-) -> tuple[int, int, int]:
-    """How many items stand before the target, how many of these were not seen, and how many there are of the first k."""
-    items, scores = table.items, table.scores
-    above, unseen, size = 0, 0, 0
+def _look_over_table(table: Table, found: int, target: Target, first: First, shown: Shown) -> Tally:
+    """Go over the first `found` items of the table."""
+    items, scores, tally = table.items, table.scores, empty_tally(target, first)
     for start in range(0, found, _SPAN):
         stop = min(start + _SPAN, found)
-        if not _reaches(scores, start, stop, least_that_matters(target, first, size)):
-            continue
-        for c in range(start, stop):
-            if scores[c] >= least_that_matters(target, first, size):
-                if comes_before(items[c], scores[c], target, shown):
-                    above, unseen = above + 1, unseen + (not seen[items[c]])
-                size = offer(first, size, items[c], scores[c], shown)
-    return above, unseen, size
+        if reaches(scores, start, stop, tally.least):
+            for c in range(start, stop):
+                if scores[c] >= tally.least:
+                    tally = taken_in(tally, items[c], scores[c], target, first, shown)
+    return tally
 
 
 @template
-def _reaches(scores: Array, start: int, stop: int, least: float) -> bool:
-    """Is one of scores[start:stop] at least so much? (Without a branch: several are compared at once.)"""
-    found = False
-    for c in unsigned(start, stop):
-        found |= scores[c] >= least
-    return found
+def _seen_before(table: Table, target: Target, mask: Mask, q: int, seen: Array) -> int:
+    """How many of the items that were seen stand before the target; each is counted once."""
+    above = 0
+    for r in range(mask.start[q], mask.stop[q]):
+        j = mask.item[r]
+        if j >= 0 and seen[j] == 1:
+            seen[j] = 2
+            place = table.slots[slot_of(table, j)]
+            allowed = len(mask.allowed) == 0 or mask.allowed[j] != 0
+            above += (
+                allowed
+                and place > 0
+                and before(table.scores[place - 1], j, target.score, target.item)
+            )
+    return above
 
 
 # -- stopping early --------------------------------------------------------------------------------
@@ -149,7 +156,7 @@ def _reaches(scores: Array, start: int, stop: int, least: float) -> bool:
 
 @template
 def _search(
-    blocks: BlockTable, sources: Array, shares: Array, table: Table, shown: Shown, first: First
+    blocks: Blocks, sources: Array, shares: Array, table: Table, shown: Shown, first: First
 ) -> int:
     """Add sources until the first k are certain to be among a few items, which get the rest; how many items are left."""
     rest, work = _what_is_left(blocks, sources, shares, len(table.items))
@@ -169,16 +176,14 @@ def _search(
 
 
 @template
-def _what_is_left(
-    blocks: BlockTable, sources: Array, shares: Array, items: int
-) -> tuple[Array, Array]:
+def _what_is_left(blocks: Blocks, sources: Array, shares: Array, items: int) -> tuple[Array, Array]:
     """For every source, the most that it and those after it may give to any item, and how many weights they have."""
     rest, work = np.zeros(len(sources) + 1), np.zeros(len(sources) + 1, np.int64)
     for x in range(len(sources) - 1, -1, -1):
         b = block_at(blocks, sources[x])
-        s = sources[x] - blocks.first[b]
-        peak = 1.0 if blocks.kind[b] == IDENTITY else float32_at(blocks.peaks[b], s + 1)[s]
-        rest[x] = rest[x + 1] + abs(shares[x] * blocks.weight[b]) * peak
+        s = sources[x] - blocks[b].first
+        peak = 1.0 if blocks[b].kind == IDENTITY else float32_at(blocks[b].peaks, s + 1)[s]
+        rest[x] = rest[x + 1] + abs(shares[x] * blocks[b].weight) * peak
         work[x] = work[x + 1] + row_length(blocks, b, s, items)
     return rest, work
 
@@ -192,8 +197,7 @@ def _leave_possible(table: Table, shown: Shown, rest: float, first: First, most:
     """
     items, scores, found, k = table.items, table.scores, table_size(table), len(first.items)
     target = Target(-1, np.inf)
-    _, _, size = _look_over_table(table, found, target, first, shown, shown.hidden)
-    size = in_rank_order(first, size)
+    size = in_rank_order(first, _look_over_table(table, found, target, first, shown).size)
     if size < k or first.scores[k - 1] - rest <= rest:
         return 0
     least, left = first.scores[k - 1] - 2 * rest, 0
@@ -210,15 +214,15 @@ def _leave_possible(table: Table, shown: Shown, rest: float, first: First, most:
 
 
 @template
-def _given(blocks: BlockTable, source: int, share: float, j: int) -> float:
+def _given(blocks: Blocks, source: int, share: float, j: int) -> float:
     """What a source gives to item j."""
     b = block_at(blocks, source)
-    s = source - blocks.first[b]
-    if blocks.kind[b] == IDENTITY:
-        return share * blocks.weight[b] if s == j else 0.0
+    s = source - blocks[b].first
+    if blocks[b].kind == IDENTITY:
+        return share * blocks[b].weight if s == j else 0.0
     rows = sparse_rows(blocks, b)
     e = place_in_row(rows.items, rows.bounds[s], rows.bounds[s + 1], j)
-    return share * blocks.weight[b] * rows.values[e] if e >= 0 else 0.0
+    return share * blocks[b].weight * rows.values[e] if e >= 0 else 0.0
 
 
 @template

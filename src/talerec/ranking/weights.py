@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,11 @@ class Weights:
 
     def first_source(self, block: int) -> int:
         """The number of a block's first source."""
-        return sum(one.sources for one in self.blocks[:block])
+        return self._firsts[block]
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        return list(accumulate((one.sources for one in self.blocks), initial=0))
 
     # -- for kernels --
 

@@ -111,7 +111,12 @@ def table_size(table: Table) -> int:
 @template
 def slot_of(table: Table, j: int) -> int:
     """Where item j stands among the slots, or the empty slot where it would."""
-    last: int = table.state[_SLOTS] - 1
+    return _slot(table, j, table.state[_SLOTS] - 1)
+
+
+@template
+def _slot(table: Table, j: int, last: int) -> int:
+    """Where item j stands among the slots up to `last`."""
     slot: int = ((j * 2654435769) >> 7) & last
     while table.slots[slot] != 0 and table.items[table.slots[slot] - 1] != j:
         slot = (slot + 1) & last
@@ -150,9 +155,17 @@ def table_add_row(
     table: Table, items: Array, values: Array, low: int, high: int, weight: float
 ) -> None:
     """Add weight * values[low:high] to the scores of items[low:high], for which there is room (`make_room`)."""
+    found, last = table.state[_FOUND], table.state[_SLOTS] - 1
     for e in unsigned(low, high):
-        if values[e] != 0.0:
-            table_add(table, items[e], weight * values[e])
+        if values[e] == 0.0:
+            continue
+        slot = _slot(table, items[e], last)
+        if table.slots[slot] == 0:
+            table.items[found], table.scores[found] = items[e], 0.0
+            found += 1
+            table.slots[slot] = found
+        table.scores[table.slots[slot] - 1] += weight * values[e]
+    table.state[_FOUND] = found
 
 
 @template

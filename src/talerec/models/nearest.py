@@ -24,7 +24,15 @@ from talerec.runtime.clock import Clock
 
 @dataclass(eq=False, kw_only=True)
 class SKNN(Model):
-    """Each of the nearest histories gives its likeness to all of its items."""
+    """Each of the nearest histories gives its likeness to all of its items.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.SKNN().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [86, 17, 11]
+    """
 
     name: ClassVar[str] = "sknn"
     paper: ClassVar[str] = (
@@ -87,7 +95,15 @@ def _newest(item: Array, longest: int) -> list[int]:
 
 @dataclass(eq=False, kw_only=True)
 class STAN(SKNN):
-    """SKNN with three decays: place in the query, age of the neighbour, distance from the shared item."""
+    """SKNN with three decays: place in the query, age of the neighbour, distance from the shared item.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.STAN().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [86, 11, 17]
+    """
 
     name: ClassVar[str] = "stan"
     paper: ClassVar[str] = (

@@ -35,6 +35,13 @@ class Tempo(Solved):
 
     B = (G + diag(reg + p/(1-p) diag(G)))^-1 (K + c K'), G and K of TALE with joint instants;
     c as far as the direction of pairs is chance.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> tr.Tempo().fit(log).recommend([1], k=3)["item_id"].to_list()
+    [31, 16, 94]
     """
 
     name: ClassVar[str] = "tempo"

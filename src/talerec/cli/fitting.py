@@ -117,12 +117,9 @@ def fit(
 
 def _fit_on_spark(model: Model, source: Source, ties: str, engine: Engine, out: Path) -> None:
     """Fit on a cluster and save; users' rows stay in the log."""
-    try:
-        from talerec import spark
+    from talerec import spark  # says so itself where pyspark is missing
 
-        spark.check_model(model)
-    except ModuleNotFoundError:
-        raise TalerecError("--engine spark needs pyspark: pip install 'talerec[spark]'") from None
+    spark.check_model(model)
     conf = engine.conf
     names = spark.Columns(*source.names, source.time_unit, source.any_time)
     with spark.connected(engine.master, conf) as session:

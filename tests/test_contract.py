@@ -34,6 +34,9 @@ MADE = {
     "tale, local": partial(tr.TALE, solver="local", neighbors=5),
     "tempo, local": partial(tr.Tempo, solver="local", neighbors=5),
     "swalk, local": partial(tr.SWalk, solver="local", neighbors=5, width=4),
+    "blend, four": partial(
+        tr.Blend, parts="tempo,ease,popular,sknn", weights_of_parts="1,0.5,0.001,0.1"
+    ),
     "rdlae, local": partial(tr.RDLAE, solver="local", neighbors=5),
 }
 

@@ -130,7 +130,7 @@ def test_the_command_line_starts_without_the_heavy_libraries():
 def test_public_names_are_these_and_load():
     assert sorted(talerec.__all__) == sorted(
         [
-            "Association", "EASE", "EDLAE", "Evaluation", "FPMC", "Gram", "Histories", "InvalidLogError", "Log", "MODELS", "Markov", "Model",
+            "Association", "Blend", "EASE", "EDLAE", "Evaluation", "FPMC", "Gram", "Histories", "InvalidLogError", "Log", "MODELS", "Markov", "Model",
                 "NotFittedError", "Popular", "Query", "RDLAE", "Rules", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk",
                 "Split", "TALE", "TalerecError", "Tempo", "Trending", "UnknownIdError", "Weights", "__version__", "compare", "describe", "drop_duplicates",
                 "evaluate", "evaluate_log", "k_core", "leave_one_out", "load", "order_ties", "read_items", "read_log", "rolling_split",

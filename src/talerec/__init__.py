@@ -14,6 +14,7 @@ Logs
 Models
     Tempo, TALE, SLIS, SLIT, SLIST, EASE, EDLAE, RDLAE, SWalk     linear models
     SKNN, STAN, Markov, Rules, Association, Popular, Trending, FPMC     others
+    Blend                     several models as one
     MODELS, load              every model by name; a saved model
     Model, Query, Weights     what a model of your own is made of
     Gram, tale_gram, slit_gram, slis_gram     sums over pairs of rows that linear models are solved from
@@ -51,7 +52,7 @@ _NAMES = {
     "talerec.gram.builders": ("slis_gram", "slit_gram", "tale_gram"),
     "talerec.gram.gram": ("Gram",),
     "talerec.models": (
-        "Association", "EASE", "EDLAE", "FPMC", "MODELS", "Markov", "Model", "Popular", "RDLAE",
+        "Association", "Blend", "EASE", "EDLAE", "FPMC", "MODELS", "Markov", "Model", "Popular", "RDLAE",
         "Rules", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk", "TALE", "Tempo", "Trending", "load",
     ),
     "talerec.ranking.weights": ("Query", "Weights"),
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from talerec.models import MODELS as MODELS
     from talerec.models import load as load
     from talerec.models.base import Model as Model
+    from talerec.models.blend import Blend as Blend
     from talerec.models.ease import EASE as EASE
     from talerec.models.ease import EDLAE as EDLAE
     from talerec.models.ease import RDLAE as RDLAE

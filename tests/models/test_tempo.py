@@ -16,7 +16,7 @@ import talerec as tr
 from logs import DAY, START, log_of, logs, quick, tiny_log
 from talerec.data.histories import Histories
 from talerec.gram.builders import tied_weight
-from talerec.models import _habits
+from talerec.models import _habits, _memories
 
 
 def by_hand_interval(log):
@@ -160,7 +160,7 @@ def by_hand_cuts(rows, items, span):
 @quick
 @given(logs(), st.sampled_from([0.25, 0.5, 1.0, 3.0]))
 def test_snapshots_fade_with_every_row(log, span):
-    shares, moments = _habits.snapshots(log, span)
+    shares, moments = _memories.snapshots(log, span)
     times = sorted(int(t) for t in log.time)
     cuts = by_hand_cuts(log.rows, len(log.items), span)
     assert moments.tolist() == [times[cut - 1] for cut in cuts]
@@ -182,7 +182,7 @@ def test_snapshots_fade_with_every_row(log, span):
 )
 def test_snapshots_are_as_many_as_the_log_has_rows_for(rows, items, span, count):
     log = tiny_log([(1, r % items, 1e9 + r) for r in range(rows)])
-    shares, moments = _habits.snapshots(log, span)
+    shares, moments = _memories.snapshots(log, span)
     assert shares.shape[0] == len(moments) == len(by_hand_cuts(rows, items, span)) == count
     first = int(log.time.min())
     cuts = by_hand_cuts(rows, items, span)
@@ -191,7 +191,7 @@ def test_snapshots_are_as_many_as_the_log_has_rows_for(rows, items, span, count)
 
 def test_a_snapshot_keeps_its_first_items():
     many = tiny_log([(1, i, 1e9 + i) for i in range(1000)] + [(2, 5, 2e9), (2, 5, 2e9 + 1)])
-    shares, _ = _habits.snapshots(many, 1e9)
+    shares, _ = _memories.snapshots(many, 1e9)
     assert shares[[-1]].nnz == 300
     assert shares[[-1]].toarray()[0].argmax() == many.items.positions([5], "item", "error")[0]
 
@@ -292,7 +292,7 @@ def scores_by_hand(model, log, items, times, now):
 @pytest.mark.parametrize("days", [0, 10, 31, 400])
 def test_as_of_equals_a_sum_by_hand(solver, days):
     log = busy_log()
-    model = tr.Tempo(reg=2.0, solver=solver, neighbors=100).fit(log)
+    model = tr.Tempo(reg=2.0, solver=solver, neighbors=100, recency=6, now=0.3).fit(log)
     now = START + days * DAY
     items, times = [2, 4, 2, 5], [START - 9 * DAY, START - 9 * DAY, START - DAY, START - DAY // 2]
     expected = scores_by_hand(model, log, items, times, now)

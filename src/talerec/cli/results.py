@@ -87,6 +87,8 @@ def fitted(path: Path, manifest: dict[str, Any]) -> None:
     )
     solver = f"; {manifest['solver']} solver" if manifest["solver"] else ""
     note(f"{timings(manifest['seconds'])}{solver}")
+    for sentence in manifest.get("chosen", ()):
+        note(sentence)
 
 
 # -- evaluation ------------------------------------------------------------------------------------

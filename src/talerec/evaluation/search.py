@@ -14,6 +14,7 @@ import os
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from talerec.runtime.progress import listening, silent, stage
 
 logger = logging.getLogger(__name__)
 
+_REACHES = 10  # for a trial that another process may have taken
 _BLOCK = {params.LEARN: 12, params.SOLVE: 4}  # trials that share a Gram, and a solve
 
 
@@ -92,7 +94,7 @@ class _Search:
 
     def _one(self, objective: Objective) -> tuple[float, dict[str, Any]]:
         self._study.sampler = self._sampler_with(self._shared())
-        trial = self._study.ask()
+        trial = self._asked()
         values = {name: self._suggest(trial, name) for name in self.space}
         with listening(silent):
             value, seconds = objective(values)
@@ -100,6 +102,14 @@ class _Search:
         self._study.tell(trial, value)
         self._step, self._last = self._step + 1, values
         return value, values
+
+    def _asked(self) -> Any:
+        """The next trial. Two processes may reach for the one that waits: whoever comes second asks again."""
+        finished = _optuna().exceptions.UpdateFinishedTrialError
+        for _ in range(_REACHES):
+            with suppress(finished):
+                return self._study.ask()
+        return self._study.ask()
 
     def _sampler_with(self, shared: dict[str, Any]) -> Any:
         if not shared:

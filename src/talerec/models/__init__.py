@@ -17,6 +17,7 @@ from talerec import artifact
 from talerec.errors import TalerecError
 from talerec.models import params
 from talerec.models.base import Model, restore
+from talerec.models.blend import Blend
 from talerec.models.ease import EASE, EDLAE, RDLAE
 from talerec.models.fpmc import FPMC
 from talerec.models.nearest import SKNN, STAN
@@ -51,9 +52,10 @@ MODELS: dict[str, type[Model]] = {
         Popular,
         Trending,
         FPMC,
+        Blend,
     )
 }
-DEFAULT = "tempo"  # what the command line fits unless told otherwise
+Blend.known = {name: model for name, model in MODELS.items() if model is not Blend}
 
 
 def model_class(name: str) -> type[Model]:

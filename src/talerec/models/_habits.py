@@ -1,4 +1,4 @@
-"""What a log says of its users: how fast they are, whether they repeat items, and what was popular when."""
+"""What a log says of its users: how fast they are, and whether they repeat items."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import numpy as np
 
 from talerec.data.log import Log
 from talerec.data.times import DAY
-from talerec.runtime.arrays import Array, Matrix
+from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel, template
-from talerec.runtime.lazy import sparse
 
 #: What a seen item loses where users do not repeat items: far more than any score, and exact in float64.
 NEVER = -1000.0
@@ -21,10 +20,6 @@ _ENOUGH = 2**15  # pairs of them that are compared at most
 _SURE = 5.0  # standard deviations by which their order has to differ from chance
 
 _OCTAVES = 32  # places 0, 1-2, 3-6, ...: more than any history has
-
-_TOP = 300  # items that a snapshot keeps
-_STEP = 0.25  # rows between snapshots, as a share of those in which a row's weight falls to 1/e
-_SNAPSHOTS = 1024  # the most that are taken
 
 
 def interval(log: Log) -> float:
@@ -137,38 +132,3 @@ def _repeats(ptr: Array, item: Array, items: int, octaves: int) -> tuple[Array, 
                 hits[octave(r - 1 - last[i])] += 1
             user_of[i], last[i] = u, r
     return hits, chances, rows
-
-
-# -- what is popular now ---------------------------------------------------------------------------
-
-
-def snapshots(log: Log, span: float) -> tuple[Matrix, Array]:
-    """Shares of the items in what was popular, moment by moment (CSR, moment x item), and the moments.
-
-    A row's weight falls to 1/e while the log grows by `span` rows for every item: the busier the log, the
-    shorter its memory. A snapshot counts the rows up to its moment, and keeps the most popular items only.
-    """
-    order = np.argsort(log.time, kind="stable")
-    time, item, n = log.time[order], log.item[order], len(log.items)
-    lasting = max(span * n, 1.0)
-    count = int(min(_SNAPSHOTS, log.rows, max(log.rows / (_STEP * lasting), 1)))
-    cuts = np.unique(np.linspace(0, log.rows, count + 1).astype(np.int64)[1:])
-    total, a, kept = np.zeros(n), 0, []
-    for b in cuts:
-        total *= np.exp((a - b) / lasting)
-        total += np.bincount(item[a:b], np.exp((np.arange(a, b) + 1 - b) / lasting), n)
-        kept.append(_largest(total / total.sum()))
-        a = b
-    return sparse.vstack(kept, format="csr"), time[cuts - 1]
-
-
-def _largest(shares: Array) -> Matrix:
-    """The largest shares, as a sparse row."""
-    best = np.arange(len(shares))
-    if len(shares) > _TOP:
-        best = np.sort(np.argpartition(-shares, _TOP)[:_TOP])
-    best = best[shares[best] > 0]
-    return sparse.csr_array(
-        (shares[best].astype(np.float32), best.astype(np.int32), np.array([0, len(best)])),
-        shape=(1, len(shares)),
-    )

@@ -28,7 +28,7 @@ from talerec.runtime.clock import Clock
 class Model(params.HasParams, ABC):
     """A recommender: it is fitted on a log, and then says what comes next.
 
-    Subclasses are dataclasses whose fields are the hyper-parameters. They define `learn` and `query`; where a source
+    Subclasses are dataclasses whose fields are the hyper-parameters. They define `learn_weights` and `query`; where a source
     of a query is not an item of the history (`weighs_items` is false), `contributions` too.
 
     Examples
@@ -48,7 +48,7 @@ class Model(params.HasParams, ABC):
     # -- what a model defines --
 
     @abstractmethod
-    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+    def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         """Weights from a log, and the name of the solver that made them (None: no system was solved).
 
         Parameters
@@ -113,6 +113,13 @@ class Model(params.HasParams, ABC):
         )
         return inside
 
+    def check_ready(self) -> None:
+        """Refuse, before anything is fitted, where something that the model needs is not installed."""
+
+    def chosen(self) -> list[str]:
+        """What the fit chose by itself, in sentences; none where everything was given."""
+        return []
+
     def _upgraded(self, fitted: Fitted) -> Fitted:
         """What an artifact of an earlier version holds, in today's form."""
         return fitted
@@ -144,7 +151,7 @@ class Model(params.HasParams, ABC):
         clock = Clock()
         self._cache = cache
         try:
-            weights, solver = self.cached(params.SOLVE, log, lambda: self.learn(log, clock))
+            weights, solver = self.cached(params.SOLVE, log, lambda: self.learn_weights(log, clock))
         finally:
             self._cache = None
         facts = keeping.training_facts(log)
@@ -351,6 +358,7 @@ class Model(params.HasParams, ABC):
             The folder.
         """
         kept = keeping.bundle(self.name, self.params, self.fitted, histories=histories)
+        kept.facts["chosen"] = self.chosen()
         if metrics is not None:
             kept.facts["metrics"] = {
                 name: float(value) for name, value in metrics.items() if value is not None

@@ -52,7 +52,7 @@ class FPMC(Model):
     reg: float = param(0.002, "shrinkage of factors per step", low=0, high=1, search=(1e-4, 0.1))
     seed: int = param(0, "seed of the first factors, the order of rows and the other items", low=0)
 
-    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+    def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("solve"):
             made = fit_factors(
                 log,

@@ -68,7 +68,7 @@ class Solved(Linear):
         """Weights from the Gram."""
         return solve(gram, self.reg, solver=self.solver, neighbors=self.neighbors)
 
-    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+    def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
             gram = self.cached(LEARN, log, lambda: self.gram(log))
         with clock("solve"):

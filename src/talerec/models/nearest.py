@@ -52,7 +52,7 @@ class SKNN(Model):
         """What an item gets that stands so many places from the newest shared one."""
         return np.ones(longest)
 
-    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+    def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
             recent = newest_rows(log, self.max_history)
             return _neighbours.index(recent, self._fade(int(np.diff(recent.ptr).max()))), None

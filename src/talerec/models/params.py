@@ -15,6 +15,8 @@ from talerec.errors import TalerecError
 _LARGEST = 2**31 - 1  # of whole numbers: far above any use, far below where kernels overflow
 
 
+AUTO = "auto"  # the value of a number that is left to the model
+
 #: The steps of a fit: rows are counted (a Gram), a system is solved, histories are weighed.
 LEARN, SOLVE, SCORE = STAGES = ("learn", "solve", "score")
 
@@ -30,16 +32,25 @@ def param(
     search: tuple[float, float] | None = None,
     grid: tuple[float, ...] = (),
     stage: str = LEARN,
+    auto: bool = False,
+    text: bool = False,
 ) -> Any:
     """A hyper-parameter: default, meaning, and what it may be (low <= v <= high, v > above, or a choice).
 
     search: where a tuner looks. A range that begins above 0 is searched by factors, else by differences.
     grid:   the values that the model's paper tried
     stage:  the first step of a fit that asks for it: what was made before that step serves other values too
+    auto:   whether a number may be left to the model, as "auto"
+    text:   any text, which the model reads itself
     """
     limits = {"help": help, "low": low, "high": high, "above": above, "choices": choices}
-    tuning = {"search": search, "grid": grid, "stage": stage}
+    tuning = {"search": search, "grid": grid, "stage": stage, "auto": auto, "text": text}
     return dataclasses.field(default=default, metadata={**limits, **tuning})
+
+
+def is_auto(value: Any) -> bool:
+    """Is a number left to the model?"""
+    return isinstance(value, str) and value == AUTO
 
 
 def until(model: Any, stage: str) -> dict[str, Any]:
@@ -168,6 +179,12 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
         if not isinstance(value, str) or value not in limits["choices"]:
             raise TalerecError(f"{name} is {value!r}; it takes {' or '.join(limits['choices'])}")
         return value
+    if limits["auto"] and is_auto(value):
+        return value
+    if limits["text"]:
+        if not isinstance(value, str):
+            raise TalerecError(f"{name} is {value!r}; it takes text")
+        return value
     number = _as_float(name, value)
     whole = isinstance(field.default, int)
     if whole and value > _LARGEST:
@@ -258,8 +275,9 @@ def parse(model: type, settings: Iterable[str]) -> dict[str, Any]:
             raise TalerecError(f"--set takes name=value, not {setting!r}")
         if name in values:
             raise TalerecError(f"--set gives {name} twice")
-        choices = _field(model, name).metadata["choices"]
-        values[name] = text if choices else _number(name, text)
+        limits = _field(model, name).metadata
+        is_text = limits["choices"] or limits["text"] or (limits["auto"] and text == AUTO)
+        values[name] = text if is_text else _number(name, text)
     return values
 
 

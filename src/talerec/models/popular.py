@@ -31,7 +31,7 @@ class Popular(Model):
     name: ClassVar[str] = "popular"
     paper: ClassVar[str] = "-"
 
-    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+    def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
             counts = log.counts()
         return Weights(no_weights(len(log.items)), counts), None
@@ -58,7 +58,7 @@ class Trending(Popular):
         RECENT_DAYS, "days before the log's last row that count", low=0, search=(0.1, 90)
     )
 
-    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+    def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
             counts = log.counts(self.window)
             counts[counts == 0] = np.nan

@@ -30,7 +30,7 @@ class Counted(Linear):
     def counts(self, log: Log) -> Matrix:
         """The counts, source x target."""
 
-    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+    def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
             counts = self.counts(log)
             if not is_sparse(counts):

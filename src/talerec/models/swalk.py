@@ -52,7 +52,7 @@ class SWalk(SLIT):
     steps: int = param(5, "steps of a walk", low=1, high=1000)
     width: int = param(200, "items that a walk keeps after every step (local solver)", low=1)
 
-    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+    def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
             slit, slis = self.gram(log), self._slis_gram(log)
         with clock("solve"):

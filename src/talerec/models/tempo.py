@@ -7,26 +7,29 @@ from typing import ClassVar
 
 import numpy as np
 
-from talerec.data.histories import UNTIMED, Histories
+from talerec.data.histories import Histories
 from talerec.data.log import Log
-from talerec.data.times import DAY
 from talerec.gram.builders import tale_gram, tied_weight
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import counted, newest_rows
 from talerec.models import _habits
 from talerec.models._habits import octave
+from talerec.models._learning import FirstFit, absences, appeal, is_behind, learned, remaining
+from talerec.models._memories import LENGTHS, USUAL, Memories, memories
+from talerec.models._questions import held_back
+from talerec.models._scoring import OFTEN, Numbers
+from talerec.models._words import in_words
+from talerec.models.cache import FitCache
 from talerec.models.keeping import Fitted
 from talerec.models.linear import Solved, dropout_penalty
-from talerec.models.params import SCORE, SOLVE, param
+from talerec.models.params import AUTO, LEARN, SCORE, SOLVE, is_auto, param
 from talerec.ranking import places
-from talerec.ranking.blocks import Block, IdentityBlock, block_of
+from talerec.ranking.blocks import Block, DenseBlock, IdentityBlock, SparseBlock, block_of
 from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array
+from talerec.runtime.arrays import Array, readonly
 from talerec.runtime.clock import Clock
 from talerec.runtime.jit import kernel
 from talerec.solvers.solve import Solution, solve
-
-_LEAST = 0.01  # what is left of a history of any age, against what is popular now
 
 
 @dataclass(eq=False, kw_only=True)
@@ -76,19 +79,24 @@ class Tempo(Solved):
     )  # fmt: skip
     reg: float = param(300.0, "ridge penalty", above=0, high=1e12, search=(50, 2000), stage=SOLVE)
     recency: float = param(
-        6.0, "places in which a history row's weight falls to 1/e", above=0, search=(1, 32),
+        "auto", "places in which a history row's weight falls to 1/e", above=0, auto=True,
         stage=SCORE,
     )  # fmt: skip
     neighbors: int = param(60, "sources per target (local solver)", low=1, stage=SOLVE)
     now: float = param(
-        0.3, "weight of what is popular at the moment of asking", low=0, search=(0.0, 1.0),
-        stage=SCORE,
-    )  # fmt: skip
+        "auto", "weight of what is popular at the moment of asking", low=0, auto=True, stage=SCORE
+    )
     repeats: str = param(
         "learned",
         "a seen item scores how often such items come again, or like any other",
         choices=("learned", "ignored"),
         stage=SCORE,
+    )
+    learn: str = param(
+        "auto",
+        "whether the log chooses what a place, a repeat and what is popular count; off: the defaults",
+        choices=("auto", "off"),
+        stage=SOLVE,
     )
 
     # -- learning --
@@ -119,18 +127,51 @@ class Tempo(Solved):
         penalty = dropout_penalty(gram, self.reg, self.dropout)
         return solve(gram, penalty, solver=self.solver, neighbors=self.neighbors)
 
-    def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        found, solver = super().learn(log, clock)
+    def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        found, solver = super().learn_weights(log, clock)
+        numbers = self._numbers(log, clock) if self.learn == AUTO else None
         with clock("habits"):
-            popular, moments = _habits.snapshots(log, self.span)
+            leads, kept = found.blocks[0], [USUAL]
             query_arrays = {
-                "moments": moments,
                 "repeats": _habits.repeat_weights(log),
                 "decay": np.array([self.pace * _habits.interval(log)]),
                 "joint": np.array([self._joint(log)]),
             }
-            blocks = [*found.blocks, *_other_blocks(block_of(popular))]
+            if numbers is not None:
+                leads, kept = _lifted(leads, log, numbers), numbers.kept_memories()
+                numbers = replace(numbers, now=numbers.now[:, kept])
+                query_arrays |= numbers.arrays()
+            popular = memories(log, self.span, [LENGTHS[m] for m in kept])
+            query_arrays |= popular.arrays()
+            query_arrays["usual"] = np.array([kept.index(USUAL)])
+            blocks = [leads, *_other_blocks(block_of(popular.shares))]
             return Weights(blocks, query_arrays=query_arrays), solver
+
+    def _numbers(self, log: Log, clock: Clock) -> Numbers | None:
+        """The numbers that the log chooses; None where it is too small to ask enough questions."""
+        cache = FitCache() if self._cache is None else self._cache
+        held = cache.cached("held back", log, lambda: held_back(log))
+        if held is None:
+            return None
+        first = replace(self, learn="off", neighbors=min(self.neighbors, _FIRST_NEIGHBORS))
+        first._cache = cache.cached("first fit", log, FitCache)
+        with clock("learn"):
+            gram = first.cached(LEARN, held.train, lambda: first.gram(held.train))
+            found = first.solution(gram.leading_to(held.wanted))
+            rates = _habits.repeat_weights(held.train)
+            return learned(
+                FirstFit(
+                    train=held.train,
+                    leads=block_of(found.weights),
+                    repeat_rates=rates if rates[0] > _habits.NEVER else rates[:0],
+                    joint=self._joint(held.train),
+                    decay=self.pace * _habits.interval(held.train),
+                    floor=self.floor,
+                    span=self.span,
+                    max_history=self.max_history,
+                ),
+                held,
+            )
 
     def _upgraded(self, fitted: Fitted) -> Fitted:
         """Version 0.1 stored all three blocks, the one of seen items too, as one matrix."""
@@ -146,28 +187,73 @@ class Tempo(Solved):
     def query(self, histories: Histories) -> Query:
         weights = self.fitted.weights
         known = weights.query_arrays
+        if histories.now is None:
+            end = self.fitted.training["last_time"]
+            histories = replace(histories, now=np.maximum(histories.last(), end) + 1)
         rows = histories.moments(joint=bool(known["joint"][0]))
         found = places.last_places(weights, histories, rows, self.max_history)
+        numbers, group = self._counted(histories)
         repeats = known["repeats"] if self.repeats == "learned" else known["repeats"][:0]
-        snapshot, count = self._popular(histories)
-        return Query(*_joined(*found, weights.items, self.recency, repeats, snapshot, count))
+        snapshot, popular = self._popular(histories, numbers.now[group])
+        shares = _NO_SHARES
+        if len(repeats) and repeats[0] > _habits.NEVER:
+            repeats = numbers.repeat_weights(repeats)
+            if numbers.often.any():
+                shares = self._shares(histories, *found[:2], numbers.often[group])
+        else:
+            repeats = np.broadcast_to(repeats, (len(numbers.recency), len(repeats)))
+        rates = (numbers.recency, numbers.lasting, np.ascontiguousarray(repeats))
+        return Query(*_joined(*found, weights.items, group, *rates, shares, snapshot, popular))
 
-    def _popular(self, histories: Histories) -> tuple[Array, Array]:
-        """The last snapshot before the moment of asking (a source, or -1), and its weight: the older a history, the more."""
+    def _counted(self, histories: Histories) -> tuple[Numbers, Array]:
+        """The numbers by which these histories are asked about, and the class of each."""
         known = self.fitted.weights.query_arrays
-        last, first = histories.last(), self.fitted.weights.first_source(_POPULAR)
-        now = histories.now
-        if now is None:
-            now = np.maximum(last, self.fitted.training["last_time"]) + 1
-        age = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
-        left = np.maximum(np.exp(-age / (known["decay"][0] * DAY)), max(self.floor, _LEAST))
-        snapshot = np.searchsorted(known["moments"], now, side="left") - 1
-        there = (snapshot >= 0) & (self.now > 0)
-        return np.where(there, first + snapshot, -1), self.now / left
+        numbers = Numbers.restored(known) if self.learn == AUTO else None
+        memories = len(self._memories.lifetime)
+        if numbers is None:
+            numbers = Numbers.usual(np.empty(0), memories, int(known.get("usual", _FIRST)[0]))
+            group = np.zeros(len(histories), np.int64)
+        else:
+            facts = self.fitted.training
+            behind = is_behind(histories, facts["first_time"], facts["last_time"])
+            group = numbers.classes(absences(histories), behind)
+        if not is_auto(self.recency):
+            numbers = numbers.with_recency(self.recency)
+        if not is_auto(self.now):
+            numbers = numbers.with_now(self.now, int(known.get("usual", _FIRST)[0]))
+        return numbers, group
+
+    @property
+    def _memories(self) -> Memories:
+        return Memories.restored(None, self.fitted.weights.query_arrays)
+
+    def _popular(self, histories: Histories, now: Array) -> tuple[Array, Array]:
+        """The last snapshot of each memory before the moment of asking (a source, or -1), and its weight: the older a history, the more."""
+        known, weights = self._memories, self.fitted.weights
+        snapshot, end = known.latest(histories), self.fitted.training["last_time"]
+        decay = weights.query_arrays["decay"][0]
+        left = remaining(absences(histories), decay, self.floor)[:, None]
+        source = np.where(
+            (snapshot >= 0) & (now > 0), weights.first_source(_POPULAR) + snapshot, -1
+        )
+        return source, now * known.worth(histories, end) / left
+
+    def _shares(self, histories: Histories, ptr: Array, item: Array, often: Array) -> Array:
+        """What the share of each item in its history counts."""
+        rows = (histories.start, histories.stop, readonly(histories.item))
+        room = np.zeros((len(OFTEN), self.fitted.weights.items))
+        shares: Array = _history_shares(ptr, item, *rows, often, self.max_history, room)
+        return shares
 
     def base_score(self, history: Histories, target: int) -> float | None:
         """What the target scores for being popular now; None where that does not count."""
-        return super().base_score(history, target) if self.now else None
+        counts = self.now != 0 and len(self._memories.lifetime) > 0
+        return super().base_score(history, target) if counts else None
+
+    def chosen(self) -> list[str]:
+        known = self.fitted.weights.query_arrays
+        asked = self.learn == AUTO and "lifetime" in known  # version 0.1 did not ask
+        return in_words(Numbers.restored(known), self._memories.lifetime, asked=asked)
 
 
 @kernel
@@ -176,27 +262,81 @@ def _joined(
     item: Array,
     place: Array,
     n: int,
-    recency: float,
+    group: Array,
+    recency: Array,
+    lasting: Array,
     repeats: Array,
+    shares: Array,
     popular: Array,
     weight: Array,
 ) -> tuple[Array, Array, Array]:
     """x of every history: what is popular, what it has seen (where that has weights, by octaves), what it leads to."""
-    room = len(popular) + (2 if len(repeats) else 1) * len(item)
+    again = repeats.shape[1] > 0
+    room = popular.size + (2 if again else 1) * len(item)
     starts, source, x = np.zeros(len(ptr), np.int64), np.empty(room, np.int64), np.empty(room)
     end = 0
     for q in range(len(popular)):
-        if popular[q] >= 0:
-            source[end], x[end] = popular[q], weight[q]
-            end += 1
-        for r in range(ptr[q], ptr[q + 1] if len(repeats) else ptr[q]):
-            source[end], x[end] = n + item[r], repeats[octave(place[r])]
+        g = group[q]
+        for m in range(popular.shape[1]):
+            if popular[q, m] >= 0:
+                source[end], x[end] = popular[q, m], weight[q, m]
+                end += 1
+        for r in range(ptr[q], ptr[q + 1] if again else ptr[q]):
+            source[end], x[end] = n + item[r], repeats[g, octave(place[r])]
+            if len(shares):
+                x[end] += shares[r]
             end += 1
         for r in range(ptr[q], ptr[q + 1]):
-            source[end], x[end] = item[r], np.exp(-place[r] / recency)
+            source[end], x[end] = item[r], max(np.exp(-place[r] / recency[g]), lasting[g])
             end += 1
         starts[q + 1] = end
     return starts, source[:end], x[:end]
+
+
+@kernel
+def _history_shares(
+    ptr: Array,
+    item: Array,
+    start: Array,
+    stop: Array,
+    rows: Array,
+    often: Array,
+    longest: int,
+    room: Array,
+) -> Array:
+    """For each item of each history, its share in the history's rows, newer ones counting more; `room`: zeros."""
+    shares = np.zeros(len(item))
+    for q in range(len(start)):
+        low = max(start[q], stop[q] - longest)
+        for memory in range(len(room)):
+            fade, whole, total = _OFTEN[memory], 0.0, room[memory]
+            for r in range(low, stop[q]):
+                weight = np.exp((r + 1 - stop[q]) / fade)
+                whole += weight
+                if rows[r] >= 0:
+                    total[rows[r]] += weight
+            for x in range(ptr[q], ptr[q + 1]):
+                shares[x] += often[q, memory] * total[item[x]] / whole
+                total[item[x]] = 0.0
+    return shares
+
+
+_OFTEN = OFTEN
+_NO_SHARES = np.empty(0)
+_FIRST = np.zeros(1, np.int64)
+_FIRST_NEIGHBORS = 30  # of the first fit: it only has to say how much its answers are worth
+
+
+def _lifted(leads: Block, log: Log, numbers: Numbers) -> Block:
+    """What leads to an item, times the power of the item's popularity that the log chose."""
+    lift = float(numbers.lift[0])
+    if not lift:
+        return leads
+    factor = np.exp(lift * appeal(log.counts())).astype(np.float32)
+    if isinstance(leads, SparseBlock):
+        return replace(leads, values=leads.values * factor[leads.indices], known_peaks=None)
+    assert isinstance(leads, DenseBlock)
+    return replace(leads, values=leads.values * factor)
 
 
 #: The number of the block of what is popular, after the item-item weights and the items as things seen.

@@ -105,7 +105,7 @@ def check_model(model: Model) -> Solved:
     """Spark fits models that are one Gram and one call of the local solver; all others are refused by name."""
     if (
         not isinstance(model, Solved)
-        or type(model).learn is not Solved.learn
+        or type(model).learn_weights is not Solved.learn_weights
         or type(model).solution is not Solved.solution
     ):
         raise TalerecError(

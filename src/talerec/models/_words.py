@@ -1,0 +1,90 @@
+"""What a log chose for tempo, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from talerec.data.times import DAY
+from talerec.models._scoring import NOW, RECENCY, Numbers
+from talerec.runtime.arrays import Array
+
+_PLACE = 8  # rows back, at which a place is compared with the last one
+_LONG = 3.0  # times as much: worth a sentence of its own
+
+
+def in_words(numbers: Numbers | None, lifetime: Array, *, asked: bool) -> list[str]:
+    """What was chosen. lifetime: of each memory, in microseconds; asked: whether the log was to choose."""
+    if not asked:
+        return []
+    if numbers is None:
+        return ["The log is too small to learn from: the default weights stay."]
+    up_to_date = slice(0, len(numbers.recency) // 2)
+    behind = slice(len(numbers.recency) // 2, None)
+    said = [
+        *_places(numbers, up_to_date),
+        *_repeats(numbers),
+        *_popular(numbers, lifetime, up_to_date),
+    ]
+    if not _alike(numbers, up_to_date, behind):
+        later = [*_places(numbers, behind), *_popular(numbers, lifetime, behind)]
+        said += [
+            f"Asked long after the last row of the log: {line[0].lower()}{line[1:]}"
+            for line in later
+        ]
+    if numbers.lift[0]:
+        more = "more" if numbers.lift[0] > 0 else "less"
+        said.append(
+            f"Popular items count {more} as what comes next (power {numbers.lift[0]:+.2g})."
+        )
+    return said or ["The log's own questions left every weight at its default."]
+
+
+def _alike(numbers: Numbers, one: slice, other: slice) -> bool:
+    """Do two sets of classes count everything alike?"""
+    named = (numbers.recency, numbers.lasting, numbers.now)
+    return all(np.array_equal(values[one], values[other]) for values in named)
+
+
+def _places(numbers: Numbers, classes: slice) -> Iterator[str]:
+    weights = numbers.place_weights(np.array([0.0, _PLACE]))[classes].mean(axis=0)
+    if (numbers.recency[classes] != RECENCY).any() or numbers.lasting[classes].any():
+        share = weights[1] / weights[0]
+        told = f"{share:.0%}" if share >= 0.005 else "next to nothing"
+        yield f"A place {_PLACE} rows back counts {told} of the last one (by default {np.exp(-_PLACE / RECENCY):.0%})."
+
+
+def _repeats(numbers: Numbers) -> Iterator[str]:
+    if numbers.often.any():
+        yield f"What makes up much of a history comes again (weight {numbers.often.max():.2g} of its share)."
+    again = float(numbers.again.mean())
+    if again != 1.0:
+        yield f"A repeat counts {again:.2g} times what such repeats came to."
+    if (fading := float(numbers.fading.mean())) != 0.0:
+        yield f"Repeats count {'less' if fading > 0 else 'more'} the further back they are."
+
+
+def _popular(numbers: Numbers, lifetime: Array, classes: slice) -> Iterator[str]:
+    weights = numbers.now[classes].mean(axis=0)
+    if not weights.any():
+        yield "What is popular counts nothing."
+        return
+    short = np.isfinite(lifetime)
+    for weight, lasts in zip(weights[short], lifetime[short], strict=True):
+        if weight:
+            yield f"What was popular in the last {_duration(lasts)} counts (weight {weight:.2g})."
+    usual = float(weights[~short].sum())
+    if usual >= _LONG * NOW:
+        yield f"What is popular in the long run counts {usual / NOW:.2g} times as much as by default."
+    elif usual != NOW:
+        yield f"What is popular in the long run has weight {usual:.2g} (by default {NOW:g})."
+
+
+def _duration(microseconds: float) -> str:
+    """A time in words."""
+    days = microseconds / DAY
+    for unit, size in (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0)):
+        if days * size >= 2:
+            return f"{days * size:.0f} {unit}"
+    return f"{max(days * 86400, 1):.0f} seconds"

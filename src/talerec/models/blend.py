@@ -1,0 +1,228 @@
+"""Blend: models side by side, each counting as much as it helps."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from talerec.data.histories import Histories
+from talerec.data.log import Log
+from talerec.errors import TalerecError
+from talerec.models import _parts, params
+from talerec.models._questions import held_back
+from talerec.models.base import Model
+from talerec.models.keeping import Fitted
+from talerec.models.params import param
+from talerec.ranking.weights import Query, Weights
+from talerec.runtime.arrays import Array
+from talerec.runtime.clock import Clock
+
+
+@dataclass(eq=False, kw_only=True)
+class Blend(Model):
+    """Scores are the sum of the parts' scores, each times a weight that the log's own questions chose.
+
+    The parts are fitted on rows that leave some out, asked about those, and then fitted on all rows. A part that does
+    not help gets weight 0.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> model = tr.Blend(parts="markov, ease(reg=50)").fit(log)
+    >>> len(model.part_weights)
+    2
+    """
+
+    name: ClassVar[str] = "blend"
+    paper: ClassVar[str] = "-"
+    weighs_items: ClassVar[bool] = False
+
+    parts: str = param(
+        "tempo,ease",
+        "the models, by name, each with settings if need be: tempo,ease(reg=500; recency=4)",
+        text=True,
+    )
+
+    weights_of_parts: str = param(
+        "auto", "what each part counts, such as 1,0.3; auto: what helps", text=True
+    )
+
+    #: Every model that can be a part, by name; `talerec.models` fills it.
+    known: ClassVar[dict[str, type[Model]]] = {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._given_weights(len(self._made()))
+
+    def _made(self) -> list[Model]:
+        """The parts, not fitted."""
+        found = []
+        for name, settings in _parts.named(self.parts):
+            if name not in self.known:
+                names = ", ".join(self.known)
+                raise TalerecError(f"parts names {name!r}; the models that blend are {names}")
+            kind = self.known[name]
+            found.append(params.build(kind, params.parse(kind, settings)))
+        return found
+
+    def _given_weights(self, parts: int) -> Array | None:
+        """The weights that were set; None where the log chooses."""
+        if self.weights_of_parts.strip() == params.AUTO:
+            return None
+        try:
+            weight = np.array([float(one) for one in self.weights_of_parts.split(",")])
+        except ValueError:
+            weight = np.empty(0)
+        if len(weight) != parts or not np.isfinite(weight).all() or not weight.any():
+            raise TalerecError(
+                f"weights_of_parts is {self.weights_of_parts!r}; it takes auto, or a number for each of {parts} parts"
+            )
+        return weight
+
+    # -- learning --
+
+    def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        parts = self._made()
+        for part in parts:
+            part.check_ready()
+        with clock("weigh"):
+            weight, enough = self._weighed(parts, log)
+        with clock("parts"):
+            fitted = [
+                _parts.fitted(part, log) if counts else None
+                for part, counts in zip(self._made(), weight, strict=True)
+            ]
+        return _stacked(fitted, weight, enough), None
+
+    def _weighed(self, parts: list[Model], log: Log) -> tuple[Array, bool]:
+        """What each part counts; the first one alone where the log is too small to tell."""
+        if (given := self._given_weights(len(parts))) is not None:
+            return given, True
+        alone = (np.arange(len(parts)) == 0).astype(np.float64)
+        if len(parts) == 1:
+            return alone, True
+        held = held_back(log, every_item=True)
+        if held is None:
+            return alone, False
+        return _parts.weights_of(_parts.first_fits(parts, held.train), held), True
+
+    # -- asking --
+
+    @property
+    def part_weights(self) -> Array:
+        """What the scores of each part are multiplied by."""
+        return self.fitted.weights.query_arrays["part_weight"]
+
+    @property
+    def _fitted_parts(self) -> list[tuple[float, Model]]:
+        """The parts that count, each with its weight and its share of what was fitted."""
+        held: Any = self.__dict__.get("_held")
+        if held is None or held[0] is not self.fitted:
+            held = (self.fitted, _unstacked(self._made(), self.fitted))
+            self.__dict__["_held"] = held
+        found: list[tuple[float, Model]] = held[1]
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_held"}
+
+    def query(self, histories: Histories) -> Query:
+        asked, first = [], 0
+        for weight, part in self._fitted_parts:
+            x = part.query(histories)
+            asked.append(Query(x.ptr, x.source + first, x.weight * weight))
+            first += sum(block.sources for block in part.fitted.weights.blocks)
+        return asked[0] if len(asked) == 1 else _side_by_side(asked, len(histories))
+
+    def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
+        given = np.zeros((len(targets), len(history.item)))
+        for weight, part in self._fitted_parts:
+            given += weight * part.contributions(part.query(history), history, targets)
+        return given
+
+    def base_score(self, history: Histories, target: int) -> float | None:
+        found = [(weight, part.base_score(history, target)) for weight, part in self._fitted_parts]
+        bases = [weight * base for weight, base in found if base is not None]
+        return sum(bases) if bases else None
+
+    def row_weights(self, history: Histories) -> Array | None:
+        return None
+
+    def chosen(self) -> list[str]:
+        known = self.fitted.weights.query_arrays
+        names = [part.name for part in self._made()]
+        if not known["part_learned"][0]:
+            return [f"The log is too small to weigh the parts: {names[0]} counts alone."]
+        lines = []
+        for name, weight in zip(names, known["part_weight"], strict=True):
+            lines.append(
+                f"{name} counts {weight:.3g}."
+                if weight
+                else f"{name} gets no weight: it does not help."
+            )
+        for _, part in self._fitted_parts:
+            lines += [f"{part.name}: {line}" for line in part.chosen()]
+        return lines
+
+
+def _stacked(parts: list[Model | None], weight: Array, learned: bool) -> Weights:
+    """The weights of all parts that count, on top of each other; what their queries need, by the part's number."""
+    blocks: list[Any] = []
+    arrays = {"part_weight": weight, "part_learned": np.array([learned])}
+    counts, base = np.zeros(len(parts), np.int64), None
+    for number, part in enumerate(parts):
+        if part is None:
+            continue
+        mine = part.fitted.weights
+        blocks += mine.blocks
+        counts[number] = len(mine.blocks)
+        arrays |= {f"part{number}_{name}": array for name, array in mine.query_arrays.items()}
+        if mine.base is not None:
+            arrays[f"part{number}_base"] = mine.base
+        base = _added(base, None if mine.base is None else mine.base * weight[number])
+    return Weights(blocks, base, {**arrays, "part_blocks": counts})
+
+
+def _added(one: Array | None, other: Array | None) -> Array | None:
+    """Base scores of two parts together: an item has one if either gives it one."""
+    if one is None or other is None:
+        return other if one is None else one
+    both: Array = np.nan_to_num(one) + np.nan_to_num(other)
+    return np.where(np.isnan(one) & np.isnan(other), np.nan, both)
+
+
+def _unstacked(parts: list[Model], fitted: Fitted) -> list[tuple[float, Model]]:
+    """The parts as they were before `_stacked`, as far as their queries and reasons go."""
+    known, found, first = fitted.weights.query_arrays, [], 0
+    for number, part in enumerate(parts):
+        count = int(known["part_blocks"][number])
+        if not count:
+            continue
+        mine = f"part{number}_"
+        arrays = {
+            name.removeprefix(mine): array for name, array in known.items() if name.startswith(mine)
+        }
+        blocks = list(fitted.weights.blocks[first : first + count])
+        base = arrays.pop("base", None)
+        own = copy.copy(part)
+        own._fitted = replace(fitted, weights=Weights(blocks, base, arrays))
+        found.append((float(known["part_weight"][number]), own))
+        first += count
+    return found
+
+
+def _side_by_side(asked: list[Query], histories: int) -> Query:
+    """Queries of several parts as one: for each history, the sources of the first part, then of the second, ..."""
+    lengths = np.array([np.diff(x.ptr) for x in asked])  # part x history
+    ptr = np.concatenate([[0], np.cumsum(lengths.sum(axis=0))])
+    source, weight = np.empty(ptr[-1], np.int64), np.empty(ptr[-1])
+    before = ptr[:-1].copy()
+    for x, length in zip(asked, lengths, strict=True):
+        at = np.arange(len(x.source)) + np.repeat(before - x.ptr[:-1], length)
+        source[at], weight[at] = x.source, x.weight
+        before += length
+    return Query(ptr, source, weight)

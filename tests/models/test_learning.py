@@ -15,7 +15,8 @@ from logs import logs, quick
 from talerec import artifact
 from talerec.errors import TalerecError
 from talerec.models import _memories, _weighing
-from talerec.models._learning import FirstFit, _Asked, absences, is_behind
+from talerec.models._asking import classes
+from talerec.models._learning import FirstFit, _Asked, absences
 from talerec.models._questions import held_back
 from talerec.models._scoring import KNOTS, Numbers
 from talerec.models._weighing import Choice, Parts, Scale
@@ -399,10 +400,15 @@ def test_a_short_memory_ages_soon_and_a_long_one_does_not():
     assert left[1, 1] == 1.0
 
 
-def test_askers_are_behind_only_where_the_end_of_the_rows_is_well_behind_them():
+def test_askers_are_in_classes_by_absence_and_by_whether_the_end_is_well_behind_them():
     last = 1_000_000
-    start = np.zeros(3, np.int64)
-    now = np.array([last, last + 5_000, last + 20_000])
-    asked = tr.Histories(start, start, np.empty(0, np.int32), np.empty(0, np.int64), now)
-    assert is_behind(asked, 0, last).tolist() == [0, 0, 1]
-    assert absences(asked).tolist() == [0, 0, 0]
+    now = np.array([last, last + 5_000, last + 20_000, last + 20_000])
+    absence = np.array([0, 10, 0, 11])
+    found = classes(np.array([10.0]), absence, now, 0, last)
+    assert found.tolist() == [0, 1, 2, 3]
+
+
+def test_an_asker_of_whom_no_time_is_known_has_not_been_away():
+    start = np.zeros(1, np.int64)
+    none = np.empty(0, np.int32), np.empty(0, np.int64)
+    assert absences(tr.Histories(start, start, *none, np.array([5]))).tolist() == [0]

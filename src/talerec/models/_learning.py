@@ -9,8 +9,8 @@ import numpy as np
 
 from talerec.data.histories import UNTIMED, Histories
 from talerec.data.log import Log
-from talerec.data.times import DAY
 from talerec.models import _memories
+from talerec.models._asking import classes, remaining
 from talerec.models._candidates import candidates, parts
 from talerec.models._habits import octave
 from talerec.models._memories import LENGTHS
@@ -63,9 +63,9 @@ def learned(first: FirstFit, held: HeldBack) -> Numbers:
     bends = np.arange(asked.number) < len(KNOTS)
     length = _PLACES if held.wanted.all() else _PLACES // 2
     scale = Scale(known, numbers.choice(first.repeat_rates), bends, repeats, length)
-    for name, column, classes, sure in _plan(len(numbers.recency), repeats):
+    for name, column, some, sure in _plan(len(numbers.recency), repeats):
         for _ in range(_AGAIN):
-            tried = list(numbers.changes(name, column, classes))
+            tried = list(numbers.changes(name, column, some))
             taken = scale.take_best((one.choice(first.repeat_rates) for one in tried), sure)
             if taken is None:
                 break
@@ -108,8 +108,8 @@ class _Asked:
     def parts(self, asked: Questions, numbers: Numbers) -> Parts:
         """The questions, written down."""
         histories = asked.histories
-        behind = is_behind(histories, *self.span)
-        groups = numbers.classes(absences(histories), behind)
+        assert histories.now is not None
+        groups = classes(numbers.edges, absences(histories), histories.now, *self.span)
         found = candidates(asked, list(self._lists(histories)), self.wanted)
         counts = self.first.train.counts()
         return parts(
@@ -162,25 +162,6 @@ def absences(histories: Histories) -> Array:
     assert now is not None
     away: Array = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
     return away
-
-
-def is_behind(histories: Histories, first: int, last: int) -> Array:
-    """Does the end of the rows, which are from `first` to `last`, lie well behind each history when it is asked about?"""
-    assert histories.now is not None
-    behind: Array = histories.now - last > _WELL_BEHIND * (last - first)
-    return behind.astype(np.int64)
-
-
-_WELL_BEHIND = 0.01  # of the time that the rows span
-
-
-_LEAST_LEFT = 0.01  # what is left of a history of any age, against what is popular now
-
-
-def remaining(absence: Array, decay: float, floor: float) -> Array:
-    """What is left of a history after an absence (decay: days); what is popular counts the more, the less that is."""
-    left: Array = np.maximum(np.exp(-absence / (decay * DAY)), max(floor, _LEAST_LEFT))
-    return left
 
 
 def appeal(counts: Array) -> Array:

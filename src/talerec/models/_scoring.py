@@ -70,12 +70,6 @@ class Numbers:
             return None
         return cls(**{f.name: arrays[f"{_PREFIX}{f.name}"] for f in fields(cls)})
 
-    def classes(self, absence: Array, behind: Array) -> Array:
-        """The class of each asker: absences in microseconds, and whether the end of the rows is behind."""
-        away: Array = np.searchsorted(self.edges, absence, side="right")
-        found: Array = away + (len(self.edges) + 1) * behind
-        return found
-
     def place_weights(self, places: Array) -> Array:
         """What places are worth, class x place."""
         found: Array = np.maximum(np.exp(-places / self.recency[:, None]), self.lasting[:, None])

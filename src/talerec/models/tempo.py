@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from talerec.data.histories import Histories
+from talerec.data.histories import UNTIMED, Histories
 from talerec.data.log import Log
 from talerec.gram.builders import tale_gram, tied_weight
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import counted, newest_rows
 from talerec.models import _habits
-from talerec.models._habits import octave
-from talerec.models._learning import FirstFit, absences, appeal, is_behind, learned, remaining
+from talerec.models._asking import Asked, Moments, Rules, made_queries, remaining, rules
+from talerec.models._learning import FirstFit, appeal, learned
 from talerec.models._memories import LENGTHS, USUAL, Memories, memories
 from talerec.models._questions import held_back
 from talerec.models._scoring import OFTEN, Numbers
@@ -26,9 +26,8 @@ from talerec.models.params import AUTO, LEARN, SCORE, SOLVE, is_auto, param
 from talerec.ranking import places
 from talerec.ranking.blocks import Block, DenseBlock, IdentityBlock, SparseBlock, block_of
 from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array, readonly
+from talerec.runtime.arrays import readonly
 from talerec.runtime.clock import Clock
-from talerec.runtime.jit import kernel
 from talerec.solvers.solve import Solution, solve
 
 
@@ -185,65 +184,58 @@ class Tempo(Solved):
     # -- asking --
 
     def query(self, histories: Histories) -> Query:
-        weights = self.fitted.weights
-        known = weights.query_arrays
-        if histories.now is None:
-            end = self.fitted.training["last_time"]
-            histories = replace(histories, now=np.maximum(histories.last(), end) + 1)
-        rows = histories.moments(joint=bool(known["joint"][0]))
+        weights, plan = self.fitted.weights, self._plan
+        rows = histories.moments(joint=plan.joint)
         found = places.last_places(weights, histories, rows, self.max_history)
-        numbers, group = self._counted(histories)
-        repeats = known["repeats"] if self.repeats == "learned" else known["repeats"][:0]
-        snapshot, popular = self._popular(histories, numbers.now[group])
-        shares = _NO_SHARES
-        if len(repeats) and repeats[0] > _habits.NEVER:
-            repeats = numbers.repeat_weights(repeats)
-            if numbers.often.any():
-                shares = self._shares(histories, *found[:2], numbers.often[group])
-        else:
-            repeats = np.broadcast_to(repeats, (len(numbers.recency), len(repeats)))
-        rates = (numbers.recency, numbers.lasting, np.ascontiguousarray(repeats))
-        return Query(*_joined(*found, weights.items, group, *rates, shares, snapshot, popular))
+        last, now = histories.last(), histories.now
+        if now is None:
+            now = np.maximum(last, plan.moments.end) + 1
+        absence = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
+        left = remaining(absence, plan.decay, self.floor)
+        asked = Asked(
+            *found, histories.start, histories.stop, readonly(histories.item), absence, now, left
+        )
+        room = np.zeros((len(OFTEN), weights.items)) if plan.numbers.often.size else _NO_ROOM
+        return Query(
+            *made_queries(asked, plan.numbers, plan.moments, weights.items, self.max_history, room)
+        )
 
-    def _counted(self, histories: Histories) -> tuple[Numbers, Array]:
-        """The numbers by which these histories are asked about, and the class of each."""
-        known = self.fitted.weights.query_arrays
+    @property
+    def _plan(self) -> _Plan:
+        """By what queries are made; it is kept as long as the fit and the parameters stay."""
+        made_from = (self.fitted, self.recency, self.now, self.repeats, self.learn)
+        kept: tuple[Any, _Plan] | None = self.__dict__.get("_kept_plan")
+        if kept is None or kept[0] != made_from:
+            kept = (made_from, self._new_plan())
+            self.__dict__["_kept_plan"] = kept
+        return kept[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_kept_plan"}
+
+    def _new_plan(self) -> _Plan:
+        weights, facts = self.fitted.weights, self.fitted.training
+        known, memories = weights.query_arrays, self._memories
+        usual = int(known.get("usual", _FIRST)[0])
         numbers = Numbers.restored(known) if self.learn == AUTO else None
-        memories = len(self._memories.lifetime)
         if numbers is None:
-            numbers = Numbers.usual(np.empty(0), memories, int(known.get("usual", _FIRST)[0]))
-            group = np.zeros(len(histories), np.int64)
-        else:
-            facts = self.fitted.training
-            behind = is_behind(histories, facts["first_time"], facts["last_time"])
-            group = numbers.classes(absences(histories), behind)
+            numbers = Numbers.usual(np.empty(0), len(memories.lifetime), usual)
         if not is_auto(self.recency):
             numbers = numbers.with_recency(self.recency)
         if not is_auto(self.now):
-            numbers = numbers.with_now(self.now, int(known.get("usual", _FIRST)[0]))
-        return numbers, group
+            numbers = numbers.with_now(self.now, usual)
+        rates = known["repeats"] if self.repeats == "learned" else known["repeats"][:0]
+        moments = Moments(
+            readonly(memories.moments), readonly(memories.ptr), readonly(memories.lifetime),
+            weights.first_source(_POPULAR), facts["first_time"], facts["last_time"],
+        )  # fmt: skip
+        return _Plan(
+            rules(numbers, rates), moments, float(known["decay"][0]), bool(known["joint"][0])
+        )
 
     @property
     def _memories(self) -> Memories:
         return Memories.restored(None, self.fitted.weights.query_arrays)
-
-    def _popular(self, histories: Histories, now: Array) -> tuple[Array, Array]:
-        """The last snapshot of each memory before the moment of asking (a source, or -1), and its weight: the older a history, the more."""
-        known, weights = self._memories, self.fitted.weights
-        snapshot, end = known.latest(histories), self.fitted.training["last_time"]
-        decay = weights.query_arrays["decay"][0]
-        left = remaining(absences(histories), decay, self.floor)[:, None]
-        source = np.where(
-            (snapshot >= 0) & (now > 0), weights.first_source(_POPULAR) + snapshot, -1
-        )
-        return source, now * known.worth(histories, end) / left
-
-    def _shares(self, histories: Histories, ptr: Array, item: Array, often: Array) -> Array:
-        """What the share of each item in its history counts."""
-        rows = (histories.start, histories.stop, readonly(histories.item))
-        room = np.zeros((len(OFTEN), self.fitted.weights.items))
-        shares: Array = _history_shares(ptr, item, *rows, often, self.max_history, room)
-        return shares
 
     def base_score(self, history: Histories, target: int) -> float | None:
         """What the target scores for being popular now; None where that does not count."""
@@ -256,73 +248,16 @@ class Tempo(Solved):
         return in_words(Numbers.restored(known), self._memories.lifetime, asked=asked)
 
 
-@kernel
-def _joined(
-    ptr: Array,
-    item: Array,
-    place: Array,
-    n: int,
-    group: Array,
-    recency: Array,
-    lasting: Array,
-    repeats: Array,
-    shares: Array,
-    popular: Array,
-    weight: Array,
-) -> tuple[Array, Array, Array]:
-    """x of every history: what is popular, what it has seen (where that has weights, by octaves), what it leads to."""
-    again = repeats.shape[1] > 0
-    room = popular.size + (2 if again else 1) * len(item)
-    starts, source, x = np.zeros(len(ptr), np.int64), np.empty(room, np.int64), np.empty(room)
-    end = 0
-    for q in range(len(popular)):
-        g = group[q]
-        for m in range(popular.shape[1]):
-            if popular[q, m] >= 0:
-                source[end], x[end] = popular[q, m], weight[q, m]
-                end += 1
-        for r in range(ptr[q], ptr[q + 1] if again else ptr[q]):
-            source[end], x[end] = n + item[r], repeats[g, octave(place[r])]
-            if len(shares):
-                x[end] += shares[r]
-            end += 1
-        for r in range(ptr[q], ptr[q + 1]):
-            source[end], x[end] = item[r], max(np.exp(-place[r] / recency[g]), lasting[g])
-            end += 1
-        starts[q + 1] = end
-    return starts, source[:end], x[:end]
+class _Plan(NamedTuple):
+    """By what queries are made: the numbers, where what is popular stands, the decay (days), and whether instants are joint."""
+
+    numbers: Rules
+    moments: Moments
+    decay: float
+    joint: bool
 
 
-@kernel
-def _history_shares(
-    ptr: Array,
-    item: Array,
-    start: Array,
-    stop: Array,
-    rows: Array,
-    often: Array,
-    longest: int,
-    room: Array,
-) -> Array:
-    """For each item of each history, its share in the history's rows, newer ones counting more; `room`: zeros."""
-    shares = np.zeros(len(item))
-    for q in range(len(start)):
-        low = max(start[q], stop[q] - longest)
-        for memory in range(len(room)):
-            fade, whole, total = _OFTEN[memory], 0.0, room[memory]
-            for r in range(low, stop[q]):
-                weight = np.exp((r + 1 - stop[q]) / fade)
-                whole += weight
-                if rows[r] >= 0:
-                    total[rows[r]] += weight
-            for x in range(ptr[q], ptr[q + 1]):
-                shares[x] += often[q, memory] * total[item[x]] / whole
-                total[item[x]] = 0.0
-    return shares
-
-
-_OFTEN = OFTEN
-_NO_SHARES = np.empty(0)
+_NO_ROOM = np.empty((0, 0))
 _FIRST = np.zeros(1, np.int64)
 _FIRST_NEIGHBORS = 30  # of the first fit: it only has to say how much its answers are worth
 

@@ -28,7 +28,7 @@ from talerec.runtime.jit import kernel, template
 _SURE = 1.9  # standard errors that a change has to gain by, for all classes of askers together
 _SURE_OF_SOME = 2.5  # and for some classes: there are more ways to be wrong
 _ROUNDS = 2
-_PLACES = 20  # of a list that count; half of them where half of the items are asked for
+_PLACES = 20  # of a list that count; half of them where half of the items are asked for, or seen ones may come again
 _AGAIN = 3  # steps in a row with one number
 _ROWS = 256  # of a history that the learner looks at
 
@@ -61,7 +61,7 @@ def learned(first: FirstFit, held: HeldBack) -> Numbers:
     known = [asked.parts(one, numbers) for one in (held.fresh, held.late)]
     repeats = len(first.repeat_rates) > 0
     bends = np.arange(asked.number) < len(KNOTS)
-    length = _PLACES if held.wanted.all() else _PLACES // 2
+    length = _PLACES if held.wanted.all() and not repeats else _PLACES // 2
     scale = Scale(known, numbers.choice(first.repeat_rates), bends, repeats, length)
     for name, column, some, sure in _plan(len(numbers.recency), repeats):
         for _ in range(_AGAIN):

@@ -149,7 +149,10 @@ class Tempo(Solved):
     def _numbers(self, log: Log, clock: Clock) -> Numbers | None:
         """The numbers that the log chooses; None where it is too small to ask enough questions."""
         cache = FitCache() if self._cache is None else self._cache
-        held = cache.cached("held back", log, lambda: held_back(log))
+        repeats = (
+            _habits.repeat_weights(log)[0] > _habits.NEVER
+        )  # seen items are few among half of all
+        held = cache.cached("held back", log, lambda: held_back(log, every_item=bool(repeats)))
         if held is None:
             return None
         first = replace(self, learn="off", neighbors=min(self.neighbors, _FIRST_NEIGHBORS))

@@ -251,7 +251,7 @@ AsOf = Annotated[
     option(
         "--as-of",
         metavar="TIME",
-        help="Moment of asking: 2019-10-01, a datetime or unix seconds; by default the end of the log.",
+        help="Moment of asking: 2019-10-01, a datetime or a number in the log's unit; by default the end of the log.",
     ),
 ]
 Users = Annotated[

@@ -91,13 +91,13 @@ def duplicated(log: Log) -> Array:
 
 def between(log: Log, start: times.Moment, end: times.Moment) -> Log:
     """Keep the rows with start <= time < end; a moment is what `time_split` takes."""
-    first, last = times.microseconds(start), times.microseconds(end)
+    first, last = (times.microseconds(moment, log.unit) for moment in (start, end))
     if first >= last:
         raise TalerecError(f"the start ({start}) does not lie before the end ({end})")
     keep = (log.time >= first) & (log.time < last)
     if not keep.any():
         oldest, newest = (
-            np.datetime64(int(moment), "us") for moment in (log.time.min(), log.time.max())
+            np.datetime64(int(end_of), "us") for end_of in (log.time.min(), log.time.max())
         )
         raise TalerecError(
             f"no row lies from {start} until {end}; the log goes from {oldest} to {newest}"

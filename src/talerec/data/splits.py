@@ -139,8 +139,9 @@ def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     ----------
     log : Log
         The rows to split.
-    moment : datetime, str or int
-        A datetime, a text such as ``2019-10-01``, unix seconds as text, or whole microseconds.
+    moment : date, datetime, str or number
+        A date, a datetime, a text such as ``2019-10-01``, or a number: of 10^8 and more, its size tells
+        whether it counts s, ms, us or ns; a smaller one counts what the log's times do.
     on : {"test", "validation"}
         With ``"validation"``, the rows before the moment are split once more, so that the same share
         of them comes last (half at most); rows from the moment on play no part.
@@ -160,7 +161,7 @@ def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     >>> tr.time_split(tr.synthetic_log(2000), "2024-07-01")
     Split(at:2024-07-01, 1,487 training rows, 14 test cases)
     """
-    when = times.microseconds(moment)
+    when = times.microseconds(moment, log.unit)
     name = f"at:{moment if isinstance(moment, str) else _words(when)}"
     if on == TEST:
         return _between(log, name, when, None, on)
@@ -177,7 +178,7 @@ def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST
     ----------
     log : Log
         The rows to split.
-    moment : datetime, str or int
+    moment : date, datetime, str or number
         Where the first window begins, as for `time_split`.
     days : float
         How long a window is.
@@ -202,7 +203,7 @@ def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST
     """
     if not days > 0:
         raise TalerecError(f"windows of {days:g} days cannot be: give a number above 0")
-    first, width = times.microseconds(moment), round(days * times.DAY)
+    first, width = times.microseconds(moment, log.unit), round(days * times.DAY)
     if width < 1:
         raise TalerecError(
             f"windows of {days:g} days are shorter than a microsecond: give more days"

@@ -229,7 +229,9 @@ class Model(params.HasParams, ABC):
         unknown : "error" or "skip"
             What to do with ids that the model does not know.
         as_of : moment, optional
-            When they ask, for models that look at it; without it, when the log ends.
+            When they ask, for models that look at it; without it, when the log ends. A date, a datetime
+            (UTC unless it has a time zone), the text of one, or a number: of 10^8 and more, its size
+            tells whether it counts s, ms, us or ns; a smaller one counts what the log's times do.
 
         Returns
         -------
@@ -254,7 +256,7 @@ class Model(params.HasParams, ABC):
         found = log.users.positions(users, "user", unknown)
         found = found[found >= 0]
         allowed = asking.allowed_items(self, allow, deny, unknown)
-        rows = Histories.of_users(log, found).asked(_when(as_of))
+        rows = Histories.of_users(log, found).asked(self._when(as_of))
         first = asking.top(self, rows, k, hide_seen=hide_seen, allowed=allowed)
         return frames.recommendations(
             first, self.item_ids, log.users.ids[found].alias(columns.USER)
@@ -276,7 +278,7 @@ class Model(params.HasParams, ABC):
         Parameters
         ----------
         histories : list of lists
-            Each history a list of item ids, or of (item id, time), oldest first.
+            Each history a list of item ids, oldest first, or of (item id, time); a time is what `as_of` is.
         k, hide_seen, allow, deny, unknown, as_of
             As for `recommend`.
 
@@ -285,7 +287,7 @@ class Model(params.HasParams, ABC):
         polars.DataFrame
             Columns history (its number, from 0), item_id, score, rank.
         """
-        given = Histories.from_ids(histories, self.fitted.items, unknown).asked(_when(as_of))
+        given = self._histories_of(histories, unknown, as_of)
         allowed = asking.allowed_items(self, allow, deny, unknown)
         first = asking.top(self, given, k, hide_seen=hide_seen, allowed=allowed)
         numbers = pl.Series(columns.HISTORY, np.arange(len(given)))
@@ -316,7 +318,7 @@ class Model(params.HasParams, ABC):
             Columns item_id, contribution; the contributions add up to the score.
         """
         fitted = self.fitted
-        rows = Histories.from_ids([history], fitted.items, unknown).asked(_when(as_of))
+        rows = self._histories_of([history], unknown, as_of)
         target = int(fitted.items.positions([item], "item", "error")[0])
         given = self.contributions(self.query(rows), rows, np.array([target]))[0]
         names = frames.names(fitted.items, rows.item)
@@ -324,6 +326,18 @@ class Model(params.HasParams, ABC):
             names = names.append(pl.Series([None], dtype=names.dtype))
             given = np.append(given, base)
         return pl.DataFrame({columns.ITEM: names, columns.SHARE: given})
+
+    def _histories_of(
+        self, given: Sequence[Sequence[Any]], unknown: str, as_of: Moment | None
+    ) -> Histories:
+        """Histories that people give, and when they ask."""
+        fitted = self.fitted
+        return Histories.from_ids(given, fitted.items, unknown, fitted.unit).asked(
+            self._when(as_of)
+        )
+
+    def _when(self, as_of: Moment | None) -> int | None:
+        return None if as_of is None else microseconds(as_of, self.fitted.unit)
 
     # -- keeping --
 
@@ -367,7 +381,3 @@ def restore(model: Model, kept: artifact.Bundle) -> Model:
 def _stands_for_nothing(block: Any) -> bool:
     """Are a block's sources no items of a history?"""
     return block.source_item is not None and bool((block.source_item < 0).any())
-
-
-def _when(as_of: Moment | None) -> int | None:
-    return None if as_of is None else microseconds(as_of)

@@ -31,6 +31,11 @@ class Fitted:
     training: dict[str, Any]
     kept_recent_counts: Array | None = None
 
+    @property
+    def unit(self) -> str:
+        """What the log's times were read as: numbers whose size does not tell their unit count in it too."""
+        return str(self.training.get("time_read_as", "s"))
+
     @cached_property
     def recent_counts(self) -> Array | None:
         """Rows of each item in the training log's last days, for askers of whom nothing is known."""

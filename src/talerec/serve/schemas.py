@@ -20,7 +20,7 @@ ABSENT: UnsetType = UNSET
 
 
 class HistoryRow(Struct, forbid_unknown_fields=True, gc=False):
-    """One row of a history. `timestamp` is in Unix seconds or ISO 8601; give it for every row or for none."""
+    """One row of a history. Give `timestamp` (ISO 8601, or a number in s, ms, us or ns) for every row or for none."""
 
     item_id: Id
     timestamp: Moment | None = None

@@ -15,7 +15,7 @@ import numpy as np
 
 from talerec import artifact, models
 from talerec.data.histories import Histories
-from talerec.data.times import parse_moment
+from talerec.data.times import microseconds
 from talerec.errors import TalerecError
 from talerec.models import asking
 from talerec.models.base import Model
@@ -28,7 +28,7 @@ from talerec.serve.catalogue import Catalogue
 from talerec.serve.errors import ApiError
 from talerec.serve.schemas import ABSENT
 
-MAX_TIMESTAMP = 4e12  # seconds: later than any date
+MAX_TIMESTAMP = 9e18  # later than any date, in any unit
 
 _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
@@ -249,18 +249,23 @@ class ServedModel:
         self, request: schemas.RecommendRequest | schemas.ExplainRequest
     ) -> tuple[Histories, list[schemas.Id]]:
         """The history in time order, and the ids of its rows as the client wrote them."""
-        now = _microseconds(request.as_of)
+        now = self._moment(request.as_of)
         names = [row.item_id for row in request.history]
         times = [row.timestamp for row in request.history]
         if times.count(None) == len(times):
             history = Histories.untimed([names], self.items, "skip")
         else:
-            pairs = list(zip(names, map(_microseconds, times), strict=True))
-            if None not in times:
-                pairs.sort(key=lambda pair: pair[1] or 0)
+            if None in times:
+                raise TalerecError("give a time with every row of a history, or with none")
+            moments = [self._moment(when) or 0 for when in times]
+            pairs = sorted(zip(names, moments, strict=True), key=lambda pair: pair[1])
             names = [name for name, _ in pairs]
-            history = Histories.from_ids([pairs], self.items, "skip")
+            history = Histories.timed([pairs], self.items, "skip")
         return (history if now is None else history.asked(now)), names
+
+    def _moment(self, when: schemas.Moment | None) -> int | None:
+        """A timestamp of a request in microseconds."""
+        return None if when is None else microseconds(when, self.model.fitted.unit)
 
     @cached_property
     def _trending(self) -> tuple[Array, Array]:
@@ -301,22 +306,8 @@ def _weights_per_row(weights: Weights) -> float:
     return float(weights.items)
 
 
-def _date(microseconds: int) -> str:
+def _date(moment: int) -> str:
     try:
-        return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="seconds")
+        return datetime.fromtimestamp(moment / 1e6, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
-        return f"{microseconds} us"
-
-
-def _microseconds(timestamp: schemas.Moment | None) -> int | None:
-    """Unix seconds or ISO 8601 text in microseconds since 1970."""
-    if timestamp is None:
-        return None
-    if isinstance(timestamp, str):
-        try:
-            return parse_moment(timestamp)
-        except (OverflowError, ValueError):
-            raise TalerecError(f"timestamp {timestamp!r} is later than any date") from None
-    if abs(timestamp) > MAX_TIMESTAMP:
-        raise TalerecError(f"timestamp {timestamp} is out of range: Unix seconds are expected")
-    return timestamp * 10**6 if isinstance(timestamp, int) else round(timestamp * 10**6)
+        return f"{moment} us"

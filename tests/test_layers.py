@@ -91,6 +91,9 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         ("optuna", "evaluation.search"),
         ("uvicorn", "serve.server"),
         ("msgspec", "serve.schemas serve.errors serve.service serve.app serve.openapi"),
+        ("sqlite3", "data.databases"),
+        ("duckdb", "data.databases"),
+        ("psycopg", "data.databases"),
         ("pyspark", "spark.sessions spark.events spark.trend spark.fitting spark.recommending"),
     ],
 )

@@ -11,6 +11,7 @@ from talerec.cli.options import (
     Artifact,
     DemoFolder,
     DemoServe,
+    ItemKey,
     Items,
     Json,
     NewArtifact,
@@ -88,6 +89,7 @@ def fit(
     engine: Engine,
     ties: Ties = "file",
     items: Items = None,
+    item_key: ItemKey = "item_id",
     no_histories: NoHistories = False,
     json: Json = False,
 ) -> None:
@@ -103,7 +105,7 @@ def fit(
         if engine.is_spark:
             _fit_on_spark(made, source, ties, engine, out)
         else:
-            made.fit(source.read(ties, items)).save(out, histories=not no_histories)
+            made.fit(source.read(ties, items, item_key)).save(out, histories=not no_histories)
     manifest = artifact.read_manifest(out)
     if json:
         from talerec.cli import terminal
@@ -120,11 +122,15 @@ def _fit_on_spark(model: Model, source: Source, ties: str, engine: Engine, out: 
     from talerec import spark  # says so itself where pyspark is missing
 
     spark.check_model(model)
+    if len(source.log) != 1 or source.sep or source.query:
+        raise TalerecError(
+            "--engine spark reads one path of Parquet files, without --sep and --query"
+        )
     conf = engine.conf
     names = spark.Columns(*source.names, source.time_unit, source.any_time)
     with spark.connected(engine.master, conf) as session:
         spark.fit(
-            model, source.log, out, session=session, names=names, work=engine.work, ties=ties,
+            model, source.log[0], out, session=session, names=names, work=engine.work, ties=ties,
             core=source.core, drop_duplicates=source.drop_duplicates,
         )  # fmt: skip
 

@@ -14,9 +14,11 @@ from talerec.cli.options import (
     AnyTime,
     Core,
     Item,
-    LogFile,
+    LogFiles,
     ModelName,
     Params,
+    Query,
+    Sep,
     Settings,
     Time,
     Unique,
@@ -72,7 +74,7 @@ def _parts(kind: Any) -> Iterator[inspect.Parameter]:
 class Source:
     """A log and how to read it."""
 
-    log: LogFile
+    log: LogFiles
     user: User = "user_id"
     item: Item = "item_id"
     time: Time = "timestamp"
@@ -80,24 +82,45 @@ class Source:
     any_time: AnyTime = False
     core: Core = None
     drop_duplicates: Unique = False
+    sep: Sep = None
+    query: Query = None
+
+    @property
+    def name(self) -> str:
+        """What people call the log; it holds no password."""
+        from talerec.data import sources
+
+        return sources.named(self.log)
 
     @property
     def names(self) -> tuple[str, str, str]:
         return self.user, self.item, self.time
 
-    def read(self, ties: str = "file", items: Path | None = None) -> Log:
+    def read(
+        self,
+        ties: str = "file",
+        items: Path | None = None,
+        item_key: str = "item_id",
+        any_order: bool = False,
+    ) -> Log:
         """The log: read, cleaned, and rows with equal times in the order `ties`."""
         from talerec.data import preprocessing, readers
 
         log = readers.read_log(
             self.log, user=self.user, item=self.item, time=self.time,
-            time_unit=self.time_unit, any_time=self.any_time, items=items,
+            time_unit=self.time_unit, any_time=self.any_time, items=items, item_key=item_key,
+            sep=_sign(self.sep), query=self.query, any_order=any_order or ties != "file",
         )  # fmt: skip
         if self.drop_duplicates:
             log = preprocessing.drop_duplicates(log)
         if self.core is not None:
             log = preprocessing.k_core(log, self.core)
         return preprocessing.order_ties(log, ties)
+
+
+def _sign(sep: str | None) -> str | None:
+    """A separator as people type it: a tab is \\t, or the word."""
+    return {"\\t": "\t", "tab": "\t"}.get(sep or "", sep)
 
 
 @dataclass(frozen=True)

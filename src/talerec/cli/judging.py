@@ -70,12 +70,12 @@ def evaluate(
     with reporting(json):
         clock = Clock()
         with clock("load"):
-            rows = source.read()
+            rows = source.read(any_order=ties != "file")
         result = evaluate_log(made, rows, plan, ties=ties, on=on, k=ks, hide_seen=hide_seen)
         result = replace(result, seconds={**result.seconds, **clock.seconds})
         if out is not None:
             result.save(out)
-        _write_report(report, "evaluation", result, str(source.log))
+        _write_report(report, "evaluation", result, source.name)
     _show("evaluation", result, json)
 
 
@@ -112,12 +112,12 @@ def tune(
     _check_writable(out, study, report)
     with reporting(json):
         found = tuning.tune(
-            kind, source.read(), split, trials=trials, grid=grid, fixed=fixed, metric=metric,
+            kind, source.read(any_order=ties != "file"), split, trials=trials, grid=grid, fixed=fixed, metric=metric,
             ties=ties, hide_seen=hide_seen, study=study, workers=workers, seed=seed,
         )  # fmt: skip
         if out is not None:
             found.save(out)
-        _write_report(report, "tuning", found, str(source.log))
+        _write_report(report, "tuning", found, source.name)
     _show("tuning", found, json, out)
 
 

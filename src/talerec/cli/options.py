@@ -45,7 +45,25 @@ LOG = "Log"  # a panel of the help page
 _FORMATS = "CSV, TSV, Parquet, JSON lines, RecBole .inter, MovieLens .dat; plain, .gz or .zst."
 _ORDER = "Order of a user's rows with equal times"
 _ORDERS = ("file", "item", "random:")
-LogFile = Annotated[Path, argument("LOG", _FORMATS)]
+LogFiles = Annotated[
+    list[str],
+    argument("LOG...", f"{_FORMATS} A folder, a pattern, - for standard input, an address."),
+]
+Sep = Annotated[
+    str | None,
+    option(
+        "--sep", metavar="SIGN", help="What stands between the fields of text files.", panel=LOG
+    ),
+]
+Query = Annotated[
+    str | None,
+    option(
+        "--query",
+        metavar="SQL",
+        help="What to ask where LOG is a database: sqlite:///FILE, duckdb:///FILE, postgresql://HOST/NAME.",
+        panel=LOG,
+    ),
+]
 User = Annotated[str, option("--user", metavar="COLUMN", help="Column of user ids.", panel=LOG)]
 Item = Annotated[str, option("--item", metavar="COLUMN", help="Column of item ids.", panel=LOG)]
 Time = Annotated[str, option("--time", metavar="COLUMN", help="Column of times.", panel=LOG)]
@@ -97,9 +115,13 @@ Items = Annotated[
     option(
         "--items",
         metavar="FILE",
-        help="Item table with a column item_id and, say, a title.",
+        help="Item table with a column of ids and, say, a title.",
         panel=LOG,
     ),
+]
+ItemKey = Annotated[
+    str,
+    option("--item-key", metavar="COLUMN", help="The item table's column of ids.", panel=LOG),
 ]
 
 # -- models ----------------------------------------------------------------------------------------

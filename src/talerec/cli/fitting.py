@@ -95,8 +95,10 @@ def fit(
 ) -> None:
     """Learn from every row of a log and save the model."""
     from talerec import artifact
+    from talerec.data import sources
 
     made = choice.make()
+    sources.refuse_overwriting([out], [*source.log, items, choice.params])
     artifact.check_target(out)
     engine.check()
     if engine.is_spark and items is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def evaluate(
     made, plan, ks = choice.make(), Plan(split, refit), cutoffs(k)
     plan.check(on)
     preprocessing.tie_orders(ties)
-    _check_writable(out, report)
+    _check_outputs([out, report], [*source.log, choice.params])
     with reporting(json):
         clock = Clock()
         with clock("load"):
@@ -109,7 +110,7 @@ def tune(
 
     kind = model_class(model or DEFAULT)
     fixed = params.parse(kind, set)
-    _check_writable(out, study, report)
+    _check_outputs([out, study, report], source.log)
     with reporting(json):
         found = tuning.tune(
             kind, source.read(any_order=ties != "file"), split, trials=trials, grid=grid, fixed=fixed, metric=metric,
@@ -132,7 +133,7 @@ def compare(a: ResultA, b: ResultB, report: Report = None, json: Json = False) -
     from talerec.evaluation import comparison
     from talerec.evaluation.result import Evaluation
 
-    _check_writable(report)
+    _check_outputs([report], [a, b])
     with reporting(json):
         found = comparison.compare(Evaluation.load(a), Evaluation.load(b))
         _write_report(report, "comparison", found, f"{a.name} and {b.name}")
@@ -166,12 +167,15 @@ def reproduce(
         tables.line(f"{text} and {html}")
 
 
-def _check_writable(*paths: Path | None) -> None:
+def _check_outputs(outputs: Sequence[Path | None], inputs: Sequence[str | Path | None]) -> None:
+    """Refuse, before anything is read, files that cannot be written or are to be read."""
+    from talerec.data.sources import refuse_overwriting
     from talerec.runtime.files import check_writable
 
-    for path in paths:
+    for path in outputs:
         if path is not None:
             check_writable(path)
+    refuse_overwriting(outputs, inputs)
 
 
 def _write_report(path: Path | None, kind: str, found: Any, source: str) -> None:

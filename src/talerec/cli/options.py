@@ -281,7 +281,7 @@ Users = Annotated[
     option(
         "--users",
         metavar="IDS|@FILE|all",
-        help="Users of the training log: ids separated by commas, @FILE with one id per line, or all.",
+        help="Users of the training log: ids separated by commas, @FILE (one id per line, or Parquet), or all.",
         complete=among("all"),
     ),
 ]
@@ -298,6 +298,26 @@ History = Annotated[
 ]
 Allow = Annotated[str | None, option("--allow", metavar="IDS", help="Recommend only these items.")]
 Deny = Annotated[str | None, option("--deny", metavar="IDS", help="Never recommend these items.")]
+Where = Annotated[
+    str | None,
+    option(
+        "--where",
+        metavar="SQL",
+        help="Recommend only items whose row in the item table meets this: \"category = 'tents' and price < 100\".",
+    ),
+]
+Per = Annotated[
+    list[str],
+    option(
+        "--per",
+        metavar="COLUMN=N",
+        help="At most N items of a list have the same value in this column of the item table; repeat for more.",
+    ),
+]
+ListsFile = Annotated[
+    Path | None,
+    out("FILE", "Write the lists of --users here as they are made: .parquet, .csv or .ndjson."),
+]
 ItemId = Annotated[str, argument("ITEM", "An item id.")]
 ExplainedItem = Annotated[
     str, option("--item", metavar="ID", help="The item whose score is explained.")

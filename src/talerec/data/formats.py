@@ -320,6 +320,29 @@ def text_columns(frame: pl.LazyFrame, needed: list[str]) -> pl.DataFrame:
     return table.head(filled[-1] + 1 if len(filled) else 0)
 
 
+def with_types(table: pl.DataFrame, plain: set[str]) -> pl.DataFrame:
+    """Columns of text, but for the `plain` ones, as numbers or truth values where every value is written as one."""
+    return table.with_columns(_typed(table[name]) for name in table.columns if name not in plain)
+
+
+def _typed(column: pl.Series) -> pl.Series:
+    if column.null_count() == len(column):
+        return column
+    if are_whole(column):
+        return column.cast(pl.Int64)
+    if column.drop_nulls().str.contains(r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$").all() and not _has_zeros(
+        column
+    ):
+        return column.cast(pl.Float64)
+    lower = column.str.to_lowercase()
+    return lower == "true" if lower.drop_nulls().is_in(["true", "false"]).all() else column
+
+
+def _has_zeros(column: pl.Series) -> bool:
+    """Is a number written with zeros that a code may have, but no amount: 007?"""
+    return bool(column.drop_nulls().str.contains(r"^-?0\d").any())
+
+
 def are_whole(ids: pl.Series) -> bool:
     """Whether every id of a column is the plain spelling of an integer."""
     plain = ids.cast(pl.Int64, strict=False).cast(pl.String) == ids

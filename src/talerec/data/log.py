@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from html import escape
@@ -19,6 +20,22 @@ from talerec.errors import InvalidLogError
 from talerec.runtime.arrays import Array
 
 _SHOWN_ROWS = 5  # in a notebook
+
+
+logger = logging.getLogger("talerec")
+
+
+def _say_matching(ids: pl.Series, described: pl.Series) -> None:
+    """How many items of a log its item table describes; none of them is a warning."""
+    known = int(ids.is_in(described.drop_nulls().implode()).sum())
+    words = f"{known:,} of {len(ids):,} ids match"
+    if not known:
+        logger.warning(
+            "the item table describes no item of the log: %s (--item-key says which column holds them)",
+            words,
+        )
+    elif known < len(ids):
+        logger.info("the item table does not describe every item of the log: %s", words)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -212,6 +229,7 @@ class Log:
             raise InvalidLogError(f"the item table has no column {columns.ITEM!r}: {table.columns}")
         refuse_kind(table[columns.ITEM])
         side = table.with_columns(self.items.own_type(table[columns.ITEM]).alias(columns.ITEM))
+        _say_matching(self.items.ids, side[columns.ITEM])
         side = side.unique(columns.ITEM, keep="first", maintain_order=True)
         mine = pl.DataFrame({columns.ITEM: self.items.ids})
         info = mine.join(side, on=columns.ITEM, how="left", maintain_order="left")

@@ -117,7 +117,8 @@ def _table(file: File, item: str) -> pl.DataFrame:
         frame = formats.scan(file.path)
         every = frame.collect_schema().names()
         if formats.is_text(file.path):
-            table = formats.text_columns(frame, every)
+            plain = {item, *columns.TITLES}
+            table = formats.with_types(formats.text_columns(frame, every), plain)
         else:
             table = frame.collect()
         refuse_missing(table.columns, [item])

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import URLError
@@ -19,7 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 from talerec.data import formats
-from talerec.data.databases import shown, without_password
+from talerec.data.databases import file_of, shown, without_password
 from talerec.errors import InvalidLogError, TalerecError
 
 logger = logging.getLogger("talerec")
@@ -128,12 +129,36 @@ def _below(folder: Path) -> list[File]:
 def _hidden(path: Path, folder: Path) -> bool:
     """Is it a file that a writer left for itself (_SUCCESS, .part.crc), or in such a folder?"""
     parts = path.relative_to(folder).parts
-    return any(part.startswith((".", "_")) and "=" not in part for part in parts)
+    return any(part.startswith((".", "_")) and "=" not in part for part in parts) or any(
+        part.endswith(".tale") for part in parts[:-1]
+    )
 
 
 def _partitions(path: Path) -> dict[str, str | None]:
     pairs = (part.partition("=") for part in path.parts[:-1] if "=" in part)
     return {name: None if value == _HIVE_EMPTY else unquote(value) for name, _, value in pairs}
+
+
+def refuse_overwriting(outputs: Sequence[Path | None], inputs: Sequence[Source | None]) -> None:
+    """An error where a file that is to be written is one that is to be read, or would be the next time."""
+    for out in outputs:
+        for text in inputs:
+            if out is not None and text is not None and _is_read(out.resolve(), str(text)):
+                raise TalerecError(
+                    f"{out} is one of the inputs, and would be overwritten: name another file"
+                )
+
+
+def _is_read(out: Path, text: str) -> bool:
+    if "://" in text:
+        file = file_of(text)
+        return file is not None and file.resolve() == out
+    path = Path(text).resolve()
+    if path.is_dir():
+        return path == out or (path in out.parents and out.suffix != ".tale")
+    if path.exists():
+        return path == out or (out.exists() and path.samefile(out))
+    return glob.has_magic(text) and fnmatch(str(out), str(path))
 
 
 # -- what is not a file yet ------------------------------------------------------------------------

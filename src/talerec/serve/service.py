@@ -17,7 +17,7 @@ from talerec import artifact, models
 from talerec.data.histories import Histories
 from talerec.data.times import microseconds
 from talerec.errors import TalerecError
-from talerec.models import asking
+from talerec.models import asking, choosing
 from talerec.models.base import Model
 from talerec.ranking import rank
 from talerec.ranking.blocks import RunsBlock, SparseBlock
@@ -33,6 +33,7 @@ MAX_TIMESTAMP = 9e18  # later than any date, in any unit
 _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
 _RECENCIES = 64  # values of `recency` whose models are remembered
+_CONDITIONS = 64  # values of `where` whose items are remembered
 _WARM_ROWS = 3  # rows of the histories that compile the kernels
 
 Recommended = schemas.Recommendations | Exception
@@ -49,6 +50,7 @@ class ServedModel:
         self.catalogue = Catalogue(self.model.fitted)
         self._weights_per_row = _weights_per_row(self.model.fitted.weights)
         self._with_recency = _recency_cache(self.model)
+        self._matching = _condition_cache(self.model)
 
     @classmethod
     def open(cls, path: Path, *, verify: bool) -> ServedModel:
@@ -167,7 +169,10 @@ class ServedModel:
         """The answers to requests that differ only in their histories."""
         first = requests[0]
         model = self._model(first.recency)
-        allowed = asking.allowed_items(model, first.allow, first.deny, "skip")
+        allowed = choosing.allowed_items(model, first.allow, first.deny, "skip")
+        if first.where is not None:
+            matching = self._matching(first.where)
+            allowed = matching if allowed is None else allowed & matching
         found = asking.answer(
             model, histories, first.k, hide_seen=first.hide_seen, allowed=allowed, most=_REASONS
         )
@@ -287,9 +292,19 @@ def _recency_cache(model: Model) -> Callable[[float], Model]:
     return with_recency
 
 
+def _condition_cache(model: Model) -> Callable[[str], Array]:
+    """The items that meet a condition, by its text."""
+
+    @lru_cache(_CONDITIONS)
+    def matching(where: str) -> Array:
+        return choosing.matches(model, where)
+
+    return matching
+
+
 def _group_key(request: schemas.RecommendRequest) -> tuple[int, bool] | None:
     """Requests with the same key differ only in their history; None for a request that must be computed alone."""
-    options = (request.recency, request.allow, request.deny, request.as_of)
+    options = (request.recency, request.allow, request.deny, request.where, request.as_of)
     if any(option is not None for option in options):
         return None
     untimed = [row.timestamp for row in request.history].count(None) == len(request.history)

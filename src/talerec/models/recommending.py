@@ -70,28 +70,20 @@ class Recommends:
             How many items each gets; fewer only where masks or missing scores leave fewer.
         hide_seen : bool
             Leave out what the user has already.
-        allow, deny : list of ids, optional
-            The only items that may come, and items that must not.
-        where : str, optional
-            The only items that may come, by the item table: ``"category = 'tents' and price < 100"`` (SQL).
+        allow, deny, where : lists of ids, str, optional
+            The only items that may come, items that must not, and a condition (SQL) on the item table.
         per : dict, optional
-            ``{"category": 2}``: at most two items of a category in a list.
+            By the item table: ``{"category": 2}`` for at most two items of a category in a list.
         unknown : "error" or "skip"
             What to do with ids that the model does not know.
         as_of : moment, optional
-            When they ask, for models that look at it; without it, when the log ends. A date, a datetime
-            (UTC unless it has a time zone), the text of one, or a number: of 10^8 and more, its size
-            tells whether it counts s, ms, us or ns; a smaller one counts what the log's times do.
+            When they ask; without it, when the log ends. A date, a datetime, its text, or a number: of 10^8 and more,
+            its size tells whether it counts s, ms, us or ns; a smaller one counts what the log's times do.
 
         Returns
         -------
         polars.DataFrame
             Columns user_id, item_id, score, rank.
-
-        Raises
-        ------
-        UnknownIdError
-            Where a user or an item is not known.
 
         Examples
         --------

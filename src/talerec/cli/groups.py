@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,6 +92,18 @@ class Source:
         from talerec.data import sources
 
         return sources.named(self.log)
+
+    def spelled(self, ties: str = "file") -> str:
+        """The log and how to read it, as a shell takes it."""
+        from talerec.data.databases import shown
+
+        parts = [shlex.quote(shown(one)) for one in self.log]
+        for part in dataclasses.fields(self)[1:]:
+            value = getattr(self, part.name)
+            if value != part.default:
+                parts.append(f"--{part.name.replace('_', '-')}")
+                parts += [] if value is True else [shlex.quote(str(value))]
+        return " ".join(parts + ([f"--ties {ties}"] if ties != "file" and ".." not in ties else []))
 
     @property
     def names(self) -> tuple[str, str, str]:

@@ -119,7 +119,7 @@ def tune(
         if out is not None:
             found.save(out)
         _write_report(report, "tuning", found, source.name)
-    _show("tuning", found, json, out)
+    _show("tuning", found, json, out, source.spelled(ties))
 
 
 @command(

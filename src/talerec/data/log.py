@@ -25,6 +25,42 @@ _SHOWN_ROWS = 5  # in a notebook
 logger = logging.getLogger("talerec")
 
 
+def as_log(given: Log | Any) -> Log:
+    """A log as it is, or the log of a frame."""
+    return given if isinstance(given, Log) else Log.from_frame(given)
+
+
+#: How programs write that there is no value; as ids they are taken as they stand.
+_NOTHINGS = (
+    "NULL",
+    "null",
+    "nan",
+    "NaN",
+    "NAN",
+    "None",
+    "none",
+    "NA",
+    "N/A",
+    "n/a",
+    "<NA>",
+    "undefined",
+)
+
+
+def _mention_nothings(name: str, ids: Vocabulary, codes: Array) -> None:
+    """A warning where an id looks like a missing value: all rows without one would be one user, or one item."""
+    if ids.ids.dtype != pl.String:
+        return
+    found = ids.positions(_NOTHINGS, name, "skip")
+    for word, position in zip(_NOTHINGS, found, strict=True):
+        if position >= 0:
+            rows = int((codes == position).sum())
+            logger.warning(
+                "%s rows have the %s %r, which is taken for an id: leave them out if it means that there is none",
+                f"{rows:,}", name, word,
+            )  # fmt: skip
+
+
 def _say_matching(ids: pl.Series, described: pl.Series) -> None:
     """How many items of a log its item table describes; none of them is a warning."""
     known = int(ids.is_in(described.drop_nulls().implode()).sum())
@@ -131,6 +167,8 @@ class Log:
             raise InvalidLogError("the log is empty: it has no rows")
         users, user_code = Vocabulary.encode(checked_ids(table[user]))
         items, item_code = Vocabulary.encode(checked_ids(table[item]))
+        _mention_nothings(user, users, user_code)
+        _mention_nothings(item, items, item_code)
         moments, unit = to_microseconds(table[time], time_unit, any_time=any_time)
         del table
         return cls._sorted(user_code, item_code, moments, users, items, unit)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from talerec.data import row_kernels, times
-from talerec.data.log import Log
+from talerec.data.log import Log, as_log
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 
@@ -41,6 +41,7 @@ def k_core(log: Log, k: int) -> Log:
     """
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise TalerecError(f"core is {k}; it takes a whole number from 1")
+    log = as_log(log)
     user = log.user_codes()
     keep = np.ones(log.rows, bool)
     while True:

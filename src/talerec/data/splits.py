@@ -12,7 +12,7 @@ import numpy as np
 
 from talerec.data import times
 from talerec.data.histories import Histories
-from talerec.data.log import Log
+from talerec.data.log import Log, as_log
 from talerec.data.vocabulary import Vocabulary
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime.arrays import Array
@@ -113,6 +113,7 @@ def leave_one_out(log: Log, *, refit: bool = False) -> Split:
     >>> tr.leave_one_out(tr.synthetic_log(2000))
     Split(leave-one-out, 1,694 training rows, 153 validation cases, 153 test cases)
     """
+    log = as_log(log)
     count = np.diff(log.ptr)
     askers = np.flatnonzero(count >= 3)
     if not askers.size:
@@ -161,6 +162,7 @@ def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     >>> tr.time_split(tr.synthetic_log(2000), "2024-07-01")
     Split(at:2024-07-01, 1,487 training rows, 14 test cases)
     """
+    log = as_log(log)
     when = times.microseconds(moment, log.unit)
     name = f"at:{moment if isinstance(moment, str) else _words(when)}"
     if on == TEST:

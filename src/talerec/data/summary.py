@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from talerec.data.log import Log
+from talerec.data.log import Log, as_log
 from talerec.data.preprocessing import duplicated
 from talerec.data.times import DAY
 from talerec.errors import InvalidLogError
@@ -38,6 +38,7 @@ def describe(log: Log) -> dict[str, Any]:
     >>> facts["users"], facts["items"], facts["rows_per_user"]["median"]
     (200, 100, 7.0)
     """
+    log = as_log(log)
     if not log.rows:
         raise InvalidLogError("the log is empty: it has no rows")
     length = np.diff(log.ptr)

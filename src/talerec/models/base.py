@@ -12,7 +12,7 @@ import numpy as np
 
 from talerec import artifact
 from talerec.data.histories import Histories
-from talerec.data.log import Log
+from talerec.data.log import Log, as_log
 from talerec.errors import NotFittedError, TalerecError
 from talerec.models import asking, keeping, params
 from talerec.models.cache import FitCache
@@ -117,13 +117,13 @@ class Model(params.HasParams, Recommends, ABC):
 
     # -- fitting --
 
-    def fit(self, log: Log, *, cache: FitCache | None = None) -> Self:
+    def fit(self, log: Log | Any, *, cache: FitCache | None = None) -> Self:
         """Learn from every row of a log.
 
         Parameters
         ----------
-        log : Log
-            The rows to learn from.
+        log : Log, or a frame
+            The rows to learn from; a frame is what `Log.from_frame` takes.
         cache : FitCache, optional
             What it holds from an earlier fit of the same rows is not computed again.
 
@@ -137,6 +137,7 @@ class Model(params.HasParams, Recommends, ABC):
         TalerecError
             Where the log has no rows, or the model cannot be fitted to them.
         """
+        log = as_log(log)
         if not log.rows:
             raise TalerecError("the log is empty: it has no rows to learn from")
         clock = Clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -25,6 +26,8 @@ from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
 from talerec.runtime.jit import kernel
 from talerec.solvers.solve import Solution, solve
+
+logger = logging.getLogger("talerec")
 
 _LEAST = 0.01  # what is left of a history of any age, against what is popular now
 
@@ -111,9 +114,13 @@ class Tempo(Solved):
         return made.two_way(self.even, tied)
 
     def _joint(self, log: Log) -> bool:
-        return self.same_time == "joint" or (
-            self.same_time == "auto" and not _habits.are_ordered(log)
-        )
+        if self.same_time != "auto":
+            return self.same_time == "joint"
+        ordered = _habits.are_ordered(log)
+        why = "says something" if ordered else "is no more than chance"
+        chosen = "ordered" if ordered else "joint"
+        logger.info("same_time auto: %s (the order of simultaneous rows %s)", chosen, why)
+        return not ordered
 
     def solution(self, gram: Gram) -> Solution:
         penalty = dropout_penalty(gram, self.reg, self.dropout)

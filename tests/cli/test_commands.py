@@ -146,7 +146,7 @@ def test_evaluate_in_json_has_every_field(log: Path) -> None:
     assert result["groups"]["popularity"].keys() == {"head", "tail"}
     assert result["groups"]["gap"].keys() == {"short", "mid", "long"}
     assert result["seconds"].keys() >= {"load", "gram", "solve", "score"}
-    assert result["peak_rss_mb"] > 10
+    assert result["peak_rss_mb"] is None or result["peak_rss_mb"] > 10
 
 
 def test_evaluate_counts_every_case_in_one_group_of_each_kind(log: Path) -> None:

@@ -115,7 +115,9 @@ def evaluation(result: Evaluation) -> None:
     refitted = "fitted on training and validation rows" if result.refit else ""
     note("; ".join(filter(None, [f"ties: {result.ties}", refitted, settings(result.params)])))
     solver = f"; {result.solver} solver" if result.solver else ""
-    note(f"{timings(result.seconds)}{solver}; peak memory {memory.peak_rss_mb():,.0f} MB")
+    peak = memory.peak_rss_mb()
+    used = "" if peak is None else f"; peak memory {peak:,.0f} MB"
+    note(f"{timings(result.seconds)}{solver}{used}")
 
 
 def _overall(result: Evaluation, title: str) -> None:

@@ -238,7 +238,7 @@ class Evaluation:
             "spread": self.spread,
             "windows": self.windows if self.frame[WINDOW].n_unique() > 1 else [],
             "notes": self.notes,
-            "peak_rss_mb": round(memory.peak_rss_mb(), 1),
+            "peak_rss_mb": _rounded(memory.peak_rss_mb()),
         }
 
     def facts(self) -> dict[str, Any]:
@@ -339,3 +339,7 @@ def per_unit(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> pl.Dat
     """Each metric for each user (and window): the mean over the orders of ties."""
     values = frame.select(*UNIT, *metrics.per_case(ks, rank))
     return values.group_by(UNIT, maintain_order=True).mean()
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)

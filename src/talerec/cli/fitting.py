@@ -107,7 +107,8 @@ def fit(
         if engine.is_spark:
             _fit_on_spark(made, source, ties, engine, out)
         else:
-            made.fit(source.read(ties, items, item_key)).save(out, histories=not no_histories)
+            rows = source.read(ties, items, item_key, needs_time=made.needs_time)
+            made.fit(rows).save(out, histories=not no_histories)
     manifest = artifact.read_manifest(out)
     if json:
         from talerec.cli import terminal
@@ -124,9 +125,9 @@ def _fit_on_spark(model: Model, source: Source, ties: str, engine: Engine, out: 
     from talerec import spark  # says so itself where pyspark is missing
 
     spark.check_model(model)
-    if len(source.log) != 1 or source.sep or source.query:
+    if len(source.log) != 1 or source.sep or source.query or source.weight or source.event:
         raise TalerecError(
-            "--engine spark reads one path of Parquet files, without --sep and --query"
+            "--engine spark reads one path of Parquet files, without --sep, --query, --weight and --event"
         )
     conf = engine.conf
     names = spark.Columns(*source.names, source.time_unit, source.any_time)

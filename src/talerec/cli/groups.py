@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from talerec.cli.completion import among
 from talerec.cli.options import (
     AnyTime,
     Core,
+    Event,
+    EventWeights,
     Item,
     LogFiles,
     ModelName,
@@ -25,6 +28,7 @@ from talerec.cli.options import (
     Unique,
     Unit,
     User,
+    Weight,
     option,
 )
 from talerec.errors import TalerecError
@@ -85,6 +89,9 @@ class Source:
     drop_duplicates: Unique = False
     sep: Sep = None
     query: Query = None
+    weight: Weight = None
+    event: Event = None
+    event_weights: EventWeights = None
 
     @property
     def name(self) -> str:
@@ -115,6 +122,7 @@ class Source:
         items: Path | None = None,
         item_key: str = "item_id",
         any_order: bool = False,
+        needs_time: bool = True,
     ) -> Log:
         """The log: read, cleaned, and rows with equal times in the order `ties`."""
         from talerec.data import preprocessing, readers
@@ -123,12 +131,33 @@ class Source:
             self.log, user=self.user, item=self.item, time=self.time,
             time_unit=self.time_unit, any_time=self.any_time, items=items, item_key=item_key,
             sep=_sign(self.sep), query=self.query, any_order=any_order or ties != "file",
+            weight=self.weight, event=self.event, event_weights=_event_weights(self.event_weights),
+            lacks_time=not needs_time,
         )  # fmt: skip
         if self.drop_duplicates:
             log = preprocessing.drop_duplicates(log)
         if self.core is not None:
             log = preprocessing.k_core(log, self.core)
         return preprocessing.order_ties(log, ties)
+
+
+def _event_weights(text: str | None) -> dict[str, float] | None:
+    """The numbers of --event-weights by event."""
+    if text is None:
+        return None
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = (piece.strip() for piece in part.rpartition("="))
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not name or not value >= 0 or name in found:
+            raise TalerecError(
+                f"--event-weights takes view=1,cart=3,buy=10, each once, not {part!r}"
+            )
+        found[name] = value
+    return found
 
 
 def _sign(sep: str | None) -> str | None:

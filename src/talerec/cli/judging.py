@@ -31,6 +31,7 @@ from talerec.cli.options import (
     Settings,
     SplitName,
     Study,
+    Target,
     Trials,
 )
 from talerec.errors import TalerecError
@@ -51,6 +52,7 @@ def evaluate(
     on: On = "test",
     k: Cutoffs = "1,5,10",
     hide_seen: HideSeen = False,
+    target: Target = None,
     ties: Orders = "file",
     out: Cases = None,
     report: Report = None,
@@ -64,14 +66,14 @@ def evaluate(
     from talerec.evaluation.evaluation import evaluate_log
     from talerec.runtime.clock import Clock
 
-    made, plan, ks = choice.make(), Plan(split, refit), cutoffs(k)
+    made, plan, ks = choice.make(), Plan(split, refit, target), cutoffs(k)
     plan.check(on)
     preprocessing.tie_orders(ties)
     _check_outputs([out, report], [*source.log, choice.params])
     with reporting(json):
         clock = Clock()
         with clock("load"):
-            rows = source.read(any_order=ties != "file")
+            rows = source.read(any_order=ties != "file", needs_time=made.needs_time)
         result = evaluate_log(made, rows, plan, ties=ties, on=on, k=ks, hide_seen=hide_seen)
         result = replace(result, seconds={**result.seconds, **clock.seconds})
         if out is not None:
@@ -113,7 +115,7 @@ def tune(
     _check_outputs([out, study, report], source.log)
     with reporting(json):
         found = tuning.tune(
-            kind, source.read(any_order=ties != "file"), split, trials=trials, grid=grid, fixed=fixed, metric=metric,
+            kind, source.read(any_order=ties != "file", needs_time=kind().needs_time), split, trials=trials, grid=grid, fixed=fixed, metric=metric,
             ties=ties, hide_seen=hide_seen, study=study, workers=workers, seed=seed,
         )  # fmt: skip
         if out is not None:

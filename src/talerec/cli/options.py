@@ -110,6 +110,24 @@ Orders = Annotated[
         complete=among(*_ORDERS),
     ),
 ]
+Weight = Annotated[
+    str | None,
+    option(
+        "--weight", metavar="COLUMN", help="What a row is worth; only ratios matter.", panel=LOG
+    ),
+]
+Event = Annotated[
+    str | None, option("--event", metavar="COLUMN", help="What happened in a row.", panel=LOG)
+]
+EventWeights = Annotated[
+    str | None,
+    option(
+        "--event-weights",
+        metavar="view=1,buy=10",
+        help="What rows of each event are worth; 0 leaves them out.",
+        panel=LOG,
+    ),
+]
 Items = Annotated[
     Path | None,
     option(
@@ -183,6 +201,14 @@ On = Annotated[
         metavar="test|validation",
         help="Which rows are predicted.",
         complete=among("test", "validation"),
+    ),
+]
+Target = Annotated[
+    str | None,
+    option(
+        "--target",
+        metavar="EVENT",
+        help="Ask for each user's last row of this event, such as buy, and not for the last row.",
     ),
 ]
 Cutoffs = Annotated[str, option("-k", "--k", metavar="K,...", help="Lengths of the lists.")]

@@ -38,7 +38,7 @@ def facts(title: str, values: dict[str, Any]) -> None:
     """A description of a log as a table."""
     rows = [[_WORDS.get(n, n.replace("_", " ")), _fact(n, value)] for n, value in values.items()]
     table(title, ["", ""], rows)
-    if remark := tie_note(values["ties"], "file"):
+    if remark := tie_note(values["ties"] or 0.0, "file"):
         line(f"Note: {remark}")
 
 
@@ -47,6 +47,8 @@ _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nan
 
 
 def _fact(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
     if name == "interval_days":
         return ", ".join(f"{key} {duration(part)}" for key, part in value.items())
     if isinstance(value, dict):

@@ -38,6 +38,8 @@ class Histories:
         Microseconds since 1970. Rows without a time have distinct times before `UNTIMED`, in order.
     now : int64 array, optional
         The moment at which each history is asked about; None where that is not known.
+    weight : float64 array, optional
+        What each row is worth, where the log has weights; None: every row 1.
 
     Examples
     --------
@@ -55,12 +57,14 @@ class Histories:
     item: Array
     time: Array
     now: Array | None = None
+    weight: Array | None = None
 
     @classmethod
     def of_users(cls, log: Log, users: Array | None = None) -> Histories:
         """The histories of a log's users: of those at positions `users`, or of all; nothing is copied."""
         chosen = np.arange(len(log.users)) if users is None else users
-        return cls(log.ptr[chosen], log.ptr[chosen + 1], log.item, log.time)
+        bounds = log.ptr[chosen], log.ptr[chosen + 1]
+        return cls(*bounds, log.item, log.time, weight=log.weight)
 
     @classmethod
     def from_ids(
@@ -135,12 +139,14 @@ class Histories:
         start, stop = self.start[a:b], self.stop[a:b]
         low, high = int(start.min(initial=len(self.item))), int(stop.max(initial=0))
         now = None if self.now is None else self.now[a:b]
-        return Histories(start - low, stop - low, self.item[low:high], self.time[low:high], now)
+        weight = None if self.weight is None else self.weight[low:high]
+        rows = (self.item[low:high], self.time[low:high])
+        return Histories(start - low, stop - low, *rows, now, weight)
 
     def take(self, which: Array) -> Histories:
         """The histories at these places; nothing of the columns is copied."""
         now = None if self.now is None else self.now[which]
-        return Histories(self.start[which], self.stop[which], self.item, self.time, now)
+        return replace(self, start=self.start[which], stop=self.stop[which], now=now)
 
     def asked(self, when: int | None) -> Histories:
         """These histories, all asked about at one moment (microseconds); None: at a moment not known."""

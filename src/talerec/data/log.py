@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -16,6 +17,7 @@ from talerec.data.frames import as_polars, checked_ids, refuse_kind
 from talerec.data.times import days as in_days
 from talerec.data.times import to_microseconds
 from talerec.data.vocabulary import Vocabulary
+from talerec.data.worth import Worth, divided, worth_of
 from talerec.errors import InvalidLogError
 from talerec.runtime.arrays import Array
 
@@ -94,13 +96,17 @@ class Log:
     info : polars.DataFrame, optional
         What is known of the items (titles ...): one row per item, in the order of positions.
     unit : str
-        What the times were read as: s, ms, us, ns or datetime.
+        What the times were read as: s, ms, us, ns or datetime; none: there are none, and rows stay in their order.
     ties : str
         How rows of one user and time were ordered (see `order_ties`).
     trends : int64 array, optional
         The trend count of each row (Eq. 14), where the log is a part of a larger one that knows better.
     latest : int, optional
         The last time of the larger log that this one is a part of.
+    weight : float64 array, optional
+        What each row is worth; their mean is 1.
+    event, event_names : int16 array and tuple of str, optional
+        What happened in each row, as a position among the names.
 
     Examples
     --------
@@ -128,6 +134,9 @@ class Log:
     ties: str = "file"
     trends: Array | None = None
     latest: int | None = None
+    weight: Array | None = None
+    event: Array | None = None
+    event_names: tuple[str, ...] = ()
 
     @classmethod
     def from_frame(
@@ -136,9 +145,12 @@ class Log:
         *,
         user: str = columns.USER,
         item: str = columns.ITEM,
-        time: str = columns.TIME,
+        time: str | None = columns.TIME,
         time_unit: str | None = None,
         any_time: bool = False,
+        weight: str | None = None,
+        event: str | None = None,
+        event_weights: Mapping[str, float] | None = None,
     ) -> Log:
         """Make a log of a Polars, pandas or Arrow frame.
 
@@ -147,11 +159,15 @@ class Log:
         frame : DataFrame, LazyFrame or Arrow table
             Rows in any order; rows of one user and time stay in the order of the frame.
         user, item, time : str
-            The names of its columns.
+            The names of its columns; None for `time`: there are no times, and rows stay in their order.
         time_unit : {"s", "ms", "us", "ns"}, optional
             What times that are numbers count; by default their size tells.
         any_time : bool
             Whether times before 1970 and after 2100 are allowed.
+        weight : str, optional
+            A column that says what a row is worth; only ratios matter, and rows of weight 0 are left out.
+        event, event_weights : str and dict, optional
+            A column that says what happened, and what that is worth: ``{"view": 1, "buy": 10}``.
 
         Returns
         -------
@@ -162,26 +178,41 @@ class Log:
         InvalidLogError
             If a column is missing, or a row has no usable id or time; the message names it.
         """
-        table = as_polars(frame, [user, item, time])
+        given = (user, item, time, weight, event)
+        table = as_polars(frame, [name for name in given[:3] if name is not None], given[3:])
         if table.is_empty():
             raise InvalidLogError("the log is empty: it has no rows")
+        worth = worth_of(table, weight, event, event_weights)
         users, user_code = Vocabulary.encode(checked_ids(table[user]))
         items, item_code = Vocabulary.encode(checked_ids(table[item]))
         _mention_nothings(user, users, user_code)
         _mention_nothings(item, items, item_code)
-        moments, unit = to_microseconds(table[time], time_unit, any_time=any_time)
+        moments, unit = np.zeros(len(table), np.int64), "none"
+        if time is not None:
+            moments, unit = to_microseconds(table[time], time_unit, any_time=any_time)
         del table
-        return cls._sorted(user_code, item_code, moments, users, items, unit)
+        return cls._sorted(user_code, item_code, moments, users, items, unit, worth)
 
     @classmethod
     def _sorted(
-        cls, user: Array, item: Array, time: Array, users: Vocabulary, items: Vocabulary, unit: str
+        cls,
+        user: Array,
+        item: Array,
+        time: Array,
+        users: Vocabulary,
+        items: Vocabulary,
+        unit: str,
+        worth: Worth,
     ) -> Log:
         from talerec.data import row_kernels
 
         ptr, rows = row_kernels.group_rows(user, len(users))
         row_kernels.sort_groups(ptr, rows, time)
-        return cls(ptr, item[rows], time[rows], users, items, unit=unit)
+        weight, event = (None if part is None else part[rows] for part in worth[:2])
+        log = cls(ptr, item[rows], time[rows], users, items, unit=unit, weight=weight, event=event, event_names=worth.names)  # fmt: skip
+        if weight is not None and not weight.all():
+            log = log.keep(weight > 0).compact()
+        return replace(log, weight=divided(log.weight))
 
     def __repr__(self) -> str:
         counts = f"{len(self.users):,} users, {len(self.items):,} items, {self.rows:,} rows"
@@ -232,8 +263,23 @@ class Log:
     def keep(self, mask: Array) -> Log:
         """The rows where `mask` is true; users and items left without rows stay in the vocabularies."""
         kept = np.concatenate([[0], np.cumsum(mask)])[self.ptr]
-        trends = None if self.trends is None else self.trends[mask]
-        return replace(self, ptr=kept, item=self.item[mask], time=self.time[mask], trends=trends)
+        return replace(self._taken(mask), ptr=kept)
+
+    def _taken(self, rows: Array) -> Log:
+        """All columns of rows at the places of `rows`, or in another order; users' bounds stay as they are."""
+        names = ("item", "time", "trends", "weight", "event")
+        given = {name: getattr(self, name) for name in names}
+        taken: Any = {name: part if part is None else part[rows] for name, part in given.items()}
+        return replace(self, **taken)
+
+    def ordered(self, rows: Array, ties: str) -> Log:
+        """The rows in another order within each user's."""
+        return replace(self._taken(rows), ties=ties)
+
+    def evenly_weighed(self, rows: Array | None = None) -> Log:
+        """The log with weights whose mean (over some rows) is 1; without weights where all are the same."""
+        weight = divided(self.weight, rows)
+        return self if weight is self.weight else replace(self, weight=weight)
 
     def compact(self) -> Log:
         """This log without the users and items that have no rows."""
@@ -251,10 +297,11 @@ class Log:
         )
 
     def counts(self, days: float = math.inf) -> Array:
-        """How many rows each item has (float64): all of them, or those of the last `days` of the log."""
+        """How many rows each item has (float64), by their worth: all, or those of the last `days` of the log."""
         since = int(self.time.max(initial=0)) - in_days(days)
-        counted = self.item if days == math.inf else self.item[self.time >= since]
-        return np.bincount(counted, minlength=len(self.items)).astype(np.float64)
+        recent = slice(None) if days == math.inf else self.time >= since
+        worth = None if self.weight is None else self.weight[recent]
+        return np.bincount(self.item[recent], worth, len(self.items)).astype(np.float64)
 
     def recent(self, limit: int) -> Array:
         """Mask of each user's last `limit` rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,15 +20,18 @@ from talerec.data.log import Log
 from talerec.data.sources import File, Source
 from talerec.errors import InvalidLogError, TalerecError
 
+logger = logging.getLogger("talerec")
+
 
 @dataclass(frozen=True)
 class Asked:
     """What is asked of the source of a log."""
 
-    columns: tuple[str, ...]  # of users, items and times
+    columns: dict[str, str]  # role (user, item, time, weight, event) -> name
     sep: str | None = None
     query: str | None = None
     any_order: bool = False
+    lacks_time: bool = False  # it may do without the usual column of times
 
 
 def read(path: Source | Sequence[Source], asked: Asked, **options: Any) -> Log:
@@ -44,10 +48,10 @@ def read(path: Source | Sequence[Source], asked: Asked, **options: Any) -> Log:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a log: its name, the three columns that are wanted of it, and those whose ids are only spelled."""
+    """A part of a log: its name, the columns that are wanted of it by role, and those whose ids are only spelled."""
 
     name: str
-    columns: tuple[str, ...]
+    columns: dict[str, str]
     frame: pl.LazyFrame
     spelled: frozenset[str]
 
@@ -58,45 +62,76 @@ def _part(file: File, asked: Asked) -> Part:
         frame = formats.scan(file.path, sep)
         there = frame.collect_schema().names()
         folders = {name: value for name, value in file.partitions.items() if name not in there}
-        names = _column_names([*there, *folders], asked.columns)
-        with _hinted(names, there):
-            refuse_missing([*there, *folders], list(names))
+        names = _column_names([*there, *folders], asked)
         is_text = formats.is_text(file.path, sep)
+        wanted = list(dict.fromkeys(names.values()))
         if is_text:
-            own = [name for name in names if name not in folders]
+            own = [name for name in wanted if name not in folders]
             frame = formats.text_columns(frame, own).lazy()
         frame = frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in folders.items())
-        return Part(
-            file.name,
-            names,
-            frame.select(*dict.fromkeys(names)),
-            frozenset(names if is_text else folders),
-        )
+        spelled = frozenset(wanted if is_text else folders)
+        return Part(file.name, names, frame.select(wanted), spelled)
 
 
-def _column_names(there: list[str], wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns to read: where a usual name is missing, that of a known publisher is taken."""
+def _column_names(there: list[str], asked: Asked) -> dict[str, str]:
+    """The columns to read by role; where a usual name is missing, that of a known publisher is taken."""
     known = next((names for names in columns.PUBLISHED if set(there) >= {*names}), columns.USUAL)
     usual = dict(zip(columns.USUAL, known, strict=True))
-    return tuple(usual.get(name, name) if name not in there else name for name in wanted)
+    names = {
+        role: usual.get(name, name) if name not in there else name
+        for role, name in asked.columns.items()
+    }
+    if asked.lacks_time and names["time"] == columns.TIME not in there:
+        del names["time"]
+        logger.info("there is no column %s: rows are taken in their order", columns.TIME)
+    with _hinted(names, there):
+        refuse_missing(there, list(names.values()))
+    _mention_unused(there, names)
+    return names
+
+
+#: Columns that say what a row is worth, in logs as they are published.
+_EVENTS = (
+    "event",
+    "event_type",
+    "event_name",
+    "action",
+    "behavior",
+    "behaviour",
+    "type",
+    "interaction",
+)
+_RATINGS = ("rating", "ratings", "stars", "overall", "weight", "quantity", "score")
+
+
+def _mention_unused(there: list[str], names: dict[str, str]) -> None:
+    """Say once that a column looks like events or ratings, and is not used."""
+    if "weight" in names or "event" in names:
+        return
+    for kind, option in ((_EVENTS, "--event {0} --event-weights ..."), (_RATINGS, "--weight {0}")):
+        found = next((n for n in there if n.lower() in kind and n not in names.values()), None)
+        if found is not None:
+            way = option.format(found)
+            logger.info(
+                "column %r is not used: every row counts alike (%s weighs them)", found, way
+            )
 
 
 @contextmanager
-def _hinted(names: tuple[str, ...], there: list[str]) -> Iterator[None]:
+def _hinted(names: dict[str, str], there: list[str]) -> Iterator[None]:
     """An error about a missing column says which option names another, or what stands between the fields."""
     try:
         yield
     except TalerecError as error:
         message = str(error)
         sign = next((sign for sign in ";|\t" if len(there) == 1 and sign in there[0]), None)
-        for flag, name in zip(("user", "item", "time"), names, strict=True):
-            if f"no column {name!r}" in message:
-                message += (
-                    f" (--sep {sign!r} reads such a file)"
-                    if sign
-                    else f" (--{flag} NAME says which to use)"
-                )
-                break
+        role = next(
+            (role for role, name in names.items() if f"no column {name!r}" in message), None
+        )
+        if sign is not None:
+            message += f" (--sep {sign!r} reads such a file)"
+        elif role is not None:
+            message += f" (--{role} NAME says which to use)"
         raise type(error)(message) from None
 
 
@@ -107,11 +142,12 @@ def _log(parts: list[Part], options: dict[str, Any]) -> Log:
     """The log of some parts, one after the other."""
     names = parts[0].columns
     frames = [_same_names(part, names) for part in parts]
-    _refuse_other_times(parts, frames, names[2])
-    for name in names[:2]:
-        frames = _same_kind(frames, name)
+    if "time" in names:
+        _refuse_other_times(parts, frames, names["time"])
+    for role in ("user", "item"):
+        frames = _same_kind(frames, names[role])
     table = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
-    spelled = [name for name in names[:2] if _may_be_whole(parts, frames, names, name)]
+    spelled = [names[role] for role in ("user", "item") if _may_be_whole(parts, frames, role)]
     if spelled:
         whole = table.collect(engine="streaming")
         found = [
@@ -120,15 +156,15 @@ def _log(parts: list[Part], options: dict[str, Any]) -> Log:
             if formats.are_whole(whole[name])
         ]
         table = whole.with_columns(found).lazy()
-    return Log.from_frame(table, user=names[0], item=names[1], time=names[2], **options)
+    roles: dict[str, Any] = {"time": None, **names}
+    return Log.from_frame(table, **roles, **options)
 
 
-def _same_names(part: Part, names: tuple[str, ...]) -> pl.LazyFrame:
-    return (
-        part.frame
-        if part.columns == names
-        else part.frame.rename(dict(zip(part.columns, names, strict=True)))
-    )
+def _same_names(part: Part, names: dict[str, str]) -> pl.LazyFrame:
+    if part.columns.keys() != names.keys():
+        raise InvalidLogError(f"{part.name} has no column of times, and other files have one")
+    renamed = {part.columns[role]: name for role, name in names.items()}
+    return part.frame if part.columns == names else part.frame.rename(renamed)
 
 
 def _kinds(frames: list[pl.LazyFrame], name: str) -> list[pl.DataType]:
@@ -143,26 +179,23 @@ def _same_kind(frames: list[pl.LazyFrame], name: str) -> list[pl.LazyFrame]:
     return [frame.with_columns(pl.col(name).cast(pl.String)) for frame in frames]
 
 
-def _may_be_whole(
-    parts: list[Part], frames: list[pl.LazyFrame], names: tuple[str, ...], name: str
-) -> bool:
+def _may_be_whole(parts: list[Part], frames: list[pl.LazyFrame], role: str) -> bool:
     """Are the ids of a column text only because files of text know nothing else?"""
-    place = names.index(name)
     texts = [
-        part.columns[place] in part.spelled
+        part.columns[role] in part.spelled
         for part in parts
-        if part.frame.collect_schema()[part.columns[place]] == pl.String
+        if part.frame.collect_schema()[part.columns[role]] == pl.String
     ]
-    return bool(texts) and all(texts) and _kinds(frames, name)[0] == pl.String
+    first = parts[0].columns[role]
+    return bool(texts) and all(texts) and _kinds(frames, first)[0] == pl.String
 
 
 def _refuse_other_times(parts: list[Part], frames: list[pl.LazyFrame], name: str) -> None:
     kinds = _kinds(frames, name)
     for part, kind in zip(parts, kinds, strict=True):
         alike = kind == kinds[0] or (kind.is_numeric() and kinds[0].is_numeric())
-        if not alike and (
-            pl.String in (kind, kinds[0]) or kind.is_numeric() != kinds[0].is_numeric()
-        ):
+        text = pl.String in (kind, kinds[0])
+        if not alike and (text or kind.is_numeric() != kinds[0].is_numeric()):
             raise InvalidLogError(
                 f"times of {part.name} are {kind} values, those of {parts[0].name} {kinds[0]}: give them alike"
             )
@@ -228,7 +261,5 @@ def _queried(path: Source | Sequence[Source], asked: Asked) -> Part:
             "rows of a query without order by have no order of their own: add order by, or say --ties item"
         )
     table = databases.read_query(address, query)
-    names = _column_names(table.columns, asked.columns)
-    with _hinted(names, []):
-        refuse_missing(table.columns, list(names))
-    return Part(name, names, table.lazy().select(names), frozenset())
+    names = _column_names(table.columns, asked)
+    return Part(name, names, table.lazy().select(dict.fromkeys(names.values()).keys()), frozenset())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from talerec.data import row_kernels, times
@@ -141,8 +139,7 @@ def order_ties(log: Log, ties: str) -> Log:
     else:
         key = np.random.default_rng(_tie_seed(ties)).integers(0, 2**62, log.rows)
     order = row_kernels.order_within_instants(log.ptr, log.time, key)
-    trends = None if log.trends is None else log.trends[order]
-    return replace(log, item=log.item[order], ties=ties, trends=trends)
+    return log.ordered(order, ties)
 
 
 def tie_orders(ties: str) -> list[str]:

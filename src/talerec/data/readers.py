@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -20,14 +20,18 @@ def read_log(
     *,
     user: str = columns.USER,
     item: str = columns.ITEM,
-    time: str = columns.TIME,
+    time: str | None = columns.TIME,
     time_unit: str | None = None,
     any_time: bool = False,
+    weight: str | None = None,
+    event: str | None = None,
+    event_weights: Mapping[str, float] | None = None,
     items: str | Path | None = None,
     item_key: str = columns.ITEM,
     sep: str | None = None,
     query: str | None = None,
     any_order: bool = False,
+    lacks_time: bool = False,
 ) -> Log:
     """Read a log: CSV, TSV, Parquet, JSON lines, RecBole `.inter`, MovieLens `.dat`; plain, gzip or zstd.
 
@@ -38,7 +42,7 @@ def read_log(
     path : str, Path, or a list of them
         A file, a folder (Hive partitions are columns), a pattern such as ``logs/*.csv``, ``-`` for standard input, a
         named pipe, an address (http, s3, gs, az), or a database. Files are read by name, paths in their order.
-    user, item, time, time_unit, any_time
+    user, item, time, time_unit, any_time, weight, event, event_weights
         As in `Log.from_frame`.
     items, item_key : str or Path, str
         A file that describes the items (see `read_items`), and its column of ids.
@@ -48,15 +52,8 @@ def read_log(
         What to ask a database: ``sqlite:///shop.db``, ``duckdb:///shop.duckdb``, ``postgresql://host/shop``.
     any_order : bool
         Whether a query may do without ``order by``, as it may before `order_ties`.
-
-    Returns
-    -------
-    Log
-
-    Raises
-    ------
-    InvalidLogError
-        If a file cannot be read, a column is missing, or a row has no usable id or time.
+    lacks_time : bool
+        Whether the log may do without the usual column of times, as it may for models that need none.
 
     Examples
     --------
@@ -69,8 +66,11 @@ def read_log(
     200
     """
     side = None if items is None else read_items(items, item_key)
-    asked = parts.Asked((user, item, time), sep, query, any_order)
-    log = parts.read(path, asked, time_unit=time_unit, any_time=any_time)
+    roles = {"user": user, "item": item, "time": time, "weight": weight, "event": event}
+    named = {role: name for role, name in roles.items() if name is not None}
+    asked = parts.Asked(named, sep, query, any_order, lacks_time)
+    options = {"time_unit": time_unit, "any_time": any_time, "event_weights": event_weights}
+    log = parts.read(path, asked, **options)
     return log if side is None else log.with_items(side)
 
 

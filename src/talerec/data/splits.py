@@ -53,6 +53,8 @@ class Split:
         Of a split by time: the moment from which on rows are held back.
     refit : bool
         Whether the validation rows are among the training rows.
+    without : int
+        Of a split with a target event: how many users have no such row after another one.
 
     Examples
     --------
@@ -69,6 +71,7 @@ class Split:
     test: Cases | None
     window: str = ""
     refit: bool = False
+    without: int = 0
 
     def __repr__(self) -> str:
         held = [(self.validation, VALIDATION), (self.test, TEST)]
@@ -86,10 +89,12 @@ class Split:
         return cases
 
 
-def leave_one_out(log: Log, *, refit: bool = False) -> Split:
+def leave_one_out(log: Log, *, refit: bool = False, target: str | None = None) -> Split:
     """Hold back each user's last row as the test, and the one before it as the validation.
 
     A user with fewer than three rows does not become a case: all of these rows are for training.
+    With a target, the test is each user's last row of that event, the validation the one before it; both are asked
+    after all rows before them, and rows from the first of them on are in nobody's training.
 
     Parameters
     ----------
@@ -97,6 +102,8 @@ def leave_one_out(log: Log, *, refit: bool = False) -> Split:
         The rows to split.
     refit : bool
         Whether the validation rows are for training too, as they would be in production.
+    target : str, optional
+        The event that is to be foretold, such as ``"buy"``.
 
     Returns
     -------
@@ -114,6 +121,8 @@ def leave_one_out(log: Log, *, refit: bool = False) -> Split:
     Split(leave-one-out, 1,694 training rows, 153 validation cases, 153 test cases)
     """
     log = as_log(log)
+    if target is not None:
+        return _leave_target_out(log, refit, target)
     count = np.diff(log.ptr)
     askers = np.flatnonzero(count >= 3)
     if not askers.size:
@@ -125,10 +134,36 @@ def leave_one_out(log: Log, *, refit: bool = False) -> Split:
     train[last] = False
     if not refit:
         train[last - 1] = False
+    log = log.evenly_weighed(train)
     learned, items = _learned(log, train)
     validation = None if refit else _cases(log, items, askers, last - 1)
     test = _cases(log, items, askers, last)
     return Split("leave-one-out", log.users, learned, validation, test, refit=refit)
+
+
+def _leave_target_out(log: Log, refit: bool, target: str) -> Split:
+    """See `leave_one_out`: the questions are rows of one event that have a row before them."""
+    if log.event is None or target not in log.event_names:
+        known = ", ".join(log.event_names) or "no events (--event COLUMN names them)"
+        raise TalerecError(f"no row is a {target!r}: the log has {known}")
+    user = log.user_codes()
+    there = log.event == log.event_names.index(target)
+    rows = np.flatnonzero(there & (np.arange(log.rows) > log.ptr[user]))
+    last, before = np.full((2, len(log.users)), -1, np.int64)
+    last[user[rows]] = rows  # of several, the last one stays
+    earlier = rows[rows < last[user[rows]]]
+    before[user[earlier]] = earlier
+    if not rows.size:
+        raise _NoCases(f"no user has a {target!r} after another row")
+    first = last if refit else np.where(before >= 0, before, last)
+    train = np.arange(log.rows) < np.where(first >= 0, first, log.ptr[1:])[user]
+    log = log.evenly_weighed(train)
+    learned, items = _learned(log, train)
+    tested, validated = np.flatnonzero(last >= 0), np.flatnonzero(before >= 0)
+    test = _cases(log, items, tested, last[tested])
+    validation = None if refit else _cases(log, items, validated, before[validated])
+    name, without = f"leave-one-out ({target})", len(log.users) - len(tested)
+    return Split(name, log.users, learned, validation, test, refit=refit, without=without)
 
 
 def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
@@ -163,6 +198,8 @@ def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     Split(at:2024-07-01, 1,487 training rows, 14 test cases)
     """
     log = as_log(log)
+    if log.unit == "none":
+        raise InvalidLogError("the log has no times: it can be split by leave-one-out alone")
     when = times.microseconds(moment, log.unit)
     name = f"at:{moment if isinstance(moment, str) else _words(when)}"
     if on == TEST:
@@ -259,6 +296,7 @@ def _between(log: Log, name: str, when: int, end: int | None, on: str) -> Split:
     askers = np.flatnonzero(asks)
     if not askers.size:
         raise _NoCases("no user has rows on both sides of the point of the split")
+    log = log.evenly_weighed(train)
     learned, items = _learned(log, train)
     cases = _cases(log, items, askers, target[askers])
     test, validation = (cases, None) if on == TEST else (None, cases)
@@ -281,7 +319,8 @@ def _learned(log: Log, train: Array) -> tuple[Log, Array]:
 def _cases(log: Log, items: Array, askers: Array, target: Array) -> Cases:
     """A case for each of the users `askers`: its rows before row `target`, asked when that row happened."""
     when = log.time[target]
-    histories = Histories(log.ptr[askers], target, items, log.time, now=when)
+    rows = (log.ptr[askers], target, items, log.time)
+    histories = Histories(*rows, now=when, weight=log.weight)
     return Cases(askers, histories, items[target], when)
 
 
@@ -294,9 +333,12 @@ class Plan:
 
     text: str = "leave-one-out"
     refit: bool = False
+    target: str | None = None
 
     def __post_init__(self) -> None:
         kind, _, rest = self.text.partition(":")
+        if self.target is not None and self.text != "leave-one-out":
+            raise TalerecError("--target goes with --split leave-one-out")
         if self.text == "leave-one-out":
             return
         if kind == "at":
@@ -333,4 +375,4 @@ class Plan:
         elif kind == "at":
             yield time_split(log, rest, on=on)
         else:
-            yield leave_one_out(log, refit=self.refit)
+            yield leave_one_out(log, refit=self.refit, target=self.target)

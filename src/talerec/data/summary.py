@@ -41,8 +41,8 @@ def describe(log: Log) -> dict[str, Any]:
     log = as_log(log)
     if not log.rows:
         raise InvalidLogError("the log is empty: it has no rows")
-    length = np.diff(log.ptr)
-    gaps = _gaps(log)
+    length, timed = np.diff(log.ptr), log.unit != "none"
+    gaps = _gaps(log) if timed else np.empty(0)
     distinct = _distinct_pairs(log)
     return {
         "users": len(log.users),
@@ -55,11 +55,11 @@ def describe(log: Log) -> dict[str, Any]:
             "mean": float(gaps.mean() / DAY) if gaps.size else None,
             "median": float(np.median(gaps) / DAY) if gaps.size else None,
         },
-        "ties": tied(log),
+        "ties": tied(log) if timed else None,
         "repeats": int(log.rows - distinct),
         "duplicate_rows": int(duplicated(log).sum()),
-        "first_time": str(np.datetime64(int(log.time.min()), "us")),
-        "last_time": str(np.datetime64(int(log.time.max()), "us")),
+        "first_time": str(np.datetime64(int(log.time.min()), "us")) if timed else None,
+        "last_time": str(np.datetime64(int(log.time.max()), "us")) if timed else None,
         "time_read_as": log.unit,
     }
 

@@ -119,6 +119,7 @@ def _without_cases(
         seconds={"load": 0.0, "gram": 0.0, "solve": 0.0, **model.fitted.seconds},
         beside={},
         frame=pl.DataFrame(),
+        without=split.without,
     )
 
 

@@ -62,6 +62,8 @@ class Evaluation:
         With several random orders of ties: the metrics in file order and in item order.
     frame
         One row per case: user, time, rank of the target, groups.
+    without
+        Of a split with a target event: users who have none, and are not asked.
 
     Examples
     --------
@@ -90,6 +92,7 @@ class Evaluation:
     seconds: dict[str, float]
     beside: dict[str, Means]
     frame: pl.DataFrame
+    without: int = 0
 
     # -- figures --
 
@@ -183,7 +186,9 @@ class Evaluation:
     @cached_property
     def notes(self) -> list[str]:
         """Sentences that a reader of the figures should know."""
-        return list(filter(None, [self.tie_sentence or tie_note(self.tied, self.ties)]))
+        lacking = f"{self.without:,} users have no such row to ask for: they are not asked"
+        ties = self.tie_sentence or tie_note(self.tied, self.ties)
+        return list(filter(None, [ties, lacking if self.without else None]))
 
     @cached_property
     def tie_sentence(self) -> str | None:

@@ -137,9 +137,8 @@ class Model(params.HasParams, Recommends, ABC):
         TalerecError
             Where the log has no rows, or the model cannot be fitted to them.
         """
-        log = as_log(log)
-        if not log.rows:
-            raise TalerecError("the log is empty: it has no rows to learn from")
+        log = as_log(log).evenly_weighed()
+        self._refuse(log)
         clock = Clock()
         self._cache = cache
         try:
@@ -149,6 +148,29 @@ class Model(params.HasParams, Recommends, ABC):
         facts = keeping.training_facts(log)
         self._fitted = Fitted(weights, log.items, log.info, log, solver, clock.seconds, facts)
         return self
+
+    @property
+    def needs_time(self) -> bool:
+        """Does the model look at times, and not only at the order of rows?"""
+        return False
+
+    @property
+    def takes_weights(self) -> bool:
+        """Does the model count rows by their weights?"""
+        return False
+
+    def _refuse(self, log: Log) -> None:
+        """An error where the model cannot be fitted to a log."""
+        if not log.rows:
+            raise TalerecError("the log is empty: it has no rows to learn from")
+        if log.weight is not None and not self.takes_weights:
+            raise TalerecError(
+                f"{self.name} takes no weights of rows (with these parameters); tempo, tale, rules, markov and popular do"
+            )
+        if log.unit == "none" and self.needs_time:
+            raise TalerecError(
+                f"{self.name} needs times, and the log has none; ease, rules, association and popular do without"
+            )
 
     def cached(self, stage: str, log: Log, make: Callable[[], Any]) -> Any:
         """What a step of the fit makes of the log, unless an earlier fit has left exactly that."""

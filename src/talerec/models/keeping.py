@@ -52,6 +52,7 @@ def training_facts(log: Log) -> dict[str, Any]:
         "last_time": int(log.time.max()),
         "ties": log.ties,
         "time_read_as": log.unit,
+        **({} if log.weight is None else {"weighed": True}),
     }
 
 
@@ -65,6 +66,7 @@ def bundle(
     if histories and fitted.log is not None:
         log = fitted.log
         arrays |= {"ptr": log.ptr, "item": log.item, "time": log.time}
+        arrays |= {} if log.weight is None else {"worth": log.weight}
         tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
     elif fitted.recent_counts is not None:
         arrays["lately"] = fitted.recent_counts
@@ -104,4 +106,5 @@ def _log(kept: artifact.Bundle, items: Vocabulary, info: pl.DataFrame | None) ->
         return None
     users = Vocabulary(kept.tables["users"][columns.USER])
     unit, ties = training.get("time_read_as", "us"), training.get("ties", "file")
-    return Log(arrays["ptr"], arrays["item"], arrays["time"], users, items, info, unit, ties)
+    rows = (arrays["ptr"], arrays["item"], arrays["time"])
+    return Log(*rows, users, items, info, unit, ties, weight=arrays.get("worth"))

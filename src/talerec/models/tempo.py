@@ -94,6 +94,14 @@ class Tempo(Solved):
         stage=SCORE,
     )
 
+    @property
+    def needs_time(self) -> bool:
+        return True
+
+    @property
+    def takes_weights(self) -> bool:
+        return True
+
     # -- learning --
 
     def gram(self, log: Log) -> Gram:
@@ -157,7 +165,12 @@ class Tempo(Solved):
         found = places.last_places(weights, histories, rows, self.max_history)
         repeats = known["repeats"] if self.repeats == "learned" else known["repeats"][:0]
         snapshot, count = self._popular(histories)
-        return Query(*_joined(*found, weights.items, self.recency, repeats, snapshot, count))
+        x = Query(*_joined(*found, weights.items, self.recency, repeats, snapshot, count))
+        if histories.weight is not None:
+            x.weight[x.source < weights.items] *= places.row_worth(
+                weights, histories, self.max_history
+            )
+        return x
 
     def _popular(self, histories: Histories) -> tuple[Array, Array]:
         """The last snapshot before the moment of asking (a source, or -1), and its weight: the older a history, the more."""

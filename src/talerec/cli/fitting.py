@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from talerec.cli.app import Panel, command, reporting, run_service
+from talerec.cli.app import Panel, command, reporting, run_service, warn
 from talerec.cli.groups import Choice, Engine, Source
 from talerec.cli.options import (
     Artifact,
@@ -21,6 +21,8 @@ from talerec.cli.options import (
     Rows,
     Seed,
     Ties,
+    Tolerance,
+    Updatable,
 )
 from talerec.errors import TalerecError
 
@@ -91,6 +93,7 @@ def fit(
     items: Items = None,
     item_key: ItemKey = "item_id",
     no_histories: NoHistories = False,
+    updatable: Updatable = False,
     json: Json = False,
 ) -> None:
     """Learn from every row of a log and save the model."""
@@ -101,6 +104,8 @@ def fit(
     sources.refuse_overwriting([out], [*source.log, items, choice.params])
     artifact.check_target(out)
     engine.check()
+    if updatable:
+        _check_updatable(source, engine, no_histories)
     if engine.is_spark and items is not None:
         raise TalerecError("--items goes with --engine local: Spark keeps no item table")
     with reporting(json):
@@ -108,7 +113,8 @@ def fit(
             _fit_on_spark(made, source, ties, engine, out)
         else:
             rows = source.read(ties, items, item_key, needs_time=made.needs_time)
-            made.fit(rows).save(out, histories=not no_histories)
+            _warn_of_less(out, rows.rows)
+            made.fit(rows).save(out, histories=not no_histories, updatable=updatable)
     manifest = artifact.read_manifest(out)
     if json:
         from talerec.cli import terminal
@@ -118,6 +124,50 @@ def fit(
         from talerec.cli import results
 
         results.fitted(out, manifest)
+
+
+def _check_updatable(source: Source, engine: Engine, no_histories: bool) -> None:
+    """Refuse, by name, what an update could not do again."""
+    weighed = source.weight or source.event_weights
+    given = {
+        "--core": source.core, "--no-histories": no_histories, "--engine spark": engine.is_spark, "--weight": weighed,
+    }  # fmt: skip
+    for name, value in given.items():
+        if value:
+            raise TalerecError(
+                f"--updatable and {name} do not go together: an update cannot do that again"
+            )
+
+
+_MUCH_LESS = 10
+
+
+def _warn_of_less(out: Path, rows: int) -> None:
+    """A warning where a model of far more rows is about to be replaced."""
+    from talerec import artifact
+
+    try:
+        before = artifact.read_manifest(out)["training"].get("rows", 0)
+    except TalerecError:
+        return
+    if before >= _MUCH_LESS * rows:
+        warn(
+            f"{out} was fitted on {before:,} rows, and is replaced by a model of {rows:,}: was talerec update meant?"
+        )
+
+
+@command(
+    Panel.MODELS,
+    "talerec fit events.csv -o shop.tale --model tale --updatable",
+    "talerec update shop.tale today.csv",
+)
+def update(model: Artifact, source: Source, tolerance: Tolerance = 0.1, json: Json = False) -> None:
+    """Add rows that came later to a saved model, without starting over."""
+    from talerec.cli import updating
+
+    with reporting(json):
+        facts = updating.run(model, source, tolerance)
+    updating.show(model, facts, json)
 
 
 def _fit_on_spark(model: Model, source: Source, ties: str, engine: Engine, out: Path) -> None:

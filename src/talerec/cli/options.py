@@ -283,6 +283,17 @@ NoHistories = Annotated[
     bool,
     flag("--no-histories", "Save the model without users' rows (then no recommend --users)."),
 ]
+Updatable = Annotated[
+    bool, flag("--updatable", "Keep what talerec update needs to add rows that come later.")
+]
+Tolerance = Annotated[
+    float,
+    option(
+        "--tolerance",
+        metavar="X",
+        help="Share of a target's largest weight that may be off before it is solved again; 0 solves all.",
+    ),
+]
 K = Annotated[int, option("-k", "--k", metavar="K", help="How many items.")]
 HideSeen = Annotated[bool, flag("--hide-seen", "Do not recommend items of the history.")]
 Unknown = Annotated[

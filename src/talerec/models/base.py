@@ -18,6 +18,7 @@ from talerec.models import asking, keeping, params
 from talerec.models.cache import FitCache
 from talerec.models.keeping import Fitted
 from talerec.models.recommending import Recommends
+from talerec.models.settled import settled_trends
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
@@ -225,6 +226,7 @@ class Model(params.HasParams, Recommends, ABC):
         *,
         histories: bool = True,
         metrics: dict[str, float | None] | None = None,
+        updatable: bool = False,
     ) -> Path:
         """Write the model to a folder, whole or not at all.
 
@@ -236,13 +238,18 @@ class Model(params.HasParams, Recommends, ABC):
             Keep the training histories, so that `recommend` works after loading.
         metrics : dict, optional
             What an evaluation found, for the model's card.
+        updatable : bool
+            Keep what `update` needs, too.
 
         Returns
         -------
         Path
             The folder.
         """
-        kept = keeping.bundle(self.name, self.params, self.fitted, histories=histories)
+        log, kept_too = self.fitted.log, updatable and histories
+        trends = settled_trends(self.params, log) if kept_too and log is not None else None
+        fitted = keeping.with_settled(self.fitted, trends, kept_too)
+        kept = keeping.bundle(self.name, self.params, fitted, histories=histories)
         if metrics is not None:
             kept.facts["metrics"] = {
                 name: float(value) for name, value in metrics.items() if value is not None

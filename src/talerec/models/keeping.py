@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from talerec import artifact, columns
@@ -56,6 +57,16 @@ def training_facts(log: Log) -> dict[str, Any]:
     }
 
 
+def with_settled(fitted: Fitted, trends: Array | None, updatable: bool) -> Fitted:
+    """What fitting left behind, with what an update needs or without."""
+    training = {name: value for name, value in fitted.training.items() if name != "updatable"}
+    if fitted.log is None or not updatable:
+        bare = None if fitted.log is None else replace(fitted.log, trends=None)
+        return replace(fitted, log=bare, training=training)
+    log = replace(fitted.log, trends=trends)
+    return replace(fitted, log=log, training={**training, "updatable": True})
+
+
 def bundle(
     name: str, params: dict[str, Any], fitted: Fitted, *, histories: bool
 ) -> artifact.Bundle:
@@ -67,6 +78,7 @@ def bundle(
         log = fitted.log
         arrays |= {"ptr": log.ptr, "item": log.item, "time": log.time}
         arrays |= {} if log.weight is None else {"worth": log.weight}
+        arrays |= {} if log.trends is None else {"trends": log.trends.astype(np.int32)}
         tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
     elif fitted.recent_counts is not None:
         arrays["lately"] = fitted.recent_counts
@@ -107,4 +119,5 @@ def _log(kept: artifact.Bundle, items: Vocabulary, info: pl.DataFrame | None) ->
     users = Vocabulary(kept.tables["users"][columns.USER])
     unit, ties = training.get("time_read_as", "us"), training.get("ties", "file")
     rows = (arrays["ptr"], arrays["item"], arrays["time"])
-    return Log(*rows, users, items, info, unit, ties, weight=arrays.get("worth"))
+    trends, worth = arrays.get("trends"), arrays.get("worth")
+    return Log(*rows, users, items, info, unit, ties, trends, weight=worth)

@@ -76,7 +76,7 @@ def update(model: Model, rows: Log | Any, *, tolerance: float = TOLERANCE) -> Up
     >>> log = tr.synthetic_log(2000, seed=1)
     >>> model = tr.TALE().fit(log.keep(log.time < log.time.max() - 10**12).compact())
     >>> tr.update(model, log).rows
-    22
+    20
     """
     if not tolerance >= 0:
         raise TalerecError(f"tolerance is {tolerance}; it takes a number from 0 on")
@@ -127,6 +127,7 @@ def _settled(model: Model, old: Log, found: Merged) -> Log:
     mine[log.item[found.is_new]] = True
     rows = mine[log.item] & log.recent(model.params["max_history"])  # all that a new row may count
     some = settled_trends(model.params, log.keep(rows))
+    assert some is not None
     counts = np.ones(log.rows, np.int64)
     counts[rows] = some
     counts[~found.is_new] = kept

@@ -9,7 +9,7 @@ EXTRAS ?=
 BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet -c constraints.txt
 comma := ,
-EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)torch$(comma)serve$(comma)browser$(comma)spark)
+EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)torch$(comma)serve$(comma)browser$(comma)spark$(comma)databases$(comma)stand-ins)
 
 .PHONY: setup demo test check bench clean
 
@@ -48,7 +48,7 @@ check: .venv/.ready-dev$(EXTRAS)
 	$(BIN)/python tools/docnames.py
 
 bench: .venv/.ready-dev$(EXTRAS)
-	@for name in gram published exact skew scale query ranking tempo serve steady $(if $(filter all,$(EXTRAS)),spark); do \
+	@for name in gram published exact skew scale query ranking lists tempo serve steady $(if $(filter all,$(EXTRAS)),spark); do \
 		echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:

@@ -7,6 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import bare
+
+#: The same tests as on a system that has neither these modules nor these files.
+BARE = bool(os.environ.get("TALEREC_BARE"))
+if BARE:
+    bare.make()
+
 
 @pytest.fixture(scope="session")
 def data() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -31,6 +32,11 @@ def log_of(rows: list[Row]) -> Log:
     users, items, times = (list(column) for column in zip(*rows, strict=True))
     frame = pl.DataFrame({"user_id": users, "item_id": items, "timestamp": times})
     return Log.from_frame(frame, time_unit="us")
+
+
+def at(microseconds: int) -> Any:
+    """A moment that is no number, whose unit its size would tell."""
+    return np.datetime64(microseconds, "us")
 
 
 def rows_of(log: Log) -> list[Row]:

@@ -8,7 +8,6 @@ import math
 import os
 import random
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -576,6 +575,7 @@ def test_a_file_that_the_system_cuts_short_is_a_failed_save(
 ) -> None:
     big = artifact.read(saved)
     big = Bundle(big.facts, {**big.arrays, "weights": np.zeros(10**6)}, big.tables)
+    resource = pytest.importorskip("resource", exc_type=ImportError)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
     try:

@@ -91,6 +91,9 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         ("optuna", "evaluation.search"),
         ("uvicorn", "serve.server"),
         ("msgspec", "serve.schemas serve.errors serve.service serve.app serve.openapi"),
+        ("sqlite3", "data.databases"),
+        ("duckdb", "data.databases"),
+        ("psycopg", "data.databases"),
         ("pyspark", "spark.sessions spark.events spark.trend spark.fitting spark.recommending"),
     ],
 )
@@ -134,7 +137,7 @@ def test_public_names_are_these_and_load():
                 "NotFittedError", "Popular", "Query", "RDLAE", "Rules", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk",
                 "Split", "TALE", "TalerecError", "Tempo", "Trending", "UnknownIdError", "Weights", "__version__", "compare", "describe", "drop_duplicates",
                 "evaluate", "evaluate_log", "k_core", "leave_one_out", "load", "order_ties", "read_items", "read_log", "rolling_split",
-                "slis_gram", "slit_gram", "time_split", "synthetic_log", "tale_gram", "tune",
+                "slis_gram", "slit_gram", "time_split", "synthetic_log", "tale_gram", "tune", "update",
             ]
     )  # fmt: skip
     for name in talerec.__all__:

@@ -15,7 +15,7 @@ Models
     Tempo, TALE, SLIS, SLIT, SLIST, EASE, EDLAE, RDLAE, SWalk     linear models
     SKNN, STAN, Markov, Rules, Association, Popular, Trending, FPMC     others
     Blend                     several models as one
-    MODELS, load              every model by name; a saved model
+    MODELS, load, update      every model by name; a saved model; a model after new rows
     Model, Query, Weights     what a model of your own is made of
     Gram, tale_gram, slit_gram, slis_gram     sums over pairs of rows that linear models are solved from
 Judging
@@ -55,6 +55,7 @@ _NAMES = {
         "Association", "Blend", "EASE", "EDLAE", "FPMC", "MODELS", "Markov", "Model", "Popular", "RDLAE",
         "Rules", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk", "TALE", "Tempo", "Trending", "load",
     ),
+    "talerec.models.updating": ("update",),
     "talerec.ranking.weights": ("Query", "Weights"),
 }  # fmt: skip
 
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
     from talerec.models.swalk import SWalk as SWalk
     from talerec.models.tale import TALE as TALE
     from talerec.models.tempo import Tempo as Tempo
+    from talerec.models.updating import update as update
     from talerec.ranking.weights import Query as Query
     from talerec.ranking.weights import Weights as Weights
 

@@ -212,8 +212,13 @@ def _write_file(folder: Path, name: str, ending: str, parts: _Parts) -> dict[str
     for part in parts:
         digest.update(part)
     final = folder / f"{name}-{digest.hexdigest()[:16]}{ending}"
-    with replacing(final) as unfinished:
-        write_synced(unfinished, parts)
+    try:
+        with replacing(final) as unfinished:
+            write_synced(unfinished, parts)
+    except PermissionError:  # Windows replaces no file that is mapped, by whoever serves the model
+        if not final.exists():
+            raise
+        _check_hash(final, digest.hexdigest())
     return {"file": final.name, "bytes": sum(map(len, parts)), "sha256": digest.hexdigest()}
 
 
@@ -221,7 +226,8 @@ def _remove_strays(folder: Path, keep: set[str]) -> None:
     for name in os.listdir(folder):
         ours = _DATA_FILE.fullmatch(name) or _UNFINISHED.fullmatch(name)
         if ours and name not in keep:
-            (folder / name).unlink(missing_ok=True)
+            with suppress(PermissionError):  # mapped on Windows: the next writer tries again
+                (folder / name).unlink(missing_ok=True)
 
 
 def _undo(folder: Path, before: set[str]) -> None:

@@ -146,7 +146,7 @@ def test_evaluate_in_json_has_every_field(log: Path) -> None:
     assert result["groups"]["popularity"].keys() == {"head", "tail"}
     assert result["groups"]["gap"].keys() == {"short", "mid", "long"}
     assert result["seconds"].keys() >= {"load", "gram", "solve", "score"}
-    assert result["peak_rss_mb"] > 10
+    assert result["peak_rss_mb"] is None or result["peak_rss_mb"] > 10
 
 
 def test_evaluate_counts_every_case_in_one_group_of_each_kind(log: Path) -> None:
@@ -228,8 +228,8 @@ def test_results_are_kept_compared_and_shown(log: Path, tmp_path: Path) -> None:
 def test_what_tune_finds_fit_takes(log: Path, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     best, page = tmp_path / "best.json", tmp_path / "t.html"
-    search = ("--model", "tale", "--trials", 5, "--study", tmp_path / "s.db")
-    assert "the best of 5 settings" in works("tune", log, *search, "-o", best, "--report", page)
+    search = ("--model", "tale", "--trials", 20, "--study", tmp_path / "s.db")
+    assert "the best of 20 settings" in works("tune", log, *search, "-o", best, "--report", page)
     assert page.read_text().count("<svg") >= 7
     found = talerec("tune", log, *search, "--json").json
     assert found["params"] == json.loads(best.read_text())["params"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs import histories_of, logs, quick, rows_of
+from logs import at, histories_of, logs, quick, rows_of
 from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.data.times import FARTHEST
@@ -53,7 +53,8 @@ def test_items_without_times_are_instants_in_their_order() -> None:
 
 
 def test_items_with_times_are_put_in_time_order_and_ties_stay() -> None:
-    assert made([[("a", 5), ("b", 3), ("c", 5)]]) == [[(1, 3), (0, 5), (2, 5)]]
+    later, sooner = at(5), at(3)
+    assert made([[("a", later), ("b", sooner), ("c", later)]]) == [[(1, 3), (0, 5), (2, 5)]]
 
 
 def test_no_histories_and_empty_ones_are_allowed() -> None:
@@ -81,10 +82,24 @@ NOON = datetime(2020, 1, 2, 12, 4, 5, 678901)
         pd.Timestamp(NOON),
         1_577_966_645_678_901,
         np.int64(1_577_966_645_678_901),
+        1_577_966_645_678_901_000,
+        np.datetime64(NOON),
+        "2020-01-02T12:04:05.678901",
     ],
 )
-def test_a_time_is_a_datetime_or_microseconds(value: Any) -> None:
+def test_a_time_is_a_datetime_its_text_or_a_number(value: Any) -> None:
     assert made([[("a", value)]]) == [[(0, 1_577_966_645_678_901)]]
+
+
+@pytest.mark.parametrize(
+    ("unit", "one"), [("s", 10**6), ("ms", 1000), ("us", 1), ("datetime", 10**6)]
+)
+def test_a_small_number_counts_what_the_log_does(unit: str, one: int) -> None:
+    for value in (5, 5.0, np.float64(5), "5"):
+        found = Histories.from_ids([[("a", value)]], ITEMS, unit=unit)
+        assert found.time.tolist() == [5 * one]
+    found = Histories.from_ids([[("a", 1_577_966_645_678)]], ITEMS, unit=unit)
+    assert found.time.tolist() == [1_577_966_645_678_000]  # a browser's milliseconds
 
 
 def test_a_date_is_midnight() -> None:
@@ -98,15 +113,17 @@ def test_datetimes_are_exact_to_the_microsecond(stamp: datetime) -> None:
     assert datetime(1970, 1, 1) + timedelta(microseconds=time) == stamp
 
 
-@pytest.mark.parametrize("value", ["2020-01-01", 1.5, True, float("nan"), pd.NaT, [1]])
+@pytest.mark.parametrize(
+    "value", [True, np.True_, pd.NaT, np.datetime64("NaT"), [1], b"2020-01-01"]
+)
 def test_what_is_no_time_is_refused(value: Any) -> None:
     assert refusal([[("a", value)]]) == (
-        f"{value!r} is not a time: give a datetime or whole microseconds"
+        f"{value!r} is not a time: give a datetime, 2019-10-01 as text, or a number"
     )
 
 
-@pytest.mark.parametrize("value", [2**63, -(2**70)])
-def test_a_time_beyond_any_date_is_refused(value: int) -> None:
+@pytest.mark.parametrize("value", [2**63, -(2**70), float("nan"), float("inf")])
+def test_a_time_beyond_any_date_is_refused(value: float) -> None:
     assert refusal([[("a", value)]]) == f"time {value} is beyond any date"
 
 
@@ -183,6 +200,6 @@ def test_a_slice_is_the_same_histories_in_smaller_columns(log: Log, data: st.Dat
 
 
 def test_rows_are_moments_of_their_own_unless_they_are_joint() -> None:
-    histories = Histories.from_ids([[("a", 5), ("b", 5)]], ITEMS, "error")
+    histories = Histories.from_ids([[("a", 5), ("b", 5)]], ITEMS, "error", "us")
     assert histories.moments(joint=False).tolist() == []
     assert histories.moments(joint=True).tolist() == [5, 5]

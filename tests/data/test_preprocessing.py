@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs import Row, histories_of, instants, log_of, logs, quick, rows, rows_of, tiny_log
+from logs import Row, at, histories_of, instants, log_of, logs, quick, rows, rows_of, tiny_log
 from talerec.data.log import Log
 from talerec.data.preprocessing import (
     between,
@@ -155,9 +155,9 @@ def test_between_keeps_the_rows_from_start_until_end(all_rows, one, other):
     inside = [row for row in all_rows if start <= row[2] < end]
     if not inside:
         with pytest.raises(TalerecError, match=r"no row lies|does not lie before"):
-            between(log_of(all_rows), start, end)
+            between(log_of(all_rows), at(start), at(end))
         return
-    kept = between(log_of(all_rows), start, end)
+    kept = between(log_of(all_rows), at(start), at(end))
     assert rows_of(kept) == rows_of(log_of(inside))
     assert kept.users.ids.equals(log_of(inside).users.ids)
     assert kept.items.ids.equals(log_of(inside).items.ids)

@@ -313,8 +313,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.csv") == "does not exist"
 
 
-def test_a_folder_is_no_log(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == "is a folder; a log is a file"
+def test_an_empty_folder_is_no_log(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == "is a folder without a file that talerec reads"
 
 
 @pytest.mark.parametrize("name", ["log", "log.txt", "log.gz", "log.xlsx", ".csv", "csv"])

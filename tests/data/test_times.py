@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logs import quick
-from talerec.data.times import DAY, FARTHEST, days, moment, parse_moment, to_microseconds
+from talerec.data.times import (
+    DAY,
+    FARTHEST,
+    days,
+    microseconds,
+    moment,
+    parse_moment,
+    to_microseconds,
+)
 from talerec.errors import InvalidLogError, TalerecError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -343,6 +351,58 @@ def test_what_is_no_point_in_time_is_named(text: str) -> None:
     with pytest.raises(TalerecError, match="is not a time") as caught:
         parse_moment(text)
     assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "number", [1577966645, 1577966645000, 1577966645000000, 1577966645 * 10**9]
+)
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "datetime"])
+def test_the_size_of_a_number_tells_its_unit_whatever_the_log(number: int, unit: str) -> None:
+    for same in (number, float(number), str(number), np.int64(number), np.float64(number)):
+        assert microseconds(same, unit) == NOON
+    assert microseconds(-number, unit) == -NOON
+
+
+@pytest.mark.parametrize("value", [True, np.True_, None, [1], float("nan"), float("inf"), 2**63])
+def test_what_is_no_moment_is_refused(value: Any) -> None:
+    with pytest.raises(TalerecError, match=r"is not a time|is beyond any date"):
+        microseconds(value)
+
+
+def test_a_date_without_dashes_is_a_number_only_where_the_log_has_numbers() -> None:
+    with pytest.raises(TalerecError, match="without dashes; write it as 2026-11-15"):
+        microseconds("20261115", "datetime")
+    assert microseconds(20261115, "s") == 20261115 * 10**6
+    assert microseconds(20261340, "datetime") == 20261340 * 10**6  # no date
+
+
+# -- days that are numbers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[20190131, 20191201], ["20190131"], [20190131.0], [19700101, 20991231]],
+)
+def test_dates_written_as_numbers_are_refused_unless_a_unit_is_named(values: list[Any]) -> None:
+    message = refusal(values)
+    assert message.startswith("every t is a date as a number (row 1 is ")
+    assert "2019-10-01" in message
+    assert "--time-unit s" in message
+    assert read(values, unit="s")[1] == "s"
+
+
+@pytest.mark.parametrize("values", [[43831.0, 43832.5], ["43831"], [20_000, 60_000]])
+def test_days_of_a_spreadsheet_are_refused_unless_a_unit_is_named(values: list[Any]) -> None:
+    message = refusal(values)
+    assert "as the days of a spreadsheet do; write dates such as 2019-10-01" in message
+    assert read(values, unit="s")[1] == "s"
+
+
+@pytest.mark.parametrize(
+    "values", [[20190131, 20190132], [20190131, 5], [43831, 60_001], [19_999, 43831], [0, 1, 2]]
+)
+def test_other_small_numbers_are_seconds(values: list[int]) -> None:
+    assert read(values) == ([value * 10**6 for value in values], "s")
 
 
 def test_days_are_whole_microseconds_and_infinity_is_long() -> None:

@@ -53,7 +53,7 @@ def test_a_saved_result_is_the_same_when_it_is_read(results, tmp_path):
 def test_a_clear_difference_is_found_and_its_direction_named(results):
     found = compare(results["popular"], results["tale"])
     assert found.significant
-    assert found.verdict.startswith("tale is better than popular by +")
+    assert found.verdict.startswith("tale is better than popular by ")
     headline = found.metrics["NDCG@10"]
     assert headline.a == pytest.approx(results["popular"].metrics["NDCG@10"])
     assert headline.b == pytest.approx(results["tale"].metrics["NDCG@10"])
@@ -145,7 +145,7 @@ def test_results_with_other_ks_are_compared_at_those_that_both_have(results):
     assert found.headline == "NDCG@5"
     whole = compare(results["popular"], results["tale"])
     assert found.metrics["NDCG@5"] == whole.metrics["NDCG@5"]
-    assert found.to_dict()["verdict"].startswith("tale is better than popular by +")
+    assert found.to_dict()["verdict"].startswith("tale is better than popular by ")
     assert "NDCG@5 by popularity" in report.comparison(found, "two files")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 
@@ -69,6 +70,8 @@ def test_replacing_leaves_an_error_as_it_is(tmp_path):
 
 
 def test_a_lock_is_held_by_one_at_a_time(tmp_path):
+    if sys.platform != "win32":
+        pytest.importorskip("fcntl", exc_type=ImportError)
     lock, inside, most = tmp_path / "folder" / ".lock", [], []
 
     def work() -> None:

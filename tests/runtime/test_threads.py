@@ -238,7 +238,8 @@ def test_a_bad_variable_is_refused_by_name(text: str, monkeypatch: pytest.Monkey
 
 def test_memory_is_free_and_was_used() -> None:
     assert memory.available_bytes() > 0
-    assert memory.peak_rss_mb() > 10
+    peak = memory.peak_rss_mb()
+    assert peak is None or peak > 10
 
 
 def container(folder: Path, limit: str, used: int, cached: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 import talerec as tr
@@ -154,6 +155,25 @@ def test_a_question_may_say_when_it_is_asked(log, tmp_path):
     assert local.post("/v1/recommend", text).status == 200
     text["as_of"] = "yesterday"
     assert local.post("/v1/recommend", text).json["error"]["code"] == "invalid"
+
+
+def test_a_condition_on_the_item_table_is_an_allow_list(log, tmp_path):
+    table = pl.DataFrame({"item_id": log.items.ids, "price": range(len(log.items))})
+    fitted = tr.TALE(reg=2.0).fit(log.with_items(table))
+    local = Local(fitted.save(tmp_path / "m.tale"), tmp_path)
+    (history,) = histories(log, 1, 6)
+    for cheap in (20, 90):
+        found = local.post(
+            "/v1/recommend", {"history": rows(history), "k": 9, "where": f"price < {cheap}"}
+        ).json["items"]
+        own = fitted.recommend_histories([history], k=9, allow=log.items.ids[:cheap])
+        assert [item["item_id"] for item in found] == own["item_id"].to_list()
+    bad = local.post("/v1/recommend", {"history": rows(history), "where": "colour = 'red'"})
+    assert (bad.status, bad.code) == (422, "invalid")
+    nobody = {"history": [], "where": "price < 3", "k": 9}
+    assert {item["item_id"] for item in local.post("/v1/recommend", nobody).json["items"]} <= {
+        *log.items.ids[:3].to_list()
+    }
 
 
 def test_rows_with_times_are_put_into_their_order(service, log):

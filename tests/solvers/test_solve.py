@@ -260,13 +260,10 @@ def test_a_device_with_too_little_memory_is_said_and_exact_is_used(
     assert "using exact" in caplog.text
 
 
-def test_without_torch_exact_is_used_and_says_so(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "talerec.solvers.gpu", None)
-    monkeypatch.delattr("talerec.solvers.gpu", raising=False)
-    with caplog.at_level(logging.WARNING, "talerec"):
-        found = solve.solve(random_gram(20)[2], 1.0, solver="torch")
-    assert found.solver == "exact"
-    assert "torch is not installed" in caplog.text
+def test_without_torch_asking_for_it_is_an_error_that_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(TalerecError, match=r"solver=torch needs the extra `torch`: pip install"):
+        solve.solve(random_gram(20)[2], 1.0, solver="torch")
 
 
 def test_the_torch_solver_loads_with_numpy_and_torch_alone(torch_solver):

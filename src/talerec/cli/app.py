@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,8 +89,20 @@ def sort_commands() -> None:
 
 
 def ids(text: str | None) -> list[str] | None:
-    """Ids separated by commas."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    """Ids separated by commas; one that holds a comma, or spaces at its ends, stands in double quotes."""
+    if text is None:
+        return None
+    found = (_quoted(match) for match in _ID.finditer(text))
+    return [name for name in found if name]
+
+
+#: An id in double quotes (a quote in it is doubled), or anything up to the next comma.
+_ID = re.compile(r'\s*(?:"((?:[^"]|"")*)"\s*(?=,|$)|([^,]*))(?:,|$)')
+
+
+def _quoted(match: re.Match[str]) -> str:
+    quoted, plain = match.groups()
+    return plain.strip() if quoted is None else quoted.replace('""', '"')
 
 
 @contextmanager

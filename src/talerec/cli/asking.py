@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from talerec.cli import lists
 from talerec.cli.app import Panel, command, ids, reporting
 from talerec.cli.options import (
     Allow,
@@ -19,21 +18,23 @@ from talerec.cli.options import (
     ItemId,
     Json,
     K,
+    ListsFile,
+    Per,
     Unknown,
     Users,
+    Where,
 )
 from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
     from talerec.models.base import Model
 
-logger = logging.getLogger("talerec")
-
 
 @command(
     Panel.ASK,
     "talerec recommend shop.tale --users 17,42 --hide-seen",
-    "talerec recommend shop.tale --users all -k 20 --json",
+    "talerec recommend shop.tale --users all -k 20 -o lists.parquet",
+    "talerec recommend shop.tale --users 17 --where \"category = 'tents' and price < 100\" --per brand=2",
     "talerec recommend shop.tale --history tent,stove --as-of 2026-11-15",
 )
 def recommend(
@@ -44,8 +45,11 @@ def recommend(
     hide_seen: HideSeen = False,
     allow: Allow = None,
     deny: Deny = None,
+    where: Where = None,
+    per: Per = [],  # noqa: B006
     unknown: Unknown = "error",
     as_of: AsOf = None,
+    out: ListsFile = None,
     json: Json = False,
 ) -> None:
     """Recommend items to users of the training log, or after histories of your own."""
@@ -55,48 +59,37 @@ def recommend(
     if (users is None) == (not history):
         raise TalerecError("give --users or --history, one of the two")
     options: dict[str, Any] = {
-        "hide_seen": hide_seen, "allow": ids(allow), "deny": ids(deny), "unknown": unknown,
-        "as_of": as_of,
+        "hide_seen": hide_seen, "allow": ids(allow), "deny": ids(deny), "where": where,
+        "per": _numbers(per), "unknown": unknown, "as_of": as_of,
     }  # fmt: skip
+    if out is not None:
+        lists.check(out, model, users)
     with reporting(json):
         made = load(model)
-        if users is not None:
-            chosen = _users(made, model, users, unknown)
-            askers = {user: f"User {user}" for user in chosen}
-            frame = made.recommend(chosen, k, **options)
-        else:
+        if users is None:
             histories = [ids(text) or [] for text in history]
-            askers = _headings(made, histories)
             frame = made.recommend_histories(histories, k, **options)
+            askers = _headings(made, histories)
+        else:
+            asked = lists.users(made, model, users, unknown)
+            if out is not None or (json and len(asked) > lists.MANY):
+                lists.stream(made, asked, k, out, json=json, **options)
+                return
+            names = lists.names(made, asked)
+            frame = made.recommend(names, k, **options)
+            askers = {user: f"User {user}" for user in names}
     items.recommendations(made, frame, askers, json=json)
 
 
-def _users(model: Model, path: Path, text: str, unknown: str) -> list[Any]:
-    """The ids that `--users` stands for, as the log has them, each once."""
-    log = model.fitted.log
-    if log is None:
-        raise TalerecError(f"{path} was saved without histories: use --history, not --users")
-    if text == "all":
-        return log.users.ids.to_list()
-    given = _lines(Path(text[1:])) if text.startswith("@") else ids(text) or []
-    if not given:
-        raise TalerecError(f"--users {text!r} names no user")
-    found = log.users.positions(given, "user", unknown)
-    skipped = [user for user, position in zip(given, found, strict=True) if position < 0]
-    if skipped:
-        from talerec.cli import tables
-
-        logger.info("skipped, not known to the model: %s", tables.listed(skipped))
-    return list(dict.fromkeys(log.users.ids.gather(found[found >= 0]).to_list()))
-
-
-def _lines(path: Path) -> list[str]:
-    """The lines of a file that are not blank."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise TalerecError(f"{path} is not a text file with one id per line") from None
-    return [line.strip() for line in lines if line.strip()]
+def _numbers(settings: list[str]) -> dict[str, int]:
+    """The settings NAME=N of --per."""
+    found: dict[str, int] = {}
+    for setting in settings:
+        name, _, number = setting.rpartition("=")
+        if not name or not number.strip().isdecimal():
+            raise TalerecError(f"--per takes COLUMN=N such as category=2, not {setting!r}")
+        found[name.strip()] = int(number)
+    return found
 
 
 def _headings(model: Model, histories: list[list[str]]) -> dict[Any, str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from talerec.cli.app import Panel, command, reporting, run_service
+from talerec.cli.app import Panel, command, reporting, run_service, warn
 from talerec.cli.groups import Choice, Engine, Source
 from talerec.cli.options import (
     Artifact,
     DemoFolder,
     DemoServe,
+    ItemKey,
     Items,
     Json,
     NewArtifact,
@@ -20,6 +21,8 @@ from talerec.cli.options import (
     Rows,
     Seed,
     Ties,
+    Tolerance,
+    Updatable,
 )
 from talerec.errors import TalerecError
 
@@ -88,22 +91,30 @@ def fit(
     engine: Engine,
     ties: Ties = "file",
     items: Items = None,
+    item_key: ItemKey = "item_id",
     no_histories: NoHistories = False,
+    updatable: Updatable = False,
     json: Json = False,
 ) -> None:
     """Learn from every row of a log and save the model."""
     from talerec import artifact
+    from talerec.data import sources
 
     made = choice.make()
+    sources.refuse_overwriting([out], [*source.log, items, choice.params])
     artifact.check_target(out)
     engine.check()
+    if updatable:
+        _check_updatable(source, engine, no_histories)
     if engine.is_spark and items is not None:
         raise TalerecError("--items goes with --engine local: Spark keeps no item table")
     with reporting(json):
         if engine.is_spark:
             _fit_on_spark(made, source, ties, engine, out)
         else:
-            made.fit(source.read(ties, items)).save(out, histories=not no_histories)
+            rows = source.read(ties, items, item_key, needs_time=made.needs_time)
+            _warn_of_less(out, rows.rows)
+            made.fit(rows).save(out, histories=not no_histories, updatable=updatable)
     manifest = artifact.read_manifest(out)
     if json:
         from talerec.cli import terminal
@@ -115,16 +126,64 @@ def fit(
         results.fitted(out, manifest)
 
 
+def _check_updatable(source: Source, engine: Engine, no_histories: bool) -> None:
+    """Refuse, by name, what an update could not do again."""
+    weighed = source.weight or source.event_weights
+    given = {
+        "--core": source.core, "--no-histories": no_histories, "--engine spark": engine.is_spark, "--weight": weighed,
+    }  # fmt: skip
+    for name, value in given.items():
+        if value:
+            raise TalerecError(
+                f"--updatable and {name} do not go together: an update cannot do that again"
+            )
+
+
+_MUCH_LESS = 10
+
+
+def _warn_of_less(out: Path, rows: int) -> None:
+    """A warning where a model of far more rows is about to be replaced."""
+    from talerec import artifact
+
+    try:
+        before = artifact.read_manifest(out)["training"].get("rows", 0)
+    except TalerecError:
+        return
+    if before >= _MUCH_LESS * rows:
+        warn(
+            f"{out} was fitted on {before:,} rows, and is replaced by a model of {rows:,}: was talerec update meant?"
+        )
+
+
+@command(
+    Panel.MODELS,
+    "talerec fit events.csv -o shop.tale --model tale --updatable",
+    "talerec update shop.tale today.csv",
+)
+def update(model: Artifact, source: Source, tolerance: Tolerance = 0.1, json: Json = False) -> None:
+    """Add rows that came later to a saved model, without starting over."""
+    from talerec.cli import updating
+
+    with reporting(json):
+        facts = updating.run(model, source, tolerance)
+    updating.show(model, facts, json)
+
+
 def _fit_on_spark(model: Model, source: Source, ties: str, engine: Engine, out: Path) -> None:
     """Fit on a cluster and save; users' rows stay in the log."""
     from talerec import spark  # says so itself where pyspark is missing
 
     spark.check_model(model)
+    if len(source.log) != 1 or source.sep or source.query or source.weight or source.event:
+        raise TalerecError(
+            "--engine spark reads one path of Parquet files, without --sep, --query, --weight and --event"
+        )
     conf = engine.conf
     names = spark.Columns(*source.names, source.time_unit, source.any_time)
     with spark.connected(engine.master, conf) as session:
         spark.fit(
-            model, source.log, out, session=session, names=names, work=engine.work, ties=ties,
+            model, source.log[0], out, session=session, names=names, work=engine.work, ties=ties,
             core=source.core, drop_duplicates=source.drop_duplicates,
         )  # fmt: skip
 

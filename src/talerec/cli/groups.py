@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +15,20 @@ from talerec.cli.completion import among
 from talerec.cli.options import (
     AnyTime,
     Core,
+    Event,
+    EventWeights,
     Item,
-    LogFile,
+    LogFiles,
     ModelName,
     Params,
+    Query,
+    Sep,
     Settings,
     Time,
     Unique,
     Unit,
     User,
+    Weight,
     option,
 )
 from talerec.errors import TalerecError
@@ -72,7 +79,7 @@ def _parts(kind: Any) -> Iterator[inspect.Parameter]:
 class Source:
     """A log and how to read it."""
 
-    log: LogFile
+    log: LogFiles
     user: User = "user_id"
     item: Item = "item_id"
     time: Time = "timestamp"
@@ -80,24 +87,82 @@ class Source:
     any_time: AnyTime = False
     core: Core = None
     drop_duplicates: Unique = False
+    sep: Sep = None
+    query: Query = None
+    weight: Weight = None
+    event: Event = None
+    event_weights: EventWeights = None
+
+    @property
+    def name(self) -> str:
+        """What people call the log; it holds no password."""
+        from talerec.data import sources
+
+        return sources.named(self.log)
+
+    def spelled(self, ties: str = "file") -> str:
+        """The log and how to read it, as a shell takes it."""
+        from talerec.data.databases import shown
+
+        parts = [shlex.quote(shown(one)) for one in self.log]
+        for part in dataclasses.fields(self)[1:]:
+            value = getattr(self, part.name)
+            if value != part.default:
+                parts.append(f"--{part.name.replace('_', '-')}")
+                parts += [] if value is True else [shlex.quote(str(value))]
+        return " ".join(parts + ([f"--ties {ties}"] if ties != "file" and ".." not in ties else []))
 
     @property
     def names(self) -> tuple[str, str, str]:
         return self.user, self.item, self.time
 
-    def read(self, ties: str = "file", items: Path | None = None) -> Log:
+    def read(
+        self,
+        ties: str = "file",
+        items: Path | None = None,
+        item_key: str = "item_id",
+        any_order: bool = False,
+        needs_time: bool = True,
+    ) -> Log:
         """The log: read, cleaned, and rows with equal times in the order `ties`."""
         from talerec.data import preprocessing, readers
 
         log = readers.read_log(
             self.log, user=self.user, item=self.item, time=self.time,
-            time_unit=self.time_unit, any_time=self.any_time, items=items,
+            time_unit=self.time_unit, any_time=self.any_time, items=items, item_key=item_key,
+            sep=_sign(self.sep), query=self.query, any_order=any_order or ties != "file",
+            weight=self.weight, event=self.event, event_weights=_event_weights(self.event_weights),
+            lacks_time=not needs_time,
         )  # fmt: skip
         if self.drop_duplicates:
             log = preprocessing.drop_duplicates(log)
         if self.core is not None:
             log = preprocessing.k_core(log, self.core)
         return preprocessing.order_ties(log, ties)
+
+
+def _event_weights(text: str | None) -> dict[str, float] | None:
+    """The numbers of --event-weights by event."""
+    if text is None:
+        return None
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = (piece.strip() for piece in part.rpartition("="))
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not name or not value >= 0 or name in found:
+            raise TalerecError(
+                f"--event-weights takes view=1,cart=3,buy=10, each once, not {part!r}"
+            )
+        found[name] = value
+    return found
+
+
+def _sign(sep: str | None) -> str | None:
+    """A separator as people type it: a tab is \\t, or the word."""
+    return {"\\t": "\t", "tab": "\t"}.get(sep or "", sep)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -68,6 +68,17 @@ def recommendations(
         return
     for key, heading in askers.items():
         ranking(heading, parts.get(key, nothing), names)
+
+
+def of_users(model: Model, frame: pl.DataFrame, askers: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """The lists of a block of users as JSON objects; those without one among them have none in the frame."""
+    names, asker = titles(model, frame[columns.ITEM].unique()), frame.columns[0]
+    for part in frame.partition_by(asker, maintain_order=True):
+        for key in askers:
+            if key == part[asker][0]:
+                yield {asker: key, "items": items_json(part, names)}
+                break
+            yield {asker: key, "items": []}
 
 
 def ranking(heading: str, frame: pl.DataFrame, names: Titles) -> None:

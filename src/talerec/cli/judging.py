@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from talerec.cli.options import (
     Settings,
     SplitName,
     Study,
+    Target,
     Trials,
 )
 from talerec.errors import TalerecError
@@ -50,6 +52,7 @@ def evaluate(
     on: On = "test",
     k: Cutoffs = "1,5,10",
     hide_seen: HideSeen = False,
+    target: Target = None,
     ties: Orders = "file",
     out: Cases = None,
     report: Report = None,
@@ -63,19 +66,19 @@ def evaluate(
     from talerec.evaluation.evaluation import evaluate_log
     from talerec.runtime.clock import Clock
 
-    made, plan, ks = choice.make(), Plan(split, refit), cutoffs(k)
+    made, plan, ks = choice.make(), Plan(split, refit, target), cutoffs(k)
     plan.check(on)
     preprocessing.tie_orders(ties)
-    _check_writable(out, report)
+    _check_outputs([out, report], [*source.log, choice.params])
     with reporting(json):
         clock = Clock()
         with clock("load"):
-            rows = source.read()
+            rows = source.read(any_order=ties != "file", needs_time=made.needs_time)
         result = evaluate_log(made, rows, plan, ties=ties, on=on, k=ks, hide_seen=hide_seen)
         result = replace(result, seconds={**result.seconds, **clock.seconds})
         if out is not None:
             result.save(out)
-        _write_report(report, "evaluation", result, str(source.log))
+        _write_report(report, "evaluation", result, source.name)
     _show("evaluation", result, json)
 
 
@@ -109,16 +112,16 @@ def tune(
 
     kind = model_class(model or DEFAULT)
     fixed = params.parse(kind, set)
-    _check_writable(out, study, report)
+    _check_outputs([out, study, report], source.log)
     with reporting(json):
         found = tuning.tune(
-            kind, source.read(), split, trials=trials, grid=grid, fixed=fixed, metric=metric,
+            kind, source.read(any_order=ties != "file", needs_time=kind().needs_time), split, trials=trials, grid=grid, fixed=fixed, metric=metric,
             ties=ties, hide_seen=hide_seen, study=study, workers=workers, seed=seed,
         )  # fmt: skip
         if out is not None:
             found.save(out)
-        _write_report(report, "tuning", found, str(source.log))
-    _show("tuning", found, json, out)
+        _write_report(report, "tuning", found, source.name)
+    _show("tuning", found, json, out, source.spelled(ties))
 
 
 @command(
@@ -132,7 +135,7 @@ def compare(a: ResultA, b: ResultB, report: Report = None, json: Json = False) -
     from talerec.evaluation import comparison
     from talerec.evaluation.result import Evaluation
 
-    _check_writable(report)
+    _check_outputs([report], [a, b])
     with reporting(json):
         found = comparison.compare(Evaluation.load(a), Evaluation.load(b))
         _write_report(report, "comparison", found, f"{a.name} and {b.name}")
@@ -166,12 +169,15 @@ def reproduce(
         tables.line(f"{text} and {html}")
 
 
-def _check_writable(*paths: Path | None) -> None:
+def _check_outputs(outputs: Sequence[Path | None], inputs: Sequence[str | Path | None]) -> None:
+    """Refuse, before anything is read, files that cannot be written or are to be read."""
+    from talerec.data.sources import refuse_overwriting
     from talerec.runtime.files import check_writable
 
-    for path in paths:
+    for path in outputs:
         if path is not None:
             check_writable(path)
+    refuse_overwriting(outputs, inputs)
 
 
 def _write_report(path: Path | None, kind: str, found: Any, source: str) -> None:

@@ -26,7 +26,7 @@ def describe(source: Source, json: Json = False) -> None:
     from talerec.data.summary import describe as facts_of
 
     with reporting(json):
-        facts = facts_of(source.read())
+        facts = facts_of(source.read(any_order=True))
     if json:
         from talerec.cli import terminal
 
@@ -34,7 +34,7 @@ def describe(source: Source, json: Json = False) -> None:
     else:
         from talerec.cli import results
 
-        results.facts(str(source.log), facts)
+        results.facts(source.name, facts)
 
 
 @command(Panel.LOGS, "talerec synth -o log.parquet --rows 1000000 --seed 1", allow_extra_args=True)

@@ -45,7 +45,25 @@ LOG = "Log"  # a panel of the help page
 _FORMATS = "CSV, TSV, Parquet, JSON lines, RecBole .inter, MovieLens .dat; plain, .gz or .zst."
 _ORDER = "Order of a user's rows with equal times"
 _ORDERS = ("file", "item", "random:")
-LogFile = Annotated[Path, argument("LOG", _FORMATS)]
+LogFiles = Annotated[
+    list[str],
+    argument("LOG...", f"{_FORMATS} A folder, a pattern, - for standard input, an address."),
+]
+Sep = Annotated[
+    str | None,
+    option(
+        "--sep", metavar="SIGN", help="What stands between the fields of text files.", panel=LOG
+    ),
+]
+Query = Annotated[
+    str | None,
+    option(
+        "--query",
+        metavar="SQL",
+        help="What to ask where LOG is a database: sqlite:///FILE, duckdb:///FILE, postgresql://HOST/NAME.",
+        panel=LOG,
+    ),
+]
 User = Annotated[str, option("--user", metavar="COLUMN", help="Column of user ids.", panel=LOG)]
 Item = Annotated[str, option("--item", metavar="COLUMN", help="Column of item ids.", panel=LOG)]
 Time = Annotated[str, option("--time", metavar="COLUMN", help="Column of times.", panel=LOG)]
@@ -92,14 +110,36 @@ Orders = Annotated[
         complete=among(*_ORDERS),
     ),
 ]
+Weight = Annotated[
+    str | None,
+    option(
+        "--weight", metavar="COLUMN", help="What a row is worth; only ratios matter.", panel=LOG
+    ),
+]
+Event = Annotated[
+    str | None, option("--event", metavar="COLUMN", help="What happened in a row.", panel=LOG)
+]
+EventWeights = Annotated[
+    str | None,
+    option(
+        "--event-weights",
+        metavar="view=1,buy=10",
+        help="What rows of each event are worth; 0 leaves them out.",
+        panel=LOG,
+    ),
+]
 Items = Annotated[
     Path | None,
     option(
         "--items",
         metavar="FILE",
-        help="Item table with a column item_id and, say, a title.",
+        help="Item table with a column of ids and, say, a title.",
         panel=LOG,
     ),
+]
+ItemKey = Annotated[
+    str,
+    option("--item-key", metavar="COLUMN", help="The item table's column of ids.", panel=LOG),
 ]
 
 # -- models ----------------------------------------------------------------------------------------
@@ -161,6 +201,14 @@ On = Annotated[
         metavar="test|validation",
         help="Which rows are predicted.",
         complete=among("test", "validation"),
+    ),
+]
+Target = Annotated[
+    str | None,
+    option(
+        "--target",
+        metavar="EVENT",
+        help="Ask for each user's last row of this event, such as buy, and not for the last row.",
     ),
 ]
 Cutoffs = Annotated[str, option("-k", "--k", metavar="K,...", help="Lengths of the lists.")]
@@ -235,6 +283,17 @@ NoHistories = Annotated[
     bool,
     flag("--no-histories", "Save the model without users' rows (then no recommend --users)."),
 ]
+Updatable = Annotated[
+    bool, flag("--updatable", "Keep what talerec update needs to add rows that come later.")
+]
+Tolerance = Annotated[
+    float,
+    option(
+        "--tolerance",
+        metavar="X",
+        help="Share of a target's largest weight that may be off before it is solved again; 0 solves all.",
+    ),
+]
 K = Annotated[int, option("-k", "--k", metavar="K", help="How many items.")]
 HideSeen = Annotated[bool, flag("--hide-seen", "Do not recommend items of the history.")]
 Unknown = Annotated[
@@ -251,7 +310,7 @@ AsOf = Annotated[
     option(
         "--as-of",
         metavar="TIME",
-        help="Moment of asking: 2019-10-01, a datetime or unix seconds; by default the end of the log.",
+        help="Moment of asking: 2019-10-01, a datetime or a number in the log's unit; by default the end of the log.",
     ),
 ]
 Users = Annotated[
@@ -259,7 +318,7 @@ Users = Annotated[
     option(
         "--users",
         metavar="IDS|@FILE|all",
-        help="Users of the training log: ids separated by commas, @FILE with one id per line, or all.",
+        help="Users of the training log: ids separated by commas, @FILE (one id per line, or Parquet), or all.",
         complete=among("all"),
     ),
 ]
@@ -276,6 +335,26 @@ History = Annotated[
 ]
 Allow = Annotated[str | None, option("--allow", metavar="IDS", help="Recommend only these items.")]
 Deny = Annotated[str | None, option("--deny", metavar="IDS", help="Never recommend these items.")]
+Where = Annotated[
+    str | None,
+    option(
+        "--where",
+        metavar="SQL",
+        help="Recommend only items whose row in the item table meets this: \"category = 'tents' and price < 100\".",
+    ),
+]
+Per = Annotated[
+    list[str],
+    option(
+        "--per",
+        metavar="COLUMN=N",
+        help="At most N items of a list have the same value in this column of the item table; repeat for more.",
+    ),
+]
+ListsFile = Annotated[
+    Path | None,
+    out("FILE", "Write the lists of --users here as they are made: .parquet, .csv or .ndjson."),
+]
 ItemId = Annotated[str, argument("ITEM", "An item id.")]
 ExplainedItem = Annotated[
     str, option("--item", metavar="ID", help="The item whose score is explained.")

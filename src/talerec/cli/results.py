@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,10 @@ from talerec.cli.tables import (
     table_of_columns,
     timings,
 )
+from talerec.data.summary import tie_note
 from talerec.evaluation.metrics import is_double
+from talerec.models import model_class
+from talerec.models.params import fields
 from talerec.runtime import memory
 
 if TYPE_CHECKING:
@@ -34,6 +38,8 @@ def facts(title: str, values: dict[str, Any]) -> None:
     """A description of a log as a table."""
     rows = [[_WORDS.get(n, n.replace("_", " ")), _fact(n, value)] for n, value in values.items()]
     table(title, ["", ""], rows)
+    if remark := tie_note(values["ties"] or 0.0, "file"):
+        line(f"Note: {remark}")
 
 
 _WORDS = {"interval_days": "interval", "time_read_as": "times read as"}
@@ -41,6 +47,8 @@ _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nan
 
 
 def _fact(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
     if name == "interval_days":
         return ", ".join(f"{key} {duration(part)}" for key, part in value.items())
     if isinstance(value, dict):
@@ -111,7 +119,9 @@ def evaluation(result: Evaluation) -> None:
     refitted = "fitted on training and validation rows" if result.refit else ""
     note("; ".join(filter(None, [f"ties: {result.ties}", refitted, settings(result.params)])))
     solver = f"; {result.solver} solver" if result.solver else ""
-    note(f"{timings(result.seconds)}{solver}; peak memory {memory.peak_rss_mb():,.0f} MB")
+    peak = memory.peak_rss_mb()
+    used = "" if peak is None else f"; peak memory {peak:,.0f} MB"
+    note(f"{timings(result.seconds)}{solver}{used}")
 
 
 def _overall(result: Evaluation, title: str) -> None:
@@ -159,8 +169,8 @@ _GROUP_WORDS = {"popularity": "items", "gap": "gap", "length": "history", "kind"
 # -- tuning and comparing --------------------------------------------------------------------------
 
 
-def tuning(result: Tuning, out: Path | None) -> None:
-    """The best settings, and the command that uses the first."""
+def tuning(result: Tuning, out: Path | None, source: str) -> None:
+    """The best settings, and the command that uses the first; `source` is the log as the command line named it."""
     trials = sorted(result.trials, key=lambda trial: -trial.value)[:_BEST]
     rows = [
         [
@@ -174,12 +184,22 @@ def tuning(result: Tuning, out: Path | None) -> None:
     table(title, ["trial", *result.searched, result.metric], rows)
     note(f"ties: {result.ties}; {settings(result.params)}")
     note(timings(result.seconds))
-    given = " ".join(f"--set {name}={result.params[name]:.4g}" for name in result.searched)
-    chosen = f"--params {out}" if out else f"--model {result.model} {given}"
-    line(f"Next: talerec fit LOG -o NAME.tale {chosen}")
+    given = " ".join(f"--set {setting}" for setting in _own_settings(result))
+    chosen = f"--params {shlex.quote(str(out))}" if out else f"--model {result.model} {given}"
+    line(f"Next: talerec fit {source} -o {result.model}.tale {chosen}".rstrip())
 
 
 _BEST = 5
+
+
+def _own_settings(result: Tuning) -> list[str]:
+    """The parameters that differ from the model's own, as --set takes them."""
+    own = {field.name: field.default for field in fields(model_class(result.model))}
+    return [
+        f"{name}={value if isinstance(value, str) else repr(value)}"
+        for name, value in result.params.items()
+        if value != own[name]
+    ]
 
 
 def comparison(result: Comparison) -> None:

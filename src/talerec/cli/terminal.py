@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -148,10 +148,27 @@ def _new_bars() -> Progress:
 # -- JSON ------------------------------------------------------------------------------------------
 
 
+_PAGE = 10_000  # characters of JSON that people may want to read
+
+
 def as_json(value: Any) -> None:
-    """Print one JSON value on standard output, and nothing else."""
+    """Print one JSON value on standard output, and nothing else; without indents where it is large."""
+    text = _dumped(value, None)
+    print(_dumped(value, 2) if len(text) <= _PAGE else text)
+
+
+def as_json_list(values: Iterable[Any]) -> None:
+    """Print a JSON list, one value per line as it comes."""
+    before = "[\n"
+    for value in values:
+        sys.stdout.write(before + _dumped(value, None))
+        before = ",\n"
+    print("[]" if before == "[\n" else "\n]")
+
+
+def _dumped(value: Any, indent: int | None) -> str:
     ascii_only = (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8")
-    print(json.dumps(_strict(value), indent=2, ensure_ascii=ascii_only, allow_nan=False))
+    return json.dumps(_strict(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False)
 
 
 def _strict(value: Any) -> Any:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import polars as pl
 
@@ -46,18 +47,70 @@ _UNIX_TIME = re.compile(r"\d{9,19}")  # from 1973 on, in any unit
 _BLANK = "\0blank"  # a column of ours beside those of a file
 
 
-def scan(path: Path) -> pl.LazyFrame:
-    """The rows of a file, not yet read; ids in text files are still text."""
+def scan(path: Path | str, sep: str | None = None) -> pl.LazyFrame:
+    """The rows of a file, or of a remote address (text), not yet read; ids in text files are still text."""
     kind = format_of(path)
+    if isinstance(path, str):
+        return _remote(path, kind, sep)
     _refuse_other_formats(path, kind)
-    return SCANNERS[kind](path)
+    if sep is None:
+        return SCANNERS[kind](path)
+    _refuse_long_separator(sep)
+    return _untyped(_delimited(path, sep), kind)
 
 
-def format_of(path: Path) -> str:
+def format_of(path: Path | str) -> str:
     """The format of a file, named by its ending (the one before .gz or .zst)."""
-    endings = [ending.lower() for ending in path.suffixes]
+    place = Path(urlsplit(path).path) if isinstance(path, str) else path
+    endings = [ending.lower() for ending in place.suffixes]
     packed = len(endings) > 1 and endings[-1] in _PACKED
     return endings[-2 if packed else -1] if endings else ""
+
+
+def is_text(path: Path | str, sep: str | None = None) -> bool:
+    """Does every value of the file come as text?"""
+    return sep is not None or format_of(path) in _TEXT
+
+
+def is_known(path: Path | str, sep: str | None = None) -> bool:
+    """Is there a way to read the file?"""
+    kind = format_of(path)
+    if sep is not None:
+        return kind not in (*PARQUET, *_JSON, ".dat")
+    return kind in SCANNERS or (kind == "" and isinstance(path, str))
+
+
+def sniffed(path: Path) -> str:
+    """The format of a file without a name that tells it, by its first line."""
+    with _unpacked(path) as stream:
+        start = stream.read(2**16)
+    if start.startswith(b"PAR1"):
+        return ".parquet"
+    line = start.lstrip().split(b"\n", 1)[0]
+    if line.startswith((b"{", b"[")):
+        return ".ndjson"
+    if line.count(b"\t") <= line.count(b","):
+        return ".csv"
+    return ".inter" if b":token" in line else ".tsv"
+
+
+def _remote(address: str, kind: str, sep: str | None) -> pl.LazyFrame:
+    if kind in PARQUET or (kind == "" and sep is None):  # a folder of Parquet files
+        return pl.scan_parquet(address)
+    if kind in _JSON:
+        return pl.scan_ndjson(address, infer_schema_length=None)
+    if kind in (".data", ".dat"):
+        raise InvalidLogError(f"{kind} files are read from disk alone: fetch it first")
+    sign = sep or DELIMITERS[kind]
+    quote = '"' if kind == ".csv" or sep else None
+    return _untyped(
+        pl.scan_csv(address, separator=sign, infer_schema=False, quote_char=quote), kind
+    )
+
+
+def _refuse_long_separator(sep: str) -> None:
+    if len(sep.encode()) != 1 or sep in '"\n\r':
+        raise InvalidLogError(f"--sep is {sep!r}; it takes one character such as ; or \\t")
 
 
 def _refuse_other_formats(path: Path, kind: str) -> None:
@@ -190,9 +243,19 @@ def _tsv(path: Path) -> pl.LazyFrame:
     return pl.scan_csv(path, separator="\t", infer_schema=False, quote_char=None, glob=False)
 
 
+def _delimited(path: Path, sep: str) -> pl.LazyFrame:
+    return pl.scan_csv(path, separator=sep, infer_schema=False, glob=False)
+
+
 def _recbole(path: Path) -> pl.LazyFrame:
     """Tab-separated; a column is called `name:type`."""
-    frame = _tsv(path)
+    return _untyped(_tsv(path))
+
+
+def _untyped(frame: pl.LazyFrame, kind: str = ".inter") -> pl.LazyFrame:
+    """Columns by their names alone, where RecBole's have types too."""
+    if kind not in (".inter", ".item"):
+        return frame
     names = frame.collect_schema().names()
     return frame.rename({name: name.partition(":")[0] for name in names})
 
@@ -241,32 +304,46 @@ SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
 }
 
 
-def with_typed_ids(
-    path: Path, frame: pl.LazyFrame, needed: list[str], ids: list[str]
-) -> pl.LazyFrame:
-    """The needed columns of a text file, parsed once; columns `ids` become integers where all are plainly written.
+def text_columns(frame: pl.LazyFrame, needed: list[str]) -> pl.DataFrame:
+    """The needed columns of a text file, parsed once, as text.
 
     Every column takes part in that one pass, because Polars lets lines with too many fields pass when it reads
     only some of them (pola-rs/polars#28350). Blank lines at the end are left out.
     """
-    if format_of(path) not in _TEXT:
-        return frame
     names = frame.collect_schema().names()
-    for name in ids:
+    for name in needed:
         if f"{name}_duplicated_0" in names:  # Polars' name for the second of two
             raise InvalidLogError(f"there are 2 columns {name!r}")
-    if not set(needed) <= set(names):
-        return frame  # refused by whoever asks for the missing column
     blank = pl.all_horizontal(pl.all().is_null()).alias(_BLANK)
     table = frame.select(*dict.fromkeys(needed), blank).collect(engine="streaming")
     filled = (~table.drop_in_place(_BLANK)).arg_true()
-    table = table.head(filled[-1] + 1 if len(filled) else 0)
-    return table.with_columns(
-        table[name].cast(pl.Int64) for name in dict.fromkeys(ids) if _is_whole(table[name])
-    ).lazy()
+    return table.head(filled[-1] + 1 if len(filled) else 0)
 
 
-def _is_whole(ids: pl.Series) -> bool:
+def with_types(table: pl.DataFrame, plain: set[str]) -> pl.DataFrame:
+    """Columns of text, but for the `plain` ones, as numbers or truth values where every value is written as one."""
+    return table.with_columns(_typed(table[name]) for name in table.columns if name not in plain)
+
+
+def _typed(column: pl.Series) -> pl.Series:
+    if column.null_count() == len(column):
+        return column
+    if are_whole(column):
+        return column.cast(pl.Int64)
+    if column.drop_nulls().str.contains(r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$").all() and not _has_zeros(
+        column
+    ):
+        return column.cast(pl.Float64)
+    lower = column.str.to_lowercase()
+    return lower == "true" if lower.drop_nulls().is_in(["true", "false"]).all() else column
+
+
+def _has_zeros(column: pl.Series) -> bool:
+    """Is a number written with zeros that a code may have, but no amount: 007?"""
+    return bool(column.drop_nulls().str.contains(r"^-?0\d").any())
+
+
+def are_whole(ids: pl.Series) -> bool:
     """Whether every id of a column is the plain spelling of an integer."""
     plain = ids.cast(pl.Int64, strict=False).cast(pl.String) == ids
     return (plain.fill_null(False) | ids.is_null()).all()

@@ -9,10 +9,11 @@ import polars as pl
 from talerec.errors import InvalidLogError, TalerecError
 
 
-def as_polars(frame: Any, needed: list[str]) -> pl.DataFrame:
-    """The columns `needed` of a frame (Polars, lazy or not, pandas, Arrow) as a Polars frame."""
+def as_polars(frame: Any, needed: list[str], more: tuple[str | None, ...] = ()) -> pl.DataFrame:
+    """The columns `needed`, and `more` that are named, of a frame (Polars, lazy or not, pandas, Arrow) as a Polars frame."""
     if twice := [name for name in needed if needed.count(name) > 1]:
         raise TalerecError(f"user, item and time are three columns, but two are {twice[0]!r}")
+    needed = list(dict.fromkeys([*needed, *(name for name in more if name is not None)]))
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):
         frame = _from_pandas(frame, needed)
     elif not isinstance(frame, pl.DataFrame | pl.LazyFrame):

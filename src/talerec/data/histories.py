@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
 from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 
 from talerec.data.log import Log
-from talerec.data.times import FARTHEST, moment
+from talerec.data.times import FARTHEST, microseconds
 from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
@@ -39,6 +38,8 @@ class Histories:
         Microseconds since 1970. Rows without a time have distinct times before `UNTIMED`, in order.
     now : int64 array, optional
         The moment at which each history is asked about; None where that is not known.
+    weight : float64 array, optional
+        What each row is worth, where the log has weights; None: every row 1.
 
     Examples
     --------
@@ -56,16 +57,22 @@ class Histories:
     item: Array
     time: Array
     now: Array | None = None
+    weight: Array | None = None
 
     @classmethod
     def of_users(cls, log: Log, users: Array | None = None) -> Histories:
         """The histories of a log's users: of those at positions `users`, or of all; nothing is copied."""
         chosen = np.arange(len(log.users)) if users is None else users
-        return cls(log.ptr[chosen], log.ptr[chosen + 1], log.item, log.time)
+        bounds = log.ptr[chosen], log.ptr[chosen + 1]
+        return cls(*bounds, log.item, log.time, weight=log.weight)
 
     @classmethod
     def from_ids(
-        cls, given: Sequence[Sequence[Any]], items: Vocabulary, unknown: str = "error"
+        cls,
+        given: Sequence[Sequence[Any]],
+        items: Vocabulary,
+        unknown: str = "error",
+        unit: str = "s",
     ) -> Histories:
         """Histories from external ids.
 
@@ -73,11 +80,14 @@ class Histories:
         ----------
         given : sequence of sequences
             Each history is a sequence of item ids, oldest first, or of pairs (item id, time) in any
-            order. A time is a datetime, or microseconds since 1970.
+            order. A time is a date, a datetime, the text of one, or a number: of 10^8 and more, its
+            size tells whether it counts s, ms, us or ns since 1970.
         items : Vocabulary
             The items that are known: ``log.items``, or those of a model.
         unknown : {"error", "skip"}
             Whether an unknown item is an error, or gets the position -1.
+        unit : {"s", "ms", "us", "ns", "datetime"}
+            What smaller numbers count: the unit of the log (``log.unit``).
 
         Returns
         -------
@@ -95,7 +105,16 @@ class Histories:
         rows = [list(history) for history in given]
         if set(map(type, chain.from_iterable(rows))) <= {int, str}:
             return cls.untimed(rows, items, unknown)
-        flat = [event for history in rows for event in _in_time([_row(row) for row in history])]
+        return cls.timed(
+            [_in_time([_row(row, unit) for row in history]) for history in rows], items, unknown
+        )
+
+    @classmethod
+    def timed(
+        cls, rows: list[list[tuple[Any, int]]], items: Vocabulary, unknown: str = "error"
+    ) -> Histories:
+        """Histories from lists of (item id, microseconds) in time order, without the checks of `from_ids`."""
+        flat = list(chain.from_iterable(rows))
         item = items.positions([name for name, _ in flat], "item", unknown)
         time = np.fromiter((moment for _, moment in flat), np.int64, len(flat))
         return cls(*_bounds(rows), item.astype(np.int32, copy=False), time)
@@ -120,7 +139,14 @@ class Histories:
         start, stop = self.start[a:b], self.stop[a:b]
         low, high = int(start.min(initial=len(self.item))), int(stop.max(initial=0))
         now = None if self.now is None else self.now[a:b]
-        return Histories(start - low, stop - low, self.item[low:high], self.time[low:high], now)
+        weight = None if self.weight is None else self.weight[low:high]
+        rows = (self.item[low:high], self.time[low:high])
+        return Histories(start - low, stop - low, *rows, now, weight)
+
+    def take(self, which: Array) -> Histories:
+        """The histories at these places; nothing of the columns is copied."""
+        now = None if self.now is None else self.now[which]
+        return replace(self, start=self.start[which], stop=self.stop[which], now=now)
 
     def asked(self, when: int | None) -> Histories:
         """These histories, all asked about at one moment (microseconds); None: at a moment not known."""
@@ -143,7 +169,7 @@ class Histories:
         return self.time if joint else _NO_TIMES
 
 
-def _bounds(rows: list[list[Any]]) -> tuple[Array, Array]:
+def _bounds(rows: Sequence[Sequence[Any]]) -> tuple[Array, Array]:
     """Where each of some lists begins and ends when they stand one after the other."""
     ptr = np.array([0, *accumulate(map(len, rows))])
     return ptr[:-1], ptr[1:]
@@ -155,30 +181,15 @@ def _is_list(given: Any) -> bool:
     )
 
 
-def _row(event: Any) -> tuple[Any, int | None]:
+def _row(event: Any, unit: str) -> tuple[Any, int | None]:
     """A row of a history as its item and its time, if it has one."""
     if isinstance(event, tuple | list):
         if len(event) != 2:
             raise TalerecError(
                 f"{event!r} is not a row of a history: write an item, or (item, time)"
             )
-        return event[0], _moment(event[1])
+        return event[0], None if event[1] is None else microseconds(event[1], unit)
     return event, None
-
-
-def _moment(value: Any) -> int | None:
-    """A time in a history: a datetime, or microseconds as Log keeps them."""
-    if value is None:
-        return None
-    if isinstance(value, datetime) and value == value:  # pandas' NaT is not
-        return moment(value)
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return moment(datetime(value.year, value.month, value.day))
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TalerecError(f"{value!r} is not a time: give a datetime or whole microseconds")
-    if abs(int(value)) > FARTHEST:
-        raise TalerecError(f"time {value} is beyond any date")
-    return int(value)
 
 
 def _in_time(history: list[tuple[Any, int | None]]) -> list[tuple[Any, int]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -15,10 +17,63 @@ from talerec.data.frames import as_polars, checked_ids, refuse_kind
 from talerec.data.times import days as in_days
 from talerec.data.times import to_microseconds
 from talerec.data.vocabulary import Vocabulary
+from talerec.data.worth import Worth, divided, worth_of
 from talerec.errors import InvalidLogError
 from talerec.runtime.arrays import Array
 
 _SHOWN_ROWS = 5  # in a notebook
+
+
+logger = logging.getLogger("talerec")
+
+
+def as_log(given: Log | Any) -> Log:
+    """A log as it is, or the log of a frame."""
+    return given if isinstance(given, Log) else Log.from_frame(given)
+
+
+#: How programs write that there is no value; as ids they are taken as they stand.
+_NOTHINGS = (
+    "NULL",
+    "null",
+    "nan",
+    "NaN",
+    "NAN",
+    "None",
+    "none",
+    "NA",
+    "N/A",
+    "n/a",
+    "<NA>",
+    "undefined",
+)
+
+
+def _mention_nothings(name: str, ids: Vocabulary, codes: Array) -> None:
+    """A warning where an id looks like a missing value: all rows without one would be one user, or one item."""
+    if ids.ids.dtype != pl.String:
+        return
+    found = ids.positions(_NOTHINGS, name, "skip")
+    for word, position in zip(_NOTHINGS, found, strict=True):
+        if position >= 0:
+            rows = int((codes == position).sum())
+            logger.warning(
+                "%s rows have the %s %r, which is taken for an id: leave them out if it means that there is none",
+                f"{rows:,}", name, word,
+            )  # fmt: skip
+
+
+def _say_matching(ids: pl.Series, described: pl.Series) -> None:
+    """How many items of a log its item table describes; none of them is a warning."""
+    known = int(ids.is_in(described.drop_nulls().implode()).sum())
+    words = f"{known:,} of {len(ids):,} ids match"
+    if not known:
+        logger.warning(
+            "the item table describes no item of the log: %s (--item-key says which column holds them)",
+            words,
+        )
+    elif known < len(ids):
+        logger.info("the item table does not describe every item of the log: %s", words)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,13 +96,17 @@ class Log:
     info : polars.DataFrame, optional
         What is known of the items (titles ...): one row per item, in the order of positions.
     unit : str
-        What the times were read as: s, ms, us, ns or datetime.
+        What the times were read as: s, ms, us, ns or datetime; none: there are none, and rows stay in their order.
     ties : str
         How rows of one user and time were ordered (see `order_ties`).
     trends : int64 array, optional
         The trend count of each row (Eq. 14), where the log is a part of a larger one that knows better.
     latest : int, optional
         The last time of the larger log that this one is a part of.
+    weight : float64 array, optional
+        What each row is worth; their mean is 1.
+    event, event_names : int16 array and tuple of str, optional
+        What happened in each row, as a position among the names.
 
     Examples
     --------
@@ -75,6 +134,9 @@ class Log:
     ties: str = "file"
     trends: Array | None = None
     latest: int | None = None
+    weight: Array | None = None
+    event: Array | None = None
+    event_names: tuple[str, ...] = ()
 
     @classmethod
     def from_frame(
@@ -83,9 +145,12 @@ class Log:
         *,
         user: str = columns.USER,
         item: str = columns.ITEM,
-        time: str = columns.TIME,
+        time: str | None = columns.TIME,
         time_unit: str | None = None,
         any_time: bool = False,
+        weight: str | None = None,
+        event: str | None = None,
+        event_weights: Mapping[str, float] | None = None,
     ) -> Log:
         """Make a log of a Polars, pandas or Arrow frame.
 
@@ -94,11 +159,15 @@ class Log:
         frame : DataFrame, LazyFrame or Arrow table
             Rows in any order; rows of one user and time stay in the order of the frame.
         user, item, time : str
-            The names of its columns.
+            The names of its columns; None for `time`: there are no times, and rows stay in their order.
         time_unit : {"s", "ms", "us", "ns"}, optional
             What times that are numbers count; by default their size tells.
         any_time : bool
             Whether times before 1970 and after 2100 are allowed.
+        weight : str, optional
+            A column that says what a row is worth; only ratios matter, and rows of weight 0 are left out.
+        event, event_weights : str and dict, optional
+            A column that says what happened, and what that is worth: ``{"view": 1, "buy": 10}``.
 
         Returns
         -------
@@ -109,24 +178,41 @@ class Log:
         InvalidLogError
             If a column is missing, or a row has no usable id or time; the message names it.
         """
-        table = as_polars(frame, [user, item, time])
+        given = (user, item, time, weight, event)
+        table = as_polars(frame, [name for name in given[:3] if name is not None], given[3:])
         if table.is_empty():
             raise InvalidLogError("the log is empty: it has no rows")
+        worth = worth_of(table, weight, event, event_weights)
         users, user_code = Vocabulary.encode(checked_ids(table[user]))
         items, item_code = Vocabulary.encode(checked_ids(table[item]))
-        moments, unit = to_microseconds(table[time], time_unit, any_time=any_time)
+        _mention_nothings(user, users, user_code)
+        _mention_nothings(item, items, item_code)
+        moments, unit = np.zeros(len(table), np.int64), "none"
+        if time is not None:
+            moments, unit = to_microseconds(table[time], time_unit, any_time=any_time)
         del table
-        return cls._sorted(user_code, item_code, moments, users, items, unit)
+        return cls._sorted(user_code, item_code, moments, users, items, unit, worth)
 
     @classmethod
     def _sorted(
-        cls, user: Array, item: Array, time: Array, users: Vocabulary, items: Vocabulary, unit: str
+        cls,
+        user: Array,
+        item: Array,
+        time: Array,
+        users: Vocabulary,
+        items: Vocabulary,
+        unit: str,
+        worth: Worth,
     ) -> Log:
         from talerec.data import row_kernels
 
         ptr, rows = row_kernels.group_rows(user, len(users))
         row_kernels.sort_groups(ptr, rows, time)
-        return cls(ptr, item[rows], time[rows], users, items, unit=unit)
+        weight, event = (None if part is None else part[rows] for part in worth[:2])
+        log = cls(ptr, item[rows], time[rows], users, items, unit=unit, weight=weight, event=event, event_names=worth.names)  # fmt: skip
+        if weight is not None and not weight.all():
+            log = log.keep(weight > 0).compact()
+        return replace(log, weight=divided(log.weight))
 
     def __repr__(self) -> str:
         counts = f"{len(self.users):,} users, {len(self.items):,} items, {self.rows:,} rows"
@@ -177,8 +263,23 @@ class Log:
     def keep(self, mask: Array) -> Log:
         """The rows where `mask` is true; users and items left without rows stay in the vocabularies."""
         kept = np.concatenate([[0], np.cumsum(mask)])[self.ptr]
-        trends = None if self.trends is None else self.trends[mask]
-        return replace(self, ptr=kept, item=self.item[mask], time=self.time[mask], trends=trends)
+        return replace(self._taken(mask), ptr=kept)
+
+    def _taken(self, rows: Array) -> Log:
+        """All columns of rows at the places of `rows`, or in another order; users' bounds stay as they are."""
+        names = ("item", "time", "trends", "weight", "event")
+        given = {name: getattr(self, name) for name in names}
+        taken: Any = {name: part if part is None else part[rows] for name, part in given.items()}
+        return replace(self, **taken)
+
+    def ordered(self, rows: Array, ties: str) -> Log:
+        """The rows in another order within each user's."""
+        return replace(self._taken(rows), ties=ties)
+
+    def evenly_weighed(self, rows: Array | None = None) -> Log:
+        """The log with weights whose mean (over some rows) is 1; without weights where all are the same."""
+        weight = divided(self.weight, rows)
+        return self if weight is self.weight else replace(self, weight=weight)
 
     def compact(self) -> Log:
         """This log without the users and items that have no rows."""
@@ -196,10 +297,11 @@ class Log:
         )
 
     def counts(self, days: float = math.inf) -> Array:
-        """How many rows each item has (float64): all of them, or those of the last `days` of the log."""
+        """How many rows each item has (float64), by their worth: all, or those of the last `days` of the log."""
         since = int(self.time.max(initial=0)) - in_days(days)
-        counted = self.item if days == math.inf else self.item[self.time >= since]
-        return np.bincount(counted, minlength=len(self.items)).astype(np.float64)
+        recent = slice(None) if days == math.inf else self.time >= since
+        worth = None if self.weight is None else self.weight[recent]
+        return np.bincount(self.item[recent], worth, len(self.items)).astype(np.float64)
 
     def recent(self, limit: int) -> Array:
         """Mask of each user's last `limit` rows."""
@@ -212,6 +314,7 @@ class Log:
             raise InvalidLogError(f"the item table has no column {columns.ITEM!r}: {table.columns}")
         refuse_kind(table[columns.ITEM])
         side = table.with_columns(self.items.own_type(table[columns.ITEM]).alias(columns.ITEM))
+        _say_matching(self.items.ids, side[columns.ITEM])
         side = side.unique(columns.ITEM, keep="first", maintain_order=True)
         mine = pl.DataFrame({columns.ITEM: self.items.ids})
         info = mine.join(side, on=columns.ITEM, how="left", maintain_order="left")

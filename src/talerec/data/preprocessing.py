@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from talerec.data import row_kernels, times
-from talerec.data.log import Log
+from talerec.data.log import Log, as_log
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 
@@ -41,6 +39,7 @@ def k_core(log: Log, k: int) -> Log:
     """
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise TalerecError(f"core is {k}; it takes a whole number from 1")
+    log = as_log(log)
     user = log.user_codes()
     keep = np.ones(log.rows, bool)
     while True:
@@ -91,13 +90,13 @@ def duplicated(log: Log) -> Array:
 
 def between(log: Log, start: times.Moment, end: times.Moment) -> Log:
     """Keep the rows with start <= time < end; a moment is what `time_split` takes."""
-    first, last = times.microseconds(start), times.microseconds(end)
+    first, last = (times.microseconds(moment, log.unit) for moment in (start, end))
     if first >= last:
         raise TalerecError(f"the start ({start}) does not lie before the end ({end})")
     keep = (log.time >= first) & (log.time < last)
     if not keep.any():
         oldest, newest = (
-            np.datetime64(int(moment), "us") for moment in (log.time.min(), log.time.max())
+            np.datetime64(int(end_of), "us") for end_of in (log.time.min(), log.time.max())
         )
         raise TalerecError(
             f"no row lies from {start} until {end}; the log goes from {oldest} to {newest}"
@@ -140,8 +139,7 @@ def order_ties(log: Log, ties: str) -> Log:
     else:
         key = np.random.default_rng(_tie_seed(ties)).integers(0, 2**62, log.rows)
     order = row_kernels.order_within_instants(log.ptr, log.time, key)
-    trends = None if log.trends is None else log.trends[order]
-    return replace(log, item=log.item[order], ties=ties, trends=trends)
+    return log.ordered(order, ties)
 
 
 def tie_orders(ties: str) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from talerec.data import times
 from talerec.data.histories import Histories
-from talerec.data.log import Log
+from talerec.data.log import Log, as_log
 from talerec.data.vocabulary import Vocabulary
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime.arrays import Array
@@ -53,6 +53,8 @@ class Split:
         Of a split by time: the moment from which on rows are held back.
     refit : bool
         Whether the validation rows are among the training rows.
+    without : int
+        Of a split with a target event: how many users have no such row after another one.
 
     Examples
     --------
@@ -69,6 +71,7 @@ class Split:
     test: Cases | None
     window: str = ""
     refit: bool = False
+    without: int = 0
 
     def __repr__(self) -> str:
         held = [(self.validation, VALIDATION), (self.test, TEST)]
@@ -86,10 +89,12 @@ class Split:
         return cases
 
 
-def leave_one_out(log: Log, *, refit: bool = False) -> Split:
+def leave_one_out(log: Log, *, refit: bool = False, target: str | None = None) -> Split:
     """Hold back each user's last row as the test, and the one before it as the validation.
 
     A user with fewer than three rows does not become a case: all of these rows are for training.
+    With a target, the test is each user's last row of that event, the validation the one before it; both are asked
+    after all rows before them, and rows from the first of them on are in nobody's training.
 
     Parameters
     ----------
@@ -97,6 +102,8 @@ def leave_one_out(log: Log, *, refit: bool = False) -> Split:
         The rows to split.
     refit : bool
         Whether the validation rows are for training too, as they would be in production.
+    target : str, optional
+        The event that is to be foretold, such as ``"buy"``.
 
     Returns
     -------
@@ -113,6 +120,9 @@ def leave_one_out(log: Log, *, refit: bool = False) -> Split:
     >>> tr.leave_one_out(tr.synthetic_log(2000))
     Split(leave-one-out, 1,694 training rows, 153 validation cases, 153 test cases)
     """
+    log = as_log(log)
+    if target is not None:
+        return _leave_target_out(log, refit, target)
     count = np.diff(log.ptr)
     askers = np.flatnonzero(count >= 3)
     if not askers.size:
@@ -124,10 +134,36 @@ def leave_one_out(log: Log, *, refit: bool = False) -> Split:
     train[last] = False
     if not refit:
         train[last - 1] = False
+    log = log.evenly_weighed(train)
     learned, items = _learned(log, train)
     validation = None if refit else _cases(log, items, askers, last - 1)
     test = _cases(log, items, askers, last)
     return Split("leave-one-out", log.users, learned, validation, test, refit=refit)
+
+
+def _leave_target_out(log: Log, refit: bool, target: str) -> Split:
+    """See `leave_one_out`: the questions are rows of one event that have a row before them."""
+    if log.event is None or target not in log.event_names:
+        known = ", ".join(log.event_names) or "no events (--event COLUMN names them)"
+        raise TalerecError(f"no row is a {target!r}: the log has {known}")
+    user = log.user_codes()
+    there = log.event == log.event_names.index(target)
+    rows = np.flatnonzero(there & (np.arange(log.rows) > log.ptr[user]))
+    last, before = np.full((2, len(log.users)), -1, np.int64)
+    last[user[rows]] = rows  # of several, the last one stays
+    earlier = rows[rows < last[user[rows]]]
+    before[user[earlier]] = earlier
+    if not rows.size:
+        raise _NoCases(f"no user has a {target!r} after another row")
+    first = last if refit else np.where(before >= 0, before, last)
+    train = np.arange(log.rows) < np.where(first >= 0, first, log.ptr[1:])[user]
+    log = log.evenly_weighed(train)
+    learned, items = _learned(log, train)
+    tested, validated = np.flatnonzero(last >= 0), np.flatnonzero(before >= 0)
+    test = _cases(log, items, tested, last[tested])
+    validation = None if refit else _cases(log, items, validated, before[validated])
+    name, without = f"leave-one-out ({target})", len(log.users) - len(tested)
+    return Split(name, log.users, learned, validation, test, refit=refit, without=without)
 
 
 def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
@@ -139,8 +175,9 @@ def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     ----------
     log : Log
         The rows to split.
-    moment : datetime, str or int
-        A datetime, a text such as ``2019-10-01``, unix seconds as text, or whole microseconds.
+    moment : date, datetime, str or number
+        A date, a datetime, a text such as ``2019-10-01``, or a number: of 10^8 and more, its size tells
+        whether it counts s, ms, us or ns; a smaller one counts what the log's times do.
     on : {"test", "validation"}
         With ``"validation"``, the rows before the moment are split once more, so that the same share
         of them comes last (half at most); rows from the moment on play no part.
@@ -160,7 +197,10 @@ def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     >>> tr.time_split(tr.synthetic_log(2000), "2024-07-01")
     Split(at:2024-07-01, 1,487 training rows, 14 test cases)
     """
-    when = times.microseconds(moment)
+    log = as_log(log)
+    if log.unit == "none":
+        raise InvalidLogError("the log has no times: it can be split by leave-one-out alone")
+    when = times.microseconds(moment, log.unit)
     name = f"at:{moment if isinstance(moment, str) else _words(when)}"
     if on == TEST:
         return _between(log, name, when, None, on)
@@ -177,7 +217,7 @@ def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST
     ----------
     log : Log
         The rows to split.
-    moment : datetime, str or int
+    moment : date, datetime, str or number
         Where the first window begins, as for `time_split`.
     days : float
         How long a window is.
@@ -202,7 +242,7 @@ def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST
     """
     if not days > 0:
         raise TalerecError(f"windows of {days:g} days cannot be: give a number above 0")
-    first, width = times.microseconds(moment), round(days * times.DAY)
+    first, width = times.microseconds(moment, log.unit), round(days * times.DAY)
     if width < 1:
         raise TalerecError(
             f"windows of {days:g} days are shorter than a microsecond: give more days"
@@ -256,6 +296,7 @@ def _between(log: Log, name: str, when: int, end: int | None, on: str) -> Split:
     askers = np.flatnonzero(asks)
     if not askers.size:
         raise _NoCases("no user has rows on both sides of the point of the split")
+    log = log.evenly_weighed(train)
     learned, items = _learned(log, train)
     cases = _cases(log, items, askers, target[askers])
     test, validation = (cases, None) if on == TEST else (None, cases)
@@ -278,7 +319,8 @@ def _learned(log: Log, train: Array) -> tuple[Log, Array]:
 def _cases(log: Log, items: Array, askers: Array, target: Array) -> Cases:
     """A case for each of the users `askers`: its rows before row `target`, asked when that row happened."""
     when = log.time[target]
-    histories = Histories(log.ptr[askers], target, items, log.time, now=when)
+    rows = (log.ptr[askers], target, items, log.time)
+    histories = Histories(*rows, now=when, weight=log.weight)
     return Cases(askers, histories, items[target], when)
 
 
@@ -291,9 +333,12 @@ class Plan:
 
     text: str = "leave-one-out"
     refit: bool = False
+    target: str | None = None
 
     def __post_init__(self) -> None:
         kind, _, rest = self.text.partition(":")
+        if self.target is not None and self.text != "leave-one-out":
+            raise TalerecError("--target goes with --split leave-one-out")
         if self.text == "leave-one-out":
             return
         if kind == "at":
@@ -330,4 +375,4 @@ class Plan:
         elif kind == "at":
             yield time_split(log, rest, on=on)
         else:
-            yield leave_one_out(log, refit=self.refit)
+            yield leave_one_out(log, refit=self.refit, target=self.target)

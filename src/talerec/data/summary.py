@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from talerec.data.log import Log
+from talerec.data.log import Log, as_log
 from talerec.data.preprocessing import duplicated
 from talerec.data.times import DAY
 from talerec.errors import InvalidLogError
@@ -38,10 +38,11 @@ def describe(log: Log) -> dict[str, Any]:
     >>> facts["users"], facts["items"], facts["rows_per_user"]["median"]
     (200, 100, 7.0)
     """
+    log = as_log(log)
     if not log.rows:
         raise InvalidLogError("the log is empty: it has no rows")
-    length = np.diff(log.ptr)
-    gaps = _gaps(log)
+    length, timed = np.diff(log.ptr), log.unit != "none"
+    gaps = _gaps(log) if timed else np.empty(0)
     distinct = _distinct_pairs(log)
     return {
         "users": len(log.users),
@@ -54,11 +55,11 @@ def describe(log: Log) -> dict[str, Any]:
             "mean": float(gaps.mean() / DAY) if gaps.size else None,
             "median": float(np.median(gaps) / DAY) if gaps.size else None,
         },
-        "ties": tied(log),
+        "ties": tied(log) if timed else None,
         "repeats": int(log.rows - distinct),
         "duplicate_rows": int(duplicated(log).sum()),
-        "first_time": str(np.datetime64(int(log.time.min()), "us")),
-        "last_time": str(np.datetime64(int(log.time.max()), "us")),
+        "first_time": str(np.datetime64(int(log.time.min()), "us")) if timed else None,
+        "last_time": str(np.datetime64(int(log.time.max()), "us")) if timed else None,
         "time_read_as": log.unit,
     }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,8 @@ def to_microseconds(column: pl.Series, unit: str | None, *, any_time: bool) -> t
         moments, read_as = _scale(column, stored, _stored_in(values.dtype)), "datetime"
     elif values.dtype.is_numeric():
         numbers = _numbers(column, values)
+        if unit is None:
+            _refuse_days(column, numbers)
         read_as = unit or _guess(column, numbers)
         moments = _scale(column, numbers, read_as)
     else:
@@ -136,6 +139,29 @@ def _numbers(column: pl.Series, values: pl.Series) -> pl.Series:
     return decimals
 
 
+#: Days since 1900, as spreadsheets count them: from 1954 to 2064.
+_SPREADSHEET = (20_000, 60_000)
+
+
+def _refuse_days(column: pl.Series, numbers: pl.Series) -> None:
+    """An error where every number is a date written as YYYYMMDD, or a day as spreadsheets count them."""
+    low, high = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
+    way_out = "; write dates such as 2019-10-01, or say --time-unit s if they are seconds"
+    if low >= 19700101 and high < 21000101 and _are_written_dates(numbers):
+        shown = f"row 1 is {_shown(column, 0).strip()}"
+        raise InvalidLogError(f"every {column.name} is a date as a number ({shown}){way_out}")
+    if low >= _SPREADSHEET[0] and high <= _SPREADSHEET[1]:
+        raise InvalidLogError(
+            f"every {column.name} lies between 20,000 and 60,000, as the days of a spreadsheet do{way_out}"
+        )
+
+
+def _are_written_dates(numbers: pl.Series) -> bool:
+    whole = numbers.cast(pl.Int64)
+    days_written = whole.cast(pl.String).str.to_date("%Y%m%d", strict=False)
+    return not days_written.null_count() and bool((whole == numbers).all())
+
+
 def _looks_like(value: float) -> str:
     for unit in ("s", "ms", "us"):
         if abs(value) < _DISTINCT * 1000 * _PER_SECOND[unit]:
@@ -174,34 +200,100 @@ def _scale(column: pl.Series, numbers: pl.Series, unit: str) -> Array:
     return scaled if whole else np.rint(scaled).astype(np.int64)
 
 
+# -- moments, one at a time ------------------------------------------------------------------------
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: A point in time, as people give it; `microseconds` says what each stands for.
+Moment = str | date | float | np.datetime64
+
+
+def microseconds(when: Moment, unit: str = "s") -> int:
+    """A moment in microseconds since 1970: the one meaning of time in library, command and service.
+
+    A date or a datetime (or its ISO 8601 text) is UTC unless it names a time zone. A number, or its text, of 10^8
+    and more shows its unit by its size: s, ms, us or ns. A smaller one counts in `unit`, that of the log.
+    """
+    if isinstance(when, str):
+        return parse_moment(when, unit)
+    if isinstance(when, datetime) and when == when:  # pandas' NaT is not
+        return moment(when)
+    if isinstance(when, date) and not isinstance(when, datetime):
+        return moment(datetime(when.year, when.month, when.day))
+    if isinstance(when, np.datetime64) and not np.isnat(when):
+        return int(when.astype("datetime64[us]").astype(np.int64))
+    if isinstance(when, bool | np.bool_) or not isinstance(when, int | float | np.number):
+        raise TalerecError(
+            f"{when!r} is not a time: give a datetime, 2019-10-01 as text, or a number"
+        )
+    return _from_number(when.item() if isinstance(when, np.number) else when, unit)
+
+
+def _from_number(number: float, unit: str) -> int:
+    if not abs(number) < _BEYOND:  # NaN is not
+        raise TalerecError(f"time {number} is beyond any date")
+    unit = _unit_of(number, unit)
+    if isinstance(number, int):
+        exact = number // 1000 if unit == "ns" else number * _MICROSECONDS[unit]
+    else:
+        exact = round(number / 1000 if unit == "ns" else number * _MICROSECONDS[unit])
+    if abs(exact) > FARTHEST:
+        raise TalerecError(f"time {number} is beyond any date")
+    return exact
+
+
+_BEYOND = 2**63
+
+
+def _unit_of(number: float, unit: str) -> str:
+    """What a number counts: its size tells, or else the log does."""
+    if abs(number) >= _DISTINCT:
+        return _looks_like(number)
+    if unit in _NAMES:
+        return unit
+    if _is_written_date(number):
+        raise TalerecError(
+            f"time {number} looks like a date without dashes; write it as {_dashed(number)}"
+        )
+    return "s"
+
+
+def _is_written_date(number: float) -> bool:
+    """Is it a day of 1970 to 2099 as YYYYMMDD?"""
+    try:
+        return 19700101 <= number < 21000101 and bool(date.fromisoformat(f"{number:.0f}"))
+    except ValueError:
+        return False
+
+
+def _dashed(number: float) -> str:
+    return date.fromisoformat(f"{number:.0f}").isoformat()
+
+
+def parse_moment(text: str, unit: str = "s") -> int:
+    """A moment as text (a date, a datetime or a number) in microseconds; see `microseconds`."""
+    number = _number_in(text)
+    if number is not None:
+        return _from_number(number, unit)
+    try:
+        return moment(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        raise TalerecError(
+            f"{text!r} is not a time; write 2019-10-01, 2019-10-01 12:30 or unix seconds"
+        ) from None
+
+
+def _number_in(text: str) -> float | None:
+    """The number that a text spells, exact where it is whole; None for any other text."""
+    with suppress(ValueError):
+        return int(text)
+    with suppress(ValueError):
+        number = float(text)
+        return number if math.isfinite(number) else None
+    return None
 
 
 def moment(value: datetime) -> int:
     """A datetime (UTC unless it has a time zone) in microseconds, exactly."""
     aware = value if value.tzinfo else value.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)
-
-
-def parse_moment(text: str) -> int:
-    """A point in time from the command line (a date, a datetime or unix seconds) in microseconds."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if math.isfinite(number):
-        return round(number * 10**6)
-    try:
-        return moment(datetime.fromisoformat(text))
-    except ValueError:
-        raise TalerecError(f"{text!r} is not a time; write 2019-10-01 or unix seconds") from None
-
-
-Moment = str | datetime | int  # whole numbers are microseconds
-
-
-def microseconds(when: Moment) -> int:
-    """A moment as people write it, in microseconds."""
-    if isinstance(when, datetime):
-        return moment(when)
-    return parse_moment(when) if isinstance(when, str) else int(when)

@@ -34,7 +34,7 @@ class Vocabulary:
     @classmethod
     def encode(cls, values: pl.Series) -> tuple[Vocabulary, Array]:
         """The vocabulary of a column, and the column as int32 positions."""
-        vocabulary = cls(_in_order(values.unique()))
+        vocabulary = cls(in_order(values.unique()))
         return vocabulary, vocabulary._codes(values)
 
     def positions(self, values: Sequence[Any] | pl.Series, kind: str, unknown: str) -> Array:
@@ -136,7 +136,7 @@ def _keys(ids: pl.Series) -> Array:
     return (ids if ids.dtype == pl.Int64 else ids.hash()).to_numpy()
 
 
-def _in_order(ids: pl.Series) -> pl.Series:
+def in_order(ids: pl.Series) -> pl.Series:
     """Distinct ids, sorted as numbers where every one is an integer, else as text."""
     if ids.dtype != pl.String:
         return ids.sort()

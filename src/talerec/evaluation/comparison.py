@@ -51,7 +51,8 @@ class Comparison:
         if not self.significant:
             return f"No difference between {a} and {b} can be shown ({figures})."
         word = "better" if found.difference > 0 else "worse"
-        change = f"{found.difference / found.a:+.1%}" if found.a else f"{found.difference:+.4f}"
+        size = abs(found.difference)
+        change = f"{100 * size / found.a:.1f} %" if found.a else f"{size:.4f}"
         return f"{b} is {word} than {a} by {change} ({figures})."
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from talerec.data import preprocessing
-from talerec.data.log import Log
+from talerec.data.log import Log, as_log
 from talerec.data.splits import Cases, Plan, Split
 from talerec.data.summary import many_ties, tied
 from talerec.errors import TalerecError
@@ -65,11 +65,8 @@ def evaluate(
     >>> round(result.metrics["HR@10"], 3)
     0.549
     """
+    _refuse_others(model, split)
     ks, cases = metrics.cutoffs(k), split.cases(on)
-    if not model.item_ids.equals(split.train.items.ids):
-        raise TalerecError(
-            "the model was not fitted on this split's training rows: call model.fit(split.train)"
-        )
     clock, items = Clock(), len(model.item_ids)
     ranks, lists = _answers(model, cases, min(ks[-1], items), hide_seen, clock)
     result = _without_cases(model, split, ks, on, hide_seen)
@@ -79,6 +76,18 @@ def evaluate(
         seconds={**result.seconds, **clock.seconds},
         frame=case_frame(split, cases, ranks, lists, ks, hide_seen=hide_seen),
     )
+
+
+def _refuse_others(model: Model, split: Split) -> None:
+    """An error unless the model was fitted on the training rows of what is a split."""
+    if not isinstance(split, Split):
+        raise TalerecError(
+            "evaluate takes a split, such as leave_one_out(log); evaluate_log(model, log) splits and fits by itself"
+        )
+    if not model.item_ids.equals(split.train.items.ids):
+        raise TalerecError(
+            "the model was not fitted on this split's training rows: call model.fit(split.train)"
+        )
 
 
 def _answers(
@@ -110,6 +119,7 @@ def _without_cases(
         seconds={"load": 0.0, "gram": 0.0, "solve": 0.0, **model.fitted.seconds},
         beside={},
         frame=pl.DataFrame(),
+        without=split.without,
     )
 
 
@@ -158,6 +168,7 @@ def evaluate_log(
     ['random:0', 'random:1', 'random:2']
     """
     plan = Plan(plan) if isinstance(plan, str) else plan
+    log = as_log(log)
     ks = metrics.cutoffs(k)
 
     def results(order: str) -> list[Evaluation]:

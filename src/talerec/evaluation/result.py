@@ -62,6 +62,8 @@ class Evaluation:
         With several random orders of ties: the metrics in file order and in item order.
     frame
         One row per case: user, time, rank of the target, groups.
+    without
+        Of a split with a target event: users who have none, and are not asked.
 
     Examples
     --------
@@ -90,6 +92,7 @@ class Evaluation:
     seconds: dict[str, float]
     beside: dict[str, Means]
     frame: pl.DataFrame
+    without: int = 0
 
     # -- figures --
 
@@ -183,7 +186,9 @@ class Evaluation:
     @cached_property
     def notes(self) -> list[str]:
         """Sentences that a reader of the figures should know."""
-        return list(filter(None, [self.tie_sentence or tie_note(self.tied, self.ties)]))
+        lacking = f"{self.without:,} users have no such row to ask for: they are not asked"
+        ties = self.tie_sentence or tie_note(self.tied, self.ties)
+        return list(filter(None, [ties, lacking if self.without else None]))
 
     @cached_property
     def tie_sentence(self) -> str | None:
@@ -238,7 +243,7 @@ class Evaluation:
             "spread": self.spread,
             "windows": self.windows if self.frame[WINDOW].n_unique() > 1 else [],
             "notes": self.notes,
-            "peak_rss_mb": round(memory.peak_rss_mb(), 1),
+            "peak_rss_mb": _rounded(memory.peak_rss_mb()),
         }
 
     def facts(self) -> dict[str, Any]:
@@ -339,3 +344,7 @@ def per_unit(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> pl.Dat
     """Each metric for each user (and window): the mean over the orders of ties."""
     values = frame.select(*UNIT, *metrics.per_case(ks, rank))
     return values.group_by(UNIT, maintain_order=True).mean()
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from talerec.data import row_kernels
 from talerec.data.log import Log
 from talerec.data.times import DAY
 from talerec.errors import TalerecError
-from talerec.gram import pairs
+from talerec.gram import pairs, worth_pairs
 from talerec.gram.assembly import ONLY_G, ONLY_K, Pairs, assemble, longest_history
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import age_weights, newest_rows, trend_scale
@@ -74,6 +75,8 @@ def tale_gram(
     """
     if targets == "multi" and same_time == "joint":
         raise TalerecError("same_time=joint has one target at a time: use targets=single")
+    if targets == "multi" and log.weight is not None:
+        raise TalerecError("rows of several targets take no weights: use targets=single")
     log = newest_rows(log, max_history)
     scale = trend_scale(log, window, trend, trend_side)
     made = _tale_pairs(log, scale, decay * DAY, floor, same_time, targets)
@@ -88,6 +91,10 @@ def _tale_pairs(
     first, after = _instants(log, same_time)
     stop = row_kernels.ends(log.ptr)
     rows = pairs.TaleRows(begin, first, after, reach, stop, step, scale, floor)
+    if log.weight is not None:
+        left = worth_pairs.worth_left(log.ptr, log.weight)
+        worth = worth_pairs.WorthRows(rows._replace(scale=scale * log.weight), log.weight, left)
+        return Pairs(begin, after, worth, worth_pairs.worth_sparse, worth_pairs.worth_dense)
     if targets == "single":
         return Pairs(begin, after, rows, pairs.tale_sparse, pairs.tale_dense)
     several = pairs.tale_several(log.ptr, log.time, decay, floor, step, reach)
@@ -107,6 +114,7 @@ def tied_weight(log: Log, window: float, trend: float, max_history: int) -> floa
     """The sum of K's entries from simultaneous rows of different items, each a source of the others (`joint`)."""
     log = newest_rows(log, max_history)
     scale = trend_scale(log, window, trend, "both")
+    scale = scale if log.weight is None else scale * log.weight
     first, _ = pairs.instants(log.ptr, log.time)
     together = np.bincount(first, scale, log.rows)
     return float((together**2).sum() - (scale**2).sum())
@@ -245,8 +253,13 @@ def gap_counts(log: Log, weight: Array, *, max_history: int, memory: int | None 
     """K alone: a row that stands d rows before another counts weight[d] (d from 1 on)."""
     log = newest_rows(log, max_history)
     begin = _begin(log, len(weight) - 1)
-    args = pairs.WeighedRows(begin, weight)
-    made = Pairs(begin, _next(log), args, pairs.gap_sparse, pairs.gap_dense)
+    if log.weight is None:
+        args: Any = pairs.WeighedRows(begin, weight)
+        made = Pairs(begin, _next(log), args, pairs.gap_sparse, pairs.gap_dense)
+    else:
+        args = worth_pairs.GapRows(begin, weight, log.weight)
+        kernels = worth_pairs.worth_gap_sparse, worth_pairs.worth_gap_dense
+        made = Pairs(begin, _next(log), args, *kernels)
     _, K = assemble(log, made, memory, ONLY_K)
     return K
 

@@ -46,19 +46,6 @@ def check_k(model: Asked, k: int) -> None:
         raise TalerecError(f"k is {k}, but the model knows {len(model.fitted.items)} items")
 
 
-def allowed_items(model: Asked, allow: Ids | None, deny: Ids | None, unknown: str) -> Array | None:
-    """Allow and deny lists as one flag per item; None where there are neither."""
-    if allow is None and deny is None:
-        return None
-    items = model.fitted.items
-    allowed = np.full(len(items), allow is None, np.uint8)
-    for ids, value in ((allow, 1), (deny, 0)):
-        if ids is not None:
-            found = items.positions(ids, "item", unknown)
-            allowed[found[found >= 0]] = value
-    return allowed
-
-
 def top(
     model: Asked,
     histories: Histories,

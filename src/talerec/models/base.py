@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import polars as pl
 
-from talerec import artifact, columns
+from talerec import artifact
 from talerec.data.histories import Histories
-from talerec.data.log import Log
-from talerec.data.times import Moment, microseconds
+from talerec.data.log import Log, as_log
 from talerec.errors import NotFittedError, TalerecError
-from talerec.models import asking, frames, keeping, params
-from talerec.models.asking import Ids
+from talerec.models import asking, keeping, params
 from talerec.models.cache import FitCache
 from talerec.models.keeping import Fitted
+from talerec.models.recommending import Recommends
+from talerec.models.settled import settled_trends
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
 
 
-class Model(params.HasParams, ABC):
+class Model(params.HasParams, Recommends, ABC):
     """A recommender: it is fitted on a log, and then says what comes next.
 
     Subclasses are dataclasses whose fields are the hyper-parameters. They define `learn_weights` and `query`; where a source
@@ -126,13 +125,13 @@ class Model(params.HasParams, ABC):
 
     # -- fitting --
 
-    def fit(self, log: Log, *, cache: FitCache | None = None) -> Self:
+    def fit(self, log: Log | Any, *, cache: FitCache | None = None) -> Self:
         """Learn from every row of a log.
 
         Parameters
         ----------
-        log : Log
-            The rows to learn from.
+        log : Log, or a frame
+            The rows to learn from; a frame is what `Log.from_frame` takes.
         cache : FitCache, optional
             What it holds from an earlier fit of the same rows is not computed again.
 
@@ -146,8 +145,8 @@ class Model(params.HasParams, ABC):
         TalerecError
             Where the log has no rows, or the model cannot be fitted to them.
         """
-        if not log.rows:
-            raise TalerecError("the log is empty: it has no rows to learn from")
+        log = as_log(log).evenly_weighed()
+        self._refuse(log)
         clock = Clock()
         self._cache = cache
         try:
@@ -157,6 +156,29 @@ class Model(params.HasParams, ABC):
         facts = keeping.training_facts(log)
         self._fitted = Fitted(weights, log.items, log.info, log, solver, clock.seconds, facts)
         return self
+
+    @property
+    def needs_time(self) -> bool:
+        """Does the model look at times, and not only at the order of rows?"""
+        return False
+
+    @property
+    def takes_weights(self) -> bool:
+        """Does the model count rows by their weights?"""
+        return False
+
+    def _refuse(self, log: Log) -> None:
+        """An error where the model cannot be fitted to a log."""
+        if not log.rows:
+            raise TalerecError("the log is empty: it has no rows to learn from")
+        if log.weight is not None and not self.takes_weights:
+            raise TalerecError(
+                f"{self.name} takes no weights of rows (with these parameters); tempo, tale, rules, markov and popular do"
+            )
+        if log.unit == "none" and self.needs_time:
+            raise TalerecError(
+                f"{self.name} needs times, and the log has none; ease, rules, association and popular do without"
+            )
 
     def cached(self, stage: str, log: Log, make: Callable[[], Any]) -> Any:
         """What a step of the fit makes of the log, unless an earlier fit has left exactly that."""
@@ -190,11 +212,6 @@ class Model(params.HasParams, ABC):
         """B, source (row) x target item (column): a NumPy array or a SciPy CSR array. Sources are items, as a rule."""
         return self.fitted.weights.matrix
 
-    @property
-    def item_ids(self) -> pl.Series:
-        """External item ids in position order."""
-        return self.fitted.items.ids
-
     def _repr_html_(self) -> str:
         """The model as a small table, for notebooks."""
         rows = [f"<tr><th>{escape(k)}</th><td>{escape(str(v))}</td></tr>" for k, v in self._card()]
@@ -208,130 +225,6 @@ class Model(params.HasParams, ABC):
         said = ", ".join(f"{counts[name]:,} {name}" for name in ("users", "items", "rows"))
         return [*shown, ("fitted on", said)]
 
-    # -- recommending --
-
-    def recommend(
-        self,
-        users: Ids,
-        k: int = 10,
-        *,
-        hide_seen: bool = False,
-        allow: Ids | None = None,
-        deny: Ids | None = None,
-        unknown: str = "error",
-        as_of: Moment | None = None,
-    ) -> pl.DataFrame:
-        """The next items of users from the training log.
-
-        Parameters
-        ----------
-        users : list of ids
-            Users of the training log.
-        k : int
-            How many items each gets; fewer only where masks or missing scores leave fewer.
-        hide_seen : bool
-            Leave out what the user has already.
-        allow, deny : list of ids, optional
-            The only items that may come, and items that must not.
-        unknown : "error" or "skip"
-            What to do with ids that the model does not know.
-        as_of : moment, optional
-            When they ask, for models that look at it; without it, when the log ends.
-
-        Returns
-        -------
-        polars.DataFrame
-            Columns user_id, item_id, score, rank.
-
-        Raises
-        ------
-        UnknownIdError
-            Where a user or an item is not known.
-
-        Examples
-        --------
-        >>> import talerec as tr
-        >>> log = tr.synthetic_log(users=50, items=20)
-        >>> len(tr.Markov().fit(log).recommend(log.users.ids[:2], k=3))
-        6
-        """
-        log = self.fitted.log
-        if log is None:
-            raise TalerecError("this model was saved without histories: use recommend_histories")
-        found = log.users.positions(users, "user", unknown)
-        found = found[found >= 0]
-        allowed = asking.allowed_items(self, allow, deny, unknown)
-        rows = Histories.of_users(log, found).asked(_when(as_of))
-        first = asking.top(self, rows, k, hide_seen=hide_seen, allowed=allowed)
-        return frames.recommendations(
-            first, self.item_ids, log.users.ids[found].alias(columns.USER)
-        )
-
-    def recommend_histories(
-        self,
-        histories: Sequence[Sequence[Any]],
-        k: int = 10,
-        *,
-        hide_seen: bool = False,
-        allow: Ids | None = None,
-        deny: Ids | None = None,
-        unknown: str = "error",
-        as_of: Moment | None = None,
-    ) -> pl.DataFrame:
-        """The next items after histories of your own.
-
-        Parameters
-        ----------
-        histories : list of lists
-            Each history a list of item ids, or of (item id, time), oldest first.
-        k, hide_seen, allow, deny, unknown, as_of
-            As for `recommend`.
-
-        Returns
-        -------
-        polars.DataFrame
-            Columns history (its number, from 0), item_id, score, rank.
-        """
-        given = Histories.from_ids(histories, self.fitted.items, unknown).asked(_when(as_of))
-        allowed = asking.allowed_items(self, allow, deny, unknown)
-        first = asking.top(self, given, k, hide_seen=hide_seen, allowed=allowed)
-        numbers = pl.Series(columns.HISTORY, np.arange(len(given)))
-        return frames.recommendations(first, self.item_ids, numbers)
-
-    def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
-        """What the model expects after one item alone, without the item itself: columns item_id, score, rank."""
-        found = Histories.from_ids([[item]], self.fitted.items, "error")
-        first = asking.top(self, found, k, hide_seen=True)
-        return frames.recommendations(first, self.item_ids, pl.Series("item", [0])).drop("item")
-
-    def explain(
-        self,
-        history: Sequence[Any],
-        item: Any,
-        *,
-        unknown: str = "error",
-        as_of: Moment | None = None,
-    ) -> pl.DataFrame:
-        """What each row of a history gives to the score of an item.
-
-        Of an item that occurs more than once, the last row counts. A model that gives scores without a history has one
-        more row, whose item_id is null.
-
-        Returns
-        -------
-        polars.DataFrame
-            Columns item_id, contribution; the contributions add up to the score.
-        """
-        fitted = self.fitted
-        rows = Histories.from_ids([history], fitted.items, unknown).asked(_when(as_of))
-        target = int(fitted.items.positions([item], "item", "error")[0])
-        given = self.contributions(self.query(rows), rows, np.array([target]))[0]
-        names = frames.names(fitted.items, rows.item)
-        if (base := self.base_score(rows, target)) is not None:
-            names = names.append(pl.Series([None], dtype=names.dtype))
-            given = np.append(given, base)
-        return pl.DataFrame({columns.ITEM: names, columns.SHARE: given})
-
     # -- keeping --
 
     def save(
@@ -340,6 +233,7 @@ class Model(params.HasParams, ABC):
         *,
         histories: bool = True,
         metrics: dict[str, float | None] | None = None,
+        updatable: bool = False,
     ) -> Path:
         """Write the model to a folder, whole or not at all.
 
@@ -351,13 +245,18 @@ class Model(params.HasParams, ABC):
             Keep the training histories, so that `recommend` works after loading.
         metrics : dict, optional
             What an evaluation found, for the model's card.
+        updatable : bool
+            Keep what `update` needs, too.
 
         Returns
         -------
         Path
             The folder.
         """
-        kept = keeping.bundle(self.name, self.params, self.fitted, histories=histories)
+        log, kept_too = self.fitted.log, updatable and histories
+        trends = settled_trends(self.params, log) if kept_too and log is not None else None
+        fitted = keeping.with_settled(self.fitted, trends, kept_too)
+        kept = keeping.bundle(self.name, self.params, fitted, histories=histories)
         kept.facts["chosen"] = self.chosen()
         if metrics is not None:
             kept.facts["metrics"] = {
@@ -375,7 +274,3 @@ def restore(model: Model, kept: artifact.Bundle) -> Model:
 def _stands_for_nothing(block: Any) -> bool:
     """Are a block's sources no items of a history?"""
     return block.source_item is not None and bool((block.source_item < 0).any())
-
-
-def _when(as_of: Moment | None) -> int | None:
-    return None if as_of is None else microseconds(as_of)

@@ -83,6 +83,14 @@ class Blend(Model):
             )
         return weight
 
+    @property
+    def needs_time(self) -> bool:
+        return any(part.needs_time for part in self._made())
+
+    @property
+    def takes_weights(self) -> bool:
+        return all(part.takes_weights for part in self._made())
+
     # -- learning --
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:

@@ -9,7 +9,7 @@ from talerec.data.log import Log
 from talerec.gram.builders import slis_gram
 from talerec.gram.gram import Gram
 from talerec.models.linear import Solved, dropout_penalty
-from talerec.models.params import SOLVE, param
+from talerec.models.params import SCORE, SOLVE, param
 from talerec.solvers.solve import Solution, solve_bounded
 
 
@@ -17,7 +17,8 @@ from talerec.solvers.solve import Solution, solve_bounded
 class EASE(Solved):
     """The items of a user predict each other, and none itself: B = I - P diag(1 / P_jj), P = (X'X + reg I)^-1.
 
-    X is user x item, 1 where the user has the item.
+    X is user x item, 1 where the user has the item. The textbook's scores are the sum over a history's items;
+    here newer rows count more. ``recency=inf`` is the textbook.
 
     Examples
     --------
@@ -29,6 +30,14 @@ class EASE(Solved):
 
     name: ClassVar[str] = "ease"
     paper: ClassVar[str] = "Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019"
+
+    recency: float = param(
+        2.0,
+        "places in which a history row's weight falls to 1/e; not in the textbook, where all rows count alike (inf)",
+        above=0,
+        search=(0.5, 32),
+        stage=SCORE,
+    )
 
     def gram(self, log: Log) -> Gram:
         return slis_gram(log, max_history=self.max_history, memory=self.budget)

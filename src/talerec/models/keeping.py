@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from talerec import artifact, columns
@@ -31,6 +32,11 @@ class Fitted:
     training: dict[str, Any]
     kept_recent_counts: Array | None = None
 
+    @property
+    def unit(self) -> str:
+        """What the log's times were read as: numbers whose size does not tell their unit count in it too."""
+        return str(self.training.get("time_read_as", "s"))
+
     @cached_property
     def recent_counts(self) -> Array | None:
         """Rows of each item in the training log's last days, for askers of whom nothing is known."""
@@ -47,7 +53,18 @@ def training_facts(log: Log) -> dict[str, Any]:
         "last_time": int(log.time.max()),
         "ties": log.ties,
         "time_read_as": log.unit,
+        **({} if log.weight is None else {"weighed": True}),
     }
+
+
+def with_settled(fitted: Fitted, trends: Array | None, updatable: bool) -> Fitted:
+    """What fitting left behind, with what an update needs or without."""
+    training = {name: value for name, value in fitted.training.items() if name != "updatable"}
+    if fitted.log is None or not updatable:
+        bare = None if fitted.log is None else replace(fitted.log, trends=None)
+        return replace(fitted, log=bare, training=training)
+    log = replace(fitted.log, trends=trends)
+    return replace(fitted, log=log, training={**training, "updatable": True})
 
 
 def bundle(
@@ -60,6 +77,8 @@ def bundle(
     if histories and fitted.log is not None:
         log = fitted.log
         arrays |= {"ptr": log.ptr, "item": log.item, "time": log.time}
+        arrays |= {} if log.weight is None else {"worth": log.weight}
+        arrays |= {} if log.trends is None else {"trends": log.trends.astype(np.int32)}
         tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
     elif fitted.recent_counts is not None:
         arrays["lately"] = fitted.recent_counts
@@ -99,4 +118,6 @@ def _log(kept: artifact.Bundle, items: Vocabulary, info: pl.DataFrame | None) ->
         return None
     users = Vocabulary(kept.tables["users"][columns.USER])
     unit, ties = training.get("time_read_as", "us"), training.get("ties", "file")
-    return Log(arrays["ptr"], arrays["item"], arrays["time"], users, items, info, unit, ties)
+    rows = (arrays["ptr"], arrays["item"], arrays["time"])
+    trends, worth = arrays.get("trends"), arrays.get("worth")
+    return Log(*rows, users, items, info, unit, ties, trends, weight=worth)

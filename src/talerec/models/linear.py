@@ -16,6 +16,7 @@ from talerec.ranking import places
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
+from talerec.solvers.exact import require_torch
 from talerec.solvers.solve import SOLVERS, Solution, solve
 
 
@@ -69,6 +70,8 @@ class Solved(Linear):
         return solve(gram, self.reg, solver=self.solver, neighbors=self.neighbors)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        if self.solver == "torch":
+            require_torch()  # before the work whose result it is to solve
         with clock("gram"):
             gram = self.cached(LEARN, log, lambda: self.gram(log))
         with clock("solve"):

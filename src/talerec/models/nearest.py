@@ -45,6 +45,10 @@ class SKNN(Model):
     max_history: int = param(2500, "a user's last rows that are used", low=1)
 
     @property
+    def needs_time(self) -> bool:
+        return self.sample > 0
+
+    @property
     def _decays(self) -> Decays:
         return Decays(math.inf, math.inf)
 
@@ -122,6 +126,10 @@ class STAN(SKNN):
         above=0,
         search=(0.5, 32),
     )
+
+    @property
+    def needs_time(self) -> bool:
+        return self.sample > 0 or self.decay_user > 0
 
     @property
     def _decays(self) -> Decays:

@@ -31,6 +31,10 @@ class Popular(Model):
     name: ClassVar[str] = "popular"
     paper: ClassVar[str] = "-"
 
+    @property
+    def takes_weights(self) -> bool:
+        return True
+
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
             counts = log.counts()
@@ -57,6 +61,10 @@ class Trending(Popular):
     window: float = param(
         RECENT_DAYS, "days before the log's last row that count", low=0, search=(0.1, 90)
     )
+
+    @property
+    def needs_time(self) -> bool:
+        return True
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):

@@ -54,6 +54,10 @@ class Markov(Counted):
 
     name: ClassVar[str] = "markov"
 
+    @property
+    def takes_weights(self) -> bool:
+        return True
+
     def counts(self, log: Log) -> Matrix:
         next_row = np.array([0.0, 1.0])
         return gap_counts(log, next_row, max_history=self.max_history, memory=self.budget)
@@ -74,6 +78,10 @@ class Rules(Counted):
     name: ClassVar[str] = "rules"
 
     steps: int = param(10, "rows that a rule may span", low=1, high=10_000, search=(1, 30))
+
+    @property
+    def takes_weights(self) -> bool:
+        return True
 
     def counts(self, log: Log) -> Matrix:
         weight = np.concatenate([[0.0], 1 / np.arange(1, self.steps + 1)])

@@ -26,6 +26,10 @@ class Sessions(Solved):
     )
     norm: str = param("none", "rows divided by their sums (l1), or Eq. 4 of TALE", choices=NORMS)
 
+    @property
+    def needs_time(self) -> bool:
+        return self.decay_user > 0
+
     def _slis_gram(self, log: Log) -> Gram:
         return slis_gram(log, **self._gram_options())
 

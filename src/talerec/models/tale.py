@@ -77,6 +77,14 @@ class TALE(Solved):
         0.0, "weigh sources by place, as SLIT does, and not by time; 0: by time", low=0
     )
 
+    @property
+    def needs_time(self) -> bool:
+        return True
+
+    @property
+    def takes_weights(self) -> bool:
+        return self.alpha == 0 and self.targets == "single" and not self.position
+
     def gram(self, log: Log) -> Gram:
         """G and K of the training rows."""
         if self.alpha == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,6 +30,8 @@ from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import readonly
 from talerec.runtime.clock import Clock
 from talerec.solvers.solve import Solution, solve
+
+logger = logging.getLogger("talerec")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -98,6 +101,14 @@ class Tempo(Solved):
         stage=SOLVE,
     )
 
+    @property
+    def needs_time(self) -> bool:
+        return True
+
+    @property
+    def takes_weights(self) -> bool:
+        return True
+
     # -- learning --
 
     def gram(self, log: Log) -> Gram:
@@ -118,9 +129,13 @@ class Tempo(Solved):
         return made.two_way(self.even, tied)
 
     def _joint(self, log: Log) -> bool:
-        return self.same_time == "joint" or (
-            self.same_time == "auto" and not _habits.are_ordered(log)
-        )
+        if self.same_time != "auto":
+            return self.same_time == "joint"
+        ordered = _habits.are_ordered(log)
+        why = "says something" if ordered else "is no more than chance"
+        chosen = "ordered" if ordered else "joint"
+        logger.info("same_time auto: %s (the order of simultaneous rows %s)", chosen, why)
+        return not ordered
 
     def solution(self, gram: Gram) -> Solution:
         penalty = dropout_penalty(gram, self.reg, self.dropout)
@@ -199,9 +214,13 @@ class Tempo(Solved):
             *found, histories.start, histories.stop, readonly(histories.item), absence, now, left
         )
         room = np.zeros((len(OFTEN), weights.items)) if plan.numbers.often.size else _NO_ROOM
-        return Query(
+        x = Query(
             *made_queries(asked, plan.numbers, plan.moments, weights.items, self.max_history, room)
         )
+        if histories.weight is not None:
+            own = x.source < weights.items
+            x.weight[own] *= places.row_worth(weights, histories, self.max_history)
+        return x
 
     @property
     def _plan(self) -> _Plan:

@@ -14,7 +14,39 @@ def recency(
     weights: Weights, histories: Histories, moments: Array, places: float, longest: int
 ) -> Query:
     """x_i = exp(-place / places) for the items of each history; see `last_places`."""
-    return Query(*_recency(*_rows(histories, moments), longest, weights.marks(), places))
+    x = Query(*_recency(*_rows(histories, moments), longest, weights.marks(), places))
+    return x if histories.weight is None else x.times(row_worth(weights, histories, longest))
+
+
+def row_worth(weights: Weights, histories: Histories, longest: int) -> Array:
+    """What the last row of each item of each history is worth, in the order of `last_places`."""
+    assert histories.weight is not None
+    rows = (histories.start, histories.stop, readonly(histories.item), readonly(histories.weight))
+    found: Array = _row_worth(*rows, longest, weights.marks())
+    return found
+
+
+@kernel
+def _row_worth(
+    start: Array, stop: Array, item: Array, weight: Array, longest: int, marks: Array
+) -> Array:
+    """See `row_worth`. `marks`: a 0 for every item, left as found."""
+    room = 0
+    for q in range(len(start)):
+        room += min(stop[q] - start[q], longest)
+    worth = np.empty(room)
+    found = 0
+    for q in range(len(start)):
+        lo = max(start[q], stop[q] - longest)
+        for r in range(stop[q] - 1, lo - 1, -1):
+            if item[r] >= 0 and not marks[item[r]]:
+                marks[item[r]] = 1
+                worth[found] = weight[r]
+                found += 1
+        for r in range(lo, stop[q]):
+            if item[r] >= 0:
+                marks[item[r]] = 0
+    return worth[:found]
 
 
 def last_places(

@@ -65,6 +65,10 @@ class Query:
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
+    def times(self, factor: Array) -> Query:
+        """Each source counting so many times as much."""
+        return Query(self.ptr, self.source, self.weight * factor)
+
     def one(self, q: int) -> Query:
         """Query q alone."""
         mine = slice(self.ptr[q], self.ptr[q + 1])

@@ -257,13 +257,7 @@ def tuning(found: Tuning, source: str) -> str:
             f" ({found.metric} {found.value:.4f})."
         ),
         page.section("Progress", page.figure(_progress(found))),
-        page.section(
-            "Sensitivity",
-            page.note(
-                "Each dot is a trial. The other parameters differ too, unless a grid was tried."
-            ),
-            *(page.figure(_sensitivity(found, name)) for name in found.searched),
-        ),
+        page.section("Sensitivity", *_sensitivities(found)),
         page.section("The best trials", _best_trials(found)),
         page.section("Time spent", _spent({found.model: found.seconds})),
         page.section("Settings", page.facts({"model": found.model, **found.params})),
@@ -281,6 +275,18 @@ def _progress(found: Tuning) -> Html:
     return lines(
         [Series("", numbers, so_far)], title="Best so far", x_label="trials", y_label=found.metric
     )
+
+
+def _sensitivities(found: Tuning) -> list[Html]:
+    """A plot for every parameter, where there are trials enough to show something."""
+    if len(found.trials) < _FEW_TRIALS:
+        few = f"{len(found.trials)} trials are too few to show how much each parameter matters"
+        return [page.note(f"{few}; from {_FEW_TRIALS} on they are plotted here.")]
+    words = "Each dot is a trial. The other parameters differ too, unless a grid was tried."
+    return [page.note(words), *(page.figure(_sensitivity(found, name)) for name in found.searched)]
+
+
+_FEW_TRIALS = 20
 
 
 def _sensitivity(found: Tuning, name: str) -> Html:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from talerec.errors import TalerecError
+from talerec.runtime import windows
 
 logger = logging.getLogger("talerec")
 
@@ -98,13 +99,23 @@ def locked(lock: Path) -> Iterator[None]:
 def _wait_for(handle: BinaryIO, folder: Path) -> None:
     try:
         import fcntl
-    except ImportError:  # Windows: writers there must not overlap
+    except ImportError:
+        _wait_on_windows(handle)
         return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         logger.info("waiting for another process that is writing %s", folder)
         fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def _wait_on_windows(handle: BinaryIO) -> None:
+    """Windows has locks of its own; where there are neither, writers must not overlap."""
+    try:
+        import msvcrt
+    except ImportError:
+        return
+    windows.lock(handle, msvcrt)
 
 
 def _is_at(handle: BinaryIO, path: Path) -> bool:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from talerec.errors import TalerecError
+from talerec.runtime import windows
 
 #: Where a container (cgroup v2, v1) says its limit, what it uses, and how much of that is cached files.
 _CONTAINERS = (
@@ -47,13 +48,19 @@ def _machine_bytes() -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
+    if sys.platform == "win32":
+        return windows.available_bytes()
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def peak_rss_mb() -> float:
-    """Return the most memory that this process has held, in MB (2**20 bytes)."""
-    import resource
-
+def peak_rss_mb() -> float | None:
+    """Return the most memory that this process has held, in MB (2**20 bytes); None where the system does not tell."""
+    if sys.platform == "win32":
+        return windows.peak_bytes() / 2**20
+    try:
+        import resource
+    except ImportError:
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 

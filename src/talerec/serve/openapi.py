@@ -33,7 +33,8 @@ _TIME = {
         {"type": "number", "minimum": -MAX_TIMESTAMP, "maximum": MAX_TIMESTAMP},
         {"type": "string", "format": "date-time"},
     ],
-    "description": "Unix seconds or ISO 8601 (UTC if it names no time zone).",
+    "description": "ISO 8601 (UTC if it names no time zone), or a number since 1970: of 10^8 and more, its size tells"
+    " whether it counts s, ms, us or ns; a smaller one counts what the times of the log do.",
 }
 _AS_OF = {
     "anyOf": [*_TIME["anyOf"], {"type": "null"}],

@@ -20,7 +20,7 @@ ABSENT: UnsetType = UNSET
 
 
 class HistoryRow(Struct, forbid_unknown_fields=True, gc=False):
-    """One row of a history. `timestamp` is in Unix seconds or ISO 8601; give it for every row or for none."""
+    """One row of a history. Give `timestamp` (ISO 8601, or a number in s, ms, us or ns) for every row or for none."""
 
     item_id: Id
     timestamp: Moment | None = None
@@ -31,6 +31,7 @@ class RecommendRequest(Struct, forbid_unknown_fields=True):
 
     Ids that the model does not know are skipped. `recency` replaces the model's own value for this request.
     `as_of` is the time of the request (like a timestamp), for models that use it; the default is the end of the log.
+    `where` is a condition on the item table: "category = 'tents' and price < 100".
     """
 
     history: list[HistoryRow]
@@ -39,6 +40,7 @@ class RecommendRequest(Struct, forbid_unknown_fields=True):
     recency: Annotated[float, Meta(gt=0)] | None = None
     allow: list[Id] | None = None
     deny: list[Id] | None = None
+    where: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
     as_of: Moment | None = None
 
 

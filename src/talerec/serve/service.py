@@ -15,9 +15,9 @@ import numpy as np
 
 from talerec import artifact, models
 from talerec.data.histories import Histories
-from talerec.data.times import parse_moment
+from talerec.data.times import microseconds
 from talerec.errors import TalerecError
-from talerec.models import asking
+from talerec.models import asking, choosing
 from talerec.models.base import Model
 from talerec.ranking import rank
 from talerec.ranking.blocks import RunsBlock, SparseBlock
@@ -28,11 +28,12 @@ from talerec.serve.catalogue import Catalogue
 from talerec.serve.errors import ApiError
 from talerec.serve.schemas import ABSENT
 
-MAX_TIMESTAMP = 4e12  # seconds: later than any date
+MAX_TIMESTAMP = 9e18  # later than any date, in any unit
 
 _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
 _RECENCIES = 64  # values of `recency` whose models are remembered
+_CONDITIONS = 64  # values of `where` whose items are remembered
 _WARM_ROWS = 3  # rows of the histories that compile the kernels
 
 Recommended = schemas.Recommendations | Exception
@@ -49,6 +50,7 @@ class ServedModel:
         self.catalogue = Catalogue(self.model.fitted)
         self._weights_per_row = _weights_per_row(self.model.fitted.weights)
         self._with_recency = _recency_cache(self.model)
+        self._matching = _condition_cache(self.model)
 
     @classmethod
     def open(cls, path: Path, *, verify: bool) -> ServedModel:
@@ -167,7 +169,10 @@ class ServedModel:
         """The answers to requests that differ only in their histories."""
         first = requests[0]
         model = self._model(first.recency)
-        allowed = asking.allowed_items(model, first.allow, first.deny, "skip")
+        allowed = choosing.allowed_items(model, first.allow, first.deny, "skip")
+        if first.where is not None:
+            matching = self._matching(first.where)
+            allowed = matching if allowed is None else allowed & matching
         found = asking.answer(
             model, histories, first.k, hide_seen=first.hide_seen, allowed=allowed, most=_REASONS
         )
@@ -249,18 +254,23 @@ class ServedModel:
         self, request: schemas.RecommendRequest | schemas.ExplainRequest
     ) -> tuple[Histories, list[schemas.Id]]:
         """The history in time order, and the ids of its rows as the client wrote them."""
-        now = _microseconds(request.as_of)
+        now = self._moment(request.as_of)
         names = [row.item_id for row in request.history]
         times = [row.timestamp for row in request.history]
         if times.count(None) == len(times):
             history = Histories.untimed([names], self.items, "skip")
         else:
-            pairs = list(zip(names, map(_microseconds, times), strict=True))
-            if None not in times:
-                pairs.sort(key=lambda pair: pair[1] or 0)
+            if None in times:
+                raise TalerecError("give a time with every row of a history, or with none")
+            moments = [self._moment(when) or 0 for when in times]
+            pairs = sorted(zip(names, moments, strict=True), key=lambda pair: pair[1])
             names = [name for name, _ in pairs]
-            history = Histories.from_ids([pairs], self.items, "skip")
+            history = Histories.timed([pairs], self.items, "skip")
         return (history if now is None else history.asked(now)), names
+
+    def _moment(self, when: schemas.Moment | None) -> int | None:
+        """A timestamp of a request in microseconds."""
+        return None if when is None else microseconds(when, self.model.fitted.unit)
 
     @cached_property
     def _trending(self) -> tuple[Array, Array]:
@@ -282,9 +292,19 @@ def _recency_cache(model: Model) -> Callable[[float], Model]:
     return with_recency
 
 
+def _condition_cache(model: Model) -> Callable[[str], Array]:
+    """The items that meet a condition, by its text."""
+
+    @lru_cache(_CONDITIONS)
+    def matching(where: str) -> Array:
+        return choosing.matches(model, where)
+
+    return matching
+
+
 def _group_key(request: schemas.RecommendRequest) -> tuple[int, bool] | None:
     """Requests with the same key differ only in their history; None for a request that must be computed alone."""
-    options = (request.recency, request.allow, request.deny, request.as_of)
+    options = (request.recency, request.allow, request.deny, request.where, request.as_of)
     if any(option is not None for option in options):
         return None
     untimed = [row.timestamp for row in request.history].count(None) == len(request.history)
@@ -301,22 +321,8 @@ def _weights_per_row(weights: Weights) -> float:
     return float(weights.items)
 
 
-def _date(microseconds: int) -> str:
+def _date(moment: int) -> str:
     try:
-        return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="seconds")
+        return datetime.fromtimestamp(moment / 1e6, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
-        return f"{microseconds} us"
-
-
-def _microseconds(timestamp: schemas.Moment | None) -> int | None:
-    """Unix seconds or ISO 8601 text in microseconds since 1970."""
-    if timestamp is None:
-        return None
-    if isinstance(timestamp, str):
-        try:
-            return parse_moment(timestamp)
-        except (OverflowError, ValueError):
-            raise TalerecError(f"timestamp {timestamp!r} is later than any date") from None
-    if abs(timestamp) > MAX_TIMESTAMP:
-        raise TalerecError(f"timestamp {timestamp} is out of range: Unix seconds are expected")
-    return timestamp * 10**6 if isinstance(timestamp, int) else round(timestamp * 10**6)
+        return f"{moment} us"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -85,13 +86,17 @@ def filled(matrix: Matrix, dtype: type) -> Array:
     return out
 
 
+def require_torch() -> None:
+    """An error where torch is asked for, and is not there."""
+    if find_spec("torch") is None:
+        raise TalerecError("solver=torch needs the extra `torch`: pip install 'talerec[torch]'")
+
+
 def with_torch(gram: Gram, penalty: Array) -> Array | None:
     """Solve Eq. 6 on the GPU (or with torch's CPU build); None, with the reason in the log, where that fails."""
-    try:
-        from talerec.solvers import gpu
-    except ImportError:
-        logger.warning("torch is not installed (pip install 'talerec[torch]'): using exact")
-        return None
+    require_torch()
+    from talerec.solvers import gpu
+
     G = by_row(gram.G) if gram.is_sparse else gram.G
     K = by_column(gram.K) if gram.is_sparse else gram.K
     why = ""

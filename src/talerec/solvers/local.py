@@ -33,13 +33,31 @@ def local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool = F
     return local_explained(gram, penalty, neighbors, zero_diagonal=zero_diagonal)[0]
 
 
+def local_some(gram: Gram, penalty: Array, neighbors: int, wanted: Array) -> Any:
+    """What `local` gives to some targets (a flag per item); the others have no weights."""
+    return local_explained(gram, penalty, neighbors, zero_diagonal=False, wanted=wanted)[0]
+
+
+def _columns_of(K: Compressed, wanted: Array) -> Compressed:
+    """K without the columns of other targets."""
+    kept = np.repeat(wanted, np.diff(K.starts))
+    starts = np.concatenate([[0], np.cumsum(kept)])[K.starts]
+    return Compressed(starts.astype(K.starts.dtype), K.indices[kept], K.values[kept])
+
+
 def local_explained(
-    gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool
+    gram: Gram,
+    penalty: Array,
+    neighbors: int,
+    *,
+    zero_diagonal: bool,
+    wanted: Array | None = None,
 ) -> tuple[Any, Array]:
-    """The weights that `local` gives, and how much of each target they explain."""
+    """The weights that `local` gives, to all targets or to the wanted ones, and how much of each they explain."""
     n = gram.items
     G, K = by_row(gram.G), by_column(gram.K)
     limits = _limits(n, neighbors, len(K.indices), own=not zero_diagonal)
+    K = K if wanted is None or wanted.all() else _columns_of(K, wanted)
     sources = _most_sources(K, limits)
     ptr = _starts(np.minimum(sources, limits.most))
     _require_room(int(ptr[-1]), G, limits, neighbors)

@@ -94,7 +94,7 @@ def bars(groups: Sequence[str], series: Sequence[Series], *, title: str, y_label
     keys = [drawing.box_key(one.name, style) for style, one in enumerate(series)]
     top, head = drawing.head(title, keys, y_label)
     y = linear([0.0, *_heights(series)], top + _PLOT, top)
-    x = names(groups, drawing.margin(y), WIDTH - EDGE)
+    x = _name_axis(groups, drawing.margin(y))
     step = min(x.slot * 0.84 / max(len(series), 1), 72.0)
     texts = [short(number) for number in map(real, _ys(series)) if number is not None]
     longest = max((drawing.wide(text, SMALL) for text in texts), default=0.0)
@@ -116,10 +116,16 @@ def _x_axis(xs: Iterable[Any], left: float, log: bool) -> Scale | Names:
     """Categories if any value is text, else numbers."""
     known = [x for x in xs if isinstance(x, str) or real(x) is not None]
     if any(isinstance(x, str) for x in known):
-        return names(known, left, WIDTH - EDGE)
+        return _name_axis(known, left)
     scale = (logarithmic if log else linear)(known, left, WIDTH - EDGE)
     half = max((drawing.wide(label) / 2 for _, label in scale.ticks), default=0.0)
     return replace(scale, end=WIDTH - max(half, EDGE))
+
+
+def _name_axis(known: Iterable[Any], left: float) -> Names:
+    """Categories from `left` on, or from where their names have room."""
+    axis = names(known, left, WIDTH - EDGE)
+    return replace(axis, start=max(left, drawing.room_of_tilted(axis)))
 
 
 def _axes(

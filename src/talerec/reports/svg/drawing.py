@@ -18,6 +18,7 @@ LINE = 18  # from one line of text to the next
 EDGE = 14  # room at the right for half a tick label
 _FONT = 13
 SMALL = 11.5  # the size of values at marks
+_ROUNDING = 0.01  # of sums of widths
 _TILTED = 190  # the most that a tilted name takes
 STYLES = 6
 _MARKERS = (
@@ -65,7 +66,7 @@ def _letter(letter: str) -> float:
 
 def cut(text: str, room: float) -> str:
     """As much of a text as fits, with an ellipsis for the rest."""
-    while wide(text) > room and len(text) > 1:
+    while wide(text) > room + _ROUNDING and len(text) > 1:
         text = text[:-2].rstrip() + "…"
     return text
 
@@ -197,6 +198,17 @@ def below(x: Scale | Names, top: float, bottom: float, label: str) -> tuple[floa
             end += LINE
             parts.append(words(line, middle, end - 2, "label", anchor="middle"))
     return end + 4, join(*parts)
+
+
+def room_of_tilted(x: Names) -> float:
+    """How far from the left an axis of names begins, so that its tilted names are not cut there."""
+    if max(map(wide, x.names), default=0.0) <= x.slot - 4:
+        return x.start
+    shares = ((place + 0.5) / len(x.names) for place in range(len(x.names)))
+    return max(
+        (0.82 * min(wide(name), _TILTED) + 2 - share * x.end) / (1 - share)
+        for name, share in zip(x.names, shares, strict=True)
+    )
 
 
 def _thinned(x: Scale | Names) -> list[tuple[float, str]]:

@@ -1,0 +1,147 @@
+"""Lists for many users: who they are, and where their lists go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from talerec.cli.app import ids
+from talerec.columns import USER
+from talerec.errors import TalerecError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from talerec.models.base import Model
+    from talerec.models.choosing import Limits
+    from talerec.runtime.arrays import Array
+
+logger = logging.getLogger("talerec")
+
+MANY = 1000  # users whose lists are printed as they are made
+
+
+def check(out: Path, model: Path, text: str | None) -> None:
+    """Refuse, before anything is read, a file that lists cannot go to."""
+    from talerec.data.sources import refuse_overwriting
+    from talerec.models.lists import check_ending
+    from talerec.runtime.files import check_writable
+
+    if text is None:
+        raise TalerecError("--out goes with --users: the lists of histories are printed")
+    check_ending(check_writable(out))
+    refuse_overwriting([out], [model, text[1:] if text.startswith("@") else None])
+
+
+def users(model: Model, path: Path, text: str, unknown: str) -> Array:
+    """The positions of the users that `--users` stands for, each once."""
+    import numpy as np
+
+    from talerec.models.lists import all_users
+
+    log = model.fitted.log
+    if log is None:
+        raise TalerecError(f"{path} was saved without histories: use --history, not --users")
+    if text == "all":
+        return all_users(model)
+    given = _in_file(Path(text[1:])) if text.startswith("@") else ids(text) or []
+    if not given:
+        raise TalerecError(f"--users {text!r} names no user")
+    found = log.users.positions(given, "user", unknown)
+    skipped = [user for user, position in zip(given, found, strict=True) if position < 0]
+    if skipped:
+        from talerec.cli import tables
+
+        logger.info("skipped, not known to the model: %s", tables.listed(skipped))
+    known = found[found >= 0]
+    return known[np.sort(np.unique(known, return_index=True)[1])]
+
+
+def _in_file(path: Path) -> list[Any]:
+    """The ids in a file: one per line, or a column of a Parquet file."""
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return _in_column(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise TalerecError(f"{path} is not a text file with one id per line") from None
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _in_column(path: Path) -> list[Any]:
+    import polars as pl
+
+    if not path.exists():
+        raise TalerecError(f"{path} does not exist")
+    try:
+        frame = pl.scan_parquet(path, glob=False)
+        names = frame.collect_schema().names()
+        name = USER if USER in names else names[0] if len(names) == 1 else None
+        if name is None:
+            raise TalerecError(f"{path} has no column {USER}: its columns are {', '.join(names)}")
+        return frame.select(name).drop_nulls().unique(maintain_order=True).collect()[name].to_list()
+    except pl.exceptions.PolarsError as error:
+        raise TalerecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def stream(
+    model: Model,
+    asked: Array,
+    k: int,
+    out: Path | None,
+    *,
+    json: bool,
+    hide_seen: bool,
+    as_of: Any,
+    unknown: str,
+    **chosen: Any,
+) -> None:
+    """Write the lists of users to a file, or print them as JSON, as they are made."""
+    from talerec.data.times import microseconds
+    from talerec.models import asking, choosing, lists
+
+    asking.check_k(model, k)
+    when = None if as_of is None else microseconds(as_of, model.fitted.unit)
+    limits: Limits = choosing.limits(model, unknown=unknown, **chosen)
+    made = lists.blocks(model, asked, k, limits, hide_seen=hide_seen, when=when)
+    if out is None:
+        _print(model, made, asked)
+        return
+    begun = perf_counter()
+    written = lists.write(out, made, len(asked))
+    _say(out, written, perf_counter() - begun, json)
+
+
+def names(model: Model, asked: Array) -> list[Any]:
+    """The ids of users."""
+    log = model.fitted.log
+    return [] if log is None else log.users.ids.gather(asked).to_list()
+
+
+def _print(model: Model, made: Iterator[pl.DataFrame], asked: Array) -> None:
+    from talerec.cli import items, terminal
+
+    left = iter(names(model, asked))
+
+    def every() -> Iterator[dict[str, Any]]:
+        for frame in made:
+            yield from items.of_users(model, frame, left)
+        yield from ({USER: key, "items": []} for key in left)
+
+    terminal.as_json_list(every())
+
+
+def _say(out: Path, written: Any, seconds: float, json: bool) -> None:
+    from talerec.cli import tables, terminal
+
+    if json:
+        terminal.as_json({"path": str(out), **written._asdict(), "seconds": seconds})
+        return
+    without = f" ({written.without:,} users have nothing to recommend)" if written.without else ""
+    tables.line(
+        f"{out}: {written.rows:,} rows for {written.users:,} users{without}, "
+        f"{written.users / max(seconds, 1e-9):,.0f} users a second"
+    )

@@ -1,0 +1,302 @@
+"""Lists out: streamed to files, filtered by the item table, and never over an input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import talerec as tr
+from command import refusal, talerec, works
+from talerec.models import lists
+
+
+def read(path: Path) -> pl.DataFrame:
+    if path.suffix == ".parquet":
+        return pl.read_parquet(path)
+    if path.suffix == ".csv":
+        return pl.read_csv(path)
+    return pl.read_ndjson(path)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".ndjson", ".jsonl"])
+def test_lists_of_all_users_are_those_of_the_library(
+    ending: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "_BLOCK", 7)  # several blocks
+    out = tmp_path / f"lists{ending}"
+    said = works("recommend", model, "--users", "all", "-k", 3, "-o", out)
+    fitted = tr.load(model)
+    wanted = fitted.recommend(fitted.fitted.log.users.ids, 3)
+    found = read(out)
+    assert found.columns == ["user_id", "item_id", "score", "rank"]
+    assert found.select("user_id", "item_id", "rank").equals(
+        wanted.select("user_id", "item_id", "rank")
+    )
+    np.testing.assert_allclose(found["score"], wanted["score"], rtol=1e-12)
+    assert "60 rows for 20 users" in " ".join(said.split())
+    assert sorted(tmp_path.iterdir()) == [out]
+
+
+def test_lists_take_the_options_of_printed_ones(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "lists.parquet"
+    options = ("--users", "3,7,9", "-k", 4, "--hide-seen", "--deny", "i1", "--as-of", "2019-05-01")
+    found = talerec("recommend", model, *options, "-o", out, "--json").json
+    assert {name: found[name] for name in ("rows", "users", "without")} == {
+        "rows": len(pl.read_parquet(out)), "users": pl.read_parquet(out)["user_id"].n_unique(), "without": 3 - pl.read_parquet(out)["user_id"].n_unique(),
+    }  # fmt: skip
+    wanted = tr.load(model).recommend([3, 7, 9], 4, hide_seen=True, deny=["i1"], as_of="2019-05-01")
+    assert pl.read_parquet(out).equals(wanted)
+
+
+def test_users_come_from_parquet_too(model: Path, tmp_path: Path) -> None:
+    for table in ({"user_id": [4, 9, 4], "x": [1, 2, 3]}, {"who": ["4", "9", "4"]}):
+        pl.DataFrame(table).write_parquet(tmp_path / "users.parquet")
+        asked = ("recommend", model, "--users", f"@{tmp_path}/users.parquet", "-k", 1, "--json")
+        assert [part["user_id"] for part in talerec(*asked).json] == [4, 9]
+    pl.DataFrame({"a": [1], "b": [2]}).write_parquet(tmp_path / "users.parquet")
+    assert "has no column user_id: its columns are a, b" in refusal(*asked[:-1])
+    (tmp_path / "users.parquet").write_text("junk")
+    assert "users.parquet cannot be read" in refusal(*asked[:-1])
+    (tmp_path / "users.parquet").unlink()
+    assert "does not exist" in refusal(*asked[:-1])
+
+
+def test_many_lists_are_printed_as_they_are_made(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from talerec.cli import lists as printed
+
+    asked = (
+        "recommend",
+        model,
+        "--users",
+        "all",
+        "-k",
+        2,
+        "--json",
+        "--where",
+        "title is not null",
+        "--hide-seen",
+    )
+    whole = talerec(*asked).json
+    monkeypatch.setattr(printed, "MANY", 5)
+    monkeypatch.setattr(lists, "_BLOCK", 3)
+    streamed = talerec(*asked)
+    assert streamed.json == whole
+    assert len(streamed.out.splitlines()) == 22
+
+
+def test_json_is_indented_only_while_people_can_read_it(model: Path) -> None:
+    small = talerec("recommend", model, "--users", "3", "-k", 1, "--json").out
+    assert "\n  " in small
+    large = talerec("recommend", model, "--users", "all", "-k", 12, "--json").out
+    assert len(large) > 10_000
+    assert "\n" not in large.strip()
+    json.loads(large)
+
+
+@pytest.mark.parametrize("name", ["lists.txt", "lists", "lists.parquet.gz", "lists.xlsx"])
+def test_another_ending_is_refused_before_anything_is_read(name: str, tmp_path: Path) -> None:
+    said = refusal("recommend", tmp_path / "no.tale", "--users", "all", "-o", tmp_path / name)
+    assert "must end in .parquet, .csv, .ndjson, .jsonl" in said
+
+
+def test_lists_of_histories_are_printed(model: Path, tmp_path: Path) -> None:
+    said = refusal("recommend", model, "--history", "i1", "-o", tmp_path / "x.csv")
+    assert "--out goes with --users" in said
+
+
+# -- outputs that are inputs -----------------------------------------------------------------------
+
+
+def test_an_output_that_is_an_input_is_refused_and_left_alone(
+    log: Path, items: Path, model: Path, tmp_path: Path
+) -> None:
+    mine = Path(shutil.copy(log, tmp_path / "log.csv"))
+    table = Path(shutil.copy(items, tmp_path / "items.csv"))
+    before = mine.read_bytes(), table.read_bytes()
+    link = tmp_path / "link.csv"
+    link.symlink_to(mine)
+    for target in (mine, link, tmp_path / "." / "log.csv"):
+        for command in (
+            ["evaluate", mine, "-o"],
+            ["evaluate", mine, "--report"],
+            ["tune", mine, "-o"],
+        ):
+            assert "is one of the inputs, and would be overwritten" in refusal(*command, target)
+    assert "is one of the inputs" in refusal(
+        "evaluate", tmp_path / "*.csv", "-o", tmp_path / "new.csv"
+    )
+    assert "is one of the inputs" in refusal("evaluate", tmp_path, "-o", tmp_path / "new.parquet")
+    assert "is one of the inputs" in refusal("fit", mine, "-o", mine)
+    assert "is one of the inputs" in refusal("fit", mine, "--items", table, "-o", table)
+    users = tmp_path / "users.csv"
+    users.write_text("3\n")
+    asked = ("recommend", model, "--users", f"@{users}", "-o")
+    assert "is one of the inputs" in refusal(*asked, users)
+    assert "is one of the inputs" in refusal(*asked, model / "lists.csv")
+    assert before == (mine.read_bytes(), table.read_bytes())
+    assert users.read_text() == "3\n"
+
+
+# -- the item table --------------------------------------------------------------------------------
+
+TABLE = pl.DataFrame(
+    {
+        "sku": [f"i{n}" for n in range(12)],
+        "name": [f"Thing {n}" for n in range(12)],
+        "category": ["tents", "stoves", None, "maps"] * 3,
+        "price": [10.0 * n for n in range(12)],
+        "in_stock": [n % 3 != 0 for n in range(12)],
+        "code": [f"00{n}" for n in range(12)],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def stocked(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("stocked")
+    TABLE.write_csv(folder / "items.csv")
+    TABLE.write_parquet(folder / "items.parquet")
+    for kind in ("csv", "parquet"):
+        works("fit", log, "-o", folder / f"{kind}.tale", "--items", folder / f"items.{kind}", "--item-key", "sku", "--model", "tale", "--set", "reg=2")  # fmt: skip
+    return {kind: folder / f"{kind}.tale" for kind in ("csv", "parquet")}
+
+
+CONDITIONS: list[tuple[str, Any]] = [
+    ("category = 'tents' and price < 100 and in_stock", lambda r: r["category"] == "tents" and r["price"] < 100 and r["in_stock"]),
+    ("price between 20 and 50", lambda r: 20 <= r["price"] <= 50),
+    ("category is null", lambda r: r["category"] is None),
+    ("category <> 'tents'", lambda r: r["category"] not in (None, "tents")),
+    ("not in_stock or category in ('maps', 'stoves')", lambda r: not r["in_stock"] or r["category"] in ("maps", "stoves")),
+    ("title like 'Thing 1%'", lambda r: r["name"].startswith("Thing 1")),
+    ("code = '007'", lambda r: r["code"] == "007"),
+    ("item_id = 'i3'", lambda r: r["sku"] == "i3"),
+    ("1 = 1", lambda r: True),
+    ("price < 0", lambda r: False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "meets"), CONDITIONS, ids=[text for text, _ in CONDITIONS])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_where_equals_an_allow_list(
+    kind: str, where: str, meets: Any, stocked: dict[str, Path]
+) -> None:
+    model = tr.load(stocked[kind])
+    allow = [row["sku"] for row in TABLE.iter_rows(named=True) if meets(row)]
+    wanted = model.recommend([1, 2, 3], 12, allow=allow)
+    assert model.recommend([1, 2, 3], 12, where=where).equals(wanted)
+    found = talerec(
+        "recommend", stocked[kind], "--users", "1,2,3", "-k", 12, "--where", where, "--json"
+    ).json
+    assert [row["item_id"] for part in found for row in part["items"]] == wanted[
+        "item_id"
+    ].to_list()
+    both = model.recommend_histories([["i1"]], 12, where=where, deny=allow)
+    assert both.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("colour = 'red'", "the item table has no column colour; it has item_id, title, category"),
+        ("price <", "cannot be used"),
+        ("price", "is not a condition"),
+        ("sum(price) > 3 and price", "cannot be used"),
+        ("__import__('os').system('true')", "cannot be used"),
+        ("price < 100; drop table items", "cannot be used"),
+        ("price in (select price from items)", "cannot be used"),
+        ("category < 3", "cannot be used"),
+        ("  ", "where is a condition"),
+        ("x" * 3000, "of at most 2,000 characters"),
+    ],
+)
+def test_a_condition_that_is_none_is_refused(
+    where: str, said: str, stocked: dict[str, Path]
+) -> None:
+    assert said in refusal("recommend", stocked["csv"], "--users", "1", "--where", where)
+
+
+def greedy(model: tr.Model, user: int, k: int, per: dict[str, int]) -> list[str]:
+    """Walk down the whole ranking and leave out what is used up."""
+    rows = {row["sku"]: row for row in TABLE.rename({"name": "title"}).iter_rows(named=True)}
+    used: dict[tuple[str, Any], int] = {}
+    found: list[str] = []
+    for item in model.recommend([user], 12)["item_id"]:
+        kinds = [(name, rows[item][name]) for name in per if rows[item][name] is not None]
+        if len(found) < k and all(used.get(kind, 0) < per[kind[0]] for kind in kinds):
+            found.append(item)
+            for kind in kinds:
+                used[kind] = used.get(kind, 0) + 1
+    return found
+
+
+@pytest.mark.parametrize(
+    "per",
+    [
+        {"category": 1},
+        {"category": 2},
+        {"category": 1, "in_stock": 3},
+        {"price": 1},
+        {"in_stock": 2},
+    ],
+)
+@pytest.mark.parametrize("k", [1, 4, 12])
+def test_so_many_of_a_kind_equals_walking_down_the_whole_ranking(
+    per: dict[str, int], k: int, stocked: dict[str, Path], tmp_path: Path
+) -> None:
+    model = tr.load(stocked["csv"])
+    options = [part for name, most in per.items() for part in ("--per", f"{name}={most}")]
+    works(
+        "recommend",
+        stocked["csv"],
+        "--users",
+        "all",
+        "-k",
+        k,
+        *options,
+        "-o",
+        tmp_path / "x.parquet",
+    )
+    out = pl.read_parquet(tmp_path / "x.parquet")
+    for user in range(1, 21):
+        wanted = greedy(model, user, k, per)
+        assert model.recommend([user], k, per=per)["item_id"].to_list() == wanted
+        assert out.filter(pl.col("user_id") == user)["item_id"].to_list() == wanted
+
+
+@pytest.mark.parametrize(
+    ("per", "said"),
+    [
+        ("colour=2", "per: the item table has no column 'colour'"),
+        ("category", "--per takes COLUMN=N"),
+        ("category=0", "it takes a whole number from 1"),
+        ("category=few", "--per takes COLUMN=N"),
+    ],
+)
+def test_a_bad_number_of_a_kind_is_refused(per: str, said: str, stocked: dict[str, Path]) -> None:
+    assert said in refusal("recommend", stocked["csv"], "--users", "1", "--per", per)
+
+
+def test_a_model_without_an_item_table_says_so(log: Path, tmp_path: Path) -> None:
+    works("fit", log, "-o", tmp_path / "m.tale", "--model", "popular")
+    for option in (["--where", "price < 3"], ["--per", "category=1"]):
+        said = refusal("recommend", tmp_path / "m.tale", "--users", "1", *option)
+        assert "needs an item table: fit the model with --items" in said
+
+
+def test_the_share_of_items_that_are_described_is_said(log: Path, tmp_path: Path) -> None:
+    table = tmp_path / "items.csv"
+    TABLE.head(5).rename({"sku": "item_id"}).write_csv(table)
+    fit = ("fit", log, "-o", tmp_path / "m.tale", "--model", "popular", "--items", table)
+    assert "does not describe every item of the log: 5 of 12 ids match" in talerec(*fit).err
+    TABLE.rename({"code": "item_id"}).write_csv(table)
+    said = talerec(*fit, "--json").err
+    assert "0 of 12 ids match (--item-key says which column holds them)" in said
+    assert "there is no column 'shelf'" in refusal(*fit, "--item-key", "shelf")

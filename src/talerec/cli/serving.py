@@ -1,4 +1,4 @@
-"""The command that serves a saved model over HTTP."""
+"""The commands that serve a saved model over HTTP, and put another in its place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 from talerec.cli.app import Panel, command, run_service
 from talerec.cli.groups import Limits
-from talerec.cli.options import Artifact, Port, flag, option
+from talerec.cli.options import Artifact, Json, Port, argument, flag, option
 
 Host = Annotated[
     str, option("--host", metavar="ADDRESS", help="Beyond this machine only with a token.")
@@ -47,3 +47,27 @@ def serve(
         model, token_file, host=host, port=port, workers=workers, open=open, cors=tuple(cors),
         **asdict(limits),
     )  # fmt: skip
+
+
+New = Annotated[str, argument("NEW", "The new model: NAME.tale, a tar archive of it, or -.")]
+Place = Annotated[Path, argument("MODEL", "The model that is replaced, which may be in use.")]
+
+
+@command(
+    Panel.MODELS,
+    "talerec install new.tale shop.tale",
+    "tar c new.tale | ssh shop talerec install - shop.tale",
+)
+def install(new: New, model: Place, json: Json = False) -> None:
+    """Put a checked model in the place of another in one step, also while that one is served."""
+    from functools import partial
+
+    from talerec import installing
+    from talerec.cli import tables, terminal
+    from talerec.models import load
+
+    version = installing.install(new, model, partial(load, verify=True))
+    if json:
+        terminal.as_json({"path": str(model), "version": version})
+    else:
+        tables.line(f"{model} is now version {version}")

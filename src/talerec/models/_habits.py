@@ -6,6 +6,7 @@ import numpy as np
 
 from talerec.data.log import Log
 from talerec.data.times import DAY
+from talerec.models import checks
 from talerec.runtime.arrays import Array, Matrix
 from talerec.runtime.jit import kernel, template
 from talerec.runtime.lazy import sparse
@@ -25,6 +26,17 @@ _OCTAVES = 32  # places 0, 1-2, 3-6, ...: more than any history has
 _TOP = 300  # items that a snapshot keeps
 _STEP = 0.25  # rows between snapshots, as a share of those in which a row's weight falls to 1/e
 _SNAPSHOTS = 1024  # the most that are taken
+
+
+def check_arrays(known: dict[str, Array], snapshots: int) -> None:
+    """Refuse arrays of an artifact that no log gives: weights by octave, and the moments of so many snapshots."""
+    checks.need(known["repeats"].shape == (_OCTAVES,), f"repeats has not {_OCTAVES} weights")
+    for name in ("decay", "joint"):
+        checks.need(known[name].shape == (1,), f"{name} is not a single number")
+    checks.need(known["decay"][0] > 0, "decay is not above 0")
+    moments = known["moments"]
+    checks.need(moments.shape == (snapshots,), "there are other moments than snapshots")
+    checks.need((moments[1:] >= moments[:-1]).all(), "the moments of snapshots fall")
 
 
 def interval(log: Log) -> float:

@@ -16,7 +16,7 @@ from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.data.times import Moment, microseconds
 from talerec.errors import NotFittedError, TalerecError
-from talerec.models import asking, frames, keeping, params
+from talerec.models import asking, checks, frames, keeping, params
 from talerec.models.asking import Ids
 from talerec.models.cache import FitCache
 from talerec.models.keeping import Fitted
@@ -116,6 +116,11 @@ class Model(params.HasParams, ABC):
     def _upgraded(self, fitted: Fitted) -> Fitted:
         """What an artifact of an earlier version holds, in today's form."""
         return fitted
+
+    def _check_loaded(self) -> None:
+        """Raise TalerecError where arrays of this model alone, come from an artifact, do not fit the others."""
+        if self.weighs_items:
+            checks.check_item_sources(self.fitted)
 
     # -- fitting --
 
@@ -358,9 +363,12 @@ class Model(params.HasParams, ABC):
         return artifact.write(path, kept)
 
 
-def restore(model: Model, kept: artifact.Bundle) -> Model:
-    """Put what `save` kept back into a model with the same parameters."""
-    model._fitted = model._upgraded(keeping.restored(kept))
+def restore(model: Model, kept: artifact.Bundle, *, verify: bool = False) -> Model:
+    """Put what `save` kept back into a model with the same parameters, if it is what such a model can have."""
+    fitted = keeping.restored(kept)
+    checks.check_fitted(fitted, verify=verify)
+    model._fitted = model._upgraded(fitted)
+    model._check_loaded()
     return model
 
 

@@ -141,6 +141,11 @@ class Tempo(Solved):
         blocks = [whole.rows(0, n), *_other_blocks(whole.rows(2 * n, whole.sources))]
         return replace(fitted, weights=Weights(blocks, query_arrays=weights.query_arrays))
 
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        blocks, known = self.fitted.weights.blocks, self.fitted.weights.query_arrays
+        _habits.check_arrays(known, blocks[_POPULAR].sources)
+
     # -- asking --
 
     def query(self, histories: Histories) -> Query:

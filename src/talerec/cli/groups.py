@@ -210,3 +210,7 @@ class Limits:
     watch: Annotated[float, _limit("--watch", "SECONDS", "Between two looks for a new model.")] = (
         1.0
     )
+    copies: Annotated[
+        Path | None,
+        _limit("--copies", "DIR", "Folder for the service's own copies of models."),
+    ] = None

@@ -7,8 +7,9 @@ import hmac
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,7 +34,9 @@ _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _NO_STORE = (b"cache-control", b"no-store")
 _CLOSE = (b"connection", b"close")
 _THREADS = 2  # for answers that take long
-_LIMITS = ("max_body", "max_history", "max_k", "max_list", "max_batch", "timeout")
+_LIMITS = ("max_body", "max_history", "max_k", "max_list", "max_batch", "max_items", "timeout")
+_PART = 2**18  # bytes of an answer that are written before the client has taken those before them
+_POLL_S = 0.01  # seconds between looks at whether all workers have reloaded
 
 
 class Response(NamedTuple):
@@ -64,10 +67,14 @@ class App:
         self._routes = self._make_routes()
         self.shared = SharedState(folder, settings.workers, worker, (*self._routes, "other"))
         self.holder = ModelHolder(settings.path, folder, self.shared)
+        self.max_connections = settings.connections
         self._queue = RecommendQueue()
         self._in_flight = 0
+        self._unread = 0  # bytes of large answers that wait for their clients
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(_THREADS, "answer")
+        self._batches = asyncio.Semaphore(_THREADS)
+        self._reloads = ThreadPoolExecutor(1, "reload")  # a reload takes no thread from answers
         self._watcher: threading.Thread | None = None
 
     def _make_routes(self) -> dict[str, Route]:
@@ -92,7 +99,7 @@ class App:
     # -- start and stop --
 
     def start(self) -> None:
-        """Begin to load the model and to watch its artifact."""
+        """Begin to watch the artifact."""
         arguments = (self.settings.watch, self._stop)
         self._watcher = threading.Thread(
             target=self.holder.watch, args=arguments, name="watch", daemon=True
@@ -103,16 +110,21 @@ class App:
         self._stop.set()
         if self._watcher is not None:
             self._watcher.join(self.settings.timeout)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._reloads):
+            pool.shutdown(wait=False, cancel_futures=True)
         self.shared.set_version(None)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                try:  # without a model, no request is accepted
+                    if self.holder.current is None:
+                        await asyncio.to_thread(self.holder.start)
+                except TalerecError as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
                 self.start()
-                while self.holder.current is None:  # without a model, no request is accepted
-                    await asyncio.sleep(0.02)
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.stop()
@@ -133,20 +145,35 @@ class App:
         self.shared.set_gauge("in_flight", self._in_flight)
         try:
             response = await self._respond(scope["method"], path, http)
+            name = path if path in self._routes else "other"
+            self.shared.record(name, response.status, time.perf_counter() - started)
+            await self._send(response, self._headers(response, http), send)
         except ClientGone:
             return
-        finally:
+        finally:  # only now: an answer that nobody reads takes room
             self._in_flight -= 1
             self.shared.set_gauge("in_flight", self._in_flight)
-        name = path if path in self._routes else "other"
-        self.shared.record(name, response.status, time.perf_counter() - started)
-        headers = self._headers(response, http)
+
+    async def _send(self, response: Response, headers: Any, send: Send) -> None:
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send({"type": "http.response.body", "body": response.body})
+        body = response.body
+        if len(body) <= _PART:
+            await send({"type": "http.response.body", "body": body})
+            return
+        self._unread += len(body)
+        try:
+            for begin in range(
+                0, len(body), _PART
+            ):  # each waits until the ones before it are taken
+                part = body[begin : begin + _PART]
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._unread -= len(body)
 
     def _headers(self, response: Response, http: HttpRequest) -> list[tuple[bytes, bytes]]:
         headers = [*response.headers, _NOSNIFF, (b"content-length", b"%d" % len(response.body))]
-        if self._origins and (origin := http.headers.get(b"origin")) in self._origins:
+        if self._origins and self._may_ask(origin := http.headers.get(b"origin", b"")):
             headers += [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
         if self.draining:
             headers.append(_CLOSE)
@@ -191,8 +218,12 @@ class App:
         if self._in_flight > self.settings.concurrency:
             raise busy(f"there are more than {self.settings.concurrency} requests at a time")
 
+    def _may_ask(self, origin: bytes) -> bool:
+        """May pages of this origin use the API?"""
+        return bool(origin) and (origin in self._origins or b"*" in self._origins)
+
     def _preflight(self, route: Route, http: HttpRequest) -> Response:
-        if http.headers.get(b"origin") not in self._origins:
+        if not self._may_ask(http.headers.get(b"origin", b"")):
             message = "pages of this origin may not use the API: see --cors"
             raise ApiError(403, "origin_not_allowed", message)
         allowed = (
@@ -202,12 +233,14 @@ class App:
         )
         return Response(b"", allowed, 204)
 
-    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def _in_thread(
+        self, work: Callable[..., T], *arguments: Any, pool: ThreadPoolExecutor | None = None
+    ) -> T:
         """Run work that would delay other requests in a thread, for at most `timeout` seconds."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.settings.timeout):
-                return await loop.run_in_executor(self._pool, work, *arguments)
+                return await loop.run_in_executor(pool or self._pool, work, *arguments)
         except TimeoutError:
             message = f"the answer takes more than {self.settings.timeout:g} s"
             raise ApiError(503, "timeout", message) from None
@@ -229,13 +262,25 @@ class App:
     async def _batch(self, http: HttpRequest) -> Response:
         batch = await read_json(http, schemas.BatchRequest, self.settings)
         parsing.check_batch(batch, self.settings)
-        answers: list[schemas.Recommendations] = []
-        for found in await self._in_thread(http.model.recommend_all, batch.requests):
-            if isinstance(found, Exception):
-                raise found
-            answers.append(found)
-        self.shared.increment("fallbacks", sum(bool(answer.fallback) for answer in answers))
-        return Response(encode(schemas.BatchRecommendations(http.model.version, answers)))
+        async with self._batch_slot():
+            body, fallbacks = await self._in_thread(http.model.batch, batch.requests)
+        self.shared.increment("fallbacks", fallbacks)
+        return Response(body)
+
+    @asynccontextmanager
+    async def _batch_slot(self) -> AsyncIterator[None]:
+        """The right to compute a batch: few at a time, and none while large answers that nobody reads fill the memory."""
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                await self._batches.acquire()
+        except TimeoutError:
+            raise busy("too many batches wait") from None
+        try:
+            if self._unread > self.settings.max_unread:
+                raise busy("answers that their clients have not read yet take too much room")
+            yield
+        finally:
+            self._batches.release()
 
     async def _similar(self, http: HttpRequest) -> Response:
         request = await read_json(http, schemas.SimilarRequest, self.settings)
@@ -260,15 +305,22 @@ class App:
             message = "a reload needs a token, and this service was started without one"
             raise ApiError(403, "no_token", message)
         try:
-            http.current, is_new = await self._in_thread(self.holder.refresh)
+            http.current, is_new = await self._in_thread(self.holder.refresh, pool=self._reloads)
         except TalerecError as error:
             self.shared.increment("reloads_refused")
             raise ApiError(409, "artifact_refused", str(error)) from None
-        version, seconds = http.model.version, self.settings.timeout
-        if not await self._in_thread(self.holder.wait_for_workers, version, seconds):
-            raise ApiError(503, "timeout", "not every worker serves the new model yet")
+        await self._until_served(http.model.version)
         workers = len(self.shared.versions())
-        return Response(encode(schemas.ReloadResult(version, is_new, workers)))
+        return Response(encode(schemas.ReloadResult(http.model.version, is_new, workers)))
+
+    async def _until_served(self, version: str) -> None:
+        """Ask every worker to look for a new model, and wait until all serve this version."""
+        self.shared.request_reload()
+        end = time.monotonic() + self.settings.timeout
+        while not self.holder.is_served_everywhere(version):
+            if time.monotonic() > end:
+                raise ApiError(503, "timeout", "not every worker serves the new model yet")
+            await asyncio.sleep(_POLL_S)
 
     async def _live(self, http: HttpRequest) -> Response:
         return Response(encode(schemas.Health("ok")))

@@ -14,6 +14,7 @@ from talerec.runtime.arrays import Array
 from talerec.serve.schemas import ABSENT
 
 _MAX_LIST = 200_000  # items: up to here, lists of ids and titles take little memory
+_MAX_TITLE = 300  # characters that are shown of a title
 _MAX_SINGLE = 64  # values: up to here, reading them one by one is faster than one call of Polars
 
 
@@ -102,7 +103,13 @@ class Values:
 def _titles(info: pl.DataFrame | None) -> pl.Series | None:
     if info is None or columns.TITLES[0] not in info.columns:
         return None
-    return info[columns.TITLES[0]].cast(pl.String)
+    titles = info[columns.TITLES[0]].cast(pl.String)
+    if (titles.str.len_chars().max() or 0) <= _MAX_TITLE:  # type: ignore[operator]
+        return titles
+    short = titles.str.slice(0, _MAX_TITLE) + "…"
+    return pl.select(
+        pl.when(titles.str.len_chars() > _MAX_TITLE).then(short).otherwise(titles)
+    ).to_series()
 
 
 def _to_list(values: pl.Series) -> list[Any]:

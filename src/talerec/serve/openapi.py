@@ -84,17 +84,18 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
 
 
 def _history(row: Json, max_rows: int) -> Json:
-    """Rows that all have a timestamp, or rows that all have none."""
+    """Rows that all have a timestamp, or rows that all have none (or null)."""
     item_id = row["properties"]["item_id"]
-    forms = [_object({"item_id": item_id}), _object({"item_id": item_id, "timestamp": _TIME})]
+    untimed = _object({"item_id": item_id, "timestamp": {"type": "null"}}, required=["item_id"])
+    forms = [untimed, _object({"item_id": item_id, "timestamp": _TIME})]
     return {"anyOf": [{"type": "array", "items": form, "maxItems": max_rows} for form in forms]}
 
 
-def _object(properties: Json) -> Json:
+def _object(properties: Json, required: list[str] | None = None) -> Json:
     return {
         "type": "object",
         "properties": properties,
-        "required": [*properties],
+        "required": [*properties] if required is None else required,
         "additionalProperties": False,
     }
 

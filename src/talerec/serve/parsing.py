@@ -111,6 +111,10 @@ def check_batch(batch: schemas.BatchRequest, settings: Settings) -> None:
         raise ApiError(422, "batch_too_long", message)
     for request in batch.requests:
         check_recommend(request, settings)
+    items = sum(request.k for request in batch.requests)
+    if items > settings.max_items:
+        message = f"the batch asks for {items} items; the limit is {settings.max_items}"
+        raise ApiError(422, "batch_too_long", message)
 
 
 def search_parameters(query: bytes) -> tuple[str, int]:

@@ -181,11 +181,34 @@ _DECODERS: dict[type, Any] = {
 def decode(body: bytes | bytearray, kind: type[T]) -> T:
     """A request body as an object of class `kind`."""
     try:
-        decoded: T = _DECODERS[kind].decode(body)
+        return _decoded(body, kind)
     except msgspec.ValidationError as error:
         raise ApiError(422, "invalid", str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, "malformed_json", str(error)) from None
     except RecursionError:
         raise ApiError(400, "malformed_json", "the JSON is nested too deeply") from None
+
+
+def _decoded(body: bytes | bytearray, kind: type[T]) -> T:
+    try:
+        decoded: T = _DECODERS[kind].decode(body)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        return msgspec.convert(_with_whole_numbers(msgspec.json.decode(body)), kind)
     return decoded
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """28.0 as 28: JSON has one kind of number, and programs in some languages write whole ones so.
+
+    Beyond 2^53 a float stands for several whole numbers, and stays what it is.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
+        return int(value)
+    if isinstance(value, list):
+        return [_with_whole_numbers(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(one) for name, one in value.items()}
+    return value

@@ -41,8 +41,8 @@ Recommended = schemas.Recommendations | Exception
 class ServedModel:
     """A loaded model, with the ids and titles that its answers show."""
 
-    def __init__(self, bundle: artifact.Bundle, path: Path) -> None:
-        self.model = models.opened(bundle, path)
+    def __init__(self, bundle: artifact.Bundle, path: Path, *, verify: bool = False) -> None:
+        self.model = models.opened(bundle, path, verify=verify)
         self.facts = bundle.facts
         self.version: str = bundle.facts["version"]
         self.items = self.model.fitted.items
@@ -52,8 +52,8 @@ class ServedModel:
 
     @classmethod
     def open(cls, path: Path, *, verify: bool) -> ServedModel:
-        """Load the artifact at `path`; `verify` checks the hashes of its files."""
-        return cls(artifact.read(path, verify=verify), path)
+        """Load the artifact at `path`; `verify` checks the hashes of its files and every number in them."""
+        return cls(artifact.read(path, verify=verify), path, verify=verify)
 
     def warm(self) -> None:
         """Compile every kernel that an answer uses, and compute what the first request would wait for."""
@@ -89,6 +89,16 @@ class ServedModel:
             found = self._recommend_group(group, plain=not isinstance(key, int))
             answers.update(zip(members, found, strict=True))
         return [answers[n] for n in range(len(requests))]
+
+    def batch(self, requests: list[schemas.RecommendRequest]) -> tuple[bytes, int]:
+        """The JSON of the answers to a batch, and how many of them are fallbacks; the first error, if there is one."""
+        answers: list[schemas.Recommendations] = []
+        for found in self.recommend_all(requests):
+            if isinstance(found, Exception):
+                raise found
+            answers.append(found)
+        fallbacks = sum(bool(answer.fallback) for answer in answers)
+        return schemas.encode(schemas.BatchRecommendations(self.version, answers)), fallbacks
 
     def similar(self, request: schemas.SimilarRequest) -> schemas.SimilarItems:
         """The items that the model expects right after one item."""
@@ -314,9 +324,14 @@ def _microseconds(timestamp: schemas.Moment | None) -> int | None:
         return None
     if isinstance(timestamp, str):
         try:
-            return parse_moment(timestamp)
+            found = parse_moment(timestamp)
+        except TalerecError:  # it says what a time looks like
+            raise
         except (OverflowError, ValueError):
-            raise TalerecError(f"timestamp {timestamp!r} is later than any date") from None
+            found = 2**63
+        if abs(found) > MAX_TIMESTAMP * 10**6:
+            raise TalerecError(f"timestamp {timestamp!r} is beyond any date")
+        return found
     if abs(timestamp) > MAX_TIMESTAMP:
         raise TalerecError(f"timestamp {timestamp} is out of range: Unix seconds are expected")
     return timestamp * 10**6 if isinstance(timestamp, int) else round(timestamp * 10**6)

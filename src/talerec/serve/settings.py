@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from talerec.errors import TalerecError
 
 TOKEN_VARIABLE = "TALEREC_TOKEN"
 _MIN_TOKEN = 16  # characters
+_ORIGIN = re.compile(r"https?://[^/\s*]+")
 _MINIMA = {
     "workers": 1,
     "max_body": 1,
@@ -20,6 +22,8 @@ _MINIMA = {
     "max_k": 1,
     "max_list": 1,
     "max_batch": 1,
+    "max_items": 1,
+    "max_unread": 1,
     "concurrency": 1,
     "connections": 1,
     "timeout": 0.01,
@@ -44,11 +48,18 @@ class Settings:
     max_k: int = 1000
     max_list: int = 10_000  # ids in an allow or deny list
     max_batch: int = 100  # requests in one batch
+    max_items: int = 50_000  # items in all answers to one batch
+    max_unread: int = 64_000_000  # bytes of large answers that wait for their clients, per worker
     concurrency: int = 128  # requests at a time, per worker
     connections: int = 2048  # open connections, per worker
-    timeout: float = 10.0  # seconds for the headers, for the body, and for the answer
+    timeout: float = (
+        10.0  # seconds for the headers, for the body, for the answer, and for reading it
+    )
     drain: float = 1.0  # seconds after SIGTERM during which new requests are still accepted
     watch: float = 1.0  # seconds between looks for a new artifact
+    copies: Path | None = (
+        None  # folder for the service's own copies of models; None: for temporary files
+    )
 
     def __post_init__(self) -> None:
         for name, least in _MINIMA.items():
@@ -63,6 +74,18 @@ class Settings:
                 f"{self.host} can be reached from other machines: set {TOKEN_VARIABLE} or --token-file, "
                 "or use --open to serve everybody without a token"
             )
+        self._check_origins()
+
+    def _check_origins(self) -> None:
+        for origin in self.cors:
+            if origin == "*" and self.token is None:
+                raise TalerecError(
+                    "--cors '*' lets every page ask, also those of strangers: set a token"
+                )
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise TalerecError(
+                    f"--cors is {origin!r}; an origin is like https://shop.example, without a path"
+                )
 
 
 def is_loopback(host: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)  # seconds
@@ -123,9 +124,15 @@ class SharedState:
 
 
 def _mapped(path: Path, shape: tuple[int, int], dtype: type) -> Array:
-    """An array in a file that all workers map; it begins with zeros."""
-    with path.open("ab") as file:
-        file.truncate(shape[0] * shape[1] * 8)
+    """An array in a file that all workers map; it begins with zeros.
+
+    The file gets its room on the disk now: writing into a hole of a mapped file ends the process if the disk is full.
+    """
+    try:
+        with path.open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * 8)
+    except OSError as error:
+        raise TalerecError(f"{path} cannot be written: {error.strerror or error}") from None
     return np.asarray(np.memmap(path, dtype, "r+", shape=shape))
 
 

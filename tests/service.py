@@ -84,6 +84,7 @@ class Local:
             "method": method,
             "path": where,
             "query_string": query.encode(),
+            "client": ("127.0.0.9", 40_000),
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         }
         left = list(parts)

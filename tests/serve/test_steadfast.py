@@ -278,21 +278,21 @@ def test_a_large_answer_is_written_in_parts_and_counted_until_it_is_taken(path, 
 
     async def send(message: dict[str, Any]) -> None:
         parts.append(bytes(message.get("body", b"")))
-        held.append(local.app._unread)
+        held.append(local.app.api.unread)
 
     local.ask_with(send, "POST", "/v1/recommend:batch", batch)
     body = b"".join(parts)
     assert len(json.loads(body)["answers"]) == 100
     assert max(map(len, parts)) <= 2**18 < len(body)
     assert held[1:] == [len(body)] * (len(parts) - 1)
-    assert local.app._unread == 0
+    assert local.app.api.unread == 0
 
 
 def test_no_batch_is_computed_while_unread_answers_fill_the_memory(path, tmp_path):
     local = Local(path, tmp_path / "run", max_unread=1000)
     batch = {"requests": [ASK]}
     assert local.post("/v1/recommend:batch", batch).status == 200
-    local.app._unread = 1001
+    local.app.api.unread = 1001
     answer = local.post("/v1/recommend:batch", batch)
     assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "busy", "1")
     assert local.post("/v1/recommend", ASK).status == 200

@@ -49,6 +49,11 @@ def busy(message: str) -> ApiError:
     return ApiError(503, "busy", message, _RETRY_SOON)
 
 
+def too_many(message: str) -> ApiError:
+    """One client asks too much at a time; it may try again after a second."""
+    return ApiError(429, "too_many", message, _RETRY_SOON)
+
+
 def not_ready() -> ApiError:
     """No model is loaded yet; the client may try again after a second."""
     return ApiError(503, "not_ready", "the model is not loaded yet", _RETRY_SOON)

@@ -72,10 +72,11 @@ class Reason(Struct, gc=False):
 
 
 class Item(Struct, omit_defaults=True):
-    """An item and its title, where it has one."""
+    """An item, its title, and what else the item table says of it (`info`), where it says something."""
 
     item_id: Id
     title: str | UnsetType = UNSET
+    info: dict[str, Any] | UnsetType = UNSET
 
 
 class RankedItem(Struct, gc=False):
@@ -141,8 +142,34 @@ class ItemList(Struct):
     items: list[Item]
 
 
+class UserList(Struct):
+    """The users that a search found."""
+
+    model: str
+    users: list[Id]
+
+
+class TimedRow(Struct, gc=False):
+    """A row of a user's history."""
+
+    item_id: Id
+    timestamp: str
+
+
+class UserHistory(Struct):
+    """A user of the training log, and its rows, oldest first: at most the last 2,500."""
+
+    model: str
+    user_id: Id
+    history: list[TimedRow]
+
+
 class ModelCard(Struct):
-    """What the model is, which data it was fitted on, and the limits of this service."""
+    """What the model is, which data it was fitted on, and the limits of this service.
+
+    `columns` are those of the item table, with their values if there are few, or their least and largest number. `beside` names models
+    that answer too, with `?beside=NAME`.
+    """
 
     model: str
     name: str
@@ -154,6 +181,8 @@ class ModelCard(Struct):
     metrics: dict[str, float] | None
     recency: float | None
     limits: dict[str, float]
+    columns: dict[str, Any]
+    beside: list[str]
 
 
 class ReloadResult(Struct):

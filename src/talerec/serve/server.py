@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from talerec.errors import TalerecError
-from talerec.serve import listening
-from talerec.serve.settings import Settings, is_loopback
+from talerec.serve import listening, logs
+from talerec.serve.settings import Settings, is_local
 
 logger = logging.getLogger("talerec")
 
@@ -54,15 +54,20 @@ def run(settings: Settings, say: Say) -> None:
         Where it cannot: the address is taken, or the model cannot be loaded or cannot answer.
     """
     check_installed()
+    listening.check_tls(settings)
+    logs.set_up(settings)
     with _folder_of_run(settings) as folder, listening.reserve(settings) as reserved:
         address = listening.address_of(settings, reserved)
-        supervisor = Supervisor(settings, folder, reserved.getsockname()[1])
-        supervisor.run(lambda version: _tell(settings, version, address, say))
+        supervisor = Supervisor(settings, folder, listening.for_workers(settings, reserved))
+        try:
+            supervisor.run(lambda version: _tell(settings, version, address, say))
+        finally:
+            listening.release(settings)
 
 
 def _tell(settings: Settings, version: str, address: str, say: Say) -> None:
     say(f"model {version} at {address} ({settings.workers} workers)")
-    if not is_loopback(settings.host) and settings.token is None:
+    if not is_local(settings) and settings.token is None:
         say("there is no token: everybody who can reach this machine can use the service")
 
 

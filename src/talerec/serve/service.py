@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from itertools import chain, count, repeat
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from talerec import artifact, models
 from talerec.data.histories import Histories
+from talerec.data.log import Log
 from talerec.data.times import parse_moment
 from talerec.errors import TalerecError
 from talerec.models import asking
@@ -33,6 +36,7 @@ MAX_TIMESTAMP = 4e12  # seconds: later than any date
 _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
 _RECENCIES = 64  # values of `recency` whose models are remembered
+_USER_ROWS = 2500  # the last rows of a user that are shown
 _WARM_ROWS = 3  # rows of the histories that compile the kernels
 
 Recommended = schemas.Recommendations | Exception
@@ -49,6 +53,7 @@ class ServedModel:
         self.catalogue = Catalogue(self.model.fitted)
         self._weights_per_row = _weights_per_row(self.model.fitted.weights)
         self._with_recency = _recency_cache(self.model)
+        self._loaded = time.time()
 
     @classmethod
     def open(cls, path: Path, *, verify: bool) -> ServedModel:
@@ -67,6 +72,7 @@ class ServedModel:
         self.similar(schemas.SimilarRequest(ids[0], 1))
         self.explain(schemas.ExplainRequest(rows, ids[0]))
         self.search(str(ids[0]), 1)
+        self.card({}, [])
 
     # -- requests --
 
@@ -129,12 +135,54 @@ class ServedModel:
 
     def search(self, text: str, limit: int) -> schemas.ItemList:
         """Items whose title has every word of `text`; an item with that id comes first."""
-        found = self.catalogue.search(text, limit)
-        ids = self.catalogue.ids.take(found)
-        titles = map(self.catalogue.title, found)
-        return schemas.ItemList(self.version, list(map(schemas.Item, ids, titles)))
+        return self._items_at(self.catalogue.search(text, limit))
 
-    def card(self, limits: dict[str, float]) -> schemas.ModelCard:
+    def items_of(self, ids: Sequence[str]) -> schemas.ItemList:
+        """The items with these ids, in their order; those that the model does not know are left out."""
+        found = self.items.positions(list(ids), "item", "skip")
+        return self._items_at([item for item in found.tolist() if item >= 0])
+
+    def _items_at(self, found: list[int]) -> schemas.ItemList:
+        ids = self.catalogue.ids.take(found)
+        titles, infos = map(self.catalogue.title, found), map(self.catalogue.info, found)
+        return schemas.ItemList(self.version, list(map(schemas.Item, ids, titles, infos)))
+
+    def users(self, text: str, limit: int) -> schemas.UserList:
+        """Users of the training log whose id begins with `text`."""
+        ids = self._log.users.ids
+        found = (
+            ids.filter(ids.cast(pl.String).str.starts_with(text.strip())) if text.strip() else ids
+        )
+        return schemas.UserList(self.version, found.head(limit).to_list())
+
+    def user(self, name: str) -> schemas.UserHistory:
+        """The rows of a user of the training log."""
+        log = self._log
+        place = int(log.users.positions([name], "user", "skip")[0])
+        if place < 0:
+            raise ApiError(404, "unknown_user", f"the model does not know user {name!r}")
+        rows = slice(max(log.ptr[place], log.ptr[place + 1] - _USER_ROWS), log.ptr[place + 1])
+        items = self.catalogue.ids.take(log.item[rows].tolist())
+        history = map(schemas.TimedRow, items, map(_date, log.time[rows].tolist()))
+        return schemas.UserHistory(self.version, log.users.ids[place], list(history))
+
+    @property
+    def _log(self) -> Log:
+        log = self.model.fitted.log
+        if log is None:
+            raise ApiError(404, "no_histories", "this model was saved without users' histories")
+        return log
+
+    def times(self) -> dict[str, float]:
+        """When the model was saved, and when it was loaded here, in Unix seconds."""
+        saved = str(self.facts.get("saved") or "")
+        try:
+            seconds = datetime.fromisoformat(saved).timestamp()
+        except ValueError:
+            seconds = 0.0
+        return {"saved": seconds, "loaded": self._loaded}
+
+    def card(self, limits: dict[str, float], beside: list[str]) -> schemas.ModelCard:
         """What this model is and which data it was fitted on."""
         facts = self.facts
         params = {
@@ -155,6 +203,8 @@ class ServedModel:
             metrics=facts.get("metrics"),
             recency=self.model.params.get("recency"),
             limits=limits,
+            columns=self.catalogue.columns,
+            beside=beside,
         )
 
     # -- recommending --

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import logging
 import multiprocessing
 import os
 import resource
@@ -25,16 +24,15 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from talerec.errors import TalerecError
+from talerec.serve import logs
 from talerec.serve.app import App
 from talerec.serve.errors import ApiError
 from talerec.serve.listening import bind
 from talerec.serve.settings import Settings
 
-logger = logging.getLogger("talerec")
-
 _MAX_HEADERS = 32_768  # bytes
 _BACKLOG = 2048
-_ACCEPT_GRACE_S = 0.1  # seconds in which clients that have just connected are still accepted
+_ACCEPT_GRACE_S = 0.25  # seconds in which clients that have just connected are still accepted
 _OTHER_FILES = 128  # open files of a worker that are not connections
 _SO_ATTACH_FILTER = 26  # Linux
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -82,8 +80,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
-        transport.set_write_buffer_limits(0)  # so that we are told of every answer that waits
         super().connection_made(SingleWriteTransport(transport))  # type: ignore[arg-type]
+        if self.scheme == "http":  # with TLS, what waits below may be of the handshake
+            transport.set_write_buffer_limits(0)  # so that we are told of every answer that waits
         if len(self.connections) > self._service.max_connections:
             self._refuse(503, "busy", "there are too many connections")
         else:
@@ -200,7 +199,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         service: App = self.config.loaded_app
-        service.draining = True
+        service.drain()
         await asyncio.sleep(service.settings.drain)
         for sock in sockets or []:
             _stop_accepting(sock)
@@ -224,6 +223,8 @@ def _stop_accepting(listener: socket.socket) -> None:
     Closing the socket would cut off clients that are connected but not yet accepted. On Linux, a filter that drops every packet
     keeps new clients out.
     """
+    if listener.family == socket.AF_UNIX:  # other workers listen on the same one
+        return
     with suppress(OSError):
         listener.listen(0)
         drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
@@ -237,7 +238,7 @@ def _stop_accepting(listener: socket.socket) -> None:
 
 def run_worker(settings: Settings, folder: Path, address: Any, worker: int) -> None:
     """Run one worker until it is told to stop. What keeps it from starting is left in the file `error` of `folder`."""
-    _set_up_logging()
+    logs.set_up(settings)
     stopping = threading.Event()
     for (
         number
@@ -264,7 +265,7 @@ def _load_first_model(app: App, stopping: threading.Event) -> bool:
 
     def load() -> None:
         try:
-            app.holder.start()
+            app.load()
         except Exception as error:
             found.append(error)
 
@@ -300,13 +301,9 @@ def _config(app: App) -> uvicorn.Config:
         server_header=False,
         backlog=_BACKLOG,
         timeout_graceful_shutdown=max(1, round(app.settings.timeout)),
+        ssl_certfile=app.settings.tls_cert,
+        ssl_keyfile=app.settings.tls_key,
     )
-
-
-def _set_up_logging() -> None:
-    line_format = "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=line_format)
-    logger.setLevel(logging.INFO)
 
 
 def _open_files() -> int:

@@ -36,12 +36,12 @@ class Catalogue:
         """The title of the item at this position; ABSENT if there is none or the item is unknown (-1)."""
         return ABSENT if self.titles is None or item < 0 else self.titles[item]
 
-    def info(self, item: int) -> Any:
-        """What the item table says of an item besides its title, by column; ABSENT if nothing."""
+    def info(self, items: list[int]) -> list[Any]:
+        """What the item table says of items besides their titles, by column; ABSENT if nothing."""
         if self._info is None:
-            return ABSENT
-        row = self._info.row(item, named=True)
-        return {name: value for name, value in row.items() if value is not None} or ABSENT
+            return [ABSENT] * len(items)
+        rows = self._info[items].to_dicts()
+        return [{name: v for name, v in row.items() if v is not None} or ABSENT for row in rows]
 
     @cached_property
     def _info(self) -> pl.DataFrame | None:

@@ -144,7 +144,7 @@ class ServedModel:
 
     def _items_at(self, found: list[int]) -> schemas.ItemList:
         ids = self.catalogue.ids.take(found)
-        titles, infos = map(self.catalogue.title, found), map(self.catalogue.info, found)
+        titles, infos = map(self.catalogue.title, found), self.catalogue.info(found)
         return schemas.ItemList(self.version, list(map(schemas.Item, ids, titles, infos)))
 
     def users(self, text: str, limit: int) -> schemas.UserList:

@@ -24,26 +24,23 @@ class Access:
         self._token = settings.token.encode() if settings.token else None
         self._origins = {origin.encode() for origin in settings.cors}
         self._names = _names(settings)
-        self._good_hosts: set[bytes | None] = {None}
+        self.good_hosts: set[bytes | None] = {None}  # Host headers that were found to be good
         self._clients: Counter[str] = Counter()
         self.counts_clients = settings.per_client > 0
-
-    @property
-    def has_token(self) -> bool:
-        return self._token is not None
+        self.has_origins = bool(self._origins)
 
     # -- the name --
 
     def check_host(self, host: bytes | None) -> None:
         """Refuse a name that this service does not have: a page that made its own name lead here would send that."""
-        if host in self._good_hosts or self._names is None:
+        if self._names is None:
             return
         name = _name(host or b"")
         if name not in self._names and not _is_address(name):
             message = f"this service is not called {name[:100]!r}: see --host-name"
             raise ApiError(421, "wrong_host", message)
-        if len(self._good_hosts) < _KNOWN_HOSTS:
-            self._good_hosts.add(host)
+        if len(self.good_hosts) < _KNOWN_HOSTS:
+            self.good_hosts.add(host)
 
     # -- the token, and how many at a time --
 
@@ -72,10 +69,6 @@ class Access:
                 del self._clients[client]
 
     # -- other origins --
-
-    @property
-    def has_origins(self) -> bool:
-        return bool(self._origins)
 
     def may_ask(self, origin: bytes) -> bool:
         """May pages of this origin use the API?"""

@@ -30,11 +30,16 @@ _POLL_S = 0.01  # seconds between looks at whether all workers have reloaded
 
 
 class Route(NamedTuple):
-    """What answers a path; `guarded`: it needs the token, and counts against the limit of concurrent requests."""
+    """What answers a path.
+
+    guarded: it needs the token, and counts against the limit of concurrent requests.
+    asks: it asks the model, and may ask another one that is served beside it.
+    """
 
     method: str
     handler: Handler
     guarded: bool = True
+    asks: bool = True
 
 
 class Api:
@@ -54,7 +59,7 @@ class Api:
 
     def _make_routes(self) -> dict[str, Route]:
         pages = {
-            path: Route("GET", _page_handler(page), False)
+            path: Route("GET", _page_handler(page), False, False)
             for path, page in static.pages(self.settings.images).items()
         }
         return {
@@ -66,11 +71,11 @@ class Api:
             "/v1/users": Route("GET", self._users),
             USER: Route("GET", self._user),
             "/v1/model": Route("GET", self._card),
-            "/v1/reload": Route("POST", self._reload),
-            "/health/live": Route("GET", self._live, False),
-            "/health/ready": Route("GET", self._ready, False),
-            "/metrics": Route("GET", self._metrics),
-            "/openapi.json": Route("GET", self._openapi, False),
+            "/v1/reload": Route("POST", self._reload, asks=False),
+            "/health/live": Route("GET", self._live, False, False),
+            "/health/ready": Route("GET", self._ready, False, False),
+            "/metrics": Route("GET", self._metrics, asks=False),
+            "/openapi.json": Route("GET", self._openapi, False, False),
             **pages,
         }
 

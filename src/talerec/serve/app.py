@@ -156,7 +156,12 @@ class App:
         self.shared.record(path if path in self._routes else "other", response.status, seconds)
         if self._logs_requests:
             self._log(method, path, http, response, seconds)
-        await self._send(response, self._headers(response, http), send)
+        headers = self._headers(response, http)
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        if len(response.body) <= _PART:
+            await send({"type": "http.response.body", "body": response.body})
+        else:
+            await self._send_in_parts(response.body, send)
         return response.status
 
     def _log(
@@ -169,12 +174,7 @@ class App:
         line = "%s %s: %d in %.1f ms"
         logger.debug(line, method, path, response.status, 1000 * seconds, extra={"fields": fields})
 
-    async def _send(self, response: Response, headers: Any, send: Send) -> None:
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        body = response.body
-        if len(body) <= _PART:
-            await send({"type": "http.response.body", "body": body})
-            return
+    async def _send_in_parts(self, body: bytes, send: Send) -> None:
         self._count_unread(len(body))
         try:
             for begin in range(
@@ -194,7 +194,7 @@ class App:
         headers = [
             *response.headers,
             _NOSNIFF,
-            (b"x-request-id", self._id(http)),
+            (b"x-request-id", http.id or self._id(http)),
             (b"content-length", b"%d" % len(response.body)),
         ]
         if self._access.has_origins and self._access.may_ask(http.headers.get(b"origin", b"")):
@@ -208,10 +208,9 @@ class App:
         """The id of a request: the client's, or one of our own."""
         if http.id is None:
             given = http.headers.get(b"x-request-id")
-            if given is not None and _REQUEST_ID.fullmatch(given):
-                http.id = given
-            else:
-                http.id = b"%b%d" % (self._id_prefix, next(self._numbers))
+            if given is None or not _REQUEST_ID.fullmatch(given):
+                given = b"%b%d" % (self._id_prefix, next(self._numbers))
+            http.id = given
         return http.id
 
     async def _respond(self, method: str, path: str, http: HttpRequest) -> Response:
@@ -238,7 +237,9 @@ class App:
         return compressed(response)
 
     async def _dispatch(self, method: str, path: str, http: HttpRequest) -> Response:
-        self._access.check_host(http.headers.get(b"host"))
+        host = http.headers.get(b"host")
+        if host not in self._access.good_hosts:
+            self._access.check_host(host)
         route = self._routes.get(path)
         if route is None:
             raise ApiError(404, "not_found", f"there is nothing at {path[:200]}")
@@ -249,7 +250,7 @@ class App:
             raise ApiError(405, "method_not_allowed", f"{path} takes {route.method}", allow)
         if route.guarded:
             self._access.admit(http, self._in_flight)
-        if http.query and self.beside:
+        if http.query and self.beside and route.asks:
             self._choose_model(http)
         return await route.handler(http)
 
@@ -260,7 +261,7 @@ class App:
             if name not in self.beside:
                 known = ", ".join(self.beside)
                 raise ApiError(
-                    404, "unknown_model", f"there is no model {name[:50]!r} beside: {known}"
+                    422, "unknown_model", f"there is no model {name[:50]!r} beside: {known}"
                 )
             http.current = self.beside[name].current
 

@@ -110,6 +110,7 @@ def _array_form(schema: Json) -> Json:
 
 
 def _paths(settings: Settings, model: ServedModel | None) -> Json:
+    asking = _Operations(settings, token=True, beside=True)
     guarded, free = _Operations(settings, token=True), _Operations(settings, token=False)
     limit = _parameter(
         "limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": 100}
@@ -125,17 +126,17 @@ def _paths(settings: Settings, model: ServedModel | None) -> Json:
     }
     found = (400, 422, 503)
     return {
-        **_model_paths(guarded, model),
-        "/v1/items": guarded.get(
+        **_model_paths(asking, model),
+        "/v1/items": asking.get(
             "searchItems", "Search items by title", "ItemList", found, [words, limit, ids]
         ),
-        "/v1/users": guarded.get(
+        "/v1/users": asking.get(
             "searchUsers", "Search users of the log", "UserList", (403, 404, *found), [start, limit]
         ),
-        "/v1/users/{user_id}": guarded.get(
+        "/v1/users/{user_id}": asking.get(
             "getUser", "The history of a user", "UserHistory", (400, 403, 404, 503), [user]
         ),
-        "/v1/model": guarded.get("getModel", "The model card", "ModelCard", (503,)),
+        "/v1/model": asking.get("getModel", "The model card", "ModelCard", (503,)),
         "/v1/reload": guarded.post(
             "reload", "Look for a new model now", None, "ReloadResult", None, (403, 409, 503)
         ),
@@ -189,7 +190,7 @@ def _model_paths(guarded: _Operations, model: ServedModel | None) -> Json:
 class _Operations:
     """Makes operations, all of which need the token or none of which does."""
 
-    def __init__(self, settings: Settings, *, token: bool) -> None:
+    def __init__(self, settings: Settings, *, token: bool, beside: bool = False) -> None:
         self._token = token and settings.token is not None
         errors = {401} if self._token else set()
         if token and settings.per_client:
@@ -197,7 +198,9 @@ class _Operations:
         if settings.host_names or is_loopback(settings.host):
             errors.add(421)
         self._errors = errors
-        names = [path.stem for path in settings.beside] if token else []
+        names = [path.stem for path in settings.beside] if beside else []
+        if names:
+            errors |= {400, 422}
         about = "Answer from this model beside the main one."
         self._beside = [_parameter("beside", about, {"enum": names})] if names else []
 

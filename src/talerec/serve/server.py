@@ -87,7 +87,7 @@ class Supervisor:
         try:
             self._workers += [self._start(n) for n in range(self._settings.workers)]
             while not self._signals:
-                wait([worker.sentinel for worker in self._workers], timeout=0.05)
+                wait([worker.sentinel for worker in self._workers], 1.0 if self._is_ready else 0.05)
                 self._announce(on_ready)
                 self._replace_ended()
         finally:
@@ -110,8 +110,10 @@ class Supervisor:
         return started
 
     def _announce(self, on_ready: Callable[[str], None]) -> None:
+        if self._is_ready:
+            return
         ready = [self._folder / f"ready-{n}" for n in range(self._settings.workers)]
-        if not self._is_ready and all(path.exists() for path in ready):
+        if all(path.exists() for path in ready):
             self._is_ready = True
             on_ready(ready[0].read_text())
 

@@ -79,7 +79,7 @@ function show() {
     tile("Failures", count(now.errors), `${count(now.refused)} refused requests`, errors, now.errors > 0),
     tile("Age of the model", now.saved ? age(Date.now() / 1000 - now.saved) : "unknown", `version ${now.versions.join(", ")}`),
     tile("Reloads", count(now.reloads), `${count(now.refusedModels)} refused`, null, now.refusedModels > 0),
-    tile("Workers", count(now.workers), `${count(now.inFlight)} requests in flight`),
+    tile("Workers", count(now.workers), `${count(now.inFlight)} in flight`),
     tile("Memory", `${count(Math.round(now.memory / 1e6))} MB`, `${count(now.dropped)} connections cut off`, samples.map((one) => one.memory)),
     tile("Fallbacks", count(now.fallbacks), "answers of trending items"));
   byId("routes").tBodies[0].replaceChildren(...routes(now));

@@ -187,6 +187,22 @@ def test_headers_are_measured_alone(alive):
     assert b"headers_too_large" in got
 
 
+def test_headers_may_come_in_pieces(alive):
+    """On a connection that was used before, and right behind a large body."""
+    body = b'{"history": [], "k": 1}' + b" " * 100_000
+    head = b"POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    whole = head + b"content-length: %d\r\n\r\n" % len(body) + body
+    live = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    with alive.connect() as one:
+        for first, second in ((live, live[:20]), (whole, live[:20]), (live, head[:30])):
+            one.sendall(first + second)
+            assert read_answer(one).status == 200
+            time.sleep(0.05)
+            rest = whole[30:] if second == head[:30] else live[20:]
+            one.sendall(rest)
+            assert read_answer(one).status == 200
+
+
 def test_two_questions_at_once_on_one_connection_are_answered_in_turn(alive):
     body = json.dumps({"history": [{"item_id": 1}], "k": 1}).encode()
     head = f"POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"

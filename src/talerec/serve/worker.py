@@ -77,7 +77,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._service: App = self.config.loaded_app
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
-        self._header_bytes = 0
+        self._header_bytes = self._piece = 0  # bytes since the headers began, and that came last
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(SingleWriteTransport(transport))  # type: ignore[arg-type]
@@ -96,8 +96,9 @@ class HttpProtocol(HttpToolsProtocol):
     # -- reading --
 
     def data_received(self, data: bytes) -> None:
+        self._piece = len(data)
         if self._deadline is not None:
-            self._header_bytes += len(data)
+            self._header_bytes += self._piece
         super().data_received(data)
         if self._deadline is not None and self._header_bytes > _MAX_HEADERS:
             self._refuse_headers()
@@ -106,12 +107,12 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         if self._deadline is None:
             self._start_deadline()
-            self._header_bytes = (
-                _MAX_HEADERS + 1
-            )  # it came with other data: its size is not known yet
 
     def on_headers_complete(self) -> None:
-        if self._header_bytes > _MAX_HEADERS and self._size_of_headers() > _MAX_HEADERS:
+        most = (
+            self._header_bytes + self._piece
+        )  # or fewer: a piece may hold a body, or another request
+        if most > _MAX_HEADERS and self._size_of_headers() > _MAX_HEADERS:
             self._refuse_headers()
             raise _Refused
         self._cancel_deadline()

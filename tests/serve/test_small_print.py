@@ -96,6 +96,9 @@ def test_every_origin_may_ask_only_where_there_is_a_token(saved, tmp_path):
     for wrong in ("shop.example", "https://shop.example/", "https://*.example", ""):
         with pytest.raises(TalerecError, match="is not an origin"):
             Settings(path=saved, cors=(wrong,))
+    for wrong in ("*", "https://cdn.example; script-src *", "https://cdn.example/x"):
+        with pytest.raises(TalerecError, match="is not an origin"):
+            Settings(path=saved, images=(wrong,), token=TOKEN)
     local = Local(saved, tmp_path, cors=("*",), token=TOKEN)
     allowed = {"origin": "https://any.example", "authorization": f"Bearer {TOKEN}"}
     answer = local.get("/v1/model", **allowed)

@@ -242,6 +242,10 @@ def test_a_hash_valid_model_that_leads_outside_is_refused_and_the_old_one_serves
     assert str(path) in answer.json["error"]["message"]
     assert "item goes from" in answer.json["error"]["message"]
     assert local.post("/v1/recommend", ASK, **allowed).body == before
+    metrics = local.ask("GET", "/metrics", None, allowed).body.decode()
+    local.app.holder._look(force=False)
+    assert "talerec_reloads_refused_total 1\n" in metrics
+    assert local.ask("GET", "/metrics", None, allowed).body.decode().count("refused_total 1\n") == 1
 
 
 def test_a_title_of_10_mb_is_shown_in_short(log, tmp_path):

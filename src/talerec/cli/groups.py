@@ -197,6 +197,7 @@ class Limits:
     max_body: Annotated[int, _limit("--max-body", "BYTES", "Largest request.")] = 1_000_000
     max_history: Annotated[int, _limit("--max-history", "ROWS", "Longest history.")] = 2500
     max_k: Annotated[int, _limit("--max-k", "K", "Most items in one answer.")] = 1000
+    max_items: Annotated[int, _limit("--max-items", "N", "Most items in one batch.")] = 50_000
     concurrency: Annotated[int, _limit("--concurrency", "N", "Requests at a time, per worker.")] = (
         128
     )

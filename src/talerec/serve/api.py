@@ -178,7 +178,7 @@ class Api:
         try:
             http.current, is_new = await self.in_thread(self.holder.refresh, pool=self._reloads)
         except TalerecError as error:
-            self.shared.increment("reloads_refused")
+            self.holder.report_refusal()
             raise ApiError(409, "artifact_refused", str(error)) from None
         await self._until_served(http.model.version)
         workers = len(self.shared.versions())

@@ -59,18 +59,27 @@ class ModelHolder:
         A damaged artifact raises TalerecError and changes nothing.
         """
         with self._lock:
-            self._seen = signature(self.path)
-            version = artifact.read_manifest(self.path)["version"]
-            before = self.current
-            if before is not None and version == before.version:
-                return before, False
-            loaded = self._copies.open(self._load)
-            self._use(loaded)
+            try:
+                found, is_new = self._refresh()
+            except (TalerecError, OSError, MemoryError) as error:
+                self._refused = self._refused.again(str(error), self._seen)
+                raise
+            self._refused = _Refused()
+        if is_new:
+            gc.collect()
+            gc.freeze()  # the objects of a model live long: later collections can leave them out
+        return found, is_new
+
+    def _refresh(self) -> tuple[ServedModel, bool]:
+        self._seen = signature(self.path)
+        version = artifact.read_manifest(self.path)["version"]
+        before = self.current
+        if before is not None and version == before.version:
+            return before, False
+        loaded = self._copies.open(self._load)
+        self._use(loaded)
         if before is not None:
             self.shared.increment("reloads_done")
-        del before
-        gc.collect()
-        gc.freeze()  # the objects of a model live long: later collections can leave them out
         return loaded, True
 
     def _use(self, loaded: ServedModel) -> None:
@@ -105,18 +114,17 @@ class ModelHolder:
         with suppress(OSError):
             self.shared.set_gauge("resident_bytes", resident_bytes())
         same = signature(self.path) == self._seen
-        if same and self._refused.report():
+        if same:
+            self.report_refusal()
+        if force or not same or self._refused.is_due():
+            with suppress(TalerecError, OSError, MemoryError):
+                self.refresh()
+
+    def report_refusal(self) -> None:
+        """Count and log the last refusal, unless that was done."""
+        if self._refused.report():
             self.shared.increment("reloads_refused")
             logger.warning("the new model is refused, the old one stays: %s", self._refused.message)
-        if force or not same or self._refused.is_due():
-            self._try_refresh()
-
-    def _try_refresh(self) -> None:
-        try:
-            self.refresh()
-            self._refused = _Refused()
-        except (TalerecError, OSError, MemoryError) as error:
-            self._refused = self._refused.again(str(error), self._seen)
 
     def is_served_everywhere(self, version: str) -> bool:
         """Do all workers serve this version?"""

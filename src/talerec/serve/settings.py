@@ -14,7 +14,7 @@ from talerec.errors import TalerecError
 
 TOKEN_VARIABLE = "TALEREC_TOKEN"
 _MIN_TOKEN = 16  # characters
-_ORIGIN = re.compile(r"https?://[^/\s*]+")
+_ORIGIN = re.compile(r"https?://[\w.:\[\]-]+")
 _MINIMA = {
     "workers": 1,
     "max_body": 1,
@@ -90,11 +90,11 @@ class Settings:
 
     def _check_origins(self) -> None:
         for origin in (*self.cors, *self.images):
-            if origin == "*" and self.token is None:
+            if origin == "*" and origin in self.cors and self.token is None:
                 raise TalerecError(
                     "--cors '*' lets every page ask, also those of strangers: set a token"
                 )
-            if origin != "*" and not _ORIGIN.fullmatch(origin):
+            if not _ORIGIN.fullmatch(origin) and not (origin == "*" and origin in self.cors):
                 raise TalerecError(
                     f"{origin!r} is not an origin, such as https://shop.example, without a path"
                 )

@@ -58,7 +58,7 @@ async def send(port: int, requests: list[bytes], connections: int) -> list[bytes
 
 
 def http_requests(bodies: Path, number: int) -> list[bytes]:
-    head = "POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
+    head = "POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: "
     lines = bodies.read_text().splitlines()
     made = [f"{head}{len(line)}\r\n\r\n{line}".encode() for line in lines]
     return [made[n % len(made)] for n in range(number)]

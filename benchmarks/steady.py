@@ -1,7 +1,11 @@
 """A service under load while its model is replaced, while it stops, and for as long as you like.
 
-    python benchmarks/steady.py                       # ten reloads, one of a damaged artifact; then SIGTERM
+    python benchmarks/steady.py                       # the model replaced ten times, in five ways; a damaged one; then SIGTERM
     python benchmarks/steady.py --soak 600            # and ten minutes of load: memory has to stay flat
+
+The ways: `save` in place (as `fit` does), `talerec install`, a symbolic link that is pointed elsewhere, a slow copy file by
+file with the manifest first, and a copy over the live files, which cuts them short before it fills them again.
+Printed for each: the seconds from the moment when the new artifact is whole until every worker serves it.
 
 Every answer must be identical to the library's for the model version that it names, ids and scores alike.
 *failed*: no answer, or a status other than 200. *mixed*: not the answer of the model that it names.
@@ -111,7 +115,7 @@ class Load:
         """One request; False if the service closes the connection after it."""
         body = self.bodies[which]
         head = (
-            f"POST /v1/recommend HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
+            f"POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {TOKEN}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         try:
@@ -141,7 +145,7 @@ class Load:
             self.examples.append(f"{kind}: {what}")
 
 
-def make(folder: Path, rows: int, items: int) -> tuple[list[tr.Model], list[bytes], dict[str, Any]]:
+def make(folder: Path, rows: int, items: int) -> tuple[list[bytes], dict[str, Any]]:
     """Two models of one shop, requests, and the library's answer of each model to each request."""
     log = tr.synthetic_log(rows, items=items, titles=False)
     models: list[tr.Model] = [tr.TALE(solver="local", reg=reg).fit(log) for reg in (50, 100)]
@@ -160,7 +164,7 @@ def make(folder: Path, rows: int, items: int) -> tuple[list[tr.Model], list[byte
             [list(row) for row in part.select("item_id", "score").rows()]
             for part in frame.partition_by("history", maintain_order=True)
         ]
-    return models, bodies, expected
+    return bodies, expected
 
 
 def version_of(path: Path) -> str:
@@ -187,26 +191,74 @@ def damaged(folder: Path, target: Path) -> None:
     os.replace(target / "manifest.json.copied", target / "manifest.json")
 
 
-async def reloads(given: Any, service: Service, models: list[tr.Model], folder: Path) -> None:
-    """Replace the model again and again; every other time ask for a reload, else wait until the service notices."""
-    target, served = folder / "served.tale", 0
+def by_saving(new: Path, target: Path) -> None:
+    """As `talerec fit` does: the model is written into the folder, the manifest last."""
+    tr.load(new).save(target)
+
+
+def by_installing(new: Path, target: Path) -> None:
+    subprocess.run([sys.executable, "-c", START, "install", str(new), str(target)], check=True,
+                   stdout=subprocess.DEVNULL)  # fmt: skip
+
+
+def by_linking(new: Path, target: Path) -> None:
+    """The artifact's name is a symbolic link: point it at another folder, in one step."""
+    place = target.with_name(f"deployed-{time.monotonic_ns()}.tale")
+    shutil.copytree(new, place)
+    unfinished = target.with_name("link.new")
+    unfinished.symlink_to(place)
+    os.replace(unfinished, target)
+
+
+def by_copying_files(new: Path, target: Path) -> None:
+    """The manifest comes first, and a file takes its time."""
+    for file in sorted(new.iterdir(), key=lambda file: file.name != "manifest.json"):
+        time.sleep(0.15)
+        content = file.read_bytes()
+        with (target / file.name).open("wb") as out:
+            out.write(content[: len(content) // 2])
+            out.flush()
+            time.sleep(0.15)
+            out.write(content[len(content) // 2 :])
+
+
+def by_copying_over(new: Path, target: Path) -> None:
+    """`cp -r new/. target/`: files of the same name are cut short, while workers may have them mapped."""
+    subprocess.run(["cp", "-r", f"{new}/.", str(target)], check=True)
+
+
+WAYS = {
+    "fit in place": by_saving,
+    "install": by_installing,
+    "symbolic link": by_linking,
+    "copy file by file": by_copying_files,
+    "cp over the live one": by_copying_over,
+}
+
+
+async def reloads(given: Any, service: Service, folder: Path) -> bool:
+    """Replace the model again and again, each time in another way; did every worker follow within ten seconds?"""
+    target, served, slowest = folder / "served.tale", 0, 0.0
     for turn in range(given.reloads):
         if turn == given.reloads // 2:
             refused = service.metric("talerec_reloads_refused_total")
             await asyncio.to_thread(damaged, folder, target)
             await _until(service, "talerec_reloads_refused_total", refused + 1)
-            print(f"reload {turn + 1}: damaged, refused")
-        else:
-            served = 1 - served
-            await asyncio.to_thread(models[served].save, target)
-            if turn % 2:
-                await asyncio.to_thread(service.ask, "/v1/reload", "POST")
-            version = version_of(target)
-            name = f'talerec_model_workers{{version="{version}"}}'
-            await _until(service, name, given.workers)
-            how = "asked for" if turn % 2 else "noticed by the service"
-            print(f"reload {turn + 1}: {how}, {given.workers} workers moved")
+            print("a damaged model: damaged, refused", flush=True)
+        served = 1 - served
+        way, replace = list(WAYS.items())[turn % len(WAYS)]
+        new = folder / f"{served}.tale"
+        await asyncio.to_thread(replace, new, target)
+        whole = time.monotonic()
+        name = f'talerec_model_workers{{version="{version_of(new)}"}}'
+        await _until(service, name, given.workers)
+        seconds = time.monotonic() - whole
+        slowest = max(slowest, seconds)
+        print(
+            f"{way}: {given.workers} workers moved {seconds:.1f} s after it was whole", flush=True
+        )
         await asyncio.sleep(given.seconds / given.reloads)
+    return slowest < 10
 
 
 async def _until(service: Service, name: str, value: float) -> None:
@@ -231,14 +283,14 @@ async def soak(given: Any, service: Service) -> bool:
 
 
 async def measure(given: Any, folder: Path) -> int:
-    models, bodies, expected = make(folder, given.rows, given.items)
-    models[0].save(folder / "served.tale")
+    bodies, expected = make(folder, given.rows, given.items)
+    by_linking(folder / "0.tale", folder / "served.tale")
     service = Service(folder / "served.tale", "--workers", str(given.workers), "--watch", "0.5")
     load = Load(service.port, bodies, expected)
     running = asyncio.create_task(load.run(given.connections))
-    flat = True
+    flat = prompt = True
     try:
-        await reloads(given, service, models, folder)
+        prompt = await reloads(given, service, folder)
         if given.soak:
             flat = await soak(given, service)
         load.ending = True
@@ -255,7 +307,7 @@ async def measure(given: Any, folder: Path) -> int:
     for example in load.examples:
         print(f"  {example}")
     bad = sum(load.count[kind] for kind in kinds[1:])
-    return int(bool(bad) or code != 0 or not flat or len(load.versions) < 2)
+    return int(bool(bad) or code != 0 or not flat or not prompt or len(load.versions) < 2)
 
 
 def main() -> None:

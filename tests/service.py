@@ -45,6 +45,7 @@ class Local:
     """The application without a server: ASGI messages go in and out."""
 
     def __init__(self, path: Path, folder: Path, **settings: Any) -> None:
+        folder.mkdir(exist_ok=True)
         self.app = App(Settings(path=path, **settings), folder)
         self.app.holder.refresh()
 
@@ -64,27 +65,54 @@ class Local:
     async def _ask(
         self, method: str, path: str, headers: dict[str, str], parts: list[bytes]
     ) -> Answer:
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await self._call(send, method, path, headers, parts)
+        got = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        body = b"".join(bytes(message["body"]) for message in sent[1:])
+        return Answer(sent[0]["status"], got, body)
+
+    async def _call(
+        self, send: Any, method: str, path: str, headers: dict[str, str], parts: list[bytes]
+    ) -> None:
         where, _, query = path.partition("?")
         scope = {
             "type": "http",
             "method": method,
             "path": where,
             "query_string": query.encode(),
+            "client": ("127.0.0.9", 40_000),
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         }
-        sent: list[dict[str, Any]] = []
         left = list(parts)
 
         async def receive() -> dict[str, Any]:
             part = left.pop(0)
             return {"type": "http.request", "body": part, "more_body": bool(left)}
 
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
         await self.app(scope, receive, send)
-        got = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return Answer(sent[0]["status"], got, sent[1]["body"])
+
+    def ask_with(self, send: Any, method: str, path: str, body: Any = None) -> None:
+        """One request whose answer goes to `send`, message by message."""
+        raw = b"" if body is None else json.dumps(body).encode()
+        asyncio.run(self._call(send, method, path, JSON, [raw]))
+
+    def ask_all(
+        self, asked: list[tuple[str, str, Any]], headers: dict[str, str]
+    ) -> list[tuple[Answer, float]]:
+        """Several requests at the same moment: their answers, and when each came."""
+
+        async def one(method: str, path: str, body: Any) -> tuple[Answer, float]:
+            raw = b"" if body is None else json.dumps(body).encode()
+            return await self._ask(method, path, headers, [raw]), time.monotonic()
+
+        async def ask() -> list[tuple[Answer, float]]:
+            return await asyncio.gather(*(one(*each) for each in asked))
+
+        return asyncio.run(ask())
 
     def post(self, path: str, body: Any, **headers: str) -> Answer:
         return self.ask("POST", path, body, headers)

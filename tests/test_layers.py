@@ -89,7 +89,7 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         ("typer", "cli.main cli.options cli.app cli.completion cli.logs"),
         ("rich", "cli.terminal cli.tables"),
         ("optuna", "evaluation.search"),
-        ("uvicorn", "serve.server"),
+        ("uvicorn", "serve.worker"),
         ("msgspec", "serve.schemas serve.errors serve.service serve.app serve.openapi"),
         ("sqlite3", "data.databases"),
         ("duckdb", "data.databases"),

@@ -18,7 +18,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +32,7 @@ import polars as pl
 from talerec import __version__
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
+from talerec.runtime.bounded import read_table
 from talerec.runtime.files import locked, replacing, sync_folder, write_synced
 
 #: Format 2 knows several blocks of weights; format 1 has one, and is read as before.
@@ -107,12 +108,17 @@ def _listed(folder: Path) -> set[str] | None:
 
 def write(path: str | Path, bundle: Bundle) -> Path:
     """Write a bundle to the folder `path`, replacing the artifact there in one step."""
+    return replace(path, lambda folder: _write_locked(folder, bundle))
+
+
+def replace(path: str | Path, fill: Callable[[Path], None]) -> Path:
+    """Replace the artifact at `path`: `fill` writes files and, last, the manifest; if it fails, nothing has changed."""
     folder = check_target(path)
     try:
         with _made(folder), locked(folder / _LOCK):
             before = _without_strays(folder)
             try:
-                _write_locked(folder, bundle)
+                fill(folder)
             except BaseException:
                 with suppress(OSError):
                     _undo(folder, before)
@@ -152,13 +158,21 @@ def _write_locked(folder: Path, bundle: Bundle) -> None:
         files[name] = {**written, "dtype": values.dtype.str, "shape": list(values.shape)}
     for name, table in bundle.tables.items():
         files[name] = _write_file(folder, name, ".parquet", _table_parts(table))
+    put_manifest(folder, _manifest_text(bundle.facts, files), files)
+
+
+def put_manifest(folder: Path, text: bytes, files: dict[str, dict[str, Any]]) -> None:
+    """The last step of a replacement: from here on the artifact is the one that names these files."""
     sync_folder(folder)
-    _replace_manifest(folder, bundle.facts, files)
+    with replacing(folder / MANIFEST) as unfinished:
+        write_synced(unfinished, [text])
+    sync_folder(folder)
+    sync_folder(folder.parent)
     with suppress(OSError):  # the new model is in place; the next writer tries again
         _remove_strays(folder, {entry["file"] for entry in files.values()})
 
 
-def _replace_manifest(folder: Path, facts: dict[str, Any], files: dict[str, Any]) -> None:
+def _manifest_text(facts: dict[str, Any], files: dict[str, Any]) -> bytes:
     content = {
         "format": FORMAT,
         **facts,
@@ -168,11 +182,7 @@ def _replace_manifest(folder: Path, facts: dict[str, Any], files: dict[str, Any]
         "versions": _versions(),
     }
     content["version"] = _identity(content)
-    text = json.dumps(content, indent=2, allow_nan=False)
-    with replacing(folder / MANIFEST) as unfinished:
-        write_synced(unfinished, [text.encode()])
-    sync_folder(folder)
-    sync_folder(folder.parent)
+    return json.dumps(content, indent=2, allow_nan=False).encode()
 
 
 def _identity(manifest: dict[str, Any]) -> str:
@@ -220,6 +230,11 @@ def _write_file(folder: Path, name: str, ending: str, parts: _Parts) -> dict[str
             raise
         _check_hash(final, digest.hexdigest())
     return {"file": final.name, "bytes": sum(map(len, parts)), "sha256": digest.hexdigest()}
+
+
+def is_file_name(name: str) -> bool:
+    """Can a file of this name be part of an artifact?"""
+    return name == MANIFEST or _DATA_FILE.fullmatch(name) is not None
 
 
 def _remove_strays(folder: Path, keep: set[str]) -> None:
@@ -320,20 +335,32 @@ def _is_array(entry: dict[str, Any]) -> bool:
 def _open(folder: Path, manifest: dict[str, Any], verify: bool) -> Bundle:
     arrays: dict[str, Array] = {}
     tables: dict[str, pl.DataFrame] = {}
+    for entry in manifest[
+        "files"
+    ].values():  # first of all: while files are being copied, it costs little
+        with _damage(folder, entry):
+            _check_size(folder / entry["file"], entry["bytes"])
+    most = _most_rows(manifest["files"])
     for name, entry in manifest["files"].items():
         path = folder / entry["file"]
-        try:
-            _check_size(path, entry["bytes"])
+        with _damage(folder, entry):
             if path.suffix == ".npy":
                 arrays[name] = _read_array(path, entry, verify)
             else:
-                tables[name] = _read_table(path, entry)
-        except FileNotFoundError:
-            raise TalerecError(f"{folder}: {path.name} is missing") from None
-        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
-            raise TalerecError(f"{folder}: {path.name} is damaged: {error}") from None
+                tables[name] = _read_table(path, entry, most, verify)
     facts = {name: value for name, value in manifest.items() if name != "files"}
     return Bundle(facts, arrays, tables)
+
+
+@contextmanager
+def _damage(folder: Path, entry: dict[str, Any]) -> Iterator[None]:
+    """What is wrong with a file, as an error that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise TalerecError(f"{folder}: {entry['file']} is missing") from None
+    except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+        raise TalerecError(f"{folder}: {entry['file']} is damaged: {error}") from None
 
 
 def _check_size(path: Path, expected: int) -> None:
@@ -357,7 +384,12 @@ def _read_array(path: Path, entry: dict[str, Any], verify: bool) -> Array:
     return np.memmap(path, dtype, "r", header, shape)
 
 
-def _read_table(path: Path, entry: dict[str, Any]) -> pl.DataFrame:
+def _read_table(path: Path, entry: dict[str, Any], most: int, verify: bool) -> pl.DataFrame:
     """A table is read whole in any case, so its hash costs little."""
     _check_hash(path, entry["sha256"])
-    return pl.read_parquet(path)
+    return read_table(path, most, verify=verify)
+
+
+def _most_rows(files: dict[str, Any]) -> int:
+    """A table describes what arrays have numbers of: a small file cannot claim more rows than that."""
+    return max((size for entry in files.values() for size in entry.get("shape", ())), default=0)

@@ -115,6 +115,20 @@ def test_a_damaged_cache_is_compiled_again(shop: Path) -> None:
     assert run(shop)["loaded"] == 1
 
 
+def test_kernels_are_read_from_a_folder_that_cannot_be_written_to(
+    shop: Path, tmp_path: Path
+) -> None:
+    """In an image, `talerec warm` was run by somebody else. (Root writes anywhere: here no file can be made there.)"""
+    folder = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert run(shop, **folder)["loaded"] == 0
+    (tmp_path / "sitecustomize.py").write_text(
+        "import tempfile\n"
+        "def refuse(*_, **__):\n    raise PermissionError\n"
+        "tempfile.TemporaryFile = refuse\n"
+    )
+    assert run(shop, **folder)["loaded"] == 1
+
+
 # -- fingerprints ----------------------------------------------------------------------------------
 
 FACTOR = 2

@@ -71,13 +71,14 @@ def test_a_request_takes_the_current_model_once(
 ):
     """Whoever looks a second time finds that another model is current."""
     first = local.app.holder.current
-    expected = local.ask(method, path, body)
+    same_id = {"x-request-id": "one"}
+    expected = local.ask(method, path, body, same_id)
     assert expected.json["model"] == first.version != other.version
     models = itertools.chain([first], itertools.repeat(other))
     monkeypatch.setattr(
         type(local.app.holder), "current", property(lambda _: next(models)), raising=False
     )
-    assert local.ask(method, path, body) == expected
+    assert local.ask(method, path, body, same_id) == expected
 
 
 def test_requests_of_one_moment_are_answered_each_by_the_model_it_took(local, other, monkeypatch):

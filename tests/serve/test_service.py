@@ -88,7 +88,7 @@ def test_who_sends_nothing_is_told_so(alive):
 
 
 def test_who_sends_the_body_slowly_is_told_so(alive):
-    head = b"POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{"
+    head = b"POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{"
     assert says(alive, head) == (408, "too_slow")
 
 
@@ -111,7 +111,7 @@ def test_a_body_of_100_mb_is_refused_before_it_is_read(alive):
 
 
 def test_a_body_of_unknown_length_is_read_up_to_the_limit(alive):
-    head = b"POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = b"POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
     with alive.connect() as one:
         one.sendall(head)
@@ -147,22 +147,67 @@ def test_what_json_should_not_hold_is_refused(alive, body, code):
     ("raw", "expected"),
     [
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", (400, "malformed_http")),
-        (b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n", (400, "malformed_http")),
+        (
+            b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: -5\r\n\r\n",
+            (400, "malformed_http"),
+        ),
         (b"GET / HTTP/1.1\r\nx: " + b"y" * 100_000, (431, "headers_too_large")),
         (b"GET /" + b"y" * 100_000, (431, "headers_too_large")),
-        (b"GET /%00%ff HTTP/1.1\r\nhost: x\r\n\r\n", (404, "not_found")),
-        (b"BREW /v1/model HTTP/1.1\r\nhost: x\r\n\r\n", (400, "malformed_http")),
+        (
+            b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"y" * 40_000 + b"\r\n\r\n",
+            (431, "headers_too_large"),
+        ),
+        (
+            b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n" + b"x: y\r\n" * 9_000 + b"\r\n",
+            (431, "headers_too_large"),
+        ),
+        (b"GET /%00%ff HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", (404, "not_found")),
+        (b"BREW /v1/model HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", (400, "malformed_http")),
     ],
 )
 def test_what_is_no_http_is_refused(alive, raw, expected):
     assert says(alive, raw) == expected
 
 
+def test_headers_are_measured_alone(alive):
+    """A large body behind small headers, in one piece, is no large header; large headers behind a request are."""
+    body = b'{"history": [], "k": 1}' + b" " * 100_000
+    head = b"POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    whole = head + b"content-length: %d\r\n\r\n" % len(body) + body
+    with alive.connect() as one:
+        one.sendall(whole)
+        assert read_answer(one).status == 200
+        one.sendall(
+            whole + b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"y" * 40_000 + b"\r\n\r\n"
+        )
+        got = b""
+        with suppress(ConnectionError):
+            while part := one.recv(65536):
+                got += part
+    assert b"headers_too_large" in got
+
+
+def test_headers_may_come_in_pieces(alive):
+    """On a connection that was used before, and right behind a large body."""
+    body = b'{"history": [], "k": 1}' + b" " * 100_000
+    head = b"POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    whole = head + b"content-length: %d\r\n\r\n" % len(body) + body
+    live = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    with alive.connect() as one:
+        for first, second in ((live, live[:20]), (whole, live[:20]), (live, head[:30])):
+            one.sendall(first + second)
+            assert read_answer(one).status == 200
+            time.sleep(0.05)
+            rest = whole[30:] if second == head[:30] else live[20:]
+            one.sendall(rest)
+            assert read_answer(one).status == 200
+
+
 def test_two_questions_at_once_on_one_connection_are_answered_in_turn(alive):
     body = json.dumps({"history": [{"item_id": 1}], "k": 1}).encode()
-    head = f"POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     with alive.connect() as one:
-        one.sendall(head.encode() + body + b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+        one.sendall(head.encode() + body + b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         got = b""
         while got.count(b"HTTP/1.1 200") < 2:
             part = one.recv(65536)
@@ -184,11 +229,10 @@ def test_the_service_answers_as_its_document_says(service):
     assert int(ran.stdout.split()[-1]) >= 9  # operations that were asked
 
 
-#: In a process of its own: its warnings are not ours. JSON Schema calls 37.0 a whole number; the service does not.
+#: In a process of its own: its warnings are not ours.
 CHECK = """
 import hypothesis, schemathesis
 from schemathesis import GenerationMode
-from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 calm = hypothesis.settings(max_examples={examples}, deadline=None, database=None, derandomize=True,
                            suppress_health_check=list(hypothesis.HealthCheck))
@@ -201,8 +245,7 @@ def check(operation, mode):
         answer = case.call()
         asked.add(operation.label)
         assert answer.status_code < 500, answer.text
-        whole = "got `float`" in answer.text
-        case.validate_response(answer, excluded_checks=[positive_data_acceptance] if whole else [])
+        case.validate_response(answer)
     run()
 
 for found in schemathesis.openapi.from_url("{url}/openapi.json").get_all_operations():
@@ -263,7 +306,7 @@ def test_a_worker_that_dies_is_replaced(workers):
 def test_reloads_and_the_end_under_load_drop_nothing():
     """The benchmark of the same, in short: every answer is checked against the library's."""
     script = ROOT / "benchmarks" / "steady.py"
-    small = ["--rows", "3000", "--items", "300", "--reloads", "4", "--seconds", "2"]
+    small = ["--rows", "3000", "--items", "300", "--reloads", "5", "--seconds", "1"]
     ran = subprocess.run([sys.executable, str(script), *small], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr[-3000:]
     assert "damaged, refused" in ran.stdout
@@ -285,7 +328,7 @@ def test_two_checkouts_are_compared_by_processor_time():
 def test_requests_in_flight_finish_when_told_to_stop(saved):
     service = Remote(saved, "--drain", "0.3")
     body = json.dumps({"history": [{"item_id": 1}], "k": 1}).encode()
-    head = f"POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     with service.connect() as one, service.connect() as idle:
         one.sendall(head.encode() + body[:5])
         time.sleep(0.2)

@@ -130,13 +130,8 @@ def cutoffs(text: str) -> list[int]:
 def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
     """Serve until told to stop; where the extra is missing, say which one."""
     os.environ.setdefault("TALEREC_THREADS", "1")  # workers are the way to more cores
-    try:
-        from talerec.serve import server
-        from talerec.serve.settings import Settings, read_token
-    except ImportError as error:
-        raise TalerecError(
-            f"serving needs the extra `serve` ({error.name} is missing): pip install 'talerec[serve]'"
-        ) from None
     from talerec.cli import tables
+    from talerec.serve import server
+    from talerec.serve.settings import Settings, read_token
 
     server.run(Settings(path=model, token=read_token(token_file), **settings), tables.line)

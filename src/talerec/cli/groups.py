@@ -262,6 +262,7 @@ class Limits:
     max_body: Annotated[int, _limit("--max-body", "BYTES", "Largest request.")] = 1_000_000
     max_history: Annotated[int, _limit("--max-history", "ROWS", "Longest history.")] = 2500
     max_k: Annotated[int, _limit("--max-k", "K", "Most items in one answer.")] = 1000
+    max_items: Annotated[int, _limit("--max-items", "N", "Most items in one batch.")] = 50_000
     concurrency: Annotated[int, _limit("--concurrency", "N", "Requests at a time, per worker.")] = (
         128
     )
@@ -275,3 +276,7 @@ class Limits:
     watch: Annotated[float, _limit("--watch", "SECONDS", "Between two looks for a new model.")] = (
         1.0
     )
+    copies: Annotated[
+        Path | None,
+        _limit("--copies", "DIR", "Folder for the service's own copies of models."),
+    ] = None

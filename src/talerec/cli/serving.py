@@ -1,29 +1,133 @@
-"""The command that serves a saved model over HTTP."""
+"""The commands that serve a saved model over HTTP, and put another in its place."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from talerec.cli.app import Panel, command, run_service
+from talerec.cli.completion import among
 from talerec.cli.groups import Limits
-from talerec.cli.options import Artifact, Port, flag, option
+from talerec.cli.options import Artifact, Json, Port, argument, flag, option
 
-Host = Annotated[
-    str, option("--host", metavar="ADDRESS", help="Beyond this machine only with a token.")
-]
-Workers = Annotated[
-    int, option("--workers", metavar="N", help="Processes; they share the model's memory.")
-]
+_ACCESS, _RUNNING = "Access", "Running"
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who reaches the service, and by which name."""
+
+    host: Annotated[
+        str,
+        option(
+            "--host",
+            metavar="ADDRESS",
+            help="Beyond this machine only with a token.",
+            panel=_ACCESS,
+        ),
+    ] = "127.0.0.1"
+    port: Port = 8080
+    unix: Annotated[
+        Path | None,
+        option("--unix", metavar="PATH", help="Listen on this Unix socket instead.", panel=_ACCESS),
+    ] = None
+    tls_cert: Annotated[
+        Path | None,
+        option("--tls-cert", metavar="FILE", help="Certificate (PEM): speak HTTPS.", panel=_ACCESS),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        option("--tls-key", metavar="FILE", help="Key of the certificate.", panel=_ACCESS),
+    ] = None
+    open: Annotated[
+        bool, flag("--open", "Listen beyond this machine without a token.", _ACCESS)
+    ] = False
+    host_name: Annotated[
+        list[str],
+        option(
+            "--host-name",
+            metavar="NAME",
+            help="A name that requests may use; repeat for more.",
+            panel=_ACCESS,
+        ),
+    ] = field(default_factory=list)
+    cors: Annotated[
+        list[str],
+        option(
+            "--cors",
+            metavar="ORIGIN",
+            help="Pages of this origin may ask; repeat for more.",
+            panel=_ACCESS,
+        ),
+    ] = field(default_factory=list)
+    per_client: Annotated[
+        int,
+        option(
+            "--per-client",
+            metavar="N",
+            help="Requests at a time of one address; 0: any.",
+            panel=_ACCESS,
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True)
+class Running:
+    """How the service runs, and what it shows."""
+
+    workers: Annotated[
+        int,
+        option(
+            "--workers",
+            metavar="N",
+            help="Processes; they share the model's memory.",
+            panel=_RUNNING,
+        ),
+    ] = 1
+    beside: Annotated[
+        list[Path],
+        option(
+            "--beside",
+            metavar="NAME.tale",
+            help="Another model to compare with; repeat for more.",
+            panel=_RUNNING,
+        ),
+    ] = field(default_factory=list)
+    image_host: Annotated[
+        list[str],
+        option(
+            "--image-host",
+            metavar="ORIGIN",
+            help="The page may show pictures from there.",
+            panel=_RUNNING,
+        ),
+    ] = field(default_factory=list)
+    log_level: Annotated[
+        str,
+        option(
+            "--log-level",
+            metavar="LEVEL",
+            help="debug (every request), info, warning or error.",
+            panel=_RUNNING,
+            complete=among("debug", "info", "warning", "error"),
+        ),
+    ] = "info"
+    log_format: Annotated[
+        str,
+        option(
+            "--log-format",
+            metavar="text|json",
+            help="Lines for people, or JSON lines.",
+            panel=_RUNNING,
+            complete=among("text", "json"),
+        ),
+    ] = "text"
+
+
 TokenFile = Annotated[
     Path | None,
     option("--token-file", metavar="FILE", help="Holds the bearer token; else TALEREC_TOKEN does."),
-]
-Open = Annotated[bool, flag("--open", "Listen beyond this machine without a token.")]
-Cors = Annotated[
-    list[str],
-    option("--cors", metavar="ORIGIN", help="Pages of this origin may ask; repeat for more."),
 ]
 
 
@@ -33,17 +137,35 @@ Cors = Annotated[
     "TALEREC_TOKEN=... talerec serve shop.tale --host 0.0.0.0 --workers 4",
 )
 def serve(
-    model: Artifact,
-    limits: Limits,
-    host: Host = "127.0.0.1",
-    port: Port = 8080,
-    workers: Workers = 1,
-    token_file: TokenFile = None,
-    open: Open = False,
-    cors: Cors = [],  # noqa: B006 (Typer reads the default, nobody changes it)
+    model: Artifact, access: Access, running: Running, limits: Limits, token_file: TokenFile = None
 ) -> None:
     """Serve a model over HTTP, with a page at / to try it; a new model at its path replaces it."""
-    run_service(
-        model, token_file, host=host, port=port, workers=workers, open=open, cors=tuple(cors),
-        **asdict(limits),
-    )  # fmt: skip
+    settings = asdict(access) | asdict(running) | asdict(limits)
+    renamed = {"host_name": "host_names", "image_host": "images"}
+    given = {renamed.get(name, name): value for name, value in settings.items()}
+    lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    run_service(model, token_file, **given | lists)
+
+
+New = Annotated[str, argument("NEW", "The new model: NAME.tale, a tar archive of it, or -.")]
+Place = Annotated[Path, argument("MODEL", "The model that is replaced, which may be in use.")]
+
+
+@command(
+    Panel.MODELS,
+    "talerec install new.tale shop.tale",
+    "tar c new.tale | ssh shop talerec install - shop.tale",
+)
+def install(new: New, model: Place, json: Json = False) -> None:
+    """Put a checked model in the place of another in one step, also while that one is served."""
+    from functools import partial
+
+    from talerec import installing
+    from talerec.cli import tables, terminal
+    from talerec.models import load
+
+    version = installing.install(new, model, partial(load, verify=True))
+    if json:
+        terminal.as_json({"path": str(model), "version": version})
+    else:
+        tables.line(f"{model} is now version {version}")

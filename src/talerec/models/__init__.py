@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 from talerec import artifact
 from talerec.errors import TalerecError
 from talerec.models import params
@@ -73,7 +75,7 @@ def load(path: str | Path, *, verify: bool = False) -> Model:
     path : str or Path
         The folder (NAME.tale) that `Model.save` wrote.
     verify : bool, default False
-        Read every byte and check its hash.
+        Read every byte, check its hash and look at every number. Shapes and indices are checked in any case.
 
     Returns
     -------
@@ -95,12 +97,17 @@ def load(path: str | Path, *, verify: bool = False) -> Model:
     ...     tr.load(path, verify=True).recommend([1], k=3)["item_id"].to_list()
     [4, 70, 95]
     """
-    return opened(artifact.read(path, verify=verify), path)
+    return opened(artifact.read(path, verify=verify), path, verify=verify)
 
 
-def opened(kept: artifact.Bundle, path: str | Path) -> Model:
-    """The model that an artifact holds; `path` is for messages."""
+def opened(kept: artifact.Bundle, path: str | Path, *, verify: bool = False) -> Model:
+    """The model that an artifact holds, checked as in `load`; `path` is for messages."""
     name = kept.facts["model"]
     if name not in MODELS:
         raise TalerecError(f"{path} holds a model {name!r}, which this version does not know")
-    return restore(params.build(MODELS[name], kept.facts["params"]), kept)
+    try:
+        return restore(params.build(MODELS[name], kept.facts["params"]), kept, verify=verify)
+    except TalerecError as error:
+        raise TalerecError(f"{path} holds a model that cannot be used: {error}") from None
+    except (LookupError, TypeError, ValueError, AttributeError, pl.exceptions.PolarsError) as error:
+        raise TalerecError(f"{path} holds a model that cannot be used: {error!r}") from error

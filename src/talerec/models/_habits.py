@@ -6,6 +6,7 @@ import numpy as np
 
 from talerec.data.log import Log
 from talerec.data.times import DAY
+from talerec.models import checks
 from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel, template
 
@@ -20,6 +21,14 @@ _ENOUGH = 2**15  # pairs of them that are compared at most
 _SURE = 5.0  # standard deviations by which their order has to differ from chance
 
 _OCTAVES = 32  # places 0, 1-2, 3-6, ...: more than any history has
+
+
+def check_arrays(known: dict[str, Array]) -> None:
+    """Refuse arrays of an artifact that no log gives: weights by octave, and single numbers."""
+    checks.need(known["repeats"].shape == (_OCTAVES,), f"repeats has not {_OCTAVES} weights")
+    for name in ("decay", "joint"):
+        checks.need(known[name].shape == (1,), f"{name} is not a single number")
+    checks.need(known["decay"][0] > 0, "decay is not above 0")
 
 
 def interval(log: Log) -> float:

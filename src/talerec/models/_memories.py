@@ -14,6 +14,7 @@ import numpy as np
 
 from talerec.data.histories import Histories
 from talerec.data.log import Log
+from talerec.models import checks
 from talerec.runtime.arrays import Array, Matrix
 from talerec.runtime.jit import kernel, template
 from talerec.runtime.lazy import sparse
@@ -65,14 +66,25 @@ class Memories(NamedTuple):
 
     def arrays(self) -> dict[str, Array]:
         """What an artifact keeps beside the shares."""
-        return {"moments": self.moments, "memories": self.ptr, "lifetime": self.lifetime}
+        ages = np.where(np.isfinite(self.lifetime), self.lifetime, 0.0)
+        return {"moments": self.moments, "memories": self.ptr, "lifetime": ages}
 
     @classmethod
     def restored(cls, shares: Matrix, arrays: dict[str, Array]) -> Memories:
         """What `arrays` gave; version 0.1 had one memory, which did not age."""
         moments = arrays["moments"]
         ptr = arrays.get("memories", np.array([0, len(moments)]))
-        return cls(shares, moments, ptr, arrays.get("lifetime", np.full(len(ptr) - 1, np.inf)))
+        ages = arrays.get("lifetime", np.zeros(len(ptr) - 1))
+        return cls(shares, moments, ptr, np.where(ages > 0, ages, np.inf))
+
+    def check(self, snapshots: int) -> None:
+        """Refuse what came from an artifact and does not lead to so many snapshots."""
+        checks.bounds("memories", self.ptr, len(self.ptr) - 1, snapshots)
+        checks.need(self.moments.shape == (snapshots,), "there are other moments than snapshots")
+        checks.need(self.lifetime.shape == (len(self.ptr) - 1,), "lifetime has another length")
+        for a, b in pairwise(self.ptr):
+            mine = self.moments[a:b]
+            checks.need((mine[1:] >= mine[:-1]).all(), "the moments of snapshots fall")
 
 
 def snapshots(log: Log, span: float) -> tuple[Matrix, Array]:

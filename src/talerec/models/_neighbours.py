@@ -9,6 +9,7 @@ import numpy as np
 from talerec.data import row_kernels
 from talerec.data.histories import Histories
 from talerec.data.log import Log
+from talerec.models import checks
 from talerec.ranking.blocks import RunsBlock
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import Array, Arrays, shrink_indptr
@@ -87,6 +88,16 @@ def index(log: Log, fade: Array) -> Weights:
     user = np.repeat(np.arange(len(count), dtype=np.int32), count)
     query_arrays = {"holders": holders, "entries": entries, "user": user, "last": last}
     return Weights(histories, query_arrays=query_arrays)
+
+
+def check_arrays(weights: Weights, users: int) -> None:
+    """Refuse arrays of an artifact that lead outside each other."""
+    known, entries = weights.query_arrays, len(weights.blocks[0].indices)
+    checks.bounds("holders", known["holders"], weights.items, entries)
+    checks.inside("entries", known["entries"], 0, entries)
+    checks.inside("user", known["user"], 0, users)
+    sizes = (len(known["entries"]), len(known["user"]), len(known["last"]))
+    checks.need(sizes == (entries, entries, users), "the index of neighbours does not fit them")
 
 
 def neighbours(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from talerec.models import checks
 from talerec.models._memories import LENGTHS, USUAL
 from talerec.models._weighing import Choice
 from talerec.runtime.arrays import Array
@@ -70,6 +71,14 @@ class Numbers:
             return None
         return cls(**{f.name: arrays[f"{_PREFIX}{f.name}"] for f in fields(cls)})
 
+    def check(self, memories: int) -> None:
+        """Refuse numbers that came from an artifact and fit no classes of askers, or not so many memories."""
+        classes = 2 * (len(self.edges) + 1)
+        for name, shape in _shapes(classes, memories).items():
+            found = getattr(self, name).shape
+            checks.need(found == shape, f"{_PREFIX}{name} has the shape {found}, not {shape}")
+        checks.need((self.recency > 0).all(), f"{_PREFIX}recency is not above 0")
+
     def place_weights(self, places: Array) -> Array:
         """What places are worth, class x place."""
         found: Array = np.maximum(np.exp(-places / self.recency[:, None]), self.lasting[:, None])
@@ -117,6 +126,13 @@ class Numbers:
 
 
 _PREFIX = "number_"
+
+
+def _shapes(classes: int, memories: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each number's values."""
+    each = dict.fromkeys(("recency", "lasting", "again", "fading"), (classes,))
+    often, now = (classes, len(OFTEN)), (classes, memories)
+    return {**each, "often": often, "now": now, "lift": (1,)}
 
 
 def _times(factor: float, start: float) -> Any:

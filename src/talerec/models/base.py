@@ -14,7 +14,7 @@ from talerec import artifact
 from talerec.data.histories import Histories
 from talerec.data.log import Log, as_log
 from talerec.errors import NotFittedError, TalerecError
-from talerec.models import asking, keeping, params
+from talerec.models import asking, checks, keeping, params
 from talerec.models.cache import FitCache
 from talerec.models.keeping import Fitted
 from talerec.models.recommending import Recommends
@@ -122,6 +122,11 @@ class Model(params.HasParams, Recommends, ABC):
     def _upgraded(self, fitted: Fitted) -> Fitted:
         """What an artifact of an earlier version holds, in today's form."""
         return fitted
+
+    def _check_loaded(self) -> None:
+        """Raise TalerecError where arrays of this model alone, come from an artifact, do not fit the others."""
+        if self.weighs_items:
+            checks.check_item_sources(self.fitted)
 
     # -- fitting --
 
@@ -265,9 +270,12 @@ class Model(params.HasParams, Recommends, ABC):
         return artifact.write(path, kept)
 
 
-def restore(model: Model, kept: artifact.Bundle) -> Model:
-    """Put what `save` kept back into a model with the same parameters."""
-    model._fitted = model._upgraded(keeping.restored(kept))
+def restore(model: Model, kept: artifact.Bundle, *, verify: bool = False) -> Model:
+    """Put what `save` kept back into a model with the same parameters, if it is what such a model can have."""
+    fitted = keeping.restored(kept)
+    checks.check_fitted(fitted, verify=verify)
+    model._fitted = model._upgraded(fitted)
+    model._check_loaded()
     return model
 
 

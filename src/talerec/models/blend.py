@@ -11,7 +11,7 @@ import numpy as np
 from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.errors import TalerecError
-from talerec.models import _parts, params
+from talerec.models import _parts, checks, params
 from talerec.models._questions import held_back
 from talerec.models.base import Model
 from talerec.models.keeping import Fitted
@@ -118,6 +118,16 @@ class Blend(Model):
             return alone, False
         return _parts.weights_of(_parts.first_fits(parts, held.train), held), True
 
+    def _check_loaded(self) -> None:
+        known, parts = self.fitted.weights.query_arrays, len(self._made())
+        for name in ("part_weight", "part_blocks"):
+            checks.need(known[name].shape == (parts,), f"{name} has not {parts} numbers")
+        checks.inside("part_blocks", known["part_blocks"], 0, 2**31)
+        blocks, said = len(self.fitted.weights.blocks), int(known["part_blocks"].sum())
+        checks.need(said == blocks, f"the parts have {said} blocks, not {blocks}")
+        for _, part in self._fitted_parts:
+            part._check_loaded()
+
     # -- asking --
 
     @property
@@ -190,7 +200,7 @@ def _stacked(parts: list[Model | None], weight: Array, learned: bool) -> Weights
         counts[number] = len(mine.blocks)
         arrays |= {f"part{number}_{name}": array for name, array in mine.query_arrays.items()}
         if mine.base is not None:
-            arrays[f"part{number}_base"] = mine.base
+            arrays[f"part{number}_base"] = np.nan_to_num(mine.base)
         base = _added(base, None if mine.base is None else mine.base * weight[number])
     return Weights(blocks, base, {**arrays, "part_blocks": counts})
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from talerec.data.histories import Histories
 from talerec.data.log import Log
+from talerec.models import checks
 from talerec.models._bpr import encode, fit_factors
 from talerec.models.base import Model
 from talerec.models.params import param
@@ -67,6 +68,14 @@ class FPMC(Model):
         block = block_of(items, source_item=np.full(len(items), -1, np.int32))
         arrays = {"taste": made.taste, "from_last": made.from_last}
         return Weights(block, query_arrays=arrays), None
+
+    def _check_loaded(self) -> None:
+        weights, shape = self.fitted.weights, (len(self.fitted.items), self.factors)
+        for name in ("taste", "from_last"):
+            found = weights.query_arrays[name].shape
+            checks.need(found == shape, f"{name} has the shape {found}, not {shape}")
+        sources = weights.blocks[0].sources
+        checks.need(sources == 2 * self.factors, f"the weights have {sources} rows of factors")
 
     def query(self, histories: Histories) -> Query:
         query_arrays = self.fitted.weights.query_arrays

@@ -66,6 +66,9 @@ class SKNN(Model):
         asked = (histories, self.max_history, room, self.sample, self._decays)
         return _neighbours.neighbours(self.fitted.weights, *asked)
 
+    def _check_loaded(self) -> None:
+        _neighbours.check_arrays(self.fitted.weights, self._histories.runs)
+
     @property
     def _histories(self) -> RunsBlock:
         """The histories that are asked."""

@@ -13,7 +13,7 @@ from talerec.data.log import Log
 from talerec.gram.builders import tale_gram, tied_weight
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import counted, newest_rows
-from talerec.models import _habits
+from talerec.models import _habits, checks
 from talerec.models._asking import Asked, Moments, Rules, made_queries, remaining, rules
 from talerec.models._learning import FirstFit, appeal, learned
 from talerec.models._memories import LENGTHS, USUAL, Memories, memories
@@ -198,6 +198,17 @@ class Tempo(Solved):
         n, whole = weights.items, weights.blocks[0]
         blocks = [whole.rows(0, n), *_other_blocks(whole.rows(2 * n, whole.sources))]
         return replace(fitted, weights=Weights(blocks, query_arrays=weights.query_arrays))
+
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        blocks, known = self.fitted.weights.blocks, self.fitted.weights.query_arrays
+        _habits.check_arrays(known)
+        memories = self._memories
+        memories.check(blocks[_POPULAR].sources)
+        usual = known.get("usual", _FIRST)
+        checks.inside("usual", usual, 0, max(len(memories.lifetime), 1))
+        if (numbers := Numbers.restored(known)) is not None:
+            numbers.check(len(memories.lifetime))
 
     # -- asking --
 

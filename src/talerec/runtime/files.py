@@ -74,6 +74,12 @@ def _write_part(file: BinaryIO, part: bytes | memoryview) -> None:
     file.write(part)
 
 
+def sync_file(path: Path) -> None:
+    """Force a file that was just written to disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Force the names in a folder to disk, where the system lets a folder be opened."""
     with suppress(OSError):

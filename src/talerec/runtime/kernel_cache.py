@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -164,7 +165,7 @@ class KernelCache:
 def _numba_cache(kernel: Any) -> Any:
     """Numba's cache of a kernel, with the kernel's fingerprint beside Numba's own stamp of its file."""
     try:
-        files: Any = import_module("numba.core.caching").FunctionCache(kernel.py_func)
+        files: Any = _cache_class()(kernel.py_func)
         own = files._cache_file._source_stamp
         files._cache_file._source_stamp = (own, fingerprint(kernel))
     except RuntimeError:  # no folder that may be written to
@@ -173,6 +174,27 @@ def _numba_cache(kernel: Any) -> Any:
         logger.warning("this version of Numba is not known: compiled kernels are not kept on disk")
         return None
     return files
+
+
+def _cache_class() -> Any:
+    """Numba's cache, which also takes a folder NUMBA_CACHE_DIR that can be read and not written to, as in an image."""
+    caching: Any = import_module("numba.core.caching")
+
+    class ReadableFolder(caching.UserProvidedCacheLocator):  # type: ignore[misc]
+        def ensure_cache_path(self) -> None:
+            if not os.access(self.get_cache_path(), os.R_OK | os.X_OK):
+                raise OSError
+
+    class Files(caching.FunctionCache._impl_class):  # type: ignore[misc]
+        _locator_classes: ClassVar[list[Any]] = [
+            ReadableFolder,
+            *caching.FunctionCache._impl_class._locator_classes,
+        ]
+
+    class Cache(caching.FunctionCache):  # type: ignore[misc]
+        _impl_class = Files
+
+    return Cache
 
 
 def _load(files: Any, signature: Any, target: Any) -> Any:

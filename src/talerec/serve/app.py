@@ -1,118 +1,103 @@
-"""The ASGI application: routes, access, and errors of one form."""
+"""The ASGI application: from a request to its route, and back with errors of one form. What routes answer is in `api`."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
+import itertools
 import logging
+import os
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from talerec.errors import TalerecError
-from talerec.serve import openapi, parsing, schemas, static
-from talerec.serve.batching import RecommendQueue
-from talerec.serve.errors import ApiError, Headers, busy
-from talerec.serve.parsing import ClientGone, HttpRequest, Receive, read_json
+from talerec.serve import tracing
+from talerec.serve.access import Access
+from talerec.serve.api import USER, Api, Route
+from talerec.serve.errors import ApiError
+from talerec.serve.parsing import ClientGone, HttpRequest, Receive, beside_name
 from talerec.serve.reload import ModelHolder
-from talerec.serve.schemas import encode
+from talerec.serve.responses import JSON, LONG, NO_STORE, Response, compressed, wants_gzip
 from talerec.serve.settings import Settings
 from talerec.serve.shared import SharedState
 
 logger = logging.getLogger("talerec")
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-T = TypeVar("T")
 
-_JSON = (b"content-type", b"application/json")
-_TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
-_NO_STORE = (b"cache-control", b"no-store")
 _CLOSE = (b"connection", b"close")
-_THREADS = 2  # for answers that take long
-_LIMITS = ("max_body", "max_history", "max_k", "max_list", "max_batch", "timeout")
-
-
-class Response(NamedTuple):
-    body: bytes
-    headers: Headers = (_JSON, _NO_STORE)
-    status: int = 200
-
-
-Handler = Callable[[HttpRequest], Awaitable[Response]]
-
-
-class Route(NamedTuple):
-    """What answers a path; `guarded`: it needs the token, and counts against the limit of concurrent requests."""
-
-    method: str
-    handler: Handler
-    guarded: bool = True
+_PART = 2**18  # bytes of an answer that are written before the client has taken those before them
+_USERS = "/v1/users/"
+_REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")
 
 
 class App:
-    """The application of one worker. `draining`: it is about to stop, and asks clients to close their connections."""
+    """The application of one worker."""
 
     def __init__(self, settings: Settings, folder: Path, worker: int = 0) -> None:
         self.settings = settings
-        self.draining = False
-        self._token = settings.token.encode() if settings.token else None
-        self._origins = {origin.encode() for origin in settings.cors}
-        self._routes = self._make_routes()
+        self.api = Api(settings)
+        self._routes, self._access = self.api.routes, Access(settings)
         self.shared = SharedState(folder, settings.workers, worker, (*self._routes, "other"))
         self.holder = ModelHolder(settings.path, folder, self.shared)
-        self._queue = RecommendQueue()
+        self.api.shared, self.api.holder = self.shared, self.holder
+        self.beside = {
+            path.stem: _holder(settings, path, folder, worker) for path in settings.beside
+        }
+        self.max_connections = settings.connections
         self._in_flight = 0
+        self._numbers = itertools.count(1)
+        self._id_prefix = b"%s-" % os.urandom(4).hex().encode()
+        self._logs_requests = logger.isEnabledFor(logging.DEBUG)
+        self._tracer = tracing.tracer()
+        self._is_plain = self._tracer is None and not self._access.counts_clients
         self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(_THREADS, "answer")
-        self._watcher: threading.Thread | None = None
-
-    def _make_routes(self) -> dict[str, Route]:
-        pages = {
-            path: Route("GET", _page_handler(page), False) for path, page in static.FILES.items()
-        }
-        return {
-            "/v1/recommend": Route("POST", self._recommend),
-            "/v1/recommend:batch": Route("POST", self._batch),
-            "/v1/similar": Route("POST", self._similar),
-            "/v1/explain": Route("POST", self._explain),
-            "/v1/items": Route("GET", self._items),
-            "/v1/model": Route("GET", self._card),
-            "/v1/reload": Route("POST", self._reload),
-            "/health/live": Route("GET", self._live, False),
-            "/health/ready": Route("GET", self._ready, False),
-            "/metrics": Route("GET", self._metrics),
-            "/openapi.json": Route("GET", self._openapi, False),
-            **pages,
-        }
+        self._watchers: list[threading.Thread] = []
 
     # -- start and stop --
 
+    def load(self) -> None:
+        """Load every model; TalerecError where there is none to serve."""
+        for holder in (self.holder, *self.beside.values()):
+            holder.start()
+
     def start(self) -> None:
-        """Begin to load the model and to watch its artifact."""
+        """Begin to watch the artifacts."""
         arguments = (self.settings.watch, self._stop)
-        self._watcher = threading.Thread(
-            target=self.holder.watch, args=arguments, name="watch", daemon=True
-        )
-        self._watcher.start()
+        for holder in (self.holder, *self.beside.values()):
+            watcher = threading.Thread(
+                target=holder.watch, args=arguments, name="watch", daemon=True
+            )
+            self._watchers.append(watcher)
+            watcher.start()
+
+    def drain(self) -> None:
+        """Say that the service is about to stop, and ask clients to close their connections."""
+        self.api.draining = True
 
     def stop(self) -> None:
         self._stop.set()
-        if self._watcher is not None:
-            self._watcher.join(self.settings.timeout)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for watcher in self._watchers:
+            watcher.join(self.settings.timeout)
+        self.api.stop()
         self.shared.set_version(None)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                try:  # without a model, no request is accepted
+                    if self.holder.current is None:
+                        await asyncio.to_thread(self.load)
+                except TalerecError as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
                 self.start()
-                while self.holder.current is None:  # without a model, no request is accepted
-                    await asyncio.sleep(0.02)
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.stop()
@@ -126,36 +111,113 @@ class App:
             await self._lifespan(receive, send)
             return
         started = time.perf_counter()
-        path: str = scope["path"]
         current = self.holder.current  # once: see HttpRequest
         http = HttpRequest(dict(scope["headers"]), scope["query_string"], receive, current)
+        path: str = scope["path"]
+        if path.startswith(_USERS):
+            http.name, path = path[len(_USERS) :], USER
         self._in_flight += 1
         self.shared.set_gauge("in_flight", self._in_flight)
         try:
-            response = await self._respond(scope["method"], path, http)
+            if self._is_plain:
+                await self._respond_and_send(scope["method"], path, http, started, send)
+            else:
+                await self._answer(scope, path, http, started, send)
         except ClientGone:
             return
-        finally:
+        finally:  # only now: an answer that nobody reads takes room
             self._in_flight -= 1
             self.shared.set_gauge("in_flight", self._in_flight)
-        name = path if path in self._routes else "other"
-        self.shared.record(name, response.status, time.perf_counter() - started)
+
+    async def _answer(
+        self, scope: dict[str, Any], path: str, http: HttpRequest, started: float, send: Send
+    ) -> None:
+        """The response of a request, sent; its client is counted, or it is traced."""
+        method: str = scope["method"]
+        if self._access.counts_clients:
+            http.client = (scope.get("client") or ("",))[0]
+        with ExitStack() as around:
+            if http.client:
+                around.enter_context(self._access.counted(http.client))
+            if self._tracer is None:
+                await self._respond_and_send(method, path, http, started, send)
+                return
+            name = path if path in self._routes else "other"
+            span = around.enter_context(self._tracer.request(method, name, http.headers))
+            status = await self._respond_and_send(method, path, http, started, send)
+            span.set_attribute("http.response.status_code", status)
+            span.set_attribute("talerec.model", http.version or "")
+
+    async def _respond_and_send(
+        self, method: str, path: str, http: HttpRequest, started: float, send: Send
+    ) -> int:
+        response = await self._respond(method, path, http)
+        seconds = time.perf_counter() - started
+        self.shared.record(path if path in self._routes else "other", response.status, seconds)
+        if self._logs_requests:
+            self._log(method, path, http, response, seconds)
         headers = self._headers(response, http)
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send({"type": "http.response.body", "body": response.body})
+        if len(response.body) <= _PART:
+            await send({"type": "http.response.body", "body": response.body})
+        else:
+            await self._send_in_parts(response.body, send)
+        return response.status
+
+    def _log(
+        self, method: str, path: str, http: HttpRequest, response: Response, seconds: float
+    ) -> None:
+        fields = {
+            "method": method, "path": path, "status": response.status, "seconds": round(seconds, 6),
+            "bytes": len(response.body), "request_id": self._id(http).decode(), "model": http.version,
+        }  # fmt: skip
+        line = "%s %s: %d in %.1f ms"
+        logger.debug(line, method, path, response.status, 1000 * seconds, extra={"fields": fields})
+
+    async def _send_in_parts(self, body: bytes, send: Send) -> None:
+        self._count_unread(len(body))
+        try:
+            for begin in range(
+                0, len(body), _PART
+            ):  # each waits until the ones before it are taken
+                part = body[begin : begin + _PART]
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._count_unread(-len(body))
+
+    def _count_unread(self, size: int) -> None:
+        self.api.unread += size
+        self.shared.set_gauge("unread_bytes", self.api.unread)
 
     def _headers(self, response: Response, http: HttpRequest) -> list[tuple[bytes, bytes]]:
-        headers = [*response.headers, _NOSNIFF, (b"content-length", b"%d" % len(response.body))]
-        if self._origins and (origin := http.headers.get(b"origin")) in self._origins:
+        headers = [
+            *response.headers,
+            _NOSNIFF,
+            (b"x-request-id", http.id or self._id(http)),
+            (b"content-length", b"%d" % len(response.body)),
+        ]
+        if self._access.has_origins and self._access.may_ask(http.headers.get(b"origin", b"")):
+            origin = http.headers[b"origin"]
             headers += [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
-        if self.draining:
+        if self.api.draining:
             headers.append(_CLOSE)
         return headers
+
+    def _id(self, http: HttpRequest) -> bytes:
+        """The id of a request: the client's, or one of our own."""
+        if http.id is None:
+            given = http.headers.get(b"x-request-id")
+            if given is None or not _REQUEST_ID.fullmatch(given):
+                given = b"%b%d" % (self._id_prefix, next(self._numbers))
+            http.id = given
+        return http.id
 
     async def _respond(self, method: str, path: str, http: HttpRequest) -> Response:
         """The response of the route, or the error in its place."""
         try:
-            return await self._dispatch(method, path, http)
+            response = await self._dispatch(method, path, http)
+            return await self._compressed(response) if wants_gzip(response, http) else response
         except ApiError as raised:
             error = raised
         except TalerecError as raised:
@@ -163,132 +225,60 @@ class App:
         except ClientGone:
             raise
         except Exception:
-            logger.exception("a request failed: %s %s", method, path)
+            fields = {"request_id": self._id(http).decode(), "method": method, "path": path}
+            logger.exception("a request failed: %s %s", method, path, extra={"fields": fields})
             error = ApiError(500, "internal", "the service failed; its log has the details")
-        headers = (_JSON, _NO_STORE, *error.headers)
+        headers = (JSON, NO_STORE, *error.headers)
         return Response(error.body(http.version), headers, error.status)
 
+    async def _compressed(self, response: Response) -> Response:
+        if len(response.body) > LONG:
+            return await self.api.in_thread(compressed, response)
+        return compressed(response)
+
     async def _dispatch(self, method: str, path: str, http: HttpRequest) -> Response:
+        host = http.headers.get(b"host")
+        if host not in self._access.good_hosts:
+            self._access.check_host(host)
         route = self._routes.get(path)
         if route is None:
             raise ApiError(404, "not_found", f"there is nothing at {path[:200]}")
-        if method == "OPTIONS" and self._origins:
+        if method == "OPTIONS" and self._access.has_origins:
             return self._preflight(route, http)
         if method != route.method and not (method == "HEAD" and route.method == "GET"):
             allow = ((b"allow", route.method.encode()),)
             raise ApiError(405, "method_not_allowed", f"{path} takes {route.method}", allow)
         if route.guarded:
-            self._admit(http)
+            self._access.admit(http, self._in_flight)
+        if http.query and self.beside and route.asks:
+            self._choose_model(http)
         return await route.handler(http)
 
-    def _admit(self, http: HttpRequest) -> None:
-        if self._token is not None:
-            scheme, _, token = http.headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
-                wanted = ((b"www-authenticate", b"Bearer"),)
-                message = "the token is missing or wrong: send Authorization: Bearer TOKEN"
-                raise ApiError(401, "unauthorized", message, wanted)
-        if self._in_flight > self.settings.concurrency:
-            raise busy(f"there are more than {self.settings.concurrency} requests at a time")
+    def _choose_model(self, http: HttpRequest) -> None:
+        """Answer from the model beside ours that the query names, if it names one."""
+        name, http.query = beside_name(http.query)
+        if name is not None:
+            if name not in self.beside:
+                known = ", ".join(self.beside)
+                raise ApiError(
+                    422, "unknown_model", f"there is no model {name[:50]!r} beside: {known}"
+                )
+            http.current = self.beside[name].current
 
     def _preflight(self, route: Route, http: HttpRequest) -> Response:
-        if http.headers.get(b"origin") not in self._origins:
+        if not self._access.may_ask(http.headers.get(b"origin", b"")):
             message = "pages of this origin may not use the API: see --cors"
             raise ApiError(403, "origin_not_allowed", message)
         allowed = (
             (b"access-control-allow-methods", route.method.encode()),
-            (b"access-control-allow-headers", b"authorization, content-type"),
+            (b"access-control-allow-headers", b"authorization, content-type, x-request-id"),
             (b"access-control-max-age", b"600"),
         )
         return Response(b"", allowed, 204)
 
-    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run work that would delay other requests in a thread, for at most `timeout` seconds."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self.settings.timeout):
-                return await loop.run_in_executor(self._pool, work, *arguments)
-        except TimeoutError:
-            message = f"the answer takes more than {self.settings.timeout:g} s"
-            raise ApiError(503, "timeout", message) from None
 
-    # -- handlers --
-
-    async def _recommend(self, http: HttpRequest) -> Response:
-        request = await read_json(http, schemas.RecommendRequest, self.settings)
-        parsing.check_recommend(request, self.settings)
-        model = http.model
-        if model.is_slow(len(request.history), request.k):
-            answer = await self._in_thread(model.recommend, request)
-        else:
-            answer = await self._queue.enqueue(model, request)
-        if answer.fallback:
-            self.shared.increment("fallbacks")
-        return Response(encode(answer))
-
-    async def _batch(self, http: HttpRequest) -> Response:
-        batch = await read_json(http, schemas.BatchRequest, self.settings)
-        parsing.check_batch(batch, self.settings)
-        answers: list[schemas.Recommendations] = []
-        for found in await self._in_thread(http.model.recommend_all, batch.requests):
-            if isinstance(found, Exception):
-                raise found
-            answers.append(found)
-        self.shared.increment("fallbacks", sum(bool(answer.fallback) for answer in answers))
-        return Response(encode(schemas.BatchRecommendations(http.model.version, answers)))
-
-    async def _similar(self, http: HttpRequest) -> Response:
-        request = await read_json(http, schemas.SimilarRequest, self.settings)
-        parsing.check_k(request.k, self.settings)
-        return Response(encode(await self._in_thread(http.model.similar, request)))
-
-    async def _explain(self, http: HttpRequest) -> Response:
-        request = await read_json(http, schemas.ExplainRequest, self.settings)
-        parsing.check_history(request.history, self.settings)
-        return Response(encode(await self._in_thread(http.model.explain, request)))
-
-    async def _items(self, http: HttpRequest) -> Response:
-        text, limit = parsing.search_parameters(http.query)
-        return Response(encode(await self._in_thread(http.model.search, text, limit)))
-
-    async def _card(self, http: HttpRequest) -> Response:
-        limits = {name: getattr(self.settings, name) for name in _LIMITS}
-        return Response(encode(http.model.card(limits)))
-
-    async def _reload(self, http: HttpRequest) -> Response:
-        if self._token is None:
-            message = "a reload needs a token, and this service was started without one"
-            raise ApiError(403, "no_token", message)
-        try:
-            http.current, is_new = await self._in_thread(self.holder.refresh)
-        except TalerecError as error:
-            self.shared.increment("reloads_refused")
-            raise ApiError(409, "artifact_refused", str(error)) from None
-        version, seconds = http.model.version, self.settings.timeout
-        if not await self._in_thread(self.holder.wait_for_workers, version, seconds):
-            raise ApiError(503, "timeout", "not every worker serves the new model yet")
-        workers = len(self.shared.versions())
-        return Response(encode(schemas.ReloadResult(version, is_new, workers)))
-
-    async def _live(self, http: HttpRequest) -> Response:
-        return Response(encode(schemas.Health("ok")))
-
-    async def _ready(self, http: HttpRequest) -> Response:
-        if self.draining:
-            raise ApiError(503, "stopping", "the service is about to stop")
-        return Response(encode(schemas.Health("ok", http.model.version)))
-
-    async def _metrics(self, http: HttpRequest) -> Response:
-        return Response(self.shared.prometheus_text(), (_TEXT, _NO_STORE))
-
-    async def _openapi(self, http: HttpRequest) -> Response:
-        return Response(encode(openapi.document(self.settings, http.current)))
-
-
-def _page_handler(page: static.Page) -> Handler:
-    async def handler(http: HttpRequest) -> Response:
-        if http.headers.get(b"if-none-match") == page.tag:
-            return Response(b"", page.headers, 304)
-        return Response(page.body, page.headers)
-
-    return handler
+def _holder(settings: Settings, path: Path, folder: Path, worker: int) -> ModelHolder:
+    """The holder of a model beside ours, with numbers and copies of its own."""
+    own = folder / f"beside-{path.stem}"
+    own.mkdir(exist_ok=True)
+    return ModelHolder(path, own, SharedState(own, settings.workers, worker, ()))

@@ -14,6 +14,9 @@ from talerec.runtime.arrays import Array
 from talerec.serve.schemas import ABSENT
 
 _MAX_LIST = 200_000  # items: up to here, lists of ids and titles take little memory
+_NAMES = (columns.ITEM, columns.TITLES[0])
+_FEW_VALUES = 200  # of a column: they are listed, so that a page can offer them
+_MAX_TITLE = 300  # characters that are shown of a title
 _MAX_SINGLE = 64  # values: up to here, reading them one by one is faster than one call of Polars
 
 
@@ -32,6 +35,29 @@ class Catalogue:
     def title(self, item: int) -> Any:
         """The title of the item at this position; ABSENT if there is none or the item is unknown (-1)."""
         return ABSENT if self.titles is None or item < 0 else self.titles[item]
+
+    def info(self, items: list[int]) -> list[Any]:
+        """What the item table says of items besides their titles, by column; ABSENT if nothing."""
+        if self._info is None:
+            return [ABSENT] * len(items)
+        rows = self._info[items].to_dicts()
+        return [{name: v for name, v in row.items() if v is not None} or ABSENT for row in rows]
+
+    @cached_property
+    def _info(self) -> pl.DataFrame | None:
+        """The other columns of the item table, as far as JSON can show them."""
+        info = self._fitted.info
+        shown = (
+            []
+            if info is None
+            else [c for c in map(_shown, info.drop(_NAMES, strict=False)) if c is not None]
+        )
+        return pl.DataFrame(shown) if shown else None
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """For each column of the item table its values, if there are few, or the range of its numbers."""
+        return {} if self._info is None else {column.name: _range(column) for column in self._info}
 
     def position(self, item_id: int | str) -> int:
         """The position of an item; -1 if the model does not know it."""
@@ -99,10 +125,35 @@ class Values:
         return self.take([item])[0]
 
 
+def _shown(column: pl.Series) -> pl.Series | None:
+    """A column with values that JSON has; None for one of lists or structures."""
+    kind = column.dtype
+    if kind.is_float():
+        return column.cast(pl.Float64).set(~column.is_finite(), None)
+    if kind.is_integer() or kind == pl.Boolean:
+        return column
+    if kind.is_nested() or kind == pl.Binary or kind == pl.Object:
+        return None
+    return column.cast(pl.String).str.slice(0, _MAX_TITLE)
+
+
+def _range(column: pl.Series) -> dict[str, Any]:
+    if column.dtype.is_numeric():
+        return {"min": column.min(), "max": column.max()}
+    values = column.drop_nulls().unique()
+    return {"values": values.sort().to_list()} if len(values) <= _FEW_VALUES else {}
+
+
 def _titles(info: pl.DataFrame | None) -> pl.Series | None:
     if info is None or columns.TITLES[0] not in info.columns:
         return None
-    return info[columns.TITLES[0]].cast(pl.String)
+    titles = info[columns.TITLES[0]].cast(pl.String)
+    if (titles.str.len_chars().max() or 0) <= _MAX_TITLE:  # type: ignore[operator]
+        return titles
+    short = titles.str.slice(0, _MAX_TITLE) + "…"
+    return pl.select(
+        pl.when(titles.str.len_chars() > _MAX_TITLE).then(short).otherwise(titles)
+    ).to_series()
 
 
 def _to_list(values: pl.Series) -> list[Any]:

@@ -6,6 +6,7 @@ import msgspec
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
+_MAX_MESSAGE = 400  # characters
 _RETRY_SOON: Headers = ((b"retry-after", b"1"),)
 
 
@@ -27,16 +28,30 @@ class ApiError(Exception):
     """An error response: its HTTP status, its code and message, and headers of its own."""
 
     def __init__(self, status: int, code: str, message: str, headers: Headers = ()) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.headers = status, code, message, headers
+        shown = _shortened(message)
+        super().__init__(shown)
+        self.status, self.code, self.message, self.headers = status, code, shown, headers
 
     def body(self, model: str | None = None) -> bytes:
         return msgspec.json.encode(ErrorBody(ErrorDetail(self.code, self.message), model))
 
 
+def _shortened(message: str) -> str:
+    """A message that repeats a long value of the client shows its beginning and its end."""
+    if len(message) <= _MAX_MESSAGE:
+        return message
+    half = _MAX_MESSAGE // 2
+    return f"{message[:half]} ... {message[-half:]}"
+
+
 def busy(message: str) -> ApiError:
     """Too many requests at a time; the client may try again after a second."""
     return ApiError(503, "busy", message, _RETRY_SOON)
+
+
+def too_many(message: str) -> ApiError:
+    """One client asks too much at a time; it may try again after a second."""
+    return ApiError(429, "too_many", message, _RETRY_SOON)
 
 
 def not_ready() -> ApiError:

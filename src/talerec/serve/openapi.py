@@ -10,7 +10,7 @@ from talerec import __version__
 from talerec.serve import schemas
 from talerec.serve.errors import ErrorBody
 from talerec.serve.service import MAX_TIMESTAMP, ServedModel
-from talerec.serve.settings import Settings
+from talerec.serve.settings import Settings, is_loopback
 
 Json = dict[str, Any]
 
@@ -19,12 +19,14 @@ _STATUS_TEXT = {
     400: "The body or the query string is malformed.",
     401: "The token is missing or wrong.",
     403: "The service was started without a token, which this request needs.",
-    404: "The model does not know the item.",
+    404: "The model does not know the item or the user.",
     408: "The body did not arrive in time.",
     409: "The new artifact is refused; the current model stays in use.",
     413: "The body is too large.",
     415: "The body is not JSON.",
+    421: "The Host header has a name that is not this service's.",
     422: "A value is not allowed; the message names it.",
+    429: "This client has too many requests at a time.",
     503: "No model is loaded yet, there are too many requests at a time, or the answer takes too long.",
 }
 _BODY_ERRORS = (400, 408, 413, 415, 422, 503)
@@ -40,10 +42,11 @@ _AS_OF = {
     "anyOf": [*_TIME["anyOf"], {"type": "null"}],
     "description": "The time of the request, for models that use it; null: the end of the log.",
 }
+_IDS = {"type": "array", "items": {"type": "string"}, "maxItems": 100}
 _CLASSES = (
     schemas.RecommendRequest, schemas.Recommendations, schemas.BatchRequest, schemas.BatchRecommendations,
     schemas.SimilarRequest, schemas.SimilarItems, schemas.ExplainRequest, schemas.Explanation,
-    schemas.ItemList, schemas.ModelCard, schemas.ReloadResult, schemas.Health, ErrorBody,
+    schemas.ItemList, schemas.UserList, schemas.UserHistory, schemas.ModelCard, schemas.ReloadResult, schemas.Health, ErrorBody,
 )  # fmt: skip
 
 
@@ -85,17 +88,18 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
 
 
 def _history(row: Json, max_rows: int) -> Json:
-    """Rows that all have a timestamp, or rows that all have none."""
+    """Rows that all have a timestamp, or rows that all have none (or null)."""
     item_id = row["properties"]["item_id"]
-    forms = [_object({"item_id": item_id}), _object({"item_id": item_id, "timestamp": _TIME})]
+    untimed = _object({"item_id": item_id, "timestamp": {"type": "null"}}, required=["item_id"])
+    forms = [untimed, _object({"item_id": item_id, "timestamp": _TIME})]
     return {"anyOf": [{"type": "array", "items": form, "maxItems": max_rows} for form in forms]}
 
 
-def _object(properties: Json) -> Json:
+def _object(properties: Json, required: list[str] | None = None) -> Json:
     return {
         "type": "object",
         "properties": properties,
-        "required": [*properties],
+        "required": [*properties] if required is None else required,
         "additionalProperties": False,
     }
 
@@ -107,22 +111,40 @@ def _array_form(schema: Json) -> Json:
 
 
 def _paths(settings: Settings, model: ServedModel | None) -> Json:
-    guarded, free = _Operations(token=settings.token is not None), _Operations(token=False)
-    search = [
-        _parameter("q", "Words of a title, or an id.", {"type": "string", "maxLength": 200}),
-        _parameter("limit", "At most so many items.", {"type": "integer", "minimum": 1, "maximum": 100}),
-    ]  # fmt: skip
+    asking = _Operations(settings, token=True, beside=True)
+    guarded, free = _Operations(settings, token=True), _Operations(settings, token=False)
+    limit = _parameter(
+        "limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": 100}
+    )
+    words = _parameter("q", "Words of a title, or an id.", {"type": "string", "maxLength": 200})
+    start = _parameter("q", "How the id begins.", {"type": "string", "maxLength": 200})
+    ids = _parameter("id", "The items with these ids, in place of a search.", _IDS)
+    user = {
+        "name": "user_id",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1},
+    }
+    found = (400, 422, 503)
     return {
-        **_model_paths(guarded, model),
-        "/v1/items": guarded.get("Search items by title", "ItemList", (400, 422, 503), search),
-        "/v1/model": guarded.get("The model card", "ModelCard", (503,)),
-        "/v1/reload": guarded.post(
-            "Look for a new model now", None, "ReloadResult", None, (403, 409, 503)
+        **_model_paths(asking, model),
+        "/v1/items": asking.get(
+            "searchItems", "Search items by title", "ItemList", found, [words, limit, ids]
         ),
-        "/health/live": free.get("The process answers", "Health", ()),
-        "/health/ready": free.get("A model is loaded and warm", "Health", (503,)),
-        "/metrics": guarded.get("Prometheus metrics, summed over workers", None, ()),
-        "/openapi.json": free.get("This document", "object", ()),
+        "/v1/users": asking.get(
+            "searchUsers", "Search users of the log", "UserList", (403, 404, *found), [start, limit]
+        ),
+        "/v1/users/{user_id}": asking.get(
+            "getUser", "The history of a user", "UserHistory", (400, 403, 404, 503), [user]
+        ),
+        "/v1/model": asking.get("getModel", "The model card", "ModelCard", (503,)),
+        "/v1/reload": guarded.post(
+            "reload", "Look for a new model now", None, "ReloadResult", None, (403, 409, 503)
+        ),
+        "/health/live": free.get("isLive", "The process answers", "Health", ()),
+        "/health/ready": free.get("isReady", "A model is loaded and warm", "Health", (503,)),
+        "/metrics": guarded.get("getMetrics", "Prometheus metrics, summed over workers", None, ()),
+        "/openapi.json": free.get("getDocument", "This document", "object", ()),
     }
 
 
@@ -134,15 +156,21 @@ def _model_paths(guarded: _Operations, model: ServedModel | None) -> Json:
     recommend = {"history": history, "k": 1, "hide_seen": True}
     return {
         "/v1/recommend": guarded.post(
-            "The next items after a history", "RecommendRequest", "Recommendations", recommend
+            "recommend",
+            "The next items after a history",
+            "RecommendRequest",
+            "Recommendations",
+            recommend,
         ),
         "/v1/recommend:batch": guarded.post(
+            "recommendBatch",
             "The next items after many histories, all from the same model",
             "BatchRequest",
             "BatchRecommendations",
             {"requests": [recommend]},
         ),
         "/v1/similar": guarded.post(
+            "getSimilar",
             "The items expected right after one item",
             "SimilarRequest",
             "SimilarItems",
@@ -150,6 +178,7 @@ def _model_paths(guarded: _Operations, model: ServedModel | None) -> Json:
             (404,),
         ),
         "/v1/explain": guarded.post(
+            "explain",
             "What each history row contributes to an item's score",
             "ExplainRequest",
             "Explanation",
@@ -162,43 +191,63 @@ def _model_paths(guarded: _Operations, model: ServedModel | None) -> Json:
 class _Operations:
     """Makes operations, all of which need the token or none of which does."""
 
-    def __init__(self, *, token: bool) -> None:
-        self._token = token
+    def __init__(self, settings: Settings, *, token: bool, beside: bool = False) -> None:
+        self._token = token and settings.token is not None
+        errors = {401} if self._token else set()
+        if token and settings.per_client:
+            errors.add(429)
+        if settings.host_names or is_loopback(settings.host):
+            errors.add(421)
+        self._errors = errors
+        names = [path.stem for path in settings.beside] if beside else []
+        if names:
+            errors |= {400, 422}
+        about = "Answer from this model beside the main one."
+        self._beside = [_parameter("beside", about, {"enum": names})] if names else []
 
     def post(
         self,
+        name: str,
         summary: str,
         request: str | None,
         response: str,
         example: Any,
         errors: tuple[int, ...] = (),
     ) -> Json:
-        made = self._operation(summary, response, (*(_BODY_ERRORS if request else ()), *errors))
+        errors = (*(_BODY_ERRORS if request else ()), *errors)
+        made = self._operation(name, summary, response, errors)
         if request:
             content: Json = {"schema": _ref(request)}
             if example is not None:
                 content["examples"] = {"one": {"value": example}}
             made["requestBody"] = {"required": True, "content": {"application/json": content}}
+            self._add_parameters(made, [])
         return {"post": made}
 
     def get(
         self,
+        name: str,
         summary: str,
         response: str | None,
         errors: tuple[int, ...],
         parameters: list[Json] | None = None,
     ) -> Json:
-        made = self._operation(summary, response, errors)
-        if parameters:
-            made["parameters"] = parameters
+        made = self._operation(name, summary, response, errors)
+        self._add_parameters(made, parameters or [])
         return {"get": made}
 
-    def _operation(self, summary: str, response: str | None, errors: tuple[int, ...]) -> Json:
+    def _add_parameters(self, made: Json, parameters: list[Json]) -> None:
+        if parameters or self._beside:
+            made["parameters"] = [*parameters, *self._beside]
+
+    def _operation(
+        self, name: str, summary: str, response: str | None, errors: tuple[int, ...]
+    ) -> Json:
         responses: Json = {"200": {"description": "The answer.", "content": _content(response)}}
-        for status in sorted({*errors, *((401,) if self._token else ())}):
+        for status in sorted({*errors, *self._errors}):
             content = _content("ErrorBody")
             responses[str(status)] = {"description": _STATUS_TEXT[status], "content": content}
-        made: Json = {"summary": summary, "responses": responses}
+        made: Json = {"operationId": name, "summary": summary, "responses": responses}
         if self._token:
             made["security"] = [{"token": []}]
         return made

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from urllib.parse import parse_qsl
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, urlencode
 
 from talerec.serve import schemas
 from talerec.serve.errors import ApiError, not_ready
@@ -38,6 +38,9 @@ class HttpRequest:
     query: bytes
     receive: Receive
     current: ServedModel | None
+    name: str = ""  # the last part of a path that names something
+    client: str = ""  # the address of the client, where clients are counted
+    id: bytes | None = None
 
     @property
     def model(self) -> ServedModel:
@@ -111,13 +114,39 @@ def check_batch(batch: schemas.BatchRequest, settings: Settings) -> None:
         raise ApiError(422, "batch_too_long", message)
     for request in batch.requests:
         check_recommend(request, settings)
+    items = sum(request.k for request in batch.requests)
+    if items > settings.max_items:
+        message = f"the batch asks for {items} items; the limit is {settings.max_items}"
+        raise ApiError(422, "batch_too_long", message)
 
 
-def search_parameters(query: bytes) -> tuple[str, int]:
+class Search(NamedTuple):
+    """What a search asks for: words, at most so many of what is found; or the items with these ids."""
+
+    text: str
+    limit: int
+    ids: tuple[str, ...] = ()
+
+
+def search_parameters(query: bytes) -> Search:
     """The text `q` and the number `limit` of a search."""
+    return _search(_query_values(query), ("q", "limit"))
+
+
+def item_parameters(query: bytes) -> Search:
+    """The parameters of a search for items, or the `id`s of those that are wanted (`id` may be repeated)."""
     values = _query_values(query)
-    if unknown := set(values) - {"q", "limit"}:
-        message = f"there is no parameter {min(unknown)[:50]!r}; a search takes q and limit"
+    found = _search(values, ("q", "limit", "id"))
+    ids = tuple(value for name, value in values if name == "id")
+    if len(ids) > _MAX_ITEMS:
+        raise ApiError(422, "list_too_long", f"there are {len(ids)} ids; the limit is {_MAX_ITEMS}")
+    return found._replace(ids=ids)
+
+
+def _search(pairs: list[tuple[str, str]], known: tuple[str, ...]) -> Search:
+    values = dict(pairs)
+    if unknown := set(values) - set(known):
+        message = f"there is no parameter {min(unknown)[:50]!r}; there are {', '.join(known)}"
         raise ApiError(422, "invalid", message)
     text, limit = values.get("q", ""), values.get("limit", str(_DEFAULT_ITEMS))
     if len(text) > _MAX_TEXT:
@@ -127,14 +156,21 @@ def search_parameters(query: bytes) -> tuple[str, int]:
         raise ApiError(422, "invalid", f"limit is {limit[:50]!r}; it must be a whole number")
     if not 1 <= int(limit) <= _MAX_ITEMS:
         raise ApiError(422, "invalid", f"limit is {limit}; it must be from 1 to {_MAX_ITEMS}")
-    return text, int(limit)
+    return Search(text, int(limit))
 
 
-def _query_values(query: bytes) -> dict[str, str]:
+def beside_name(query: bytes) -> tuple[str | None, bytes]:
+    """The model that a query asks (`beside=NAME`), if it names one, and the query without that."""
+    values = _query_values(query)
+    name = dict(values).get("beside")
+    return name, urlencode([pair for pair in values if pair[0] != "beside"]).encode()
+
+
+def _query_values(query: bytes) -> list[tuple[str, str]]:
     try:
-        return dict(parse_qsl(query.decode("ascii"), True, True, errors="strict"))
+        return parse_qsl(query.decode("ascii"), True, True, errors="strict")
     except ValueError:
-        values = dict(parse_qsl(query.decode("latin-1"), True, errors="replace"))
-        if any("\N{REPLACEMENT CHARACTER}" in value for value in values.values()):
+        values = parse_qsl(query.decode("latin-1"), True, errors="replace")
+        if any("\N{REPLACEMENT CHARACTER}" in value for _, value in values):
             raise ApiError(400, "malformed_query", "the query string is not UTF-8") from None
         return values

@@ -1,25 +1,27 @@
-"""The model in use, and how a new one takes its place: it is checked and warmed before the swap."""
+"""The model in use, and how a new one takes its place: it is copied, checked and warmed before the swap."""
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import logging
-import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from talerec import artifact
 from talerec.errors import TalerecError
+from talerec.serve.copies import Copies, Signature, signature
 from talerec.serve.service import ServedModel
 from talerec.serve.shared import SharedState, resident_bytes
 
 logger = logging.getLogger("talerec")
 
 _POLL_S = 0.05  # seconds between looks at whether another worker asks for a reload
+_RETRY_S, _MAX_RETRY_S = (
+    2.0,
+    60.0,
+)  # a refused model is looked at again, after longer and longer times
 
 
 class ModelHolder:
@@ -28,10 +30,28 @@ class ModelHolder:
     def __init__(self, path: Path, folder: Path, shared: SharedState) -> None:
         self.path, self.shared = path, shared
         self.current: ServedModel | None = None
-        self._folder = folder
+        self._copies = Copies(path, folder / "models")
         self._lock = threading.Lock()
-        self._last_signature: tuple[int, ...] | None = None
-        self._last_error: str | None = None
+        self._seen: Signature | None = None
+        self._refused = _Refused()
+
+    def start(self) -> ServedModel:
+        """Load the first model. A worker that takes the place of another serves what that one did if there is nothing better.
+
+        Raises
+        ------
+        TalerecError
+            Where there is no model to serve.
+        """
+        try:
+            return self.refresh()[0]
+        except TalerecError as error:
+            served = self._copies.reopen(self._load)
+            if served is None:
+                raise
+            logger.warning("the model at %s is refused, the last one stays: %s", self.path, error)
+            self._use(served)
+            return served
 
     def refresh(self) -> tuple[ServedModel, bool]:
         """Serve the model that the artifact holds now: that model, and whether it is a new one.
@@ -39,48 +59,44 @@ class ModelHolder:
         A damaged artifact raises TalerecError and changes nothing.
         """
         with self._lock:
-            self._last_signature = self._signature()
-            version = artifact.read_manifest(self.path)["version"]
-            before = self.current
-            if before is not None and version == before.version:
-                return before, False
-            loaded = self._load(version)
-            self.current = loaded
-            self.shared.set_version(loaded.version)
+            try:
+                found, is_new = self._refresh()
+            except (TalerecError, OSError, MemoryError) as error:
+                self._refused = self._refused.again(str(error), self._seen)
+                raise
+            self._refused = _Refused()
+        if is_new:
+            gc.collect()
+            gc.freeze()  # the objects of a model live long: later collections can leave them out
+        return found, is_new
+
+    def _refresh(self) -> tuple[ServedModel, bool]:
+        self._seen = signature(self.path)
+        version = artifact.read_manifest(self.path)["version"]
+        before = self.current
+        if before is not None and version == before.version:
+            return before, False
+        loaded = self._copies.open(self._load)
+        self._use(loaded)
         if before is not None:
             self.shared.increment("reloads_done")
-        logger.info("worker %d serves model %s", self.shared.worker, loaded.version)
-        gc.collect()
-        gc.freeze()  # the objects of a model live long: later collections can leave them out
         return loaded, True
 
-    def _load(self, version: str) -> ServedModel:
+    def _use(self, loaded: ServedModel) -> None:
+        self.current = loaded
+        self.shared.set_version(loaded.version)
+        logger.info("worker %d serves model %s", self.shared.worker, loaded.version)
+
+    def _load(self, copy: Path, verify: bool) -> ServedModel:
         try:
-            loaded = self._open(version)
+            loaded = ServedModel.open(copy, verify=verify)
             loaded.warm()
-        except TalerecError:
-            raise
+        except TalerecError as error:
+            raise TalerecError(str(error).replace(str(copy), str(self.path))) from None
         except Exception as error:
             logger.exception("a model fails to answer")
             raise TalerecError(f"the model at {self.path} fails to answer: {error}") from error
         return loaded
-
-    def _open(self, version: str) -> ServedModel:
-        """The first worker checks the hashes; the others wait for it and rely on its result."""
-        with locked(self._folder / "lock"):
-            verified = self._folder / "verified"
-            if not verified.exists() or verified.read_text() != version:
-                loaded = ServedModel.open(self.path, verify=True)
-                verified.write_text(loaded.version)
-                return loaded
-        return ServedModel.open(self.path, verify=False)
-
-    def _signature(self) -> tuple[int, ...] | None:
-        """Changes whenever the artifact is written anew."""
-        with suppress(OSError):
-            found = os.stat(self.path / artifact.MANIFEST)
-            return found.st_mtime_ns, found.st_ino, found.st_size
-        return None
 
     def watch(self, seconds: float, stop: threading.Event) -> None:
         """Until `stop` is set, look for a new artifact every `seconds`, and at once when a worker asks for a reload."""
@@ -97,33 +113,44 @@ class ModelHolder:
     def _look(self, *, force: bool) -> None:
         with suppress(OSError):
             self.shared.set_gauge("resident_bytes", resident_bytes())
-        if force or self.current is None or self._signature() != self._last_signature:
-            self._try_refresh()
+        same = signature(self.path) == self._seen
+        if same:
+            self.report_refusal()
+        if force or not same or self._refused.is_due():
+            with suppress(TalerecError, OSError, MemoryError):
+                self.refresh()
 
-    def _try_refresh(self) -> None:
-        try:
-            self.refresh()
-            self._last_error = None
-        except TalerecError as error:
-            if str(error) != self._last_error:  # the same error is reported once
-                self._last_error = str(error)
-                self.shared.increment("reloads_refused")
-                logger.warning("the new model is refused, the old one stays in use: %s", error)
+    def report_refusal(self) -> None:
+        """Count and log the last refusal, unless that was done."""
+        if self._refused.report():
+            self.shared.increment("reloads_refused")
+            logger.warning("the new model is refused, the old one stays: %s", self._refused.message)
 
-    def wait_for_workers(self, version: str, seconds: float) -> bool:
-        """Ask every worker to look for a new model; do all of them serve this version within `seconds`?"""
-        self.shared.request_reload()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if set(self.shared.versions()) <= {version}:
-                return True
-            time.sleep(_POLL_S / 5)
-        return False
+    def is_served_everywhere(self, version: str) -> bool:
+        """Do all workers serve this version?"""
+        return set(self.shared.versions()) <= {version}
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that all processes share."""
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+class _Refused:
+    """The last refusal. While files are being copied every look ends in one: it is told once the artifact stays as it is."""
+
+    def __init__(self, message: str = "", seen: Signature | None = None, wait: float = 0.0) -> None:
+        self.message, self._seen, self._wait = message, seen, wait
+        self._due, self._told = time.monotonic() + wait, not message
+
+    def again(self, message: str, seen: Signature | None) -> _Refused:
+        """The refusal after this one: of the same files, or of others."""
+        if seen != self._seen or not self.message:
+            return _Refused(message, seen, _RETRY_S)
+        found = _Refused(message, seen, min(2 * self._wait, _MAX_RETRY_S))
+        found._told = self._told and message == self.message
+        return found
+
+    def is_due(self) -> bool:
+        """Is it time to look at the same files again? They may be readable now, or there may be room for a copy."""
+        return bool(self.message) and time.monotonic() >= self._due
+
+    def report(self) -> bool:
+        """Is there a refusal that nobody has been told of?"""
+        told, self._told = self._told, True
+        return not told

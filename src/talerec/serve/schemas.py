@@ -74,10 +74,11 @@ class Reason(Struct, gc=False):
 
 
 class Item(Struct, omit_defaults=True):
-    """An item and its title, where it has one."""
+    """An item, its title, and what else the item table says of it (`info`), where it says something."""
 
     item_id: Id
     title: str | UnsetType = UNSET
+    info: dict[str, Any] | UnsetType = UNSET
 
 
 class RankedItem(Struct, gc=False):
@@ -143,8 +144,34 @@ class ItemList(Struct):
     items: list[Item]
 
 
+class UserList(Struct):
+    """The users that a search found."""
+
+    model: str
+    users: list[Id]
+
+
+class TimedRow(Struct, gc=False):
+    """A row of a user's history."""
+
+    item_id: Id
+    timestamp: str
+
+
+class UserHistory(Struct):
+    """A user of the training log, and its rows, oldest first: at most the last 2,500."""
+
+    model: str
+    user_id: Id
+    history: list[TimedRow]
+
+
 class ModelCard(Struct):
-    """What the model is, which data it was fitted on, and the limits of this service."""
+    """What the model is, which data it was fitted on, and the limits of this service.
+
+    `columns` are those of the item table, with their values if there are few, or their least and largest number. `beside` names models
+    that answer too, with `?beside=NAME`.
+    """
 
     model: str
     name: str
@@ -156,6 +183,8 @@ class ModelCard(Struct):
     metrics: dict[str, float] | None
     recency: float | None
     limits: dict[str, float]
+    columns: dict[str, Any]
+    beside: list[str]
 
 
 class ReloadResult(Struct):
@@ -183,11 +212,34 @@ _DECODERS: dict[type, Any] = {
 def decode(body: bytes | bytearray, kind: type[T]) -> T:
     """A request body as an object of class `kind`."""
     try:
-        decoded: T = _DECODERS[kind].decode(body)
+        return _decoded(body, kind)
     except msgspec.ValidationError as error:
         raise ApiError(422, "invalid", str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, "malformed_json", str(error)) from None
     except RecursionError:
         raise ApiError(400, "malformed_json", "the JSON is nested too deeply") from None
+
+
+def _decoded(body: bytes | bytearray, kind: type[T]) -> T:
+    try:
+        decoded: T = _DECODERS[kind].decode(body)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        return msgspec.convert(_with_whole_numbers(msgspec.json.decode(body)), kind)
     return decoded
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """28.0 as 28: JSON has one kind of number, and programs in some languages write whole ones so.
+
+    Beyond 2^53 a float stands for several whole numbers, and stays what it is.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
+        return int(value)
+    if isinstance(value, list):
+        return [_with_whole_numbers(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(one) for name, one in value.items()}
+    return value

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from itertools import chain, count, repeat
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from talerec import artifact, models
 from talerec.data.histories import Histories
+from talerec.data.log import Log
 from talerec.data.times import microseconds
 from talerec.errors import TalerecError
 from talerec.models import asking, choosing
@@ -34,6 +37,7 @@ _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
 _RECENCIES = 64  # values of `recency` whose models are remembered
 _CONDITIONS = 64  # values of `where` whose items are remembered
+_USER_ROWS = 2500  # the last rows of a user that are shown
 _WARM_ROWS = 3  # rows of the histories that compile the kernels
 
 Recommended = schemas.Recommendations | Exception
@@ -42,8 +46,8 @@ Recommended = schemas.Recommendations | Exception
 class ServedModel:
     """A loaded model, with the ids and titles that its answers show."""
 
-    def __init__(self, bundle: artifact.Bundle, path: Path) -> None:
-        self.model = models.opened(bundle, path)
+    def __init__(self, bundle: artifact.Bundle, path: Path, *, verify: bool = False) -> None:
+        self.model = models.opened(bundle, path, verify=verify)
         self.facts = bundle.facts
         self.version: str = bundle.facts["version"]
         self.items = self.model.fitted.items
@@ -51,11 +55,12 @@ class ServedModel:
         self._weights_per_row = _weights_per_row(self.model.fitted.weights)
         self._with_recency = _recency_cache(self.model)
         self._matching = _condition_cache(self.model)
+        self._loaded = time.time()
 
     @classmethod
     def open(cls, path: Path, *, verify: bool) -> ServedModel:
-        """Load the artifact at `path`; `verify` checks the hashes of its files."""
-        return cls(artifact.read(path, verify=verify), path)
+        """Load the artifact at `path`; `verify` checks the hashes of its files and every number in them."""
+        return cls(artifact.read(path, verify=verify), path, verify=verify)
 
     def warm(self) -> None:
         """Compile every kernel that an answer uses, and compute what the first request would wait for."""
@@ -69,6 +74,7 @@ class ServedModel:
         self.similar(schemas.SimilarRequest(ids[0], 1))
         self.explain(schemas.ExplainRequest(rows, ids[0]))
         self.search(str(ids[0]), 1)
+        self.card({}, [])
 
     # -- requests --
 
@@ -91,6 +97,16 @@ class ServedModel:
             found = self._recommend_group(group, plain=not isinstance(key, int))
             answers.update(zip(members, found, strict=True))
         return [answers[n] for n in range(len(requests))]
+
+    def batch(self, requests: list[schemas.RecommendRequest]) -> tuple[bytes, int]:
+        """The JSON of the answers to a batch, and how many of them are fallbacks; the first error, if there is one."""
+        answers: list[schemas.Recommendations] = []
+        for found in self.recommend_all(requests):
+            if isinstance(found, Exception):
+                raise found
+            answers.append(found)
+        fallbacks = sum(bool(answer.fallback) for answer in answers)
+        return schemas.encode(schemas.BatchRecommendations(self.version, answers)), fallbacks
 
     def similar(self, request: schemas.SimilarRequest) -> schemas.SimilarItems:
         """The items that the model expects right after one item."""
@@ -121,12 +137,54 @@ class ServedModel:
 
     def search(self, text: str, limit: int) -> schemas.ItemList:
         """Items whose title has every word of `text`; an item with that id comes first."""
-        found = self.catalogue.search(text, limit)
-        ids = self.catalogue.ids.take(found)
-        titles = map(self.catalogue.title, found)
-        return schemas.ItemList(self.version, list(map(schemas.Item, ids, titles)))
+        return self._items_at(self.catalogue.search(text, limit))
 
-    def card(self, limits: dict[str, float]) -> schemas.ModelCard:
+    def items_of(self, ids: Sequence[str]) -> schemas.ItemList:
+        """The items with these ids, in their order; those that the model does not know are left out."""
+        found = self.items.positions(list(ids), "item", "skip")
+        return self._items_at([item for item in found.tolist() if item >= 0])
+
+    def _items_at(self, found: list[int]) -> schemas.ItemList:
+        ids = self.catalogue.ids.take(found)
+        titles, infos = map(self.catalogue.title, found), self.catalogue.info(found)
+        return schemas.ItemList(self.version, list(map(schemas.Item, ids, titles, infos)))
+
+    def users(self, text: str, limit: int) -> schemas.UserList:
+        """Users of the training log whose id begins with `text`."""
+        ids = self._log.users.ids
+        found = (
+            ids.filter(ids.cast(pl.String).str.starts_with(text.strip())) if text.strip() else ids
+        )
+        return schemas.UserList(self.version, found.head(limit).to_list())
+
+    def user(self, name: str) -> schemas.UserHistory:
+        """The rows of a user of the training log."""
+        log = self._log
+        place = int(log.users.positions([name], "user", "skip")[0])
+        if place < 0:
+            raise ApiError(404, "unknown_user", f"the model does not know user {name!r}")
+        rows = slice(max(log.ptr[place], log.ptr[place + 1] - _USER_ROWS), log.ptr[place + 1])
+        items = self.catalogue.ids.take(log.item[rows].tolist())
+        history = map(schemas.TimedRow, items, map(_date, log.time[rows].tolist()))
+        return schemas.UserHistory(self.version, log.users.ids[place], list(history))
+
+    @property
+    def _log(self) -> Log:
+        log = self.model.fitted.log
+        if log is None:
+            raise ApiError(404, "no_histories", "this model was saved without users' histories")
+        return log
+
+    def times(self) -> dict[str, float]:
+        """When the model was saved, and when it was loaded here, in Unix seconds."""
+        saved = str(self.facts.get("saved") or "")
+        try:
+            seconds = datetime.fromisoformat(saved).timestamp()
+        except ValueError:
+            seconds = 0.0
+        return {"saved": seconds, "loaded": self._loaded}
+
+    def card(self, limits: dict[str, float], beside: list[str]) -> schemas.ModelCard:
         """What this model is and which data it was fitted on."""
         facts = self.facts
         params = {
@@ -147,6 +205,8 @@ class ServedModel:
             metrics=facts.get("metrics"),
             recency=self.model.params.get("recency"),
             limits=limits,
+            columns=self.catalogue.columns,
+            beside=beside,
         )
 
     # -- recommending --

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from talerec.errors import TalerecError
 
 TOKEN_VARIABLE = "TALEREC_TOKEN"
 _MIN_TOKEN = 16  # characters
+_ORIGIN = re.compile(r"https?://[\w.:\[\]-]+")
 _MINIMA = {
     "workers": 1,
     "max_body": 1,
@@ -20,12 +22,16 @@ _MINIMA = {
     "max_k": 1,
     "max_list": 1,
     "max_batch": 1,
+    "max_items": 1,
+    "max_unread": 1,
     "concurrency": 1,
     "connections": 1,
     "timeout": 0.01,
     "watch": 0.01,
     "drain": 0,
+    "per_client": 0,
 }
+_CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +45,32 @@ class Settings:
     token: str | None = field(default=None, repr=False)
     open: bool = False  # listen beyond this machine without a token
     cors: tuple[str, ...] = ()  # origins whose pages may use the API
+    unix: Path | None = None  # listen on this Unix socket instead of host and port
+    tls_cert: Path | None = None  # PEM files: with them, the service speaks HTTPS
+    tls_key: Path | None = None
+    host_names: tuple[str, ...] = ()  # names that requests may call the service by
+    images: tuple[str, ...] = ()  # origins from which the page may show pictures of items
+    beside: tuple[Path, ...] = ()  # other models, to compare with
+    per_client: int = 0  # requests at a time of one client address, per worker; 0: any number
+    log_level: str = "info"  # debug: every request
+    log_format: str = "text"  # or json: one object a line
     max_body: int = 1_000_000  # bytes
     max_history: int = 2500  # rows
     max_k: int = 1000
     max_list: int = 10_000  # ids in an allow or deny list
     max_batch: int = 100  # requests in one batch
+    max_items: int = 50_000  # items in all answers to one batch
+    max_unread: int = 64_000_000  # bytes of large answers that wait for their clients, per worker
     concurrency: int = 128  # requests at a time, per worker
     connections: int = 2048  # open connections, per worker
-    timeout: float = 10.0  # seconds for the headers, for the body, and for the answer
+    timeout: float = (
+        10.0  # seconds for the headers, for the body, for the answer, and for reading it
+    )
     drain: float = 1.0  # seconds after SIGTERM during which new requests are still accepted
     watch: float = 1.0  # seconds between looks for a new artifact
+    copies: Path | None = (
+        None  # folder for the service's own copies of models; None: for temporary files
+    )
 
     def __post_init__(self) -> None:
         for name, least in _MINIMA.items():
@@ -58,11 +80,40 @@ class Settings:
             raise TalerecError(f"port is {self.port}; it must be from 0 to 65535")
         if self.token is not None and len(self.token) < _MIN_TOKEN:
             raise TalerecError(f"the token is shorter than {_MIN_TOKEN} characters")
-        if not (is_loopback(self.host) or self.token or self.open):
+        if not (is_local(self) or self.token or self.open):
             raise TalerecError(
                 f"{self.host} can be reached from other machines: set {TOKEN_VARIABLE} or --token-file, "
                 "or use --open to serve everybody without a token"
             )
+        self._check_origins()
+        self._check_choices()
+
+    def _check_origins(self) -> None:
+        for origin in (*self.cors, *self.images):
+            if origin == "*" and origin in self.cors and self.token is None:
+                raise TalerecError(
+                    "--cors '*' lets every page ask, also those of strangers: set a token"
+                )
+            if not _ORIGIN.fullmatch(origin) and not (origin == "*" and origin in self.cors):
+                raise TalerecError(
+                    f"{origin!r} is not an origin, such as https://shop.example, without a path"
+                )
+
+    def _check_choices(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                found = f"{name.replace('_', '-')} is {getattr(self, name)!r}"
+                raise TalerecError(f"--{found}; it takes {' or '.join(choices)}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise TalerecError("--tls-cert and --tls-key go together")
+        names = [path.stem for path in self.beside]
+        if len(names) != len(set(names)):
+            raise TalerecError("two models of --beside have the same name")
+
+
+def is_local(settings: Settings) -> bool:
+    """Does the service listen for programs of this machine alone?"""
+    return settings.unix is not None or is_loopback(settings.host)
 
 
 def is_loopback(host: str) -> bool:

@@ -14,12 +14,47 @@ from typing import Any
 
 import numpy as np
 
+from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)  # seconds
-STATUSES = (200, 204, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 431, 500, 503)
-GAUGES = ("in_flight", "resident_bytes")
+STATUSES = (
+    200,
+    204,
+    304,
+    400,
+    401,
+    403,
+    404,
+    405,
+    408,
+    409,
+    413,
+    415,
+    421,
+    422,
+    429,
+    431,
+    500,
+    503,
+)
+GAUGES = ("in_flight", "resident_bytes", "unread_bytes")
 COUNTERS = ("fallbacks", "reloads_done", "reloads_refused", "dropped_connections")
+HELP = {
+    "talerec_in_flight": "Requests whose answer has not been taken yet.",
+    "talerec_resident_bytes": "Memory of all workers; pages of the mapped model count once for each.",
+    "talerec_unread_bytes": "Bytes of large answers that wait for their clients.",
+    "talerec_fallbacks_total": "Answers of trending items, because the model knew nothing of the history.",
+    "talerec_reloads_done_total": "Models that took the place of another, per worker.",
+    "talerec_reloads_refused_total": "Artifacts that were refused.",
+    "talerec_dropped_connections_total": "Connections that were refused, or cut off because a client was too slow.",
+    "talerec_workers_ready": "Workers that serve a model.",
+    "talerec_model_workers": "Workers by the version of the model that they serve.",
+    "talerec_requests_total": "Requests by route and status.",
+    "talerec_request_seconds": "Time from the headers of a request until its answer is made.",
+    "talerec_model_saved_timestamp_seconds": "When the model in use was saved, in Unix seconds.",
+    "talerec_model_loaded_timestamp_seconds": "When the model in use was loaded, in Unix seconds.",
+}
 _VERSION, _READY, _STATE_COLUMNS = 0, 1, 2
 
 
@@ -75,12 +110,15 @@ class SharedState:
     def request_reload(self) -> None:
         self._states[self.workers, 0] += np.uint64(1)
 
-    def prometheus_text(self) -> bytes:
-        """All metrics, summed over the workers, in the text format of Prometheus."""
+    def prometheus_text(self, times: dict[str, float] | None = None) -> bytes:
+        """All metrics, summed over the workers, in the text format of Prometheus; `times` are those of this worker's model."""
         with suppress(OSError):
             self.set_gauge("resident_bytes", resident_bytes())
         total = self._numbers.sum(axis=0)
         lines = [*self._single_values(total), *self._requests(total), *self._durations(total)]
+        for name, seconds in (times or {}).items():
+            full = f"talerec_model_{name}_timestamp_seconds"
+            lines += [*_about(full, "gauge"), f"{full} {seconds:.3f}"]
         return ("\n".join(lines) + "\n").encode()
 
     def _single_values(self, total: Array) -> list[str]:
@@ -88,16 +126,19 @@ class SharedState:
         for name, column in self._column.items():
             full = f"talerec_{name}" + ("" if name in GAUGES else "_total")
             kind = "gauge" if name in GAUGES else "counter"
-            lines += [f"# TYPE {full} {kind}", f"{full} {total[column]:.0f}"]
+            lines += [*_about(full, kind), f"{full} {total[column]:.0f}"]
         versions = self.versions()
-        lines += ["# TYPE talerec_workers_ready gauge", f"talerec_workers_ready {len(versions)}"]
-        lines += ["# TYPE talerec_model_workers gauge"]
+        lines += [
+            *_about("talerec_workers_ready", "gauge"),
+            f"talerec_workers_ready {len(versions)}",
+        ]
+        lines += _about("talerec_model_workers", "gauge")
         for version in sorted(set(versions)):
             lines.append(f'talerec_model_workers{{version="{version}"}} {versions.count(version)}')
         return lines
 
     def _requests(self, total: Array) -> list[str]:
-        lines = ["# TYPE talerec_requests_total counter"]
+        lines = _about("talerec_requests_total", "counter")
         for route, start in self._route.items():
             for status, column in self._status.items():
                 if count := total[start + column]:
@@ -106,7 +147,7 @@ class SharedState:
         return lines
 
     def _durations(self, total: Array) -> list[str]:
-        lines = ["# TYPE talerec_request_seconds histogram"]
+        lines = _about("talerec_request_seconds", "histogram")
         for route, start in self._route.items():
             start += len(STATUSES)
             counts = np.cumsum(total[start : start + len(BOUNDS) + 1])
@@ -122,10 +163,20 @@ class SharedState:
         return lines
 
 
+def _about(name: str, kind: str) -> list[str]:
+    return [f"# HELP {name} {HELP[name]}", f"# TYPE {name} {kind}"]
+
+
 def _mapped(path: Path, shape: tuple[int, int], dtype: type) -> Array:
-    """An array in a file that all workers map; it begins with zeros."""
-    with path.open("ab") as file:
-        file.truncate(shape[0] * shape[1] * 8)
+    """An array in a file that all workers map; it begins with zeros.
+
+    The file gets its room on the disk now: writing into a hole of a mapped file ends the process if the disk is full.
+    """
+    try:
+        with path.open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * 8)
+    except OSError as error:
+        raise TalerecError(f"{path} cannot be written: {error.strerror or error}") from None
     return np.asarray(np.memmap(path, dtype, "r+", shape=shape))
 
 

@@ -1,0 +1,221 @@
+"""What each route answers. Short work runs in the event loop, long work in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, TypeVar
+
+from talerec.errors import TalerecError
+from talerec.serve import openapi, parsing, schemas, static
+from talerec.serve.batching import RecommendQueue
+from talerec.serve.errors import ApiError, busy
+from talerec.serve.parsing import HttpRequest, read_json
+from talerec.serve.reload import ModelHolder
+from talerec.serve.responses import NO_STORE, TEXT, Response, has_tag, tagged, unchanged, wants_gzip
+from talerec.serve.schemas import encode
+from talerec.serve.settings import Settings, is_local
+from talerec.serve.shared import SharedState
+
+T = TypeVar("T")
+Handler = Callable[[HttpRequest], Awaitable[Response]]
+
+USER = "/v1/users/{user_id}"
+_THREADS = 2  # for answers that take long
+_LIMITS = ("max_body", "max_history", "max_k", "max_list", "max_batch", "max_items", "timeout")
+_POLL_S = 0.01  # seconds between looks at whether all workers have reloaded
+
+
+class Route(NamedTuple):
+    """What answers a path.
+
+    guarded: it needs the token, and counts against the limit of concurrent requests.
+    asks: it asks the model, and may ask another one that is served beside it.
+    """
+
+    method: str
+    handler: Handler
+    guarded: bool = True
+    asks: bool = True
+
+
+class Api:
+    """The routes of one worker. `unread`: bytes of large answers that wait for their clients."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.draining = False
+        self.unread = 0
+        self.routes = self._make_routes()
+        self.shared: SharedState
+        self.holder: ModelHolder
+        self._queue = RecommendQueue()
+        self._pool = ThreadPoolExecutor(_THREADS, "answer")
+        self._batches = asyncio.Semaphore(_THREADS)
+        self._reloads = ThreadPoolExecutor(1, "reload")  # a reload takes no thread from answers
+
+    def _make_routes(self) -> dict[str, Route]:
+        pages = {
+            path: Route("GET", _page_handler(page), False, False)
+            for path, page in static.pages(self.settings.images).items()
+        }
+        return {
+            "/v1/recommend": Route("POST", self._recommend),
+            "/v1/recommend:batch": Route("POST", self._batch),
+            "/v1/similar": Route("POST", self._similar),
+            "/v1/explain": Route("POST", self._explain),
+            "/v1/items": Route("GET", self._items),
+            "/v1/users": Route("GET", self._users),
+            USER: Route("GET", self._user),
+            "/v1/model": Route("GET", self._card),
+            "/v1/reload": Route("POST", self._reload, asks=False),
+            "/health/live": Route("GET", self._live, False, False),
+            "/health/ready": Route("GET", self._ready, False, False),
+            "/metrics": Route("GET", self._metrics, asks=False),
+            "/openapi.json": Route("GET", self._openapi, False, False),
+            **pages,
+        }
+
+    def stop(self) -> None:
+        for pool in (self._pool, self._reloads):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def in_thread(
+        self, work: Callable[..., T], *arguments: Any, pool: ThreadPoolExecutor | None = None
+    ) -> T:
+        """Run work that would delay other requests in a thread, for at most `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                return await loop.run_in_executor(pool or self._pool, work, *arguments)
+        except TimeoutError:
+            message = f"the answer takes more than {self.settings.timeout:g} s"
+            raise ApiError(503, "timeout", message) from None
+
+    # -- asking the model --
+
+    async def _recommend(self, http: HttpRequest) -> Response:
+        request = await read_json(http, schemas.RecommendRequest, self.settings)
+        parsing.check_recommend(request, self.settings)
+        model = http.model
+        if model.is_slow(len(request.history), request.k):
+            answer = await self.in_thread(model.recommend, request)
+        else:
+            answer = await self._queue.enqueue(model, request)
+        if answer.fallback:
+            self.shared.increment("fallbacks")
+        return Response(encode(answer))
+
+    async def _batch(self, http: HttpRequest) -> Response:
+        batch = await read_json(http, schemas.BatchRequest, self.settings)
+        parsing.check_batch(batch, self.settings)
+        async with self._batch_slot():
+            body, fallbacks = await self.in_thread(http.model.batch, batch.requests)
+        self.shared.increment("fallbacks", fallbacks)
+        return Response(body)
+
+    @asynccontextmanager
+    async def _batch_slot(self) -> AsyncIterator[None]:
+        """The right to compute a batch: few at a time, and none while large answers that nobody reads fill the memory."""
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                await self._batches.acquire()
+        except TimeoutError:
+            raise busy("too many batches wait") from None
+        try:
+            if self.unread > self.settings.max_unread:
+                raise busy("answers that their clients have not read yet take too much room")
+            yield
+        finally:
+            self._batches.release()
+
+    async def _similar(self, http: HttpRequest) -> Response:
+        request = await read_json(http, schemas.SimilarRequest, self.settings)
+        parsing.check_k(request.k, self.settings)
+        return Response(encode(await self.in_thread(http.model.similar, request)))
+
+    async def _explain(self, http: HttpRequest) -> Response:
+        request = await read_json(http, schemas.ExplainRequest, self.settings)
+        parsing.check_history(request.history, self.settings)
+        return Response(encode(await self.in_thread(http.model.explain, request)))
+
+    async def _items(self, http: HttpRequest) -> Response:
+        asked = parsing.item_parameters(http.query)
+        if asked.ids:
+            return tagged(http, encode(http.model.items_of(asked.ids)))
+        found = await self.in_thread(http.model.search, asked.text, asked.limit)
+        return tagged(http, encode(found))
+
+    async def _users(self, http: HttpRequest) -> Response:
+        self._check_privacy()
+        asked = parsing.search_parameters(http.query)
+        return Response(encode(await self.in_thread(http.model.users, asked.text, asked.limit)))
+
+    async def _user(self, http: HttpRequest) -> Response:
+        self._check_privacy()
+        return Response(encode(http.model.user(http.name)))
+
+    def _check_privacy(self) -> None:
+        """Histories of users are not for everybody: beyond this machine they need the token."""
+        if self.settings.token is None and not is_local(self.settings):
+            message = "histories of users need a token, and this service was started without one"
+            raise ApiError(403, "no_token", message)
+
+    # -- the service itself --
+
+    async def _card(self, http: HttpRequest) -> Response:
+        limits = {name: getattr(self.settings, name) for name in _LIMITS}
+        beside = [path.stem for path in self.settings.beside]
+        return tagged(http, encode(http.model.card(limits, beside)))
+
+    async def _reload(self, http: HttpRequest) -> Response:
+        if self.settings.token is None:
+            message = "a reload needs a token, and this service was started without one"
+            raise ApiError(403, "no_token", message)
+        try:
+            http.current, is_new = await self.in_thread(self.holder.refresh, pool=self._reloads)
+        except TalerecError as error:
+            self.holder.report_refusal()
+            raise ApiError(409, "artifact_refused", str(error)) from None
+        await self._until_served(http.model.version)
+        workers = len(self.shared.versions())
+        return Response(encode(schemas.ReloadResult(http.model.version, is_new, workers)))
+
+    async def _until_served(self, version: str) -> None:
+        """Ask every worker to look for a new model, and wait until all serve this version."""
+        self.shared.request_reload()
+        end = time.monotonic() + self.settings.timeout
+        while not self.holder.is_served_everywhere(version):
+            if time.monotonic() > end:
+                raise ApiError(503, "timeout", "not every worker serves the new model yet")
+            await asyncio.sleep(_POLL_S)
+
+    async def _live(self, http: HttpRequest) -> Response:
+        return Response(encode(schemas.Health("ok")))
+
+    async def _ready(self, http: HttpRequest) -> Response:
+        if self.draining:
+            raise ApiError(503, "stopping", "the service is about to stop")
+        return Response(encode(schemas.Health("ok", http.model.version)))
+
+    async def _metrics(self, http: HttpRequest) -> Response:
+        facts = None if http.current is None else http.current.times()
+        return Response(self.shared.prometheus_text(facts), (TEXT, NO_STORE))
+
+    async def _openapi(self, http: HttpRequest) -> Response:
+        return tagged(http, encode(openapi.document(self.settings, http.current)))
+
+
+def _page_handler(page: static.Page) -> Handler:
+    whole = Response(page.body, page.headers)
+    packed = Response(page.packed, page.packed_headers)
+
+    async def handler(http: HttpRequest) -> Response:
+        if has_tag(http, page.tag):
+            return unchanged(page.headers)
+        return packed if wants_gzip(whole, http) else whole
+
+    return handler

@@ -1,0 +1,181 @@
+// What comes next: cards with reasons, what speaks against them apart, and similar items in place.
+
+import * as api from "./api.js";
+import { announce, button, byId, element, hidden, label, percent, shortNumber } from "./dom.js";
+import { addRow } from "./history.js";
+import { about, hasFilters, itemOf, lookUp, passes, picture, remember } from "./items.js";
+import { historyJson, recommendRequest, state } from "./state.js";
+import { attempt } from "./toasts.js";
+
+const SHOWN = 10;
+const LOOKED_AT = 200; // items, of which those that pass the filters are shown
+const SIMILAR = 6;
+const LEAST = 0.01; // of a score: smaller reasons are in the table alone
+
+export const wanted = () => Math.min(hasFilters() ? LOOKED_AT : SHOWN, state.card.training.items, state.card.limits.max_k);
+
+// The answer to this request, with the items that pass the filters; null if there is none.
+export async function ask(request, options) {
+  const answer = await attempt(() => api.recommend(request, options));
+  if (!answer) return null;
+  remember(answer.items.map(({ item_id, title }) => ({ item_id, ...(title && { title }) })));
+  await lookUp([...answer.items.map((item) => item.item_id), ...answer.items.flatMap(
+    (item) => (item.because ?? []).map((one) => one.item_id))].slice(0, 300));
+  const shown = answer.items.filter((item) => passes(item.item_id)).slice(0, SHOWN);
+  return { ...answer, shown, looked: answer.items.length };
+}
+
+// -- the list ----------------------------------------------------------------------------------------
+
+export function showAnswer(answer, before) {
+  const { shown, fallback, looked } = answer;
+  const notes = [];
+  if (fallback) {
+    notes.push(`${state.rows.length ? "The model knows none of this history" : "Without a history"}: these items are ${fallback}.`);
+  }
+  if (hasFilters() && shown.length < SHOWN) notes.push(`${shown.length} of the first ${looked} items pass the filters.`);
+  if (!shown.length && !hasFilters()) notes.push("The model expects nothing after this history.");
+  byId("fallback").hidden = !notes.length;
+  byId("fallback").textContent = notes.join(" ");
+  const most = Math.max(...shown.map((item) => item.score), 1e-12);
+  const ranks = before && new Map(before.shown.map((item, place) => [String(item.item_id), place + 1]));
+  byId("answer").replaceChildren(...shown.map((item, place) => card(item, place + 1, item.score / most, ranks)));
+}
+
+function card(item, place, share, ranks) {
+  const named = { ...itemOf(item.item_id), ...item };
+  const name = label(named);
+  const bar = element("div", { className: "bar" });
+  bar.style.width = `${Math.max(2, 100 * share)}%`;
+  const more = element("div", { className: "more" });
+  return element("li", { className: "card" },
+    element("span", { className: "rank" }, String(place)),
+    picture(item.item_id),
+    element("div", { className: "body" },
+      element("div", { className: "head" },
+        element("span", { className: "name" }, name),
+        rankChange(ranks?.get(String(item.item_id)), place, ranks),
+        element("span", { className: "score" }, hidden("score "), shortNumber(item.score))),
+      element("p", { className: "about" }, about(item.item_id)),
+      bar,
+      reasons(item),
+      element("div", { className: "actions" },
+        button("Add", () => addRow(named), { "aria-label": `Add ${name} to the history` }),
+        toggle("Why", `Why ${name}`, more, () => whyTable(item)),
+        toggle("Similar", `Similar to ${name}`, more, () => similarList(item)))),
+    more);
+}
+
+export function rankChange(before, now, hasBefore) {
+  if (!hasBefore || before === now) return element("span", { className: "moved" });
+  if (before === undefined) return element("span", { className: "moved up" }, "new");
+  const up = before > now;
+  const by = Math.abs(before - now);
+  return element("span", { className: `moved ${up ? "up" : "down"}` },
+    hidden(up ? `up ${by}` : `down ${by}`),
+    element("span", { "aria-hidden": "true" }, `${up ? "▲" : "▼"} ${by}`));
+}
+
+// A button that opens one of two things below a card, and closes it again.
+function toggle(text, name, more, make) {
+  const one = button(text, async () => {
+    const open = one.getAttribute("aria-expanded") === "true";
+    more.closest("li").querySelectorAll("[aria-expanded]").forEach((other) => other.setAttribute("aria-expanded", "false"));
+    const made = open ? null : await make();
+    more.replaceChildren(...(made ? [made] : []));
+    one.setAttribute("aria-expanded", String(Boolean(made)));
+  }, { "aria-label": name, "aria-expanded": "false" });
+  return one;
+}
+
+// -- reasons -----------------------------------------------------------------------------------------
+
+const chip = (text, share, kind) =>
+  element("li", { className: `chip ${kind}` }, text, " ", element("b", {}, percent(share)));
+
+function reasons(item) {
+  const holder = element("div", { className: "reasons" });
+  holder.dataset.id = String(item.item_id);
+  const because = (item.because ?? []).map((one) => ({ ...itemOf(one.item_id), share: one.share }));
+  fillReasons(holder, because);
+  return holder;
+}
+
+function fillReasons(holder, rows) {
+  const lists = [
+    ["Because of", "for", rows.filter((row) => row.share >= LEAST).slice(0, 4)],
+    ["Against it", "against", rows.filter((row) => row.share <= -LEAST).slice(0, 3)],
+  ];
+  holder.replaceChildren(...lists.filter(([, , some]) => some.length).map(([title, kind, some]) =>
+    element("div", { className: kind },
+      element("span", { className: "lead" }, title),
+      element("ul", { className: "chips" }, ...some.map((row) => chip(row.text ?? label(row), row.share, kind))))));
+}
+
+let explaining;
+
+// What the first answer leaves out: what is popular at the time, and more rows. Asked for card by card, while nothing changes.
+export async function explainAll(answer) {
+  explaining?.abort();
+  const mine = (explaining = new AbortController());
+  if (answer.fallback) return;
+  for (const item of answer.shown) {
+    let found = null;
+    try {
+      found = await api.explain(explainRequest(item), mine.signal);
+    } catch {
+      return; // "Why" says what is wrong
+    }
+    const holder = [...document.querySelectorAll("#answer .reasons")].find((one) => one.dataset.id === String(item.item_id));
+    if (mine.signal.aborted || !holder || !found.score) return;
+    const rows = found.rows.filter((row) => row.contribution).map((row) => ({ ...row, title: row.title ?? itemOf(row.item_id).title }));
+    if (found.base) rows.push({ text: "popular at the time", share: found.base / found.score });
+    rows.sort((a, b) => Math.abs(b.share) - Math.abs(a.share));
+    fillReasons(holder, rows);
+  }
+}
+
+function explainRequest(item) {
+  const { recency, as_of } = recommendRequest(1);
+  return { history: historyJson(), item_id: item.item_id, ...(recency && { recency }), ...(as_of && { as_of }) };
+}
+
+async function whyTable(item) {
+  const found = await attempt(() => api.explain(explainRequest(item)));
+  if (!found) return null;
+  const share = (part) => (found.score ? percent(part / found.score) : "–");
+  const lines = found.rows.toReversed().filter((row) => row.contribution || row.place < 10).map((row) =>
+    element("tr", {},
+      element("td", {}, row.title ?? label(itemOf(row.item_id))),
+      element("td", {}, share(row.contribution)),
+      element("td", {}, shortNumber(row.contribution)),
+      element("td", {}, row.place === 0 ? "last" : `${row.place} back`),
+      element("td", {}, row.weight === null ? "–" : percent(row.weight))));
+  if (found.base !== undefined) {
+    lines.unshift(element("tr", {}, element("td", {}, "Popular at the time"), element("td", {}, share(found.base)),
+      element("td", {}, shortNumber(found.base)), element("td", {}, "–"), element("td", {}, "–")));
+  }
+  const heads = ["History row", "Share", "Gives", "Place", "Weight"];
+  return element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": `Why ${label(found)}` },
+    element("table", {},
+      element("caption", {}, `The score of ${shortNumber(found.score)} is the sum of what each row gives`),
+      element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)))),
+      element("tbody", {}, ...lines)));
+}
+
+// -- similar items -----------------------------------------------------------------------------------
+
+async function similarList(item) {
+  const found = await attempt(() => api.similar(item.item_id, Math.min(SIMILAR, state.card.training.items)));
+  if (!found) return null;
+  remember(found.items.map(({ item_id, title }) => ({ item_id, ...(title && { title }) })));
+  await lookUp(found.items.map((one) => one.item_id));
+  announce(`${found.items.length} items similar to ${label(found)}`);
+  return element("div", {},
+    element("p", { className: "lead" }, `Expected right after ${label(found)}`),
+    element("ol", { className: "similar" }, ...found.items.map((one) => {
+      const named = { ...itemOf(one.item_id), ...one };
+      return element("li", {}, picture(one.item_id), element("span", { className: "name" }, label(named)),
+        button("Add", () => addRow(named), { "aria-label": `Add ${label(named)} to the history` }));
+    })));
+}

@@ -1,0 +1,178 @@
+// Who asks: a user of the log, or a history that is built here.
+
+import * as api from "./api.js";
+import { announce, button, byId, count, debounce, element, label } from "./dom.js";
+import { itemOf, lookUp, remember } from "./items.js";
+import { midnight, nextTime, state } from "./state.js";
+import { attempt } from "./toasts.js";
+
+const SHOWN = 12; // rows, until all are asked for
+let onChange = () => {};
+let showAll = false;
+
+// -- rows --------------------------------------------------------------------------------------------
+
+export function addRow(item) {
+  remember([item]);
+  state.rows.push({ item_id: item.item_id, timestamp: nextTime() });
+  changed(`${label(item)} added to the history`);
+}
+
+function removeRow(row) {
+  const place = state.rows.length - 1 - state.rows.indexOf(row);
+  state.rows.splice(state.rows.indexOf(row), 1);
+  changed(`${label(itemOf(row.item_id))} removed`);
+  const left = byId("rows").querySelectorAll(".remove");
+  (left[Math.min(place, left.length - 1)] ?? byId("search")).focus();
+}
+
+function setDate(row, date) {
+  if (!date) return;
+  row.timestamp = midnight(date);
+  state.rows.sort((a, b) => Date.parse(a.timestamp) - Date.parse(b.timestamp));
+  changed(`${label(itemOf(row.item_id))} is now of ${date}`);
+}
+
+function changed(text) {
+  state.user = null;
+  announce(text);
+  showRows();
+  onChange();
+}
+
+export function showRows() {
+  const newest = state.rows.toReversed();
+  const shown = showAll ? newest : newest.slice(0, SHOWN);
+  byId("rows").replaceChildren(...shown.map(rowLine));
+  byId("empty").hidden = state.rows.length > 0;
+  byId("clear").hidden = state.rows.length === 0;
+  byId("all-rows").hidden = showAll || newest.length <= SHOWN;
+  byId("all-rows").textContent = `Show all ${count(newest.length)} rows`;
+  byId("who").textContent = state.user === null ? (state.rows.length ? "A history of your own" : "Nobody in particular")
+    : `User ${state.user}, ${count(state.rows.length)} rows`;
+}
+
+function rowLine(row) {
+  const name = label(itemOf(row.item_id));
+  return element("li", {},
+    element("span", { className: "name" }, name),
+    element("input", {
+      type: "date", value: row.timestamp.slice(0, 10), required: true, "aria-label": `Date of ${name}`,
+      onchange: (event) => setDate(row, event.target.value),
+    }),
+    button("×", () => removeRow(row), { className: "remove", "aria-label": `Remove ${name}` }));
+}
+
+// -- users -------------------------------------------------------------------------------------------
+
+export async function loadUser(id) {
+  const found = await attempt(() => api.user(id));
+  if (!found) return false;
+  state.user = String(found.user_id);
+  state.rows = found.history;
+  showAll = false;
+  await lookUp(shownIds());
+  return true;
+}
+
+export const shownIds = () => state.rows.slice(-SHOWN).map((row) => row.item_id);
+
+async function chooseUser(id) {
+  if (!(await loadUser(id))) return;
+  byId("user").value = "";
+  users.show([]);
+  showRows();
+  announce(`User ${id}, ${state.rows.length} rows`);
+  onChange();
+}
+
+// -- a field with a list of what it finds ------------------------------------------------------------
+
+class Finder {
+  constructor(field, list, { find, text, choose }) {
+    Object.assign(this, { field: byId(field), list: byId(list), find, text, choose, found: [], asked: "" });
+    this.field.addEventListener("input", debounce(() => this.search(), 120));
+    this.field.addEventListener("keydown", (event) => this.onKey(event));
+    this.list.addEventListener("keydown", (event) => this.onKey(event));
+  }
+
+  // Look for what the field says now; the answer to an earlier text is given up.
+  async search() {
+    this.abort?.abort();
+    this.abort = new AbortController();
+    const text = this.field.value.trim();
+    const found = text ? await attempt(() => this.find(text, this.abort.signal)) : [];
+    if (!found) return false;
+    this.asked = text;
+    this.show(found);
+    if (text) announce(found.length ? `${found.length} found` : "Nothing found");
+    return true;
+  }
+
+  show(found) {
+    this.found = found;
+    const focused = this.list.contains(document.activeElement) ? document.activeElement.textContent : null;
+    this.list.replaceChildren(...found.map((one) =>
+      element("li", {}, button(this.text(one), () => this.choose(one)))));
+    if (!found.length && this.field.value.trim()) this.list.append(element("li", { className: "note" }, "Nothing found."));
+    if (focused === null) return;
+    const same = this.buttons().find((one) => one.textContent === focused); // the focus stays on what it was on
+    (same ?? this.field).focus();
+  }
+
+  buttons() {
+    return [...this.list.querySelectorAll("button")];
+  }
+
+  async onKey(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (event.key === "Escape") {
+      this.field.value = "";
+      this.field.focus();
+      this.show([]);
+    }
+    if (event.key === "Enter" && event.target === this.field) {
+      event.preventDefault();
+      // what stands in the list may be the answer to an earlier text
+      if (this.asked === this.field.value.trim() || (await this.search())) {
+        if (this.found.length) this.choose(this.found[0]);
+      }
+    }
+    if (!step || !this.found.length) return;
+    event.preventDefault();
+    const buttons = this.buttons();
+    const place = buttons.indexOf(document.activeElement) + step;
+    (place < 0 ? this.field : buttons[Math.min(place, buttons.length - 1)]).focus();
+  }
+}
+
+let users;
+
+export function start(whenChanged) {
+  onChange = whenChanged;
+  new Finder("search", "found", {
+    find: async (text, signal) => {
+      const { items } = await api.searchItems(text, signal);
+      remember(items);
+      return items;
+    },
+    text: label,
+    choose: addRow,
+  });
+  users = new Finder("user", "users", {
+    find: async (text, signal) => (await api.searchUsers(text, signal)).users,
+    text: String,
+    choose: chooseUser,
+  });
+  byId("clear").addEventListener("click", () => {
+    state.rows = [];
+    changed("The history is empty");
+    byId("search").focus();
+  });
+  byId("all-rows").addEventListener("click", async () => {
+    showAll = true;
+    await lookUp(state.rows.map((row) => row.item_id));
+    showRows();
+    byId("rows").querySelectorAll(".remove")[SHOWN]?.focus();
+  });
+}

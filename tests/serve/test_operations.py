@@ -1,0 +1,390 @@
+"""What those need who run the service: ids, logs, traces, compression, tags, sockets, TLS, names, limits, metrics."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import logging
+import socket
+import ssl
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import talerec as tr
+from talerec.errors import TalerecError
+
+pytest.importorskip("msgspec", reason="needs the extra serve")
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+
+from service import START, Local, Remote
+from talerec.serve import shared, tracing
+from talerec.serve.logs import JsonLines
+from talerec.serve.settings import Settings
+
+TOKEN = "a-token-for-tests-alone"
+ASK = {"history": [{"item_id": 3}], "k": 5}
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def log():
+    return tr.synthetic_log(3000, users=300, items=150, seed=3)
+
+
+@pytest.fixture(scope="module")
+def models(log, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return [tr.TALE(reg=reg).fit(log).save(folder / f"shop-{reg}.tale") for reg in (20, 500)]
+
+
+@pytest.fixture(scope="module")
+def service(models, tmp_path_factory):
+    return Local(models[0], tmp_path_factory.mktemp("run"))
+
+
+# -- ids, logs, traces -----------------------------------------------------------------------------
+
+
+def test_every_answer_has_the_id_of_its_request(service):
+    assert (
+        service.get("/health/live", **{"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    )
+    own = [service.post("/v1/recommend", ASK).headers["x-request-id"] for _ in range(3)]
+    assert len(set(own)) == 3
+    for bad in ("", "a b", "x" * 65, "ä"):
+        assert service.get("/nowhere", **{"x-request-id": bad}).headers["x-request-id"] != bad
+
+
+def test_with_debug_every_request_is_a_line(models, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, "talerec")
+    local = Local(models[0], tmp_path)
+    local.post("/v1/recommend", ASK, **{"x-request-id": "abc-1"})
+    record = caplog.records[-1]
+    assert record.fields["request_id"] == "abc-1"
+    assert (record.fields["path"], record.fields["status"]) == ("/v1/recommend", 200)
+    line = json.loads(JsonLines().format(record))
+    assert {"time", "level", "message", "request_id", "seconds", "model", "bytes"} <= set(line)
+    assert line["level"] == "debug"
+
+
+def test_a_failure_is_logged_with_its_request_and_its_cause(models, tmp_path, caplog, monkeypatch):
+    local = Local(models[0], tmp_path)
+    monkeypatch.setattr(local.app.holder.current, "search", lambda *_: 1 / 0)
+    local.get("/v1/items", **{"x-request-id": "abc-2"})
+    line = json.loads(JsonLines().format(caplog.records[-1]))
+    assert (line["level"], line["request_id"]) == ("error", "abc-2")
+    assert "ZeroDivisionError" in line["exception"]
+
+
+def test_json_lines_are_json_also_from_the_command(models, tmp_path):
+    command = [sys.executable, "-c", START, "serve", str(models[0]), "--port", "0", "--log-format", "json",
+               "--log-level", "debug"]  # fmt: skip
+    errors = tmp_path / "errors"
+    with errors.open("w") as out:
+        started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=out, text=True)
+        try:
+            address = started.stdout.readline().split(" at ")[1].split()[0]
+            urllib.request.urlopen(f"{address}health/live", timeout=20).close()
+        finally:
+            started.terminate()
+            started.communicate(timeout=30)
+    lines = [json.loads(line) for line in errors.read_text().splitlines()]
+    assert [line for line in lines if line.get("path") == "/health/live"]
+    assert {line["level"] for line in lines} <= {"debug", "info"}
+
+
+def test_without_a_wish_or_without_packages_there_are_no_traces(monkeypatch, caplog):
+    assert tracing.tracer({}) is None
+    assert tracing.tracer({"OTEL_TRACES_EXPORTER": "none"}) is None
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    assert tracing.tracer({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}) is None
+    assert "is not installed" in caplog.text
+
+
+def test_a_request_is_a_span_of_the_trace_that_it_names(models, tmp_path, monkeypatch):
+    trace = pytest.importorskip("opentelemetry.sdk.trace", reason="needs the extra trace")
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    spans, provider = InMemorySpanExporter(), trace.TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(tracing, "tracer", lambda: tracing.Tracer(provider))
+    local = Local(models[0], tmp_path)
+    parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    local.post("/v1/recommend", ASK, traceparent=parent)
+    local.get("/v1/users/nobody")
+    first, second = spans.get_finished_spans()
+    assert first.name == "POST /v1/recommend"
+    assert first.context.trace_id == int("ab" * 16, 16)
+    assert first.parent.span_id == int("cd" * 8, 16)
+    assert first.attributes["http.response.status_code"] == 200
+    assert first.attributes["talerec.model"] == local.app.holder.current.version
+    assert second.name == "GET /v1/users/{user_id}"
+    assert second.attributes["http.response.status_code"] == 404
+
+
+# -- compression and tags --------------------------------------------------------------------------
+
+
+def test_large_answers_are_compressed_for_those_who_ask(service):
+    large, small = {**ASK, "k": 100}, {**ASK, "k": 1}
+    plain = service.post("/v1/recommend", large)
+    assert "content-encoding" not in plain.headers
+    for accepted in ("gzip", "br, gzip;q=0.8", "*"):
+        packed = service.post("/v1/recommend", large, **{"accept-encoding": accepted})
+        assert packed.headers["content-encoding"] == "gzip"
+        assert packed.headers["vary"] == "accept-encoding"
+        assert int(packed.headers["content-length"]) == len(packed.body) < len(plain.body) / 2
+        assert gzip.decompress(packed.body) == plain.body
+    for refused in ("gzip;q=0", "identity", "br"):
+        answer = service.post("/v1/recommend", large, **{"accept-encoding": refused})
+        assert "content-encoding" not in answer.headers
+    answer = service.post("/v1/recommend", small, **{"accept-encoding": "gzip"})
+    assert "content-encoding" not in answer.headers
+    page = service.get("/page.js", **{"accept-encoding": "gzip"})
+    assert gzip.decompress(page.body) == service.get("/page.js").body
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/model", "/v1/items?q=3", "/v1/items?id=3&id=5", "/openapi.json", "/"]
+)
+def test_what_has_not_changed_is_not_sent_again(service, path):
+    first = service.get(path)
+    tag = first.headers["etag"]
+    again = service.get(path, **{"if-none-match": f'"other", {tag}'})
+    assert (again.status, again.body, again.headers["etag"]) == (304, b"", tag)
+    assert service.get(path, **{"if-none-match": '"other"'}).body == first.body
+
+
+def test_a_new_model_has_other_tags(models, tmp_path):
+    tags = [
+        Local(path, tmp_path / str(n)).get("/v1/model").headers["etag"]
+        for n, path in enumerate(models)
+    ]
+    assert tags[0] != tags[1]
+
+
+# -- names, clients, sockets, TLS ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8080", 200), ("localhost", 200), ("LOCALHOST:80", 200), ("[::1]:8080", 200), ("10.1.2.3", 200),
+        ("shop.example:8080", 200), ("evil.example", 421), ("localhost.evil.example", 421), ("", 421), ("127.0.0.1.evil", 421),
+        ("shop.example.", 421), ("user@localhost", 421),
+    ],
+)  # fmt: skip
+def test_only_names_of_this_service_are_answered(models, tmp_path, host, status):
+    """A page that makes its own name lead to 127.0.0.1 sends that name (DNS rebinding)."""
+    local = Local(models[0], tmp_path, host_names=("shop.example",))
+    for path in ("/v1/model", "/", "/health/live", "/metrics"):
+        answer = local.get(path, host=host)
+        assert answer.status == status
+        assert status == 200 or answer.code == "wrong_host"
+
+
+def test_beyond_this_machine_any_name_will_do_unless_names_are_given(models, tmp_path):
+    anybody = Local(models[0], tmp_path / "a", host="0.0.0.0", token=TOKEN)
+    assert anybody.get("/health/live", host="any.example").status == 200
+    named = Local(
+        models[0], tmp_path / "b", host="0.0.0.0", token=TOKEN, host_names=("shop.example",)
+    )
+    assert named.get("/health/live", host="any.example").status == 421
+    assert named.get("/health/live", host="shop.example").status == 200
+
+
+def test_one_client_may_not_have_all(models, tmp_path):
+    local = Local(models[0], tmp_path, per_client=2)
+    answers = local.ask_all(
+        [("POST", "/v1/similar", {"item_id": 3})] * 5, {"content-type": "application/json"}
+    )
+    assert sorted(answer.status for answer, _ in answers) == [200, 200, 429, 429, 429]
+    refused = next(answer for answer, _ in answers if answer.status == 429)
+    assert (refused.code, refused.headers["retry-after"]) == ("too_many", "1")
+    assert local.post("/v1/similar", {"item_id": 3}).status == 200  # they are done
+    assert not local.app._access._clients
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=20)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(20)
+        self.sock.connect(str(self._path))
+
+
+def started(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen([sys.executable, "-c", START, "serve", *arguments], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+    return process, process.stdout.readline()
+
+
+def test_it_listens_on_a_unix_socket(models, tmp_path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))  # of a service that was killed
+    process, said = started(str(models[0]), "--unix", str(path), "--workers", "2")
+    try:
+        assert f"unix:{path}" in said
+        for _ in range(5):
+            one = UnixConnection(path)
+            one.request(
+                "POST", "/v1/recommend", json.dumps(ASK), {"content-type": "application/json"}
+            )
+            assert one.getresponse().status == 200
+            one.close()
+        second = subprocess.run([sys.executable, "-c", START, "serve", str(models[0]), "--unix", str(path)],
+                                capture_output=True, text=True, timeout=60)  # fmt: skip
+        assert (second.returncode, "cannot listen on" in second.stderr) == (2, True)
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+    assert not path.exists()
+    process.stdout.close()
+
+
+def test_it_speaks_tls(models, tmp_path):
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+               "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]  # fmt: skip
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("needs openssl")
+    process, said = started(
+        str(models[0]), "--port", "0", "--tls-cert", str(cert), "--tls-key", str(key)
+    )
+    try:
+        address = said.split(" at ")[1].split()[0]
+        assert address.startswith("https://127.0.0.1:")
+        known = ssl.create_default_context(cafile=str(cert))
+        with urllib.request.urlopen(f"{address}v1/model", timeout=20, context=known) as answer:
+            assert json.load(answer)["name"] == "tale"
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+    ran = subprocess.run([sys.executable, "-c", START, "serve", str(models[0]), "--tls-cert", str(key), "--tls-key",
+                          str(key)], capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert ran.returncode == 2
+    assert "not a certificate and its key" in ran.stderr
+    with pytest.raises(TalerecError, match="go together"):
+        Settings(path=models[0], tls_cert=cert)
+
+
+def test_choices_are_named(models):
+    with pytest.raises(TalerecError, match="--log-level is 'loud'; it takes debug or info"):
+        Settings(path=models[0], log_level="loud")
+    with pytest.raises(TalerecError, match="same name"):
+        Settings(path=models[0], beside=(Path("a/m.tale"), Path("b/m.tale")))
+
+
+# -- users, items, models beside -------------------------------------------------------------------
+
+
+def test_a_user_of_the_log_is_found_with_its_history(service, log):
+    found = service.get("/v1/users?q=2&limit=5").json["users"]
+    assert found == [2, 20, 21, 22, 23]
+    said = service.get("/v1/users/20").json
+    place = log.users.ids.to_list().index(20)
+    rows = slice(log.ptr[place], log.ptr[place + 1])
+    assert said["user_id"] == 20
+    assert [row["item_id"] for row in said["history"]] == log.items.ids.gather(
+        log.item[rows]
+    ).to_list()
+    assert service.post("/v1/recommend", {"history": said["history"]}).status == 200
+    for nobody in ("nobody", "-1", "20x", "%20", "1/2"):
+        answer = service.get(f"/v1/users/{nobody}")
+        assert (answer.status, answer.code) == (404, "unknown_user")
+    assert service.get("/v1/users?id=3").status == 422
+
+
+def test_histories_of_users_are_not_for_everybody(models, log, tmp_path):
+    local = Local(models[0], tmp_path / "open", host="0.0.0.0", open=True)
+    for path in ("/v1/users", "/v1/users/20"):
+        assert local.get(path).code == "no_token"
+    bare = tr.TALE().fit(log).save(tmp_path / "bare.tale", histories=False)
+    assert Local(bare, tmp_path / "bare").get("/v1/users/20").code == "no_histories"
+
+
+def test_items_are_found_by_id_with_what_the_table_says(service, log):
+    found = service.get("/v1/items?id=5&id=nothing&id=3").json["items"]
+    assert [item["item_id"] for item in found] == [5, 3]
+    known = {row["item_id"]: row for row in log.info.to_dicts()}
+    for item in found:
+        assert item["title"] == known[item["item_id"]]["title"]
+        assert item["info"] == {"category": known[item["item_id"]]["category"]}
+    values = service.get("/v1/model").json["columns"]["category"]["values"]
+    assert values == sorted(set(log.info["category"]))
+    many = "&".join(f"id={n}" for n in range(101))
+    assert service.get(f"/v1/items?{many}").code == "list_too_long"
+
+
+def test_another_model_answers_beside_the_first(models, tmp_path):
+    local = Local(models[0], tmp_path, beside=(models[1],))
+    local.app.load()
+    name = models[1].stem
+    assert local.get("/v1/model").json["beside"] == [name]
+    first, second = (
+        local.post("/v1/recommend", ASK).json,
+        local.post(f"/v1/recommend?beside={name}", ASK).json,
+    )
+    assert first["model"] == local.app.holder.current.version != second["model"]
+    expected = tr.load(models[1]).recommend_histories([[3]], 5)["score"].to_list()
+    assert [item["score"] for item in second["items"]] == expected
+    assert local.get(f"/v1/items?q=3&beside={name}").json["model"] == second["model"]
+    assert local.post("/v1/recommend?beside=none", ASK).code == "unknown_model"
+    described = local.get("/openapi.json").json["paths"]["/v1/recommend"]["post"]["parameters"]
+    assert described[0]["schema"] == {"enum": [name]}
+
+
+# -- metrics and what reads them -------------------------------------------------------------------
+
+
+def test_every_metric_has_a_line_of_help(service):
+    text = service.get("/metrics").body.decode()
+    named = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    helped = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
+    assert named == helped == set(shared.HELP)
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(service):
+    board = json.loads((ROOT / "deploy" / "grafana.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    assert len(asked) >= 8
+    text = service.get("/metrics").body.decode()
+    import re
+
+    for expression in asked:
+        for name in re.findall(r"talerec_\w+", expression):
+            base = re.sub(r"_(bucket|sum|count)$", "", name)
+            assert f"# TYPE {name} " in text or f"# TYPE {base} histogram" in text, name
+
+
+def test_every_operation_has_a_name_of_its_own(service):
+    paths = service.get("/openapi.json").json["paths"]
+    names = [
+        operation["operationId"] for methods in paths.values() for operation in methods.values()
+    ]
+    assert len(names) == len(set(names)) == 13
+
+
+def test_a_service_of_two_workers_serves_two_models(models):
+    service = Remote(models[0], "--workers", "2", "--beside", str(models[1]))
+    versions = {
+        service.ask("POST", f"/v1/recommend?beside={models[1].stem}", ASK).json["model"]
+        for _ in range(8)
+    }
+    assert len(versions) == 1
+    assert service.ask("POST", "/v1/recommend", ASK).json["model"] not in versions
+    assert service.stop() == 0

@@ -1,0 +1,432 @@
+"""A service that stays up: models deployed in every way, models that cannot answer, clients that do not read, killed parents."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import talerec as tr
+from talerec import artifact
+
+pytest.importorskip("msgspec", reason="needs the extra serve")
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+
+from service import START, Local, Remote
+from talerec.serve import copies
+from talerec.serve.shared import SharedState
+
+TOKEN = "a-token-for-tests-alone"
+ASK = {"history": [{"item_id": 3}, {"item_id": 5}], "k": 5}
+proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+
+
+@pytest.fixture(scope="module")
+def log():
+    return tr.synthetic_log(3000, users=300, items=150, seed=3)
+
+
+@pytest.fixture(scope="module")
+def models(log, tmp_path_factory) -> list[Path]:
+    """Two models of one log: some of their files are the same, under the same names."""
+    folder = tmp_path_factory.mktemp("models")
+    return [tr.TALE(reg=reg).fit(log).save(folder / f"{reg}.tale") for reg in (20, 500)]
+
+
+@pytest.fixture
+def path(models, tmp_path) -> Path:
+    return shutil.copytree(models[0], tmp_path / "shop.tale")
+
+
+def version(path: Path) -> str:
+    return str(artifact.read_manifest(path)["version"])
+
+
+def until(fact: Callable[[], Any], seconds: float = 60) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if fact():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def is_running(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return False
+
+
+def workers_of(pid: int) -> list[int]:
+    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [one for one in children if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+# -- models deployed by copying --------------------------------------------------------------------
+
+
+def served_by(local: Local) -> str:
+    return str(local.post("/v1/recommend", ASK).json["model"])
+
+
+@pytest.mark.parametrize("first", ["manifest.json", "data"])
+def test_a_model_copied_file_by_file_is_served_once_it_is_whole(models, path, tmp_path, first):
+    """Every look on the way refuses it; the last one must not."""
+    local = Local(path, tmp_path / "run")
+    holder, before = local.app.holder, version(path)
+    rank = {"manifest.json": 0 if first == "manifest.json" else 2}
+    files = sorted(
+        models[1].iterdir(), key=lambda file: rank.get(file.name, "weights" in file.name)
+    )
+    for file in files:
+        assert served_by(local) == before
+        shutil.copyfile(file, path / file.name)
+        holder._look(force=False)
+    assert served_by(local) == version(models[1]) != before
+
+
+def test_a_refused_model_is_told_of_once_and_only_when_it_stays_refused(
+    models, path, tmp_path, caplog
+):
+    local = Local(path, tmp_path / "run")
+    holder = local.app.holder
+    shutil.copyfile(models[1] / "manifest.json", path / "manifest.json")
+    holder._look(force=False)
+    assert "refused" not in caplog.text  # it may be on its way
+    for _ in range(3):
+        holder._look(force=False)
+    assert caplog.text.count("is refused") == 1
+    assert "talerec_reloads_refused_total 1\n" in local.get("/metrics").body.decode()
+    for file in models[1].iterdir():
+        shutil.copyfile(file, path / file.name)
+    holder._look(force=False)
+    assert served_by(local) == version(models[1])
+
+
+def test_what_kept_a_model_from_being_read_may_pass(models, path, tmp_path, monkeypatch):
+    """A full disk, say: the files are as they were, and yet they are looked at again."""
+    local = Local(path, tmp_path / "run")
+    holder = local.app.holder
+    for file in models[1].iterdir():
+        shutil.copyfile(file, path / file.name)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            copies, "take", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
+        )
+        holder._look(force=False)
+    assert served_by(local) != version(models[1])
+    monkeypatch.setattr(holder._refused, "_due", 0.0)
+    holder._look(force=False)
+    assert served_by(local) == version(models[1])
+
+
+def test_files_that_are_cut_short_under_its_hands_do_not_end_it(models, path, tmp_path):
+    """`cp` over a live artifact truncates files that have the same name; a mapped one then ends whoever reads it."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from pathlib import Path
+from service import Local
+path = Path({str(path)!r})
+local = Local(path, Path({str(tmp_path / "run")!r}))
+before = local.post("/v1/recommend", {ASK!r}).body
+for file in path.iterdir():
+    file.open("r+b").truncate(0)
+assert local.post("/v1/recommend", {ASK!r}).body == before
+assert local.post("/v1/similar", {{"item_id": 3}}).status == 200
+print("served on")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stdout == "served on\n", (ran.returncode, ran.stderr[-2000:])
+
+
+def test_where_there_is_no_room_for_a_copy_the_file_itself_is_served(tmp_path, monkeypatch, caplog):
+    (tmp_path / "a").write_bytes(b"content")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(copies.shutil, "copyfileobj", full)
+    monkeypatch.setattr(copies.fcntl, "ioctl", full)
+    copies.take(tmp_path / "a", tmp_path / "b")
+    assert os.path.samefile(tmp_path / "a", tmp_path / "b")
+    assert "no room for a copy" in caplog.text
+
+
+def test_old_copies_go_and_a_new_worker_serves_the_last_good_one(models, path, tmp_path):
+    local = Local(path, tmp_path / "run")
+    shutil.rmtree(path)
+    shutil.copytree(models[1], path)
+    local.app.holder.refresh()
+    kept = [place.name for place in (tmp_path / "run" / "models").iterdir() if place.is_dir()]
+    assert kept == [version(models[1])]
+    shutil.rmtree(path)
+    another = type(local.app)(local.app.settings, tmp_path / "run")
+    assert another.holder.start().version == version(models[1])
+
+
+# -- models that cannot answer ---------------------------------------------------------------------
+
+
+def tampered(path: Path, name: str, place: Any, value: Any) -> Path:
+    kept = artifact.read(path)
+    arrays = {key: np.array(array) for key, array in kept.arrays.items()}
+    arrays[name][place] = value
+    return artifact.write(path, artifact.Bundle(kept.facts, arrays, dict(kept.tables)))
+
+
+def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    given = {name: value for name, value in os.environ.items() if name != "TALEREC_TOKEN"}
+    return subprocess.Popen(
+        [sys.executable, "-c", START, "serve", *arguments, "--port", "0"],
+        env=given | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_model_that_cannot_answer_ends_the_start_with_an_error(path, workers):
+    tampered(path, "item", 0, 10**6)
+    with command(str(path), "--workers", workers) as started:
+        said, error = started.communicate(timeout=120)
+    assert started.returncode == 2
+    assert said == ""  # no address of a service that is not there
+    assert "error: " in error.splitlines()[-1]
+    assert "item goes from" in error.splitlines()[-1]
+
+
+def test_a_model_that_ends_workers_is_tried_twice_and_then_refused(models, path, tmp_path):
+    """What no check finds: whoever loads it dies. A worker that takes the place of the dead one serves the old model."""
+    local = Local(path, tmp_path / "run")
+    holder, dead = local.app.holder, tmp_path / "run" / "models" / "trial"
+    shutil.rmtree(path)
+    shutil.copytree(models[1], path)
+    load, tried = holder._load, []
+
+    def deadly(copy: Path, verify: bool) -> Any:
+        if verify:
+            tried.append(copy.name)
+            raise KeyboardInterrupt  # the worker ends
+        return load(copy, verify)
+
+    holder._load = deadly
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            holder.refresh()
+        dead.write_text(version(path))  # as a process leaves it that had no time to clean up
+    assert holder.start().version == version(models[0])
+    assert tried == [version(path)] * 2
+    with pytest.raises(tr.TalerecError, match="2 workers ended while they tried it"):
+        holder.refresh()
+
+
+def test_a_hash_valid_model_that_leads_outside_is_refused_and_the_old_one_serves_on(path, tmp_path):
+    local = Local(path, tmp_path / "run", token=TOKEN)
+    allowed = {"authorization": f"Bearer {TOKEN}"}
+    before = local.post("/v1/recommend", ASK, **allowed).body
+    tampered(path, "item", 0, 10**6)
+    answer = local.ask("POST", "/v1/reload", None, allowed)
+    assert (answer.status, answer.code) == (409, "artifact_refused")
+    assert str(path) in answer.json["error"]["message"]
+    assert "item goes from" in answer.json["error"]["message"]
+    assert local.post("/v1/recommend", ASK, **allowed).body == before
+    metrics = local.ask("GET", "/metrics", None, allowed).body.decode()
+    local.app.holder._look(force=False)
+    assert "talerec_reloads_refused_total 1\n" in metrics
+    assert local.ask("GET", "/metrics", None, allowed).body.decode().count("refused_total 1\n") == 1
+
+
+def test_a_title_of_10_mb_is_shown_in_short(log, tmp_path):
+    named = log.info.with_columns(
+        title=pl.when(pl.int_range(pl.len()) == 2).then(pl.lit("x" * 10_000_000)).otherwise("title")
+    )
+    model = tr.TALE(reg=20).fit(log.with_items(named.drop("category")))
+    local = Local(model.save(tmp_path / "m.tale"), tmp_path / "run")
+    for answer in (local.get("/v1/items?q=3"), local.post("/v1/similar", {"item_id": 3})):
+        assert answer.status == 200
+        assert len(answer.body) < 20_000
+        assert "xxx…" in answer.body.decode()
+
+
+# -- clients that do not read ----------------------------------------------------------------------
+
+
+def test_the_count_of_requests_in_flight_lasts_until_the_answer_is_sent(path, tmp_path):
+    local = Local(path, tmp_path / "run")
+    seen = []
+
+    async def send(message: dict[str, Any]) -> None:
+        seen.append((message["type"], local.app._in_flight))
+
+    local.ask_with(send, "GET", "/health/live")
+    assert seen == [("http.response.start", 1), ("http.response.body", 1)]
+    assert local.app._in_flight == 0
+
+
+def test_a_large_answer_is_written_in_parts_and_counted_until_it_is_taken(path, tmp_path):
+    local = Local(path, tmp_path / "run")
+    batch = {"requests": [{"history": [{"item_id": 3}], "k": 150}] * 100}
+    parts, held = [], []
+
+    async def send(message: dict[str, Any]) -> None:
+        parts.append(bytes(message.get("body", b"")))
+        held.append(local.app.api.unread)
+
+    local.ask_with(send, "POST", "/v1/recommend:batch", batch)
+    body = b"".join(parts)
+    assert len(json.loads(body)["answers"]) == 100
+    assert max(map(len, parts)) <= 2**18 < len(body)
+    assert held[1:] == [len(body)] * (len(parts) - 1)
+    assert local.app.api.unread == 0
+
+
+def test_no_batch_is_computed_while_unread_answers_fill_the_memory(path, tmp_path):
+    local = Local(path, tmp_path / "run", max_unread=1000)
+    batch = {"requests": [ASK]}
+    assert local.post("/v1/recommend:batch", batch).status == 200
+    local.app.api.unread = 1001
+    answer = local.post("/v1/recommend:batch", batch)
+    assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "busy", "1")
+    assert local.post("/v1/recommend", ASK).status == 200
+
+
+def test_a_batch_may_not_ask_for_more_items_than_the_limit(path, tmp_path):
+    local = Local(path, tmp_path / "run", max_items=9)
+    assert local.post("/v1/recommend:batch", {"requests": [{**ASK, "k": 4}] * 2}).status == 200
+    answer = local.post("/v1/recommend:batch", {"requests": [ASK] * 2})
+    assert (answer.status, answer.code) == (422, "batch_too_long")
+
+
+@pytest.fixture(scope="module")
+def service(models):
+    one = Remote(models[0], "--timeout", "1")
+    yield one
+    assert one.stop() == 0
+
+
+def test_who_does_not_read_the_answer_is_cut_off(service):
+    """The client's window stays closed; after the timeout the service gives up, and its memory is free."""
+    body = json.dumps({"requests": [{"history": [{"item_id": 1}], "k": 150}] * 100}).encode()
+    head = b"POST /v1/recommend:batch HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    head += b"content-length: %d\r\n\r\n" % len(body)
+    whole = service.ask(
+        "POST", "/v1/recommend:batch", body, {"content-type": "application/json"}
+    ).body
+    before = service.metric("talerec_dropped_connections_total")
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        one.connect(("127.0.0.1", service.port))
+        one.sendall((head + body) * 3)
+        assert until(lambda: service.metric("talerec_dropped_connections_total") > before, 30)
+        assert until(lambda: service.metric("talerec_in_flight") == 1)  # who asks for it
+        one.settimeout(20)
+        got = 0
+        with suppress(ConnectionResetError):
+            while part := one.recv(2**20):
+                got += len(part)
+        assert got < 3 * len(whole)
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+@proc
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_workers_end_with_their_parent_and_leave_nothing_behind(path, tmp_path, workers):
+    (tmp_path / "copies").mkdir()
+    service = Remote(
+        path, "--workers", workers, "--drain", "0.1", "--copies", str(tmp_path / "copies")
+    )
+    pids = workers_of(service.process.pid)
+    assert len(pids) == int(workers)
+    assert list((tmp_path / "copies").iterdir())
+    service.process.kill()
+    assert until(lambda: not any(map(is_running, pids)), 30)
+    assert until(lambda: not list((tmp_path / "copies").iterdir()), 10)
+    service.stop()
+
+
+def test_what_a_killed_run_left_behind_is_removed_by_the_next(path, tmp_path):
+    left = tmp_path / "talerec-left"
+    left.mkdir()
+    (left / "owner").touch()
+    (left / "weights").write_bytes(b"x" * 1000)
+    other = tmp_path / "talerec-of-somebody-else"
+    other.mkdir()
+    service = Remote(path, "--copies", str(tmp_path))
+    assert not left.exists()
+    assert other.exists()
+    assert service.stop() == 0
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["shop.tale", other.name]
+
+
+@proc
+def test_a_single_worker_that_dies_is_replaced_too(path):
+    service = Remote(path)
+    (pid,) = workers_of(service.process.pid)
+    os.kill(pid, signal.SIGSEGV)
+    assert until(lambda: workers_of(service.process.pid) not in ([], [pid]))
+    service.until("talerec_workers_ready", 1)
+    assert service.ask("POST", "/v1/recommend", ASK).status == 200
+    assert service.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_heard_while_the_model_is_loaded(path, tmp_path, number):
+    """Kernels are compiled in a thread: here one that takes a minute, in code that hears no signal."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import ctypes\n"
+        "from talerec.serve import reload\n"
+        f"def load(self, *_):\n    open({str(tmp_path / 'loading')!r}, 'w').close(); ctypes.CDLL(None).sleep(60)\n"
+        "reload.ModelHolder._load = load\n"
+    )
+    source = os.environ.get("PYTHONPATH", "")
+    with command(str(path), PYTHONPATH=f"{tmp_path}{os.pathsep}{source}") as started:
+        assert until(lambda: (tmp_path / "loading").exists())
+        started.send_signal(number)
+        said, _ = started.communicate(timeout=15)
+    assert started.returncode == 0
+    assert said == ""
+
+
+def test_reloads_take_no_thread_from_answers(path, tmp_path, monkeypatch):
+    """Two reloads that wait, and every other route answers meanwhile."""
+    local = Local(path, tmp_path / "run", token=TOKEN, timeout=5)
+    allowed = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+    monkeypatch.setattr(local.app.holder, "is_served_everywhere", lambda _: time.monotonic() > end)
+    end = time.monotonic() + 1.5
+    asked = [("POST", "/v1/reload", None)] * 3 + [
+        ("POST", "/v1/similar", {"item_id": 3}),
+        ("POST", "/v1/explain", {"history": [], "item_id": 3}),
+        ("POST", "/v1/recommend:batch", {"requests": [ASK]}),
+        ("GET", "/v1/items?q=3", None),
+    ]
+    finished = local.ask_all(asked, allowed)
+    assert [answer.status for answer, _ in finished] == [200] * 7
+    assert max(when for _, when in finished[3:]) < end <= min(when for _, when in finished[:3])
+
+
+def test_the_numbers_that_workers_share_have_their_room_on_the_disk(tmp_path, monkeypatch):
+    SharedState(tmp_path, 2, 0, ("/a",))
+    for name in ("numbers", "states"):
+        found = (tmp_path / name).stat()
+        assert found.st_blocks * 512 >= found.st_size > 0  # no holes
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(tr.TalerecError, match="No space left on device"):
+        SharedState(tmp_path, 2, 0, ("/a",))

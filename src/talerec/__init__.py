@@ -14,6 +14,7 @@ Logs
 Models
     Tempo, TALE, SLIS, SLIT, SLIST, EASE, EDLAE, RDLAE, SWalk     linear models
     SKNN, STAN, Markov, Rules, Association, Popular, Trending, FPMC     others
+    SASRec                    neural models (they need torch)
     MODELS, load              every model by name; a saved model
     Model, Query, Weights     what a model of your own is made of
     Gram, tale_gram, slit_gram, slis_gram     sums over pairs of rows that linear models are solved from
@@ -52,7 +53,7 @@ _NAMES = {
     "talerec.gram.gram": ("Gram",),
     "talerec.models": (
         "Association", "EASE", "EDLAE", "FPMC", "MODELS", "Markov", "Model", "Popular", "RDLAE",
-        "Rules", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk", "TALE", "Tempo", "Trending", "load",
+        "Rules", "SASRec", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk", "TALE", "Tempo", "Trending", "load",
     ),
     "talerec.ranking.weights": ("Query", "Weights"),
 }  # fmt: skip
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from talerec.models.rules import Association as Association
     from talerec.models.rules import Markov as Markov
     from talerec.models.rules import Rules as Rules
+    from talerec.models.sasrec import SASRec as SASRec
     from talerec.models.slist import SLIS as SLIS
     from talerec.models.slist import SLIST as SLIST
     from talerec.models.slist import SLIT as SLIT

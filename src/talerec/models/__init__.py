@@ -22,6 +22,7 @@ from talerec.models.fpmc import FPMC
 from talerec.models.nearest import SKNN, STAN
 from talerec.models.popular import Popular, Trending
 from talerec.models.rules import Association, Markov, Rules
+from talerec.models.sasrec import SASRec
 from talerec.models.slist import SLIS, SLIST, SLIT
 from talerec.models.swalk import SWalk
 from talerec.models.tale import TALE
@@ -51,6 +52,7 @@ MODELS: dict[str, type[Model]] = {
         Popular,
         Trending,
         FPMC,
+        SASRec,
     )
 }
 DEFAULT = "tempo"  # what the command line fits unless told otherwise

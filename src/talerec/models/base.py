@@ -42,6 +42,7 @@ class Model(params.HasParams, ABC):
     name: ClassVar[str]
     paper: ClassVar[str]
     weighs_items: ClassVar[bool] = True  # sources stand for items of the history
+    extra: ClassVar[str | None] = None  # the optional library that it needs
     _fitted: Fitted | None = None
     _cache: FitCache | None = None
 

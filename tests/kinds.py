@@ -12,10 +12,17 @@ from talerec.models import MODELS
 
 #: Settings with which a neural model is fitted in a fraction of a second.
 SMALL: dict[str, Any] = {
-    "dim": 8, "heads": 2, "layers": 2, "max_history": 6, "epochs": 2, "batch": 64, "device": "cpu",
+    "dim": 8, "layers": 2, "max_history": 6, "epochs": 2, "batch": 64, "device": "cpu",
 }  # fmt: skip
 
 NEURAL = sorted(name for name, kind in MODELS.items() if kind.extra == "torch")
+
+
+def small(name: str) -> dict[str, Any]:
+    """Settings that make this neural model small."""
+    known = MODELS[name]().params
+    more = {"heads": 2, "warmup": 1}
+    return SMALL | {key: value for key, value in more.items() if key in known}
 
 
 def need_torch() -> None:
@@ -33,4 +40,4 @@ def maker(name: str, **settings: Any) -> Any:
     if kind.extra is None:
         return partial(kind, **settings)
     need_torch()
-    return partial(kind, **{**SMALL, **settings})
+    return partial(kind, **{**small(name), **settings})

@@ -132,7 +132,8 @@ def test_public_names_are_these_and_load():
     assert sorted(talerec.__all__) == sorted(
         [
             "Association", "EASE", "EDLAE", "Evaluation", "FPMC", "Gram", "Histories", "InvalidLogError", "Log", "MODELS", "Markov", "Model",
-                "NotFittedError", "Popular", "Query", "RDLAE", "Rules", "SASRec", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk",
+                "NotFittedError", "Popular", "Query", "RDLAE", "Rules", "BERT4Rec", "BSARec", "DuoRec", "ESASRec", "FEARec", "GRU4Rec", "GSASRec", "HSTU", "LRURec", "LinRec",
+                "SASRec", "TCPSRec", "TiCoSeRec", "TiSASRec", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk",
                 "Split", "TALE", "TalerecError", "Tempo", "Trending", "UnknownIdError", "Weights", "__version__", "compare", "describe", "drop_duplicates",
                 "evaluate", "evaluate_log", "k_core", "leave_one_out", "load", "order_ties", "read_items", "read_log", "rolling_split",
                 "slis_gram", "slit_gram", "time_split", "synthetic_log", "tale_gram", "tune",

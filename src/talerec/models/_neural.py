@@ -55,10 +55,8 @@ class Neural(_Networked):
 
     weighs_items: ClassVar[bool] = False
     extra: ClassVar[str | None] = "torch"
-    causal: ClassVar[bool] = True  # a row's state depends on no later row
 
     dim: int = param(64, "numbers in the vector of an item", low=1, high=8192)
-    heads: int = param(2, "heads of attention; they divide dim", low=1, high=1024)
     layers: int = param(2, "blocks on top of each other", low=1, high=64, search=(1, 3))
     max_history: int = param(50, "a history's last rows that are read", low=2, high=10_000)
     dropout: float = param(
@@ -99,14 +97,14 @@ class Neural(_Networked):
 
     def _check(self) -> None:
         """Refuse parameters that do not go together."""
-        if self.dim % self.heads:
-            raise TalerecError(
-                f"dim is {self.dim} and heads is {self.heads}; heads must divide dim"
-            )
-        if self.samples == "windows" and not self.causal:
+        if self.samples == "windows" and self._sees_later():
             raise TalerecError(
                 f"{self.name} sees later rows, so samples is 'prefixes': windows would show it the targets"
             )
+
+    def _sees_later(self) -> bool:
+        """Does a row's state depend on rows after it?"""
+        return False
 
     def set_params(self, **changes: Any) -> Self:
         params.build(type(self), {**self.params, **changes})  # refused before anything is changed
@@ -253,6 +251,20 @@ class Neural(_Networked):
         for q in range(len(x)):
             found[:, q] = weights.contributions(x.one(q), targets).sum(1)
         return found
+
+
+@dataclass(eq=False, kw_only=True)
+class Attentive(Neural):
+    """A network whose rows look at each other."""
+
+    heads: int = param(2, "heads of attention; they divide dim", low=1, high=1024)
+
+    def _check(self) -> None:
+        super()._check()
+        if self.dim % self.heads:
+            raise TalerecError(
+                f"dim is {self.dim} and heads is {self.heads}; heads must divide dim"
+            )
 
 
 def rows_of(log: Log) -> Rows:

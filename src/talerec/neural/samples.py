@@ -7,6 +7,7 @@ next. Windows have a target at every row, prefixes one at their last row, whole 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,34 @@ class Feed:
             sample=sample,
             user=made.user[sample],
         )
+
+    def targets(self) -> Array:
+        """The target of every sample that has one alone."""
+        found: Array = self.rows.item[self.made.first + self.made.count]
+        return found
+
+    def same_target(self, sample: Array, rng: np.random.Generator) -> Array:
+        """For each sample another one with the same target, drawn; itself where there is none."""
+        order, low, size = self._by_target
+        mine = low[sample]
+        step = rng.integers(1, np.maximum(size[sample], 2))
+        found: Array = order[mine + (self._place[sample] - mine + step) % size[sample]]
+        return found
+
+    @cached_property
+    def _by_target(self) -> tuple[Array, Array, Array]:
+        """Samples sorted by target; for each sample where the run of its target begins there, and how long it is."""
+        wanted = self.targets()
+        order = np.argsort(wanted, kind="stable")
+        low = np.searchsorted(wanted[order], wanted, "left")
+        return order, low, np.searchsorted(wanted[order], wanted, "right") - low
+
+    @cached_property
+    def _place(self) -> Array:
+        """Where each sample stands among those sorted by target."""
+        place = np.empty(len(self.made), np.int64)
+        place[self._by_target[0]] = np.arange(len(self.made))
+        return place
 
     def _to(self, values: Array) -> Any:
         return torch.as_tensor(values).to(self.device)

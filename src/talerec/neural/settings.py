@@ -46,7 +46,6 @@ class Settings:
 
     kind: str
     dim: int
-    heads: int
     layers: int
     max_history: int
     dropout: float
@@ -63,6 +62,11 @@ class Settings:
     device: str
     precision: str
     own: Mapping[str, Any]
+
+    @property
+    def heads(self) -> int:
+        """Heads of attention, where the network has some."""
+        return int(self.own.get("heads", 1))
 
     @classmethod
     def of(cls, kind: str, params: Mapping[str, Any]) -> Self:

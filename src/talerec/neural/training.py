@@ -57,7 +57,7 @@ class _Work:
         self.device = device_of(settings.device)
         with torch.device("meta"):
             plan = build(rows.items, settings)
-        self.longest = settings.max_history
+        self.longest, self.longest_asked = settings.max_history, plan.longest_asked
         self.allowed = [self.longest] if plan.fixed_width else widths(self.longest)
         self.scheme = scheme_of(settings)
         self.criterion = self._criterion()
@@ -89,7 +89,7 @@ class _Work:
         feed = Feed(self.rows, made, self.device)
         asked = None
         if judges is not None:
-            asked = Feed(self.rows, judges.samples(self.longest), self.device)
+            asked = Feed(self.rows, judges.samples(self.longest_asked), self.device)
         return Trainer(self.net(), feed, self.allowed, self.criterion, epochs, asked, keep_best)
 
     def require_room(self) -> None:

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from talerec.neural.losses import Criterion, Head
 from talerec.neural.samples import Batch, Feed
 from talerec.neural.settings import Rows, Settings
-from talerec.runtime.arrays import Array
 
 Tensor = torch.Tensor
 
@@ -39,7 +38,7 @@ class Net(nn.Module):
     shares_table : items are read and scored by the same vectors
     """
 
-    causal: ClassVar[bool] = True
+    causal: bool = True
     fixed_width: ClassVar[bool] = False
     hides_rows: ClassVar[bool] = False
     shares_table: bool = True
@@ -74,10 +73,6 @@ class Net(nn.Module):
                 else:
                     nn.init.zeros_(value)
 
-    def tamed(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        """Random arrays as parameters that a network of this kind may have."""
-        return arrays
-
     def embed(self, batch: Batch) -> Tensor:
         """The vectors of a batch's items, b x width x dim."""
         vectors: Tensor = batch.vectors
@@ -100,6 +95,15 @@ class Net(nn.Module):
         """What a step makes smaller: the loss at every row that has a target."""
         states = self.encode(batch).flatten(0, 1)[batch.place]
         return step.criterion(states, self.head(), batch.target)
+
+
+class PrefixNet(Net):
+    """A network whose states know later rows, so that a sample has one target: the row after its last."""
+
+    causal: bool = False
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        return step.criterion(self.ask(batch), self.head(), batch.target)
 
 
 def causal_mask(width: int, device: torch.device) -> Tensor:

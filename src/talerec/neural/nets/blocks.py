@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,8 +39,8 @@ class Attention(nn.Module):
         self.out = nn.Linear(dim, dim, bias=bias) if project else nn.Identity()
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, source: Tensor, mask: Tensor) -> Tensor:
-        """x: rows that look, source: rows that are looked at"""
+    def forward(self, x: Tensor, source: Tensor, mask: Tensor, *more: Any) -> Tensor:
+        """x: rows that look, source: rows that are looked at; more: for attention of other kinds"""
         q, k, v = (
             split_heads(layer(part), self.heads)
             for layer, part in ((self.query, x), (self.key, source), (self.value, source))
@@ -102,20 +103,18 @@ class PreBlock(nn.Module):
 class OriginalBlock(nn.Module):
     """SASRec as published: y = LN(x) + Att(LN x, x), z = LN(y) + FFN(LN y), FFN with ReLU inside and of the same size."""
 
-    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+    def __init__(
+        self, dim: int, heads: int, dropout: float, attention: Attention | None = None
+    ) -> None:
         super().__init__()
-        self.attention = Attention(dim, heads, dropout, project=False)
+        self.attention = attention or Attention(dim, heads, dropout, project=False)
         self.feed = Feedforward(dim, dim, nn.ReLU)
         self.norm, self.feed_norm = (nn.LayerNorm(dim, eps=1e-8) for _ in range(2))
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor, *more: Any) -> Tensor:
         rows = self.norm(x)
-        return self.after(rows + self.attention(rows, x, mask))
-
-    def after(self, y: Tensor) -> Tensor:
-        """The second half of the block."""
-        rows = self.feed_norm(y)
+        rows = self.feed_norm(rows + self.attention(rows, x, mask, *more))
         made: Tensor = rows + self.drop(self.feed(rows))
         return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -26,9 +27,11 @@ class SASRecNet(Net):
     output : "shared": items are scored by the vectors that they are read by; "own": by others
     """
 
+    usual_norm: ClassVar[str] = "post"
+
     def __init__(self, items: int, settings: Settings) -> None:
         super().__init__(items, settings)
-        self.norm = settings.own.get("norm", "post")
+        self.norm = settings.own.get("norm", self.usual_norm)
         self.shares_table = settings.own.get("output", "shared") == "shared"
         dim, dropout = settings.dim, settings.dropout
         self.places = nn.Parameter(torch.empty(settings.max_history, dim))
@@ -66,3 +69,9 @@ class SASRecNet(Net):
 
     def head(self) -> Head:
         return Head(self.items if self.shares_table else self.targets, self.bias)
+
+
+class ESASRecNet(SASRecNet):
+    """SASRec with LiGR's gated blocks."""
+
+    usual_norm: ClassVar[str] = "gated"

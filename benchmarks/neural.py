@@ -115,10 +115,16 @@ def run(job: dict[str, Any]) -> dict[str, Any] | None:
         made = training.train(rows, settings, held=held, checkpoint=checkpoint, seconds=left)
     except Exception as error:  # one failure must not end the others
         return {"name": job["name"], "error": f"{type(error).__name__}: {error}"[:300]}
+    if made is None and held is not None:
+        made = best_so_far(checkpoint, settings, rows.without_last(held))
     if made is None:
         return None
     peak = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0
-    brief = {k: made.facts[k] for k in ("epochs", "ndcg", "seconds", "device") if k in made.facts}
+    brief = {
+        k: made.facts[k]
+        for k in ("epochs", "ndcg", "seconds", "device", "ended_at")
+        if k in made.facts
+    }
     told = {k: job[k] for k in ("name", "log", "model") if k in job} | {"set": job.get("set", {})}
     result = {**told, **brief, "peak_mb": round(peak), "held": bool(job.get("held"))}
     if job.get("keep", True):
@@ -126,6 +132,24 @@ def run(job: dict[str, Any]) -> dict[str, Any] | None:
     done.write_text(json.dumps(result))
     checkpoint.unlink(missing_ok=True)
     return result
+
+
+def best_so_far(checkpoint: Path, settings: Any, rows: Any) -> Any:
+    """What a training that stops on validation rows has reached when its time is over; None before its first judgement."""
+    from talerec.neural import checkpoints, training
+    from talerec.neural.settings import VERSION
+
+    if not checkpoint.exists():
+        return None
+    kept, arrays = checkpoints.read(checkpoint)
+    best = {k.removeprefix("best|"): a for k, a in arrays.items() if k.startswith("best|")}
+    if not best:
+        return None
+    told = {"kind": settings.kind, "params": settings.params(), "rows": rows.fingerprint()}
+    course = {"epochs": kept["course"]["best"], "ndcg": kept["course"]["value"]}
+    ended = {"version": VERSION, "seconds": kept["spent"], "device": settings.device}
+    facts = {**told, **course, **ended, "ended_at": kept["course"]["epoch"]}
+    return training.Training(facts, best)
 
 
 def train(packs: Path, out: Path, jobs: Path, minutes: float, processes: int) -> None:

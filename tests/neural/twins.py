@@ -364,7 +364,7 @@ def hstu(p: Arrays, s: Any, items: list[int], times: list[int], now: int) -> np.
             for head in range(s.heads):
                 part = slice(head * size, (head + 1) * size)
                 for j in range(i + 1):
-                    near = p[f"{name}.by_place"][0][i - j] + p[f"{name}.by_time"][0][bucket(i, j)]
+                    near = p[f"{name}.by_place"][i - j, 0] + p[f"{name}.by_time"][bucket(i, j), 0]
                     got[part] += silu(q[i][part] @ k[j][part] + near) / s.max_history * v[j][part]
             out.append(linear(plain_norm(got) * u[i], p, f"{name}.leave") + x[i])
         x = out

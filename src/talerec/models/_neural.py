@@ -40,9 +40,10 @@ class _Networked(Model):
     """Holds the network that is asked, which is no parameter and is not kept: it is made of arrays that are."""
 
     _net: Net | None = None
+    _made: Any = None  # a training from elsewhere, while a model is fitted by it
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_net"}
+        return {name: value for name, value in vars(self).items() if name not in ("_net", "_made")}
 
     def _forget_fit(self) -> None:
         super()._forget_fit()
@@ -112,9 +113,15 @@ class Neural(_Networked):
 
     # -- fitting --
 
+    def check_ready(self) -> None:
+        """Refuse, before anything is fitted, where torch is not installed."""
+        _library("training")
+
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        if self._made is not None:
+            clock.seconds["solve"] = float(self._made.facts.get("seconds", 0.0))
+            return self._weights(self._made.arrays), None
         training = _library("training")
-        self._check()
         rows, settings = rows_of(log), self._settings()
         checkpoint = _checkpoint(settings, rows)
         with clock("solve"):
@@ -173,20 +180,11 @@ class Neural(_Networked):
         if made.facts["rows"] != rows_of(log).fingerprint():
             raise TalerecError("this is a training of other rows than the log's")
         model: Self = params.build(cls, made.facts["params"])
-        return model._fitted_from(log, made)
-
-    def _fitted_from(self, log: Log, made: Any) -> Self:
-        """This model, fitted to a log by a training of it."""
-
-        def learned(log: Log, clock: Clock) -> tuple[Weights, str | None]:
-            clock.seconds["solve"] = float(made.facts.get("seconds", 0.0))
-            return self._weights(made.arrays), None
-
-        vars(self)["learn"] = learned
+        model._made = made
         try:
-            return self.fit(log)
+            return model.fit(log)
         finally:
-            del vars(self)["learn"]
+            model._made = None
 
     # -- asking --
 

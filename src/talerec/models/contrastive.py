@@ -30,7 +30,7 @@ class DuoRec(Attentive):
     samples: str = param(
         "prefixes", "a sample has one target, that partners share", choices=("prefixes",)
     )
-    batch: int = other(Attentive, "batch", 1024)
+    batch: int = other(Attentive, "batch", 256)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -60,7 +60,7 @@ class FEARec(Attentive):
         0.1, "weight of the loss that makes samples with the same target alike", low=0, high=100
     )
     samples: str = other(Attentive, "samples", "prefixes")
-    batch: int = other(Attentive, "batch", 1024)
+    batch: int = other(Attentive, "batch", 256)
 
     def _sees_later(self) -> bool:
         return True

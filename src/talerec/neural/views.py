@@ -12,6 +12,7 @@ from talerec.neural.settings import Rows
 from talerec.runtime.arrays import Array
 
 _CHUNK = 512  # items whose likeness to all others is found at once
+_PAIRS = 2**17  # of an item and a user that has it, looked at in one go
 
 HOLE = -1  # stands where a row was masked
 
@@ -109,30 +110,34 @@ def similar_items(rows: Rows) -> Array:
 
     Users' last rows play no part. An item that stands with no other is like itself.
     """
-    keep = np.ones(len(rows.item), bool)
     length = np.diff(rows.ptr)
+    keep = np.ones(len(rows.item), bool)
     keep[np.asarray(rows.ptr[1:])[length > 0] - 1] = False
     user = np.repeat(np.arange(len(length)), length)[keep]
-    pairs = np.unique(np.stack([user, rows.item[keep]]), axis=1)
-    weight = 1 / np.log(1 + np.maximum(length, 2))[pairs[0]]
-    shape = (rows.items, len(length))
-    has = torch.sparse_coo_tensor(
-        torch.as_tensor(pairs[::-1].copy()), torch.as_tensor(weight), shape, check_invariants=True
-    ).coalesce()
-    count = np.maximum(np.bincount(pairs[1], minlength=rows.items), 1)
+    item, user = np.unique(np.stack([rows.item[keep], user]), axis=1)  # sorted by item
+    weight = 1 / np.log(1 + np.maximum(length, 2))[user]
+    count = np.maximum(np.bincount(item, minlength=rows.items), 1)
     found = np.arange(rows.items)
-    order = np.argsort(pairs[1], kind="stable")
-    starts = np.searchsorted(pairs[1][order], np.arange(rows.items + 1))
     for a in range(0, rows.items, _CHUNK):
         b = min(a + _CHUNK, rows.items)
-        mine = order[starts[a] : starts[b]]
-        owners = torch.zeros(len(length), b - a, dtype=torch.float64)
-        owners[pairs[0][mine], pairs[1][mine] - a] = 1.0
-        alike = torch.sparse.mm(has, owners).numpy().T / np.sqrt(count)
+        mine = slice(*np.searchsorted(item, [a, b]))
+        owners = torch.zeros(len(length), b - a)
+        owners[user[mine], item[mine] - a] = 1.0
+        alike = _shared(owners, user, item, weight, rows.items).T / np.sqrt(count)
         alike[np.arange(b - a), np.arange(a, b)] = 0.0
-        best = alike.argmax(1)
-        found[a:b] = np.where(alike.max(1) > 0, best, np.arange(a, b))
+        found[a:b] = np.where(alike.max(1) > 0, alike.argmax(1), np.arange(a, b))
     return found
+
+
+def _shared(owners: torch.Tensor, user: Array, item: Array, weight: Array, items: int) -> Array:
+    """For each item the sum of `weight` over its users' rows of `owners`, a part of the pairs at a time."""
+    total = torch.zeros(items, owners.shape[1])
+    for a in range(0, len(user), _PAIRS):
+        part = slice(a, a + _PAIRS)
+        share = torch.as_tensor(weight[part], dtype=torch.float32)[:, None]
+        total.index_add_(0, torch.as_tensor(item[part]), owners[user[part]] * share)
+    made: Array = total.numpy()
+    return made
 
 
 def even_users(rows: Rows, share: float) -> Array:

@@ -27,8 +27,8 @@ class GatedUnit(nn.Module):
         super().__init__()
         dim, self.heads, self.longest = settings.dim, settings.heads, settings.max_history
         self.enter, self.leave = nn.Linear(dim, 4 * dim, bias=False), nn.Linear(dim, dim)
-        self.by_place = nn.Parameter(torch.empty(1, self.longest))
-        self.by_time = nn.Parameter(torch.empty(1, settings.own["buckets"] + 1))
+        self.by_place = nn.Parameter(torch.empty(self.longest, 1))
+        self.by_time = nn.Parameter(torch.empty(settings.own["buckets"] + 1, 1))
         self.drop = nn.Dropout(settings.dropout)
 
     def forward(self, x: Tensor, mask: Tensor, back: Tensor, bucket: Tensor) -> Tensor:
@@ -37,8 +37,8 @@ class GatedUnit(nn.Module):
         made = F.silu(self.enter(F.layer_norm(x, (dim,), eps=_EPS)))
         u, v, q, k = made.chunk(4, 2)
         v, q, k = (split_heads(part.contiguous(), self.heads) for part in (v, q, k))
-        near = self.by_place[0][back] + self.by_time[0][bucket]
-        weights = F.silu(q @ k.mT + near[:, None]) * mask / self.longest
+        near = F.embedding(back, self.by_place) + F.embedding(bucket, self.by_time)
+        weights = F.silu(q @ k.mT + near.movedim(3, 1)) * mask / self.longest
         got = F.layer_norm(merge_heads(weights @ v), (dim,), eps=_EPS)
         out: Tensor = self.leave(self.drop(got * u)) + x
         return out

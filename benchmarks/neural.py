@@ -76,19 +76,6 @@ def defaults() -> dict[str, dict[str, Any]]:
     return {name: kind().params for name, kind in MODELS.items() if kind.extra == "torch"}
 
 
-def with_validation(kept: Any) -> tuple[Any, Any]:
-    """Training rows with each user's validation row after them, and the users that have one."""
-    from talerec.neural.settings import Rows
-
-    ptr, item, time_ = kept["ptr"].astype(np.int64), kept["item"], kept["time"]
-    more = np.flatnonzero(kept["validation_item"] >= 0)
-    item = np.insert(item, ptr[more + 1], kept["validation_item"][more])
-    time_ = np.insert(time_, ptr[more + 1], kept["validation_time"][more])
-    extra = np.zeros(len(ptr), np.int64)
-    extra[more + 1] = 1
-    return Rows(ptr + np.cumsum(extra), item, time_, int(kept["items"])), more
-
-
 def run(job: dict[str, Any]) -> dict[str, Any] | None:
     """One training; None where its time was over."""
     import torch
@@ -106,7 +93,8 @@ def run(job: dict[str, Any]) -> dict[str, Any] | None:
     settings = Settings.of(job["model"], {**job["defaults"], **job.get("set", {})})
     rows, held = Rows(kept["ptr"], kept["item"], kept["time"], int(kept["items"])), None
     if job.get("held"):
-        rows, held = with_validation(kept)
+        held = np.flatnonzero(kept["validation_item"] >= 0)
+        rows = rows.with_last(held, kept["validation_item"][held], kept["validation_time"][held])
     left = job["end"] - time.time()
     if left < 5:
         return None

@@ -115,14 +115,14 @@ class Neural(_Networked):
 
     def check_ready(self) -> None:
         """Refuse, before anything is fitted, where torch is not installed."""
-        _library("training")
+        library("training")
 
     def learn(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         if self._made is not None:
             clock.seconds["solve"] = float(self._made.facts.get("seconds", 0.0))
             return self._weights(self._made.arrays), None
-        training = _library("training")
-        rows, settings = rows_of(log), self._settings()
+        training = library("training")
+        rows, settings = rows_of(log), self.settings()
         checkpoint = _checkpoint(settings, rows)
         with clock("solve"):
             made = training.train(rows, settings, checkpoint=checkpoint)
@@ -131,13 +131,14 @@ class Neural(_Networked):
             checkpoint.unlink(missing_ok=True)
         return weights, None
 
-    def _settings(self) -> Settings:
-        found: Settings = _library("settings").Settings.of(self.name, self.params)
+    def settings(self) -> Settings:
+        """The parameters as a training takes them."""
+        found: Settings = library("settings").Settings.of(self.name, self.params)
         return found
 
     def _weights(self, arrays: Mapping[str, Array]) -> Weights:
         """A network's arrays as weights: scores are states times item vectors."""
-        scorer = _library("asking").scorer(self._settings(), arrays)
+        scorer = library("asking").scorer(self.settings(), arrays)
         block = block_of(scorer.table, source_item=np.full(len(scorer.table), -1, np.int32))
         kept = {name.replace(".", "__"): array for name, array in scorer.kept.items()}
         self._net = None
@@ -166,7 +167,7 @@ class Neural(_Networked):
         TalerecError
             Where it is a training of another model, of other rows, or with other parameters.
         """
-        training = _library("training")
+        training = library("training")
         made = arrays if isinstance(arrays, training.Training) else training.Training.load(arrays)
         if any(name not in made.facts for name in _ABOUT):
             raise TalerecError("these arrays are not those of a training that has ended")
@@ -198,7 +199,7 @@ class Neural(_Networked):
         return Query(ptr, source, codes[known].ravel().astype(np.float64))
 
     def _states(self, histories: Histories) -> tuple[Array, Array]:
-        asking = _library("asking")
+        asking = library("asking")
         last = histories.last()
         now = last if histories.now is None else np.where(last > UNTIMED, histories.now, last)
         if len(histories.time):
@@ -215,7 +216,7 @@ class Neural(_Networked):
                 name.replace("__", "."): array
                 for name, array in self.fitted.weights.query_arrays.items()
             }
-            self._net = _library("asking").reader(self._settings(), arrays)
+            self._net = library("asking").reader(self.settings(), arrays)
         return self._net
 
     def _vectors(self, items: Array) -> Array:
@@ -267,11 +268,11 @@ class Attentive(Neural):
 
 def rows_of(log: Log) -> Rows:
     """A log as the plain arrays that a training takes."""
-    found: Rows = _library("settings").Rows(log.ptr, log.item, log.time, len(log.items))
+    found: Rows = library("settings").Rows(log.ptr, log.item, log.time, len(log.items))
     return found
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
     """A module of the networks; where torch is missing, an error that says how to get it."""
     from importlib import import_module
 

@@ -32,6 +32,14 @@ class Rows(NamedTuple):
         gone[users + 1] = 1
         return Rows(self.ptr - np.cumsum(gone), self.item[keep], self.time[keep], self.items)
 
+    def with_last(self, users: Array, item: Array, time: Array) -> Rows:
+        """The rows with one more after those of each of these users."""
+        at = np.asarray(self.ptr)[users + 1]
+        more = np.zeros(len(self.ptr), np.int64)
+        more[users + 1] = 1
+        ptr = np.asarray(self.ptr, np.int64) + np.cumsum(more)
+        return Rows(ptr, np.insert(self.item, at, item), np.insert(self.time, at, time), self.items)
+
     def fingerprint(self) -> str:
         """A name for exactly these rows."""
         found = hashlib.sha256(str(self.items).encode())

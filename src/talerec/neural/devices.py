@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from talerec.errors import TalerecError
+from talerec.neural.judging import CELLS, SCORES
 from talerec.neural.settings import Settings
 from talerec.runtime.memory import available_bytes, human
 
@@ -30,15 +31,20 @@ DETERMINISTIC = True
 
 @contextmanager
 def exactly(device: torch.device, precision: str, seed: int) -> Iterator[None]:
-    """Inside the block, the same work gives identical results; torch's own settings and draws are put back after it."""
+    """Inside the block, the same work gives identical results; torch's own settings and draws are put back after it.
+
+    Where a GPU has no such operation, torch warns and takes another.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the GPU is first used
     precise = torch.get_float32_matmul_precision()
     before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
-        torch.use_deterministic_algorithms(DETERMINISTIC and device.type == "cuda")
+        exact = DETERMINISTIC and device.type == "cuda"
+        torch.use_deterministic_algorithms(exact, warn_only=exact)
         try:
             yield
         except torch.OutOfMemoryError as error:
@@ -47,7 +53,7 @@ def exactly(device: torch.device, precision: str, seed: int) -> Iterator[None]:
             ) from None
         finally:
             torch.set_float32_matmul_precision(precise)
-            torch.use_deterministic_algorithms(before)
+            torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
 def needed_bytes(settings: Settings, items: int, cells: int, width: int) -> int:
@@ -58,7 +64,8 @@ def needed_bytes(settings: Settings, items: int, cells: int, width: int) -> int:
     weights = cells * width * settings.heads * 3 * settings.layers
     shared = settings.negatives if settings.loss != "softmax" else items
     scores = min(2**27, settings.batch * shared) * _SCORES
-    return 4 * (5 * (table + block) + kept + weights + scores)
+    judging = 3 * min(SCORES, settings.judges * items) + 8 * CELLS * settings.dim
+    return 4 * (5 * (table + block) + max(kept + weights + scores, judging))
 
 
 def require_room(needed: int, device: torch.device) -> None:

@@ -14,7 +14,8 @@ from talerec.runtime.arrays import Array
 
 Tensor = torch.Tensor
 
-_SCORES = 2**26  # that are held at once
+#: Scores that are held at once, and cells that are encoded at once.
+SCORES, CELLS = 2**25, 2**17
 _K = 10
 
 
@@ -48,12 +49,12 @@ def held_back(rows: Rows, users: Array) -> tuple[Judges, Array]:
 def ndcg(net: Net, feed: Feed, allowed: list[int]) -> float:
     """The mean NDCG@10 of a feed of judges; what the asker has in its window, but the target, is not ranked."""
     made, head = feed.made, net.head()
-    size = max(1, _SCORES // len(head.table))
     total = 0.0
     net.eval()
     with torch.no_grad():
         for number, width in enumerate(allowed):
             mine = np.flatnonzero(np.searchsorted(allowed, made.count) == number)
+            size = max(1, min(SCORES // len(head.table), CELLS // width))
             for a in range(0, len(mine), size):
                 batch = feed.batch(mine[a : a + size], width)
                 scores = net.ask(batch) @ head.table.mT

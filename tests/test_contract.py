@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 import talerec as tr
+from kinds import maker
 from logs import tiny_log
 from talerec.data.histories import Histories
 from talerec.errors import TalerecError
@@ -28,9 +29,9 @@ def loop_log(users: int = 40, items: int = 8, rows: int = 6):
     )
 
 
-#: Every model as it comes, and those that have more than one kind of weights.
+#: Every model as it comes (neural ones small), and those that have more than one kind of weights.
 MADE = {
-    **MODELS,
+    **dict.fromkeys(MODELS),
     "tale, local": partial(tr.TALE, solver="local", neighbors=5),
     "tempo, local": partial(tr.Tempo, solver="local", neighbors=5),
     "swalk, local": partial(tr.SWalk, solver="local", neighbors=5, width=4),
@@ -43,7 +44,7 @@ MADE = {
 
 @pytest.fixture(scope="module", params=list(MADE))
 def make(request):
-    return MADE[request.param]
+    return MADE[request.param] or maker(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,10 @@ def test_many_threads_may_ask_one_model(model):
     alone = [model.recommend([user], k=K) for user in users]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda user: model.recommend([user], k=K), users * 3))
-    assert all(found.equals(alone[n % 40]) for n, found in enumerate(together))
+    if model.extra == "torch":  # torch's own threads are counted for each of ours
+        assert_as_good(model, pl.concat(together), pl.concat(alone * 3))
+    else:
+        assert all(found.equals(alone[n % 40]) for n, found in enumerate(together))
 
 
 def test_a_log_without_rows_is_refused(make):
@@ -102,7 +106,21 @@ def test_a_batch_equals_one_by_one(model):
     users = list(range(20))
     batch = model.recommend(users, k=K)
     single = pl.concat([model.recommend([user], k=K) for user in users])
-    assert batch.equals(single)
+    if model.extra == "torch":
+        assert_as_good(model, batch, single)
+    else:
+        assert batch.equals(single)
+
+
+def assert_as_good(model, batch, single):
+    """A network's sums depend on what else is in the batch: equal to 1e-5 of the largest score, in the same order but there."""
+    scores, others = batch["score"].to_numpy(), single["score"].to_numpy()
+    near = 1e-5 * np.abs(scores).max()
+    np.testing.assert_allclose(scores, others, rtol=0, atol=near)
+    everything = model.recommend(list(range(40)), k=8)
+    by_id = {(row[0], row[1]): row[2] for row in everything.iter_rows()}
+    for user, one, two in zip(batch["user_id"], batch["item_id"], single["item_id"], strict=True):
+        assert abs(by_id[user, one] - by_id[user, two]) <= near
 
 
 def test_users_and_their_own_histories_get_the_same(model):

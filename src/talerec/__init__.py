@@ -14,6 +14,8 @@ Logs
 Models
     Tempo, TALE, SLIS, SLIT, SLIST, EASE, EDLAE, RDLAE, SWalk     linear models
     SKNN, STAN, Markov, Rules, Association, Popular, Trending, FPMC     others
+    SASRec, GSASRec, ESASRec, GRU4Rec, BERT4Rec, DuoRec, FEARec, BSARec, TiSASRec, TCPSRec, TiCoSeRec, LinRec, LRURec,
+    HSTU                      neural models (they need torch)
     Blend                     several models as one
     MODELS, load, update      every model by name; a saved model; a model after new rows
     Model, Query, Weights     what a model of your own is made of
@@ -52,8 +54,9 @@ _NAMES = {
     "talerec.gram.builders": ("slis_gram", "slit_gram", "tale_gram"),
     "talerec.gram.gram": ("Gram",),
     "talerec.models": (
-        "Association", "Blend", "EASE", "EDLAE", "FPMC", "MODELS", "Markov", "Model", "Popular", "RDLAE",
-        "Rules", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk", "TALE", "Tempo", "Trending", "load",
+        "Association", "BERT4Rec", "BSARec", "Blend", "DuoRec", "EASE", "EDLAE", "ESASRec", "FEARec", "FPMC", "GRU4Rec", "GSASRec", "HSTU",
+        "LRURec", "LinRec", "MODELS", "Markov", "Model", "Popular", "RDLAE", "Rules", "SASRec", "SKNN", "SLIS", "SLIST", "SLIT", "STAN",
+        "SWalk", "TALE", "TCPSRec", "Tempo", "TiCoSeRec", "TiSASRec", "Trending", "load",
     ),
     "talerec.models.updating": ("update",),
     "talerec.ranking.weights": ("Query", "Weights"),
@@ -91,24 +94,38 @@ if TYPE_CHECKING:
     from talerec.models import MODELS as MODELS
     from talerec.models import load as load
     from talerec.models.base import Model as Model
+    from talerec.models.bert4rec import BERT4Rec as BERT4Rec
     from talerec.models.blend import Blend as Blend
+    from talerec.models.contrastive import DuoRec as DuoRec
+    from talerec.models.contrastive import TCPSRec as TCPSRec
+    from talerec.models.contrastive import TiCoSeRec as TiCoSeRec
     from talerec.models.ease import EASE as EASE
     from talerec.models.ease import EDLAE as EDLAE
     from talerec.models.ease import RDLAE as RDLAE
     from talerec.models.fpmc import FPMC as FPMC
+    from talerec.models.hstu import HSTU as HSTU
+    from talerec.models.linrec import LinRec as LinRec
     from talerec.models.nearest import SKNN as SKNN
     from talerec.models.nearest import STAN as STAN
     from talerec.models.popular import Popular as Popular
     from talerec.models.popular import Trending as Trending
+    from talerec.models.recurrent import GRU4Rec as GRU4Rec
+    from talerec.models.recurrent import LRURec as LRURec
     from talerec.models.rules import Association as Association
     from talerec.models.rules import Markov as Markov
     from talerec.models.rules import Rules as Rules
+    from talerec.models.sasrec import ESASRec as ESASRec
+    from talerec.models.sasrec import GSASRec as GSASRec
+    from talerec.models.sasrec import SASRec as SASRec
     from talerec.models.slist import SLIS as SLIS
     from talerec.models.slist import SLIST as SLIST
     from talerec.models.slist import SLIT as SLIT
+    from talerec.models.spectral import BSARec as BSARec
+    from talerec.models.spectral import FEARec as FEARec
     from talerec.models.swalk import SWalk as SWalk
     from talerec.models.tale import TALE as TALE
     from talerec.models.tempo import Tempo as Tempo
+    from talerec.models.tisasrec import TiSASRec as TiSASRec
     from talerec.models.updating import update as update
     from talerec.ranking.weights import Query as Query
     from talerec.ranking.weights import Weights as Weights

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinds import maker
 from logs import START, Row, at, histories_of, log_of, logs, quick, rows_of, tiny_log
 from talerec.data.log import Log
 from talerec.data.preprocessing import order_ties
@@ -136,7 +137,7 @@ def test_rows_of_the_future_change_no_answer(name, plan):
     answers = []
     for rows in (walk(), planted):
         splits = list(Plan(plan).splits(tiny_log(rows)))
-        answers.append([ranks(MODELS[name](), split) for split in splits])
+        answers.append([ranks(maker(name)(), split) for split in splits])
     assert answers[0] == answers[1]
 
 
@@ -154,7 +155,7 @@ def test_held_back_rows_of_leave_one_out_teach_nothing(name):
     answers = []
     for rows in (walk(), held):
         split = leave_one_out(tiny_log(rows))
-        answers.append(MODELS[name]().fit(split.train).recommend_histories(asked_of, k=5))
+        answers.append(maker(name)().fit(split.train).recommend_histories(asked_of, k=5))
     assert answers[0].equals(answers[1])
 
 

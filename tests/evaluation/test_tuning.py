@@ -14,6 +14,7 @@ import pytest
 from test_comparison import walk
 
 import talerec as tr
+from kinds import maker
 from logs import tiny_log
 from talerec.data.splits import Plan
 from talerec.errors import TalerecError
@@ -55,12 +56,12 @@ def test_test_rows_play_no_part():
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_what_is_kept_from_one_fit_serves_the_next_only_where_it_is_the_same(name, monkeypatch):
     """Every searched parameter in turn, up and back again: with and without memory the same answers."""
-    kind = MODELS[name]
+    kind = maker(name)
     split = tr.leave_one_out(walk(users=40, items=9))
     other = tr.leave_one_out(walk(users=40, items=9, seed=8))
     cache, values = FitCache(), {}
     settings = [dict(values)]
-    for field in params.fields(kind):
+    for field in params.fields(MODELS[name]):
         if field.metadata["search"]:
             low, high = field.metadata["search"]
             whole = isinstance(field.default, int)

@@ -12,9 +12,11 @@ from hypothesis import given
 from scipy import sparse
 
 import talerec as tr
+from kinds import NEURAL, need_torch
 from logs import histories_of, logs, quick, rows_of
 from talerec.errors import TalerecError
-from talerec.repro import experiments, measures, pages, paper
+from talerec.models import MODELS
+from talerec.repro import chapters, experiments, measures, pages, paper
 
 DAY = 86_400_000_000
 
@@ -139,6 +141,44 @@ def test_a_run_writes_everything_and_a_second_one_makes_nothing_again(
     monkeypatch.setattr(tr.TALE, "fit", never)
     again = experiments.run(folder, tmp_path, ["ml-1m"])
     assert pages.write(again, tmp_path)[0].read_text() == told
+
+
+def test_neural_rows_are_computed_where_that_is_asked_for(folder, tmp_path, monkeypatch):
+    need_torch()
+    small = {"dim": 8, "epochs": 2, "warmup": 1, "max_history": 6, "batch": 512}
+
+    def smaller(self, **others):
+        known = {k: v for k, v in small.items() if k in MODELS[self.model]().params}
+        return (
+            MODELS[self.model](**{**self.params, **known})
+            if self.model in NEURAL
+            else made(self, **others)
+        )
+
+    made = paper.Settings.build
+    monkeypatch.setattr(paper.Settings, "build", smaller)
+    monkeypatch.setattr(paper, "neural_rows", lambda dataset: ["SASRec", "TCPSRec"])
+    study = experiments.Study.open(
+        paper.datasets()["ml-1m"], folder / "ml-1m.inter", tmp_path, neural=True
+    )
+    found = {row: study.neural_row(row) for row in study.neural_rows}
+    assert set(found) <= set(study.tasks())
+    assert found["SASRec"]["model"] == "sasrec"
+    assert found["SASRec"]["metrics"] != found["TCPSRec"]["metrics"]
+    grid = chapters._neural([study])
+    assert [row[1] for row in grid.rows] == ["SASRec", "TCPSRec", "TALE"]
+    assert grid.rows[0][2] == f"{found['SASRec']['metrics']['NDCG@10']:.4f}"
+    assert grid.rows[0][3] == "0.1496"
+    assert grid.rows[0][6] == f"{found['SASRec']['metrics_hidden']['NDCG@10']:.4f}"
+    assert not list((tmp_path / "kept" / "trainings").glob("*"))
+
+
+def test_the_paper_s_neural_rows_are_models_here():
+    for key in paper.datasets():
+        rows = paper.neural_rows(key)
+        assert {"SASRec", "LRURec"} <= set(rows)
+        for row in rows:
+            assert paper.neural_settings(key, row).build().max_history == 50
 
 
 def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):

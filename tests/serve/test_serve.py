@@ -22,6 +22,7 @@ from talerec.errors import TalerecError
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
+from kinds import maker
 from service import Local
 from talerec.serve import static
 from talerec.serve.settings import Settings, read_token
@@ -82,10 +83,12 @@ def histories(log, count: int, length: int) -> list[list[Any]]:
         "popular",
         "trending",
         "fpmc",
+        "sasrec",
+        "hstu",
     ],
 )
 def test_answers_are_the_librarys_to_the_last_bit(kind, log, tmp_path):
-    fitted = tr.MODELS[kind]().fit(log)
+    fitted = maker(kind)().fit(log)
     local = Local(fitted.save(tmp_path / "m.tale"), tmp_path)
     for history in histories(log, 5, 8):
         for hide in (False, True):

@@ -65,7 +65,7 @@ def _parameters(kind: _Kind, kinds: dict[str, _Kind]) -> dict[str, tuple[str, tu
     found = dict(kind.parameters)
     for base in kind.bases:
         inherited = _parameters(kinds[base], kinds) if base in kinds else {}
-        found |= {name: what for name, what in inherited.items() if name not in found}
+        found |= {name: what for name, what in inherited.items() if not any(found.get(name, ()))}
     return found
 
 
@@ -85,14 +85,21 @@ def _kind(node: ast.ClassDef) -> _Kind:
     name = values.get("name")
     about = (ast.get_docstring(node) or "").split("\n")[0]
     parameters = {
-        field: (_text(value.args[1]) if len(value.args) > 1 else "", _choices(value))
+        field: _told(value)
         for field, value in values.items()
         if isinstance(value, ast.Call)
         and isinstance(value.func, ast.Name)
-        and value.func.id == "param"
+        and value.func.id in ("param", "other")
     }
     bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
     return _Kind(_text(name) if name else "", about, bases, parameters)
+
+
+def _told(call: ast.Call) -> tuple[str, tuple[str, ...]]:
+    """Help and values of a parameter; nothing where it is a base class's with another default (`other`)."""
+    if getattr(call.func, "id", "") == "other" or len(call.args) < 2:
+        return "", ()
+    return _text(call.args[1]), _choices(call)
 
 
 def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:

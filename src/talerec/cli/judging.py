@@ -18,6 +18,7 @@ from talerec.cli.options import (
     Json,
     Metric,
     ModelName,
+    NeuralRows,
     On,
     OnlyData,
     Orders,
@@ -151,6 +152,7 @@ def reproduce(
     data: DataFolder = Path("data"),
     only: OnlyData = None,
     out: ResultsFolder = Path("reproduction"),
+    neural: NeuralRows = False,
     json: Json = False,
 ) -> None:
     """Reproduce the TALE paper's tables and figures, beside its own numbers."""
@@ -160,7 +162,7 @@ def reproduce(
     if out.exists() and not out.is_dir():
         raise TalerecError(f"{out} is a file; the results go to a folder")
     with reporting(json):
-        studies = experiments.run(data, out, ids(only) or [])
+        studies = experiments.run(data, out, ids(only) or [], neural=neural)
         text, html = pages.write(studies, out)
     if json:
         found = {s.dataset.key: {row: s.row(row) for row in s.rows} for s in studies}

@@ -274,6 +274,10 @@ OnlyData = Annotated[
 ResultsFolder = Annotated[
     Path, out("DIR", "Folder for the results; the same command again continues there.")
 ]
+NeuralRows = Annotated[
+    bool,
+    flag("--neural", "Train the paper's neural models too: minutes on a GPU, hours without one."),
+]
 
 # -- saved models ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from talerec.errors import TalerecError
-from talerec.runtime.progress import Tick, listening
+from talerec.runtime.progress import Tick, listening, silent
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -98,7 +98,7 @@ class _Lines:
     def __call__(self, name: str, total: float) -> Tick:
         if name in self._left:
             say(self._left.pop(name))
-        return lambda done: None
+        return silent(name, total)
 
 
 class _Bars:
@@ -111,11 +111,17 @@ class _Bars:
     def __call__(self, name: str, total: float) -> Tick:
         bars = self._started()
         if name not in self._tasks:
-            self._tasks[name] = bars.add_task(_LABELS.get(name, name), total=0)
+            self._tasks[name] = bars.add_task(_LABELS.get(name, name), total=0, words="")
         task = self._tasks[name]
         known = bars.tasks[bars.task_ids.index(task)].total or 0
         bars.update(task, total=known + total)
-        return lambda done: bars.advance(task, done)
+
+        def tick(done: float, words: str = "") -> None:
+            bars.advance(task, done)
+            if words:
+                bars.update(task, words=words)
+
+        return tick
 
     def _started(self) -> Progress:
         if self._progress is None:
@@ -140,6 +146,7 @@ def _new_bars() -> Progress:
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[words]}"),
         console=Console(stderr=True, highlight=False, markup=False, emoji=False),
         transient=True,
     )

@@ -19,16 +19,24 @@ from talerec import artifact
 from talerec.errors import TalerecError
 from talerec.models import params
 from talerec.models.base import Model, restore
+from talerec.models.bert4rec import BERT4Rec
 from talerec.models.blend import Blend
+from talerec.models.contrastive import DuoRec, TCPSRec, TiCoSeRec
 from talerec.models.ease import EASE, EDLAE, RDLAE
 from talerec.models.fpmc import FPMC
+from talerec.models.hstu import HSTU
+from talerec.models.linrec import LinRec
 from talerec.models.nearest import SKNN, STAN
 from talerec.models.popular import Popular, Trending
+from talerec.models.recurrent import GRU4Rec, LRURec
 from talerec.models.rules import Association, Markov, Rules
+from talerec.models.sasrec import ESASRec, GSASRec, SASRec
 from talerec.models.slist import SLIS, SLIST, SLIT
+from talerec.models.spectral import BSARec, FEARec
 from talerec.models.swalk import SWalk
 from talerec.models.tale import TALE
 from talerec.models.tempo import Tempo
+from talerec.models.tisasrec import TiSASRec
 
 #: The model that every command, the demo and the docs take where none is named.
 DEFAULT = "tempo"
@@ -54,6 +62,20 @@ MODELS: dict[str, type[Model]] = {
         Popular,
         Trending,
         FPMC,
+        SASRec,
+        GSASRec,
+        ESASRec,
+        GRU4Rec,
+        BERT4Rec,
+        DuoRec,
+        FEARec,
+        BSARec,
+        TiSASRec,
+        TCPSRec,
+        TiCoSeRec,
+        LinRec,
+        LRURec,
+        HSTU,
         Blend,
     )
 }

@@ -41,6 +41,7 @@ class Model(params.HasParams, Recommends, ABC):
     name: ClassVar[str]
     paper: ClassVar[str]
     weighs_items: ClassVar[bool] = True  # sources stand for items of the history
+    extra: ClassVar[str | None] = None  # the optional library that it needs
     _fitted: Fitted | None = None
     _cache: FitCache | None = None
 

@@ -24,7 +24,7 @@ from talerec.evaluation.result import Evaluation
 from talerec.models import MODELS
 from talerec.models.base import Model
 from talerec.models.cache import FitCache
-from talerec.repro import measures, paper
+from talerec.repro import measures, paper, training
 from talerec.runtime.files import write_text
 from talerec.runtime.progress import listening, silent, stage
 
@@ -59,12 +59,15 @@ class Study:
     log: Log
     split: Split
     saved: Path
+    neural: bool = False  # compute neural rows too
 
     @classmethod
-    def open(cls, dataset: paper.Dataset, path: Path, folder: Path) -> Study:
+    def open(
+        cls, dataset: paper.Dataset, path: Path, folder: Path, *, neural: bool = False
+    ) -> Study:
         """Read the data set and split it; results are saved under `folder`."""
         log = dataset.read(path)
-        return cls(dataset, path, log, leave_one_out(log), folder / "kept")
+        return cls(dataset, path, log, leave_one_out(log), folder / "kept", neural)
 
     @property
     def figure_solver(self) -> str:
@@ -114,6 +117,23 @@ class Study:
 
         label = "row-" + name.replace("+", "-").strip(".")
         found: Facts = self._cached(label, [chosen.model, chosen.params], make)
+        return found
+
+    @property
+    def neural_rows(self) -> list[str]:
+        """The paper's neural rows that are computed: all, where that was asked for."""
+        return paper.neural_rows(self.dataset.key) if self.neural else []
+
+    def neural_row(self, name: str) -> Facts:
+        """A neural row of the tables; training stops on the validation rows, as in the paper."""
+        chosen = paper.neural_settings(self.dataset.key, name)
+
+        def make() -> Facts:
+            folder = self.saved / "trainings"
+            model = training.fitted(chosen.build(), self.split, folder)
+            return saved_facts(evaluate(model, self.split))
+
+        found: Facts = self._cached(f"neural-{name}", [chosen.model, chosen.params], make)
         return found
 
     def _warm_up(self, chosen: paper.Settings) -> None:
@@ -228,6 +248,7 @@ class Study:
             "transitions": self.transitions,
         }
         found |= {row: lambda row=row: self.row(row) for row in self.rows}  # type: ignore[misc]
+        found |= {row: lambda row=row: self.neural_row(row) for row in self.neural_rows}  # type: ignore[misc]
         found |= {f"sweep {s}": lambda s=s: self.sensitivity(s) for s in SWEEPS}  # type: ignore[misc]
         if self.has_ties:
             found |= {f"ties {r}": lambda r=r: self.random_ties(r) for r in ("SLIST", "TALE")}  # type: ignore[misc]
@@ -236,8 +257,10 @@ class Study:
         return found
 
 
-def run(folder: Path, out: Path, only: list[str]) -> list[Study]:
+def run(folder: Path, out: Path, only: list[str], *, neural: bool = False) -> list[Study]:
     """Run all experiments on the data sets that are in the folder, or on those named in `only`."""
+    if neural:
+        training.require_torch()
     known = paper.find(folder)
     for key in only:
         if key not in paper.datasets():
@@ -252,7 +275,7 @@ def run(folder: Path, out: Path, only: list[str]) -> list[Study]:
     studies = []
     for key in wanted:
         dataset = paper.datasets()[key]
-        study = Study.open(dataset, known[key], out)
+        study = Study.open(dataset, known[key], out, neural=neural)
         tasks = study.tasks()
         tick = stage(dataset.name, float(len(tasks)))
         for task in tasks.values():

@@ -115,7 +115,7 @@ def table(number: int) -> Table:
 
 
 def is_neural(row: str) -> bool:
-    """Whether a row is that of a neural model, whose figures are quoted and not computed."""
+    """Whether a row is that of a neural model, whose figures are quoted unless its computing is asked for."""
     return row in _paper()["rows"]["neural"]
 
 
@@ -135,6 +135,19 @@ def settings(dataset: str, row: str) -> Settings:
         names = _list([*known, *ablation, *(["---"] if ablation else [])])
         raise TalerecError(f"{dataset} has no row {row!r}; its rows are {names}")
     return Settings(**known[row])
+
+
+def neural_rows(dataset: str) -> list[str]:
+    """The neural rows that the tables of accuracy have for a data set."""
+    rows = [row for number in (2, 3) for row in table(number).figures.get(dataset, {})]
+    return [row for row in dict.fromkeys(rows) if is_neural(row)]
+
+
+def neural_settings(dataset: str, row: str) -> Settings:
+    """How a neural row is computed: the length that the paper says, and what was chosen here."""
+    known = _paper()["neural"]
+    found = {**known["common"], **known.get(dataset, {})}
+    return Settings(row.lower(), found, "length as printed; the rest is not printed")
 
 
 def random_ties(dataset: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from numba.core import event
 
-from talerec.runtime.progress import Tick, is_heard, stage
+from talerec.runtime.progress import Tick, is_heard, silent, stage
 
 logger = logging.getLogger("talerec")
 
@@ -40,7 +40,7 @@ class _Compilations(event.Listener):
             str
         ] = []  # names of the functions that are being compiled, outermost first
         self._start, self._said = 0.0, False
-        self._tick: Tick = lambda done: None
+        self._tick: Tick = silent("compile", 1.0)
 
     def on_start(self, event: Any) -> None:
         self._open.append(event.data["dispatcher"].py_func.__module__)

@@ -9,14 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Protocol
 
-Tick = Callable[[float], None]
+
+class Tick(Protocol):
+    """Takes the amount of work that was just done, and perhaps a few words about how it goes."""
+
+    def __call__(self, done: float, words: str = "") -> None: ...
+
+
 Listener = Callable[[str, float], Tick]
 
 
 def silent(stage: str, total: float) -> Tick:
     """Ignore a stage: the listener where nobody set another."""
-    return lambda done: None
+    return _ignored
+
+
+def _ignored(done: float, words: str = "") -> None:
+    pass
 
 
 _listener: ContextVar[Listener] = ContextVar("talerec_progress", default=silent)

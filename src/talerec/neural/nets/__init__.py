@@ -1,0 +1,1 @@
+"""Networks: one short file per family."""

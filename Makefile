@@ -9,7 +9,7 @@ EXTRAS ?=
 BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet -c constraints.txt
 comma := ,
-EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)torch$(comma)serve$(comma)browser$(comma)spark$(comma)databases$(comma)stand-ins)
+EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)torch$(comma)serve$(comma)browser$(comma)spark$(comma)databases$(comma)stand-ins$(comma)trace)
 
 .PHONY: setup demo test check bench clean
 

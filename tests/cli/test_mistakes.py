@@ -265,7 +265,7 @@ def test_too_little_memory_is_said_in_one_line(log: Path, monkeypatch: pytest.Mo
     def fail(*args: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(tr.TALE, "learn", fail)
+    monkeypatch.setattr(tr.TALE, "learn_weights", fail)
     assert "not enough memory" in refusal("evaluate", log, "--model", "tale")
 
 
@@ -275,7 +275,7 @@ def test_ctrl_c_ends_quietly_and_leaves_nothing(
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tr.TALE, "learn", interrupt)
+    monkeypatch.setattr(tr.TALE, "learn_weights", interrupt)
     outcome = talerec("fit", log, "-o", tmp_path / "m.tale", "--model", "tale")
     assert outcome == Outcome(130, "", "")
     assert not list(tmp_path.iterdir())

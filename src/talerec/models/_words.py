@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import numpy as np
 
@@ -14,31 +14,33 @@ _PLACE = 8  # rows back, at which a place is compared with the last one
 _LONG = 3.0  # times as much: worth a sentence of its own
 
 
-def in_words(numbers: Numbers | None, lifetime: Array, *, asked: bool) -> list[str]:
-    """What was chosen. lifetime: of each memory, in microseconds; asked: whether the log was to choose."""
-    if not asked:
-        return []
+def in_words(numbers: Numbers | None, lifetime: Array, chose: Set[str]) -> list[str]:
+    """What was chosen. lifetime: of each memory, in microseconds; chose: what was left to the log, of recency, repeats and now."""
     if numbers is None:
         return ["The log is too small to learn from: the default weights stay."]
-    up_to_date = slice(0, len(numbers.recency) // 2)
-    behind = slice(len(numbers.recency) // 2, None)
-    said = [
-        *_places(numbers, up_to_date),
-        *_repeats(numbers),
-        *_popular(numbers, lifetime, up_to_date),
-    ]
-    if not _alike(numbers, up_to_date, behind):
-        later = [*_places(numbers, behind), *_popular(numbers, lifetime, behind)]
-        said += [
-            f"Asked long after the last row of the log: {line[0].lower()}{line[1:]}"
-            for line in later
-        ]
+    half = len(numbers.recency) // 2
+    said = _told(numbers, lifetime, slice(0, half), chose)
+    if "repeats" in chose:
+        said += _repeats(numbers)
+    if not _alike(numbers, slice(0, half), slice(half, None)):
+        later = _told(numbers, lifetime, slice(half, None), chose)
+        said += [f"Asked long after the last row of the log: {_small(line)}" for line in later]
     if numbers.lift[0]:
         more = "more" if numbers.lift[0] > 0 else "less"
         said.append(
             f"Popular items count {more} as what comes next (power {numbers.lift[0]:+.2g})."
         )
     return said or ["The log's own questions left every weight at its default."]
+
+
+def _told(numbers: Numbers, lifetime: Array, classes: slice, chose: Set[str]) -> list[str]:
+    """Places and what is popular, for some classes."""
+    said = list(_places(numbers, classes)) if "recency" in chose else []
+    return [*said, *_popular(numbers, lifetime, classes)] if "now" in chose else said
+
+
+def _small(line: str) -> str:
+    return line[0].lower() + line[1:]
 
 
 def _alike(numbers: Numbers, one: slice, other: slice) -> bool:

@@ -277,8 +277,11 @@ class Tempo(Solved):
 
     def chosen(self) -> list[str]:
         known = self.fitted.weights.query_arrays
-        asked = self.learn == AUTO and "lifetime" in known  # version 0.1 did not ask
-        return in_words(Numbers.restored(known), self._memories.lifetime, asked=asked)
+        if self.learn != AUTO or "lifetime" not in known:  # version 0.1 did not ask
+            return []
+        left = {name for name in ("recency", "now") if is_auto(getattr(self, name))}
+        left |= {"repeats"} if self.repeats == "learned" else set()
+        return in_words(Numbers.restored(known), self._memories.lifetime, left)
 
 
 class _Plan(NamedTuple):

@@ -22,14 +22,14 @@ import sys
 from talerec.cli.main import main
 from talerec.models.popular import Popular
 from talerec.runtime.progress import stage
-learn = Popular.learn
+learn = Popular.learn_weights
 def slow(*args):
     for _ in range(2):
         tick = stage("compile", 3)
         for _ in range(3):
             tick(1)
     return learn(*args)
-Popular.learn = slow
+Popular.learn_weights = slow
 main()
 """
 

@@ -53,6 +53,10 @@ class TCPSRec(Attentive):
     gap: float = param(1.0, "hours without a row that end a visit", above=0)
     contrast: float = param(1e-4, "weight of the first passes' losses", above=0, high=100)
 
+    @property
+    def needs_time(self) -> bool:
+        return True
+
 
 @dataclass(eq=False, kw_only=True)
 class TiCoSeRec(Attentive):
@@ -83,3 +87,7 @@ class TiCoSeRec(Attentive):
     contrast: float = param(0.1, "weight of the loss of two views", low=0, high=100)
     loss: str = other(Attentive, "loss", "bce")
     negatives: int = other(Attentive, "negatives", 1)
+
+    @property
+    def needs_time(self) -> bool:
+        return True

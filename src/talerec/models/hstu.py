@@ -31,3 +31,7 @@ class HSTU(Attentive):
     buckets: int = param(128, "of time, each a third longer than the one before", low=1, high=1000)
     loss: str = other(Attentive, "loss", "sampled")
     heads: int = other(Attentive, "heads", 1)
+
+    @property
+    def needs_time(self) -> bool:
+        return True

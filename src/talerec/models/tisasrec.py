@@ -32,3 +32,7 @@ class TiSASRec(Attentive):
         choices=("user", "log"),
     )
     heads: int = other(Attentive, "heads", 1)
+
+    @property
+    def needs_time(self) -> bool:
+        return True

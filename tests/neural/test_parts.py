@@ -435,7 +435,7 @@ def test_similar_items_by_hand():
 
 
 def test_a_view_with_holes_is_encoded_as_if_they_were_not_looked_at():
-    """Another item under a hole changes nothing; a hole's own columns are zero."""
+    """Another item or position under a hole changes nothing; a hole's own columns are zero."""
     import torch
 
     from talerec.neural.views import padded
@@ -445,6 +445,7 @@ def test_a_view_with_holes_is_encoded_as_if_they_were_not_looked_at():
     with torch.no_grad():
         found = net.encode_view(made)
         made["item"][0, 1] = 7
+        net.places[1] = torch.arange(8.0) ** 2
         again = net.encode_view(made)
     torch.testing.assert_close(found, again)
     rows = found.view(2, 6, 8)

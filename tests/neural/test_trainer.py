@@ -133,6 +133,29 @@ def test_the_best_epoch_is_found_and_trained_again_on_all_rows():
         np.testing.assert_array_equal(array, again.arrays[name])
 
 
+def test_every_epoch_has_an_order_and_draws_of_its_own(monkeypatch):
+    import torch
+
+    from talerec.neural import trainer
+    from talerec.neural.training import train
+
+    orders, draws, real = [], [], trainer.batches
+
+    def batches(*asked):
+        found = real(*asked)
+        orders.append([sample.tolist() for sample, _ in found])
+        draws.append(torch.rand(1).item())
+        return found
+
+    monkeypatch.setattr(trainer, "batches", batches)
+    settings = settings_of(epochs=3, judges=0)
+    train(rows_of(circle(), 8), settings)
+    assert len({str(order) for order in orders}) == len(set(draws)) == 3
+    train(rows_of(circle(), 8), settings)
+    assert orders[:3] == orders[3:]
+    assert draws[:3] == draws[3:]
+
+
 def test_rows_held_back_for_good_teach_nothing():
     from talerec.neural.training import train
 

@@ -87,6 +87,9 @@ class TiCoSeRec(Attentive):
     contrast: float = param(0.1, "weight of the loss of two views", low=0, high=100)
     loss: str = other(Attentive, "loss", "bce")
     negatives: int = other(Attentive, "negatives", 1)
+    batch: int = other(Attentive, "batch", 512)
+    epochs: int = other(Attentive, "epochs", 350)
+    patience: int = other(Attentive, "patience", 30)
 
     @property
     def needs_time(self) -> bool:

@@ -5,7 +5,7 @@
 
 A line of the file is one fit: NDCG@10 of both kinds of lists, and the difference to tempo with its standard error, case by
 case. Lines that are there are not computed again. `at` is the moment after which 20 % of the rows lie. TALE has the
-settings of docs/tempo.md, all others their defaults; `tempo-off` is tempo without learned weights. The test rows are to be
+settings of docs/lab/tempo.md, all others their defaults; `tempo-off` is tempo without learned weights. The test rows are to be
 looked at once.
 """
 

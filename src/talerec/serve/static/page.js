@@ -169,6 +169,8 @@ async function loadCard() {
   const card = await attempt(() => api.modelCard());
   if (!card) return null;
   state.card = card;
+  const described = await attempt(() => api.document());
+  state.takesWhere = Boolean(described?.components.schemas.RecommendRequest.properties.where);
   showCard(card);
   return card;
 }

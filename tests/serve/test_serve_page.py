@@ -286,6 +286,10 @@ def test_controls_move_the_ranks_and_the_moves_are_shown(page, model):
     page.wait_for_selector("#answer .moved:not(:empty)")
     page.locator("#hide-seen").uncheck()
     settled(page, expected(model.with_params(recency=0.5), rows, hide_seen=False))
+    page.click("#own-recency")
+    settled(page, expected(model, rows, hide_seen=False))
+    page.locator("#recency").fill("-1")
+    settled(page, expected(model.with_params(recency=0.5), rows, hide_seen=False))
     page.fill("#as-of", "2024-03-01")
     settled(
         page, expected(model.with_params(recency=0.5), rows, hide_seen=False, as_of="2024-03-01")

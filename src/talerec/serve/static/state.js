@@ -66,11 +66,12 @@ export const midnight = (date) => `${date}T00:00:00Z`;
 
 // -- requests ----------------------------------------------------------------------------------------
 
+export const takesRecency = () => "recency" in (state.card?.params ?? {});
 export const historyJson = () => state.rows.map(({ item_id, timestamp }) => ({ item_id, timestamp }));
 
 export function recommendRequest(k, asOf = state.asOf) {
   const request = { history: historyJson(), k, hide_seen: state.hideSeen };
-  if (state.recency !== null && state.card?.recency !== null) request.recency = state.recency;
+  if (state.recency !== null && takesRecency()) request.recency = state.recency;
   if (asOf) request.as_of = midnight(asOf);
   const where = state.takesWhere ? condition() : "";
   if (where) request.where = where;

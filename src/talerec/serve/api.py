@@ -156,7 +156,7 @@ class Api:
 
     async def _user(self, http: HttpRequest) -> Response:
         self._check_privacy()
-        return Response(encode(http.model.user(http.name)))
+        return Response(encode(await self.in_thread(http.model.user, http.name)))
 
     def _check_privacy(self) -> None:
         """Histories of users are not for everybody: beyond this machine they need the token."""

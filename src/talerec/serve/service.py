@@ -203,7 +203,7 @@ class ServedModel:
             training=training,
             saved=facts.get("saved"),
             metrics=facts.get("metrics"),
-            recency=self.model.params.get("recency"),
+            recency=_number(self.model.params.get("recency")),
             limits=limits,
             columns=self.catalogue.columns,
             beside=beside,
@@ -369,6 +369,11 @@ def _group_key(request: schemas.RecommendRequest) -> tuple[int, bool] | None:
         return None
     untimed = [row.timestamp for row in request.history].count(None) == len(request.history)
     return (request.k, request.hide_seen) if untimed else None
+
+
+def _number(value: Any) -> float | None:
+    """A parameter's value, if it is a number and not a word such as "auto"."""
+    return value if isinstance(value, int | float) else None
 
 
 def _weights_per_row(weights: Weights) -> float:

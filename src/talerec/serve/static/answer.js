@@ -12,7 +12,8 @@ const LOOKED_AT = 200; // items, of which those that pass the filters are shown
 const SIMILAR = 6;
 const LEAST = 0.01; // of a score: smaller reasons are in the table alone
 
-export const wanted = () => Math.min(hasFilters() ? LOOKED_AT : SHOWN, state.card.training.items, state.card.limits.max_k);
+const filtersHere = () => (state.takesWhere ? Boolean(state.words.trim()) : hasFilters());
+export const wanted = () => Math.min(filtersHere() ? LOOKED_AT : SHOWN, state.card.training.items, state.card.limits.max_k);
 
 // The answer to this request, with the items that pass the filters; null if there is none.
 export async function ask(request, options) {
@@ -33,8 +34,8 @@ export function showAnswer(answer, before) {
   if (fallback) {
     notes.push(`${state.rows.length ? "The model knows none of this history" : "Without a history"}: these items are ${fallback}.`);
   }
-  if (hasFilters() && shown.length < SHOWN) notes.push(`${shown.length} of the first ${looked} items pass the filters.`);
-  if (!shown.length && !hasFilters()) notes.push("The model expects nothing after this history.");
+  if (filtersHere() && shown.length < SHOWN) notes.push(`${shown.length} of the first ${looked} items pass the filters.`);
+  if (!shown.length) notes.push(hasFilters() ? "Nothing passes the filters." : "The model expects nothing after this history.");
   byId("fallback").hidden = !notes.length;
   byId("fallback").textContent = notes.join(" ");
   const most = Math.max(...shown.map((item) => item.score), 1e-12);

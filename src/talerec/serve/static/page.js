@@ -7,7 +7,7 @@ import { announce, button, byId, count, debounce, element, shortNumber } from ".
 import * as history from "./history.js";
 import { forgetItems, lookUp } from "./items.js";
 import * as operations from "./operations.js";
-import { day, readAddress, recommendRequest, state, writeAddress } from "./state.js";
+import { day, readAddress, recommendRequest, state, takesRecency, writeAddress } from "./state.js";
 import { attempt, onLogin, toast } from "./toasts.js";
 
 const TABS = ["recommend", "operations", "model"];
@@ -47,17 +47,18 @@ function showControls() {
   byId("hide-seen").checked = state.hideSeen;
   byId("as-of").value = state.asOf ?? "";
   byId("words").value = state.words;
-  const own = state.card.recency;
-  byId("recency").disabled = own === null;
-  if (own === null) byId("recency-value").textContent = "not used by this model";
-  else showRecency(state.recency ?? own);
+  byId("recency").disabled = !takesRecency();
+  showRecency(state.recency ?? state.card.recency);
   compare.showChoices();
   showFilters();
 }
 
+// A model without a number of its own has learned how many rows count, or has no use for it.
 function showRecency(value) {
-  byId("recency").value = Math.log2(value);
-  byId("recency-value").textContent = `${shortNumber(value)} rows`;
+  byId("recency").value = Math.log2(value ?? 4);
+  byId("recency-value").textContent = !takesRecency() ? "not used by this model"
+    : value === null ? "as the model learned it" : `${shortNumber(value)} rows`;
+  byId("own-recency").hidden = state.recency === null;
   byId("recency").setAttribute("aria-valuetext", byId("recency-value").textContent);
 }
 
@@ -169,6 +170,8 @@ async function loadCard() {
   const card = await attempt(() => api.modelCard());
   if (!card) return null;
   state.card = card;
+  const described = await attempt(() => api.document());
+  state.takesWhere = Boolean(described?.components.schemas.RecommendRequest.properties.where);
   showCard(card);
   return card;
 }
@@ -195,6 +198,12 @@ function listen() {
     state.recency = 2 ** Number(byId("recency").value);
     showRecency(state.recency);
     refreshSoon();
+  });
+  byId("own-recency").addEventListener("click", () => {
+    state.recency = null;
+    showRecency(state.card.recency);
+    byId("recency").focus();
+    refresh();
   });
   byId("as-of").addEventListener("change", () => {
     state.asOf = byId("as-of").value || null;

@@ -16,6 +16,7 @@ export const state = {
   versus: null, // "moment:DATE" or "model:NAME"
   tab: "recommend",
   card: null, // the model card
+  takesWhere: false, // does the service take conditions on the item table?
 };
 
 export function writeAddress() {
@@ -65,13 +66,28 @@ export const midnight = (date) => `${date}T00:00:00Z`;
 
 // -- requests ----------------------------------------------------------------------------------------
 
+export const takesRecency = () => "recency" in (state.card?.params ?? {});
 export const historyJson = () => state.rows.map(({ item_id, timestamp }) => ({ item_id, timestamp }));
 
 export function recommendRequest(k, asOf = state.asOf) {
   const request = { history: historyJson(), k, hide_seen: state.hideSeen };
-  if (state.recency !== null && state.card?.recency !== null) request.recency = state.recency;
+  if (state.recency !== null && takesRecency()) request.recency = state.recency;
   if (asOf) request.as_of = midnight(asOf);
+  const where = state.takesWhere ? condition() : "";
+  if (where) request.where = where;
   return request;
+}
+
+// The filters by column as a condition on the item table; an item of which the table says nothing passes.
+function condition() {
+  const column = (name) => `"${name.replaceAll('"', '""')}"`;
+  const without = state.without.map((pair) => {
+    const at = pair.indexOf("=");
+    const [name, value] = [column(pair.slice(0, at)), pair.slice(at + 1).replaceAll("'", "''")];
+    return `(${name} IS NULL OR CAST(${name} AS VARCHAR) <> '${value}')`;
+  });
+  const most = Object.entries(state.most).map(([name, value]) => `(${column(name)} IS NULL OR ${column(name)} <= ${Number(value)})`);
+  return [...without, ...most].join(" AND ");
 }
 
 export function nextTime() {

@@ -54,8 +54,12 @@ def warm_up() -> None:
                     _keep(model, log, Path(folder))
             tick(1.0)
         _keep(MODELS["markov"](), _log_of(_MANY_ITEMS), Path(folder))
+        asks = synthetic_log(_ASKING_ROWS, items=_ITEMS)  # enough for questions of its own
+        for model in (MODELS["tempo"](), MODELS["blend"](parts="rules,popular")):
+            _ask(model.fit(asks), asks)
 
 
+_ASKING_ROWS = 6_000
 _ROWS, _ITEMS = 1_000, 100  # of a log whose Gram is dense
 _SPARSE_ITEMS = 4_500  # enough for a sparse Gram
 _MANY_ITEMS = 150_000  # more than there is one sum for

@@ -55,8 +55,8 @@ def warm_up() -> None:
             tick(1.0)
         _keep(MODELS["markov"](), _log_of(_MANY_ITEMS), Path(folder))
         asks = synthetic_log(_ASKING_ROWS, items=_ITEMS)  # enough for questions of its own
-        for model in (MODELS["tempo"](), MODELS["blend"](parts="rules,popular")):
-            _ask(model.fit(asks), asks)
+        for name, settings in (("tempo", {}), ("blend", {"parts": "rules,popular"})):
+            _ask(MODELS[name](**settings).fit(asks), asks)
 
 
 _ASKING_ROWS = 6_000

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import talerec as tr
-from logs import DAY, START, YEAR, instants, logs, quick, tiny_log
+from logs import DAY, START, YEAR, at, instants, logs, quick, tiny_log
 from talerec.data.histories import Histories
 from talerec.models import asking
 from talerec.ranking import rank
@@ -124,7 +124,8 @@ def of_history(frame, number):
 @many
 def test_histories_with_times_get_what_a_look_at_everybody_gives(log, model, histories):
     model.fit(log)
-    frame = model.recommend_histories(histories, k=len(log.items), unknown="skip")
+    timed = [[(name, at(moment)) for name, moment in history] for history in histories]
+    frame = model.recommend_histories(timed, k=len(log.items), unknown="skip")
     for number, history in enumerate(histories):
         rows = sorted(history, key=lambda row: row[1])
         items, last = positions(log, [name for name, _ in rows]), rows[-1][1] if rows else 0

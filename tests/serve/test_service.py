@@ -185,6 +185,7 @@ def test_the_service_answers_as_its_document_says(service):
 
 
 #: In a process of its own: its warnings are not ours. JSON Schema calls 37.0 a whole number; the service does not.
+#: Nor can it say which text is a condition on the item table.
 CHECK = """
 import hypothesis, schemathesis
 from schemathesis import GenerationMode
@@ -201,8 +202,8 @@ def check(operation, mode):
         answer = case.call()
         asked.add(operation.label)
         assert answer.status_code < 500, answer.text
-        whole = "got `float`" in answer.text
-        case.validate_response(answer, excluded_checks=[positive_data_acceptance] if whole else [])
+        finer = "got `float`" in answer.text or 'message":"where ' in answer.text
+        case.validate_response(answer, excluded_checks=[positive_data_acceptance] if finer else [])
     run()
 
 for found in schemathesis.openapi.from_url("{url}/openapi.json").get_all_operations():

@@ -107,7 +107,7 @@ def models(draw):
 
 names = st.integers(0, 7).map("i{}".format)  # i5 and later are in no log
 untimed = st.lists(names, max_size=8)
-timed = st.lists(st.tuples(names, instants), max_size=8)
+timed = st.lists(st.tuples(names, instants.map(at)), max_size=8)
 wide = logs(max_users=8, max_items=5, max_rows=40)
 
 
@@ -124,11 +124,11 @@ def of_history(frame, number):
 @many
 def test_histories_with_times_get_what_a_look_at_everybody_gives(log, model, histories):
     model.fit(log)
-    timed = [[(name, at(moment)) for name, moment in history] for history in histories]
-    frame = model.recommend_histories(timed, k=len(log.items), unknown="skip")
+    frame = model.recommend_histories(histories, k=len(log.items), unknown="skip")
     for number, history in enumerate(histories):
         rows = sorted(history, key=lambda row: row[1])
-        items, last = positions(log, [name for name, _ in rows]), rows[-1][1] if rows else 0
+        items = positions(log, [name for name, _ in rows])
+        last = int(rows[-1][1].astype(np.int64)) if rows else 0
         assert_ranked(of_history(frame, number), log, expected(model, log, items, last))
 
 

@@ -48,7 +48,7 @@ check: .venv/.ready-dev$(EXTRAS)
 	$(BIN)/python tools/docnames.py
 
 bench: .venv/.ready-dev$(EXTRAS)
-	@for name in gram published exact skew scale query ranking lists tempo serve steady $(if $(filter all,$(EXTRAS)),spark); do \
+	@for name in gram published exact skew scale query ranking lists update tempo serve steady $(if $(filter all,$(EXTRAS)),spark); do \
 		echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:

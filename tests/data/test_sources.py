@@ -116,6 +116,10 @@ def test_hive_partitions_are_columns(ending: str, frame: pl.DataFrame, tmp_path:
     found = read_log(tmp_path / "log")
     assert found.users.ids.dtype == pl.Int64
     assert same(found, read_log_of(frame))
+    assert same(read_log(str(tmp_path / "log" / "*" / "*")), found)
+    assert same(read_log(str(tmp_path / "log" / "**" / f"*{ending}")), found)
+    one = read_log(tmp_path / "log" / "country=de%201" / "user_id=7" / f"rows{ending}")
+    assert one.users.ids.to_list() == [7]
     by_country = read_log(tmp_path / "log", user="country")
     assert by_country.users.ids.to_list() == ["de 0", "de 1"]
 

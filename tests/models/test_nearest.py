@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import talerec as tr
-from logs import DAY, START, YEAR, instants, logs, quick, tiny_log
+from logs import DAY, START, YEAR, at, instants, logs, quick, tiny_log
 from talerec.data.histories import Histories
 from talerec.models import asking
 from talerec.ranking import rank
@@ -107,7 +107,7 @@ def models(draw):
 
 names = st.integers(0, 7).map("i{}".format)  # i5 and later are in no log
 untimed = st.lists(names, max_size=8)
-timed = st.lists(st.tuples(names, instants), max_size=8)
+timed = st.lists(st.tuples(names, instants.map(at)), max_size=8)
 wide = logs(max_users=8, max_items=5, max_rows=40)
 
 
@@ -127,7 +127,8 @@ def test_histories_with_times_get_what_a_look_at_everybody_gives(log, model, his
     frame = model.recommend_histories(histories, k=len(log.items), unknown="skip")
     for number, history in enumerate(histories):
         rows = sorted(history, key=lambda row: row[1])
-        items, last = positions(log, [name for name, _ in rows]), rows[-1][1] if rows else 0
+        items = positions(log, [name for name, _ in rows])
+        last = int(rows[-1][1].astype(np.int64)) if rows else 0
         assert_ranked(of_history(frame, number), log, expected(model, log, items, last))
 
 

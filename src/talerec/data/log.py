@@ -53,14 +53,12 @@ def _mention_nothings(name: str, ids: Vocabulary, codes: Array) -> None:
     """A warning where an id looks like a missing value: all rows without one would be one user, or one item."""
     if ids.ids.dtype != pl.String:
         return
-    found = ids.positions(_NOTHINGS, name, "skip")
-    for word, position in zip(_NOTHINGS, found, strict=True):
-        if position >= 0:
-            rows = int((codes == position).sum())
-            logger.warning(
-                "%s rows have the %s %r, which is taken for an id: leave them out if it means that there is none",
-                f"{rows:,}", name, word,
-            )  # fmt: skip
+    for position in ids.ids.is_in(_NOTHINGS).arg_true():
+        rows, word = int((codes == position).sum()), ids.ids[int(position)]
+        logger.warning(
+            "%s rows have the %s %r, which is taken for an id: leave them out if it means that there is none",
+            f"{rows:,}", name, word,
+        )  # fmt: skip
 
 
 def _say_matching(ids: pl.Series, described: pl.Series) -> None:

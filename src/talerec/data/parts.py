@@ -54,6 +54,7 @@ class Part:
     columns: dict[str, str]
     frame: pl.LazyFrame
     spelled: frozenset[str]
+    is_text: bool = False
 
 
 def _part(file: File, asked: Asked) -> Part:
@@ -70,7 +71,7 @@ def _part(file: File, asked: Asked) -> Part:
             frame = formats.text_columns(frame, own).lazy()
         frame = frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in folders.items())
         spelled = frozenset(wanted if is_text else folders)
-        return Part(file.name, names, frame.select(wanted), spelled)
+        return Part(file.name, names, frame.select(wanted), spelled, is_text)
 
 
 def _column_names(there: list[str], asked: Asked) -> dict[str, str]:
@@ -148,16 +149,20 @@ def _log(parts: list[Part], options: dict[str, Any]) -> Log:
         frames = _same_kind(frames, names[role])
     table = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
     spelled = [names[role] for role in ("user", "item") if _may_be_whole(parts, frames, role)]
-    if spelled:
-        whole = table.collect(engine="streaming")
-        found = [
-            whole[name].cast(pl.Int64)
-            for name in dict.fromkeys(spelled)
-            if formats.are_whole(whole[name])
-        ]
-        table = whole.with_columns(found).lazy()
+    parts.clear()  # text takes more room than all that is made of it
+    frames.clear()
+    table = _with_whole_ids(table, spelled) if spelled else table
     roles: dict[str, Any] = {"time": None, **names}
     return Log.from_frame(table, **roles, **options)
+
+
+def _with_whole_ids(table: pl.LazyFrame, spelled: list[str]) -> pl.LazyFrame:
+    """Ids that are spelled as numbers as numbers, where all of a column are."""
+    whole = table.collect(engine="streaming")
+    for name in dict.fromkeys(spelled):
+        if formats.are_whole(whole[name]):
+            whole = whole.with_columns(whole[name].cast(pl.Int64))
+    return whole.lazy()
 
 
 def _same_names(part: Part, names: dict[str, str]) -> pl.LazyFrame:
@@ -204,6 +209,7 @@ def _refuse_other_times(parts: list[Part], frames: list[pl.LazyFrame], name: str
 @contextmanager
 def _located(parts: list[Part]) -> Iterator[None]:
     """An error about a row of several files names the file, and the row in it."""
+    heights = [(part.name, _height(part)) for part in parts]
     try:
         yield
     except TalerecError as error:
@@ -211,13 +217,20 @@ def _located(parts: list[Part]) -> Iterator[None]:
         if said is None:
             raise
         row = int(said[1])
-        for part in parts:
-            height = part.frame.select(pl.len()).collect().item()
-            if row <= height:
+        for name, height in heights:
+            rows = height if isinstance(height, int) else height.collect().item()
+            if row <= rows:
                 message = str(error).replace(said[0], f"row {row}", 1)
-                raise type(error)(f"{part.name}: {message}") from None
-            row -= height
+                raise type(error)(f"{name}: {message}") from None
+            row -= rows
         raise
+
+
+def _height(part: Part) -> int | pl.LazyFrame:
+    """How many rows a part has; where that is not known yet, how to count them."""
+    count = part.frame.select(pl.len())
+    known: int | pl.LazyFrame = int(count.collect().item()) if part.is_text else count
+    return known
 
 
 @contextmanager

@@ -92,12 +92,14 @@ def _local(text: str, spool: Path) -> list[File]:
         if stat.S_ISFIFO(path.stat().st_mode):
             with path.open("rb") as stream:
                 return [File(_spooled(stream, spool, formats.format_of(path)), text)]
-        return [File(path, text)]
+        return [File(path, text, _partitions(path))]
     if not glob.has_magic(text):
         raise TalerecError(f"{text} does not exist")
-    matched = [Path(name) for name in sorted(glob.glob(text, recursive=True))]
+    matched = sorted(Path(name) for name in glob.glob(text, recursive=True))
     found = [
-        file for one in matched for file in (_below(one) if one.is_dir() else [File(one, str(one))])
+        file
+        for one in matched
+        for file in (_below(one) if one.is_dir() else [File(one, str(one), _partitions(one))])
     ]
     if not found:
         raise TalerecError(f"no file matches {text}")
@@ -105,7 +107,7 @@ def _local(text: str, spool: Path) -> list[File]:
 
 
 def _below(folder: Path) -> list[File]:
-    """The files of a folder by name, with the columns that folders called name=value stand for."""
+    """The files of a folder by name."""
     if (folder / "manifest.json").exists() and folder.suffix == ".tale":
         raise TalerecError(f"{folder} is a saved model, not a log")
     every = [
@@ -123,7 +125,7 @@ def _below(folder: Path) -> list[File]:
         logger.info(
             "%s: %s files of other kinds are left out", folder, f"{len(every) - len(found):,}"
         )
-    return [File(path, str(path), _partitions(path.relative_to(folder))) for path in found]
+    return [File(path, str(path), _partitions(path)) for path in found]
 
 
 def _hidden(path: Path, folder: Path) -> bool:
@@ -135,6 +137,7 @@ def _hidden(path: Path, folder: Path) -> bool:
 
 
 def _partitions(path: Path) -> dict[str, str | None]:
+    """The columns that folders called name=value stand for."""
     pairs = (part.partition("=") for part in path.parts[:-1] if "=" in part)
     return {name: None if value == _HIVE_EMPTY else unquote(value) for name, _, value in pairs}
 

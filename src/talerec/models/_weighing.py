@@ -19,10 +19,7 @@ from talerec.runtime.jit import kernel
 from talerec.runtime.threads import even, run_chunks
 
 _CHUNK = 2048  # questions that a thread takes at a time
-_HARM = (
-    0.7  # standard errors that one kind of questions may lose by a change that all together gain by
-)
-_HARM_IN_ALL = 0.5  # and by all changes together
+_HARM = 1.0  # standard errors that one kind of list may lose by a change that its questions gain by
 _FEW = 150  # questions of a kind, below which it is not asked
 
 
@@ -91,26 +88,33 @@ class Scale:
         return number
 
     def _gain(self, trials: list[_Trial], sure: float) -> float | None:
-        """What the questions gain that a change touches, in standard errors; None where that may be chance, or some lose.
-
-        Each kind, and each kind of list, counts by how exactly its gain is known.
-        """
-        touched = [step for trial in trials for step in trial.steps if step[1] > 0]
-        if not touched:
+        """What the questions gain that a change touches, in standard errors; None where that may be chance, or some lose."""
+        touched = [trial.steps for trial in trials if any(error > 0 for _, error in trial.steps)]
+        if not touched or any(map(_loses, touched)):
             return None
-        gains, errors = np.array(touched).T
-        sureness = float((gains / errors**2).sum() / np.linalg.norm(1 / errors))
-        if sureness <= sure or (gains < -_HARM * errors).any():
+        sureness = _sureness([step for steps in touched for step in steps])
+        if sureness <= sure:
             return None
-        for kind, trial in zip(self.kinds, trials, strict=True):
-            in_all = kind.compared(kind.first, trial.values)
-            if any(gain < -_HARM_IN_ALL * error for gain, error in in_all):
-                return None
-        return sureness
+        in_all = (k.compared(k.first, t.values) for k, t in zip(self.kinds, trials, strict=True))
+        return None if any(map(_loses, in_all)) else sureness
 
     def gains(self) -> list[float]:
         """What each kind of questions has gained so far, as a share; lists with what was seen."""
         return [kind.compared(kind.first, kind.values)[0][0] for kind in self.kinds]
+
+
+def _sureness(steps: list[tuple[float, float]]) -> float:
+    """What is gained in all, in standard errors; each gain counts by how exactly it is known."""
+    known = np.array([step for step in steps if step[1] > 0])
+    if not len(known):
+        return 0.0
+    gains, errors = known.T
+    return float((gains / errors**2).sum() / np.linalg.norm(1 / errors))
+
+
+def _loses(steps: list[tuple[float, float]]) -> bool:
+    """Does one kind of questions lose by a change: over both kinds of lists, or by one of them beyond a standard error?"""
+    return _sureness(steps) < 0 or any(gain < -_HARM * error for gain, error in steps)
 
 
 class _Trial(NamedTuple):

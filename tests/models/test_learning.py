@@ -60,7 +60,7 @@ def hourly_log(users=1500, items=1500, length=10) -> tr.Log:
     return log_of(zip(user.tolist(), item.tolist(), (time + 10**9).tolist(), strict=True))
 
 
-def habit_log(users=600, items=300, length=24, own=6) -> tr.Log:
+def habit_log(users=1500, items=500, length=30, own=6) -> tr.Log:
     """Everybody goes round a few items of their own."""
     draw = np.random.default_rng(3)
     rows = []

@@ -233,6 +233,7 @@ def test_the_service_answers_as_its_document_says(service):
 CHECK = """
 import hypothesis, schemathesis
 from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 calm = hypothesis.settings(max_examples={examples}, deadline=None, database=None, derandomize=True,
                            suppress_health_check=list(hypothesis.HealthCheck))

@@ -330,6 +330,8 @@ class ServedModel:
 
     def _moment(self, when: schemas.Moment | None) -> int | None:
         """A timestamp of a request in microseconds."""
+        if isinstance(when, int | float) and abs(when) > MAX_TIMESTAMP:
+            raise TalerecError(f"timestamp {when} is beyond any date, in any unit")
         return None if when is None else microseconds(when, self.model.fitted.unit)
 
     @cached_property

@@ -48,11 +48,7 @@ check: .venv/.ready-dev$(EXTRAS)
 	$(BIN)/python tools/docnames.py
 
 bench: .venv/.ready-dev$(EXTRAS)
-<<<<<<< HEAD
-	@for name in gram published exact skew scale query ranking lists tempo serve steady attacks $(if $(filter all,$(EXTRAS)),spark); do \
-=======
-	@for name in gram published exact skew scale query ranking lists update tempo serve steady $(if $(filter all,$(EXTRAS)),spark); do \
->>>>>>> logs
+	@for name in gram published exact skew scale query ranking lists update tempo serve steady attacks $(if $(filter all,$(EXTRAS)),spark); do \
 		echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:

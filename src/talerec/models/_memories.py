@@ -18,6 +18,7 @@ from talerec.models import checks
 from talerec.runtime.arrays import Array, Matrix
 from talerec.runtime.jit import kernel, template
 from talerec.runtime.lazy import sparse
+from talerec.runtime.threads import even, run_chunks
 
 _TOP = 300  # items that a snapshot keeps
 _STEP = 0.25  # rows between snapshots, as a share of those in which a row's weight falls to 1/e
@@ -115,22 +116,27 @@ def memories(log: Log, span: float, lengths: Sequence[float], *, share: bool = T
     order = np.argsort(log.time, kind="stable")
     time, item, n = log.time[order], log.item[order], len(log.items)
     room = _SNAPSHOTS * _TOP // (max(len(lengths), 1) if share else 1)
-    parts, taken, lifetimes = [], [], []
-    for length in lengths:
-        lasting = max(length * span * n, _FEWEST_ROWS)
+    parts: list[Matrix] = [None] * len(lengths)
+    taken: list[Array] = [_START] * len(lengths)
+    lifetimes = np.empty(len(lengths))
+
+    def remember(m: int, _: int) -> None:
+        lasting = max(lengths[m] * span * n, _FEWEST_ROWS)
         most = min(log.rows / (_WIDE_STEP * lasting), room / _FEWEST_ITEMS, log.rows)
         cuts = _cuts(log.rows, int(max(most, 1)))
         found = _recent_shares(item, cuts, lasting, min(_TOP, room // len(cuts)), n)
-        parts.append(sparse.csr_array(found, shape=(len(cuts), n)))
-        taken.append(time[cuts - 1])
+        parts[m] = sparse.csr_array(found, shape=(len(cuts), n))
+        taken[m] = time[cuts - 1]
         took = max(int(time[-1] - time[-min(int(lasting), log.rows)]), 1)
-        lifetimes.append(float(took) if length < 1 else np.inf)
+        lifetimes[m] = float(took) if lengths[m] < 1 else np.inf
+
+    run_chunks("habits", remember, even(len(lengths), 1))
     if not parts:
         none = sparse.csr_array((0, n), dtype=np.float32)
         return Memories(none, np.empty(0, np.int64), _START, np.empty(0))
     bounds = np.concatenate([_START, np.cumsum([len(moments) for moments in taken])])
     shares = sparse.vstack(parts, format="csr")
-    return Memories(shares, np.concatenate(taken), bounds, np.array(lifetimes))
+    return Memories(shares, np.concatenate(taken), bounds, lifetimes)
 
 
 _START = np.zeros(1, np.int64)

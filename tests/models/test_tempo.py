@@ -363,3 +363,13 @@ def test_where_direction_is_everything_nothing_is_evened_out():
     log = tiny_log([(u, i, 1e9 + i) for u in range(500) for i in (1, 2)])
     K = tr.Tempo().gram(log).K
     assert K[1, 0] < 0.01 * K[0, 1]
+
+
+def test_the_size_of_dense_weights_is_said_before_they_are_written(caplog, tmp_path):
+    log = tr.synthetic_log(4000, items=2500, seed=1, titles=False)
+    caplog.set_level("INFO", "talerec")
+    tr.Tempo(solver="exact", learn="off").fit(log).save(tmp_path / "dense.tale")
+    assert any("dense weights take" in line and "MB" in line for line in caplog.messages)
+    caplog.clear()
+    tr.Tempo(solver="local", learn="off").fit(log).save(tmp_path / "sparse.tale")
+    assert not any("dense weights" in line for line in caplog.messages)

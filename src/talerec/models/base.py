@@ -264,6 +264,7 @@ class Model(params.HasParams, Recommends, ABC):
         fitted = keeping.with_settled(self.fitted, trends, kept_too)
         kept = keeping.bundle(self.name, self.params, fitted, histories=histories)
         kept.facts["chosen"] = self.chosen()
+        keeping.say_size(fitted)
         if metrics is not None:
             kept.facts["metrics"] = {
                 name: float(value) for name, value in metrics.items() if value is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,8 +13,12 @@ import polars as pl
 from talerec import artifact, columns
 from talerec.data.log import Log
 from talerec.data.vocabulary import Vocabulary
+from talerec.ranking.blocks import DenseBlock
 from talerec.ranking.weights import Weights
+from talerec.runtime import memory
 from talerec.runtime.arrays import Array
+
+logger = logging.getLogger("talerec")
 
 #: Days before the log's last row: what was popular in them is shown where nothing is known of the asker.
 RECENT_DAYS = 7.0
@@ -65,6 +70,16 @@ def with_settled(fitted: Fitted, trends: Array | None, updatable: bool) -> Fitte
         return replace(fitted, log=bare, training=training)
     log = replace(fitted.log, trends=trends)
     return replace(fitted, log=log, training={**training, "updatable": True})
+
+
+_WORTH_SAYING = 16 * 2**20  # bytes of dense weights
+
+
+def say_size(fitted: Fitted) -> None:
+    """Say how large dense weights are, where they are large, before they are written."""
+    size = sum(b.values.nbytes for b in fitted.weights.blocks if isinstance(b, DenseBlock))
+    if size >= _WORTH_SAYING:
+        logger.info("dense weights take %s; solver=local keeps few of them", memory.human(size))
 
 
 def bundle(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import talerec as tr
-from logs import logs, rows_of, tiny_log
+from logs import at, logs, rows_of, tiny_log
 from talerec.errors import TalerecError
 from talerec.evaluation import metrics
 from talerec.models import asking
@@ -34,7 +34,7 @@ def slow_evaluation(model, log, hide_seen, on):
     """Leave-one-out by hand: lists, external ids, the model's own recommendations."""
     histories = {}
     for user, item, moment in rows_of(log):
-        histories.setdefault(user, []).append((item, moment))
+        histories.setdefault(user, []).append((item, at(moment)))
     known = set(model.item_ids.to_list())
     ranks = []
     for rows in histories.values():

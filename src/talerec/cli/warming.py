@@ -54,12 +54,14 @@ def warm_up() -> None:
                     _keep(model, log, Path(folder))
             tick(1.0)
         _keep(MODELS["markov"](), _log_of(_MANY_ITEMS), Path(folder))
-        asks = synthetic_log(_ASKING_ROWS, items=_ITEMS)  # enough for questions of its own
-        for name, settings in (("tempo", {}), ("blend", {"parts": "rules,popular"})):
-            _ask(MODELS[name](**settings).fit(asks), asks)
+        for rows, items in _ASKING:
+            asks = synthetic_log(rows, items=items)  # enough for questions of its own
+            for name in ("tempo", "blend"):
+                _ask(MODELS[name]().fit(asks), asks)
 
 
-_ASKING_ROWS = 6_000
+#: Rows and items of logs that are large enough to learn from, one with a dense Gram and one with a sparse one.
+_ASKING = ((6_000, 100), (20_000, 6_000))
 _ROWS, _ITEMS = 1_000, 100  # of a log whose Gram is dense
 _SPARSE_ITEMS = 4_500  # enough for a sparse Gram
 _MANY_ITEMS = 150_000  # more than there is one sum for

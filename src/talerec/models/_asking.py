@@ -9,7 +9,7 @@ import numpy as np
 from talerec.data.times import DAY
 from talerec.models._habits import NEVER, octave
 from talerec.models._scoring import OFTEN, Numbers
-from talerec.runtime.arrays import Array
+from talerec.runtime.arrays import Array, readonly
 from talerec.runtime.jit import kernel, template
 
 _LEAST_LEFT = 0.01  # what is left of a history of any age, against what is popular now
@@ -62,7 +62,8 @@ def rules(numbers: Numbers, rates: Array) -> Rules:
     classes = len(numbers.recency)
     repeats = numbers.repeat_weights(rates) if learnt else np.tile(rates, (classes, 1))
     often = numbers.often if learnt and numbers.often.any() else np.empty((0, 0))
-    return Rules(numbers.edges, numbers.recency, numbers.lasting, repeats, often, numbers.now)
+    found = Rules(numbers.edges, numbers.recency, numbers.lasting, repeats, often, numbers.now)
+    return Rules(*map(readonly, found))  # as mapped ones are: kernels know one kind
 
 
 def remaining(absence: Array, decay: float, floor: float) -> Array:

@@ -28,7 +28,8 @@ from talerec.runtime.files import write_text
 TIMED: dict[str, Any] = {"reg": 50, "decay": 0.25, "floor": 0.1}
 UNTIMED: dict[str, Any] = {"reg": 500, "floor": 1.0, "trend": 0.0}
 TEMPO: dict[str, Any] = {
-    "pace": 4, "floor": 0.0, "even": 0.3, "reg": 20, "dropout": 0.2,
+    "pace": 4, "floor": 0.0, "even": 0.3, "reg": 20, "dropout": 0.2, "recency": 1, "now": 0.1,
+    "learn": "off",
 }  # fmt: skip
 _WARM_UP = 200  # rows
 _SHOPPERS = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -14,9 +15,9 @@ import talerec as tr
 from logs import logs, quick
 from talerec import artifact
 from talerec.errors import TalerecError
-from talerec.models import _memories, _weighing
-from talerec.models._asking import classes
-from talerec.models._learning import FirstFit, _Asked, absences
+from talerec.models import _memories, _weighing, tempo
+from talerec.models._asking import absences, classes
+from talerec.models._learning import FirstFit, _Asked, appeal
 from talerec.models._questions import held_back
 from talerec.models._scoring import KNOTS, Numbers
 from talerec.models._weighing import Choice, Parts, Scale
@@ -409,6 +410,41 @@ def test_askers_are_in_classes_by_absence_and_by_whether_the_end_is_well_behind_
 
 
 def test_an_asker_of_whom_no_time_is_known_has_not_been_away():
-    start = np.zeros(1, np.int64)
-    none = np.empty(0, np.int32), np.empty(0, np.int64)
-    assert absences(tr.Histories(start, start, *none, np.array([5]))).tolist() == [0]
+    untimed = tr.Histories.from_ids([[1], []], habit_log(users=300).items)
+    assert absences(untimed.last(), np.array([5, 5])).tolist() == [0, 0]
+
+
+# -- what is learned is what is asked by ------------------------------------------------------------
+
+
+def test_repeats_count_as_the_numbers_say():
+    """again * exp(-fading * octave) * rate, and often times the share of the item in the history, newer rows more."""
+    model = tr.Tempo(now=0).fit(habit_log(users=300))
+    known = model.fitted.weights.query_arrays
+    known["number_again"][:], known["number_fading"][:] = 1.5, 0.2
+    known["number_often"][:] = [0.3, 0.7]
+    rows, n = [3, 5, 3, 8], len(model.item_ids)
+    history = tr.Histories.from_ids([model.item_ids.gather(rows).to_list()], model.fitted.items)
+    x = model.query(history)
+    found = dict(zip(x.source.tolist(), x.weight.tolist(), strict=True))
+    for item, place in ((8, 0), (3, 1), (5, 2)):
+        octave = {0: 0, 1: 1, 2: 1}[place]
+        expected = 1.5 * np.exp(-0.2 * octave) * known["repeats"][octave]
+        for weight, fade in ((0.3, 10.0), (0.7, 100.0)):
+            left = [np.exp(-(len(rows) - 1 - r) / fade) for r in range(len(rows))]
+            mine = sum(left[r] for r in range(len(rows)) if rows[r] == item)
+            expected += weight * mine / sum(left)
+        assert found[n + item] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("solver", ["exact", "local"])
+def test_what_leads_to_an_item_is_lifted_by_its_popularity(solver):
+    log = habit_log(users=300)
+    model = tr.Tempo(learn="off", solver=solver).fit(log)
+    numbers = replace(Numbers.usual(np.empty(0)), lift=np.array([0.3]))
+    lifted = tempo._lifted(model.fitted.weights.blocks[0], log, numbers).matrix
+    counts = np.bincount(log.item, minlength=len(log.items))
+    factor = (counts / np.exp(np.log(counts).mean())) ** 0.3
+    B, found = (m.toarray() if solver == "local" else m for m in (model.weights, lifted))
+    np.testing.assert_allclose(found, B * factor, rtol=1e-5)
+    assert appeal(counts.astype(float)).mean() == pytest.approx(0, abs=1e-12)

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from talerec.gram.sparse_kernels import Entries, squared_distance
 from talerec.runtime.arrays import Array, Matrix, dense, is_sparse
-from talerec.runtime.lazy import sparse
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,16 +85,6 @@ class Gram:
         expected = 2 * float(self.G.diagonal().sum()) * max(1 - (own + tied) / total, 0.0)
         chance = min(even * expected / found, 1.0)
         return Gram(self.G, self.K + chance / (2 - chance) * turned)
-
-    def leading_to(self, wanted: Array) -> Gram:
-        """The same with a sparse K that leads to the wanted targets alone (one flag per item); a dense one stays as it is."""
-        if not self.is_sparse:
-            return self
-        K = self.K.tocsc()
-        kept = np.repeat(wanted, np.diff(K.indptr))
-        starts = np.concatenate([[0], np.cumsum(kept)])[K.indptr]
-        parts = (K.data[kept], K.indices[kept], starts.astype(K.indptr.dtype))
-        return Gram(self.G, sparse.csc_array(parts, shape=K.shape))
 
     def scaled(self, source: Array, target: Array) -> Gram:
         """diag(source) G diag(source) and diag(source) K diag(target)."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from talerec.data.histories import UNTIMED
 from talerec.data.times import DAY
 from talerec.models._habits import NEVER, octave
 from talerec.models._scoring import OFTEN, Numbers
@@ -64,6 +65,12 @@ def rules(numbers: Numbers, rates: Array) -> Rules:
     often = numbers.often if learnt and numbers.often.any() else np.empty((0, 0))
     found = Rules(numbers.edges, numbers.recency, numbers.lasting, repeats, often, numbers.now)
     return Rules(*map(readonly, found))  # as mapped ones are: kernels know one kind
+
+
+def absences(last: Array, now: Array) -> Array:
+    """How long each asker has been away, from its last row to now, in microseconds; 0 where that is not known."""
+    away: Array = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
+    return away
 
 
 def remaining(absence: Array, decay: float, floor: float) -> Array:

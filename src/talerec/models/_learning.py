@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from talerec.data.histories import UNTIMED, Histories
+from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.models import _memories
-from talerec.models._asking import classes, remaining
+from talerec.models._asking import absences, classes, remaining
 from talerec.models._candidates import candidates, parts
 from talerec.models._habits import octave
 from talerec.models._memories import LENGTHS
 from talerec.models._questions import HeldBack, Questions
-from talerec.models._scoring import KNOTS, OCTAVES, OFTEN, Numbers
+from talerec.models._scoring import KNOTS, OCTAVES, OFTEN, RECENCY, Numbers
 from talerec.models._weighing import Parts, Scale
 from talerec.ranking import places, rank
 from talerec.ranking.blocks import Block, IdentityBlock, block_of
@@ -55,7 +55,7 @@ class FirstFit:
 def learned(first: FirstFit, held: HeldBack) -> Numbers:
     """The numbers that held-back questions choose, from the defaults on."""
     asked = _Asked(first, held.wanted)
-    away = np.concatenate([absences(one.histories) for one in (held.fresh, held.late)])
+    away = np.concatenate([_away(one.histories) for one in (held.fresh, held.late)])
     edges = np.unique(np.quantile(away, (1 / 3, 2 / 3)))
     numbers = Numbers.usual(edges)
     known = [asked.parts(one, numbers) for one in (held.fresh, held.late)]
@@ -76,10 +76,7 @@ def learned(first: FirstFit, held: HeldBack) -> Numbers:
 def _plan(classes: int, repeats: bool) -> Iterator[tuple[str, int | None, list[int], float]]:
     """Which number is looked at when, in which classes, and how sure a change of it must be."""
     everyone = list(range(classes))
-    some = (
-        everyone[: classes // 2],
-        everyone[classes // 2 :],
-    )  # up to date, and well behind the end
+    up_to_date, behind = everyone[: classes // 2], everyone[classes // 2 :]
     told: list[tuple[str, int | None]] = [("recency", None), ("lasting", None)]
     if repeats:
         told += [("again", None), ("fading", None), *(("often", m) for m in range(len(OFTEN)))]
@@ -89,8 +86,8 @@ def _plan(classes: int, repeats: bool) -> Iterator[tuple[str, int | None, list[i
             yield name, column, everyone, _SURE
         yield "lift", None, [0], _SURE
         for name, column in told if turn else ():
-            for classes_of in some:
-                yield name, column, classes_of, _SURE_OF_SOME
+            for some in (up_to_date, behind):
+                yield name, column, some, _SURE_OF_SOME
 
 
 class _Asked:
@@ -109,15 +106,12 @@ class _Asked:
         """The questions, written down."""
         histories = asked.histories
         assert histories.now is not None
-        groups = classes(numbers.edges, absences(histories), histories.now, *self.span)
+        groups = classes(numbers.edges, _away(histories), histories.now, *self.span)
         found = candidates(asked, list(self._lists(histories)), self.wanted)
         counts = self.first.train.counts()
         return parts(
             self.weights, self._queries(histories), found, groups, appeal(counts), self.number
         )
-
-    def _snapshots(self, histories: Histories) -> Array:
-        return self.popular.latest(histories)
 
     def _places(self, histories: Histories) -> tuple[Array, Array, Array]:
         rows = histories.moments(joint=self.first.joint)
@@ -128,7 +122,7 @@ class _Asked:
         n, ptr_item_place = self.weights.items, self._places(histories)
         unseen = Mask.make(histories, hide_seen=True, allowed=self.wanted.astype(np.uint8))
         for recency, length in (
-            (6.0, _USUAL_LIST),
+            (RECENCY, _USUAL_LIST),
             (_LAST_ROW, _OTHER_LIST),
             (_ALL_ROWS, _OTHER_LIST),
         ):
@@ -137,16 +131,16 @@ class _Asked:
             yield rank.top(self.weights, query, unseen, min(length, n))[0]
         shares = self.popular.shares
         rows = (shares.indptr.astype(np.int64), shares.indices, shares.data)
-        yield _largest(*rows, self._snapshots(histories), _MEMORY_LIST)
+        yield _largest(*rows, self.popular.latest(histories), _MEMORY_LIST)
         if self.own:
             yield _first_of(ptr_item_place[0], ptr_item_place[1], _SEEN_LIST)
 
     def _queries(self, histories: Histories) -> GroupedQueries:
         ptr, item, place = self._places(histories)
-        snapshots = self._snapshots(histories)
+        snapshots = self.popular.latest(histories)
         popular = (
             self.popular.worth(histories, self.span[1])
-            / remaining(absences(histories), self.first.decay, self.first.floor)[:, None]
+            / remaining(_away(histories), self.first.decay, self.first.floor)[:, None]
         )
         return GroupedQueries(
             *_grouped(
@@ -156,12 +150,9 @@ class _Asked:
         )  # fmt: skip
 
 
-def absences(histories: Histories) -> Array:
-    """How long each asker has been away when it asks, in microseconds; 0 where that is not known."""
-    last, now = histories.last(), histories.now
-    assert now is not None
-    away: Array = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
-    return away
+def _away(histories: Histories) -> Array:
+    assert histories.now is not None
+    return absences(histories.last(), histories.now)
 
 
 def appeal(counts: Array) -> Array:

@@ -115,7 +115,7 @@ def memories(log: Log, span: float, lengths: Sequence[float], *, share: bool = T
         return Memories(shares, moments, np.array([0, len(moments)]), np.array([np.inf]))
     order = np.argsort(log.time, kind="stable")
     time, item, n = log.time[order], log.item[order], len(log.items)
-    room = _SNAPSHOTS * _TOP // (max(len(lengths), 1) if share else 1)
+    room = _SNAPSHOTS * _TOP // (len(lengths) if share else 1)
     parts: list[Matrix] = [None] * len(lengths)
     taken: list[Array] = [_START] * len(lengths)
     lifetimes = np.empty(len(lengths))
@@ -131,9 +131,6 @@ def memories(log: Log, span: float, lengths: Sequence[float], *, share: bool = T
         lifetimes[m] = float(took) if lengths[m] < 1 else np.inf
 
     run_chunks("habits", remember, even(len(lengths), 1))
-    if not parts:
-        none = sparse.csr_array((0, n), dtype=np.float32)
-        return Memories(none, np.empty(0, np.int64), _START, np.empty(0))
     bounds = np.concatenate([_START, np.cumsum([len(moments) for moments in taken])])
     shares = sparse.vstack(parts, format="csr")
     return Memories(shares, np.concatenate(taken), bounds, lifetimes)

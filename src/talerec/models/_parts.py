@@ -145,11 +145,6 @@ def _look_up(
             known[items[q, c]] = np.nan
 
 
-def first_fits(models: Sequence[Model], train: Log) -> list[Model]:
-    """Each model fitted on the rows of a first fit; one that cannot be is named."""
-    return [fitted(model, train) for model in models]
-
-
 def fitted(model: Model, log: Log) -> Model:
     """A part, fitted; one that cannot be is named."""
     try:

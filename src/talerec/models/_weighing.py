@@ -98,10 +98,6 @@ class Scale:
         in_all = (k.compared(k.first, t.values) for k, t in zip(self.kinds, trials, strict=True))
         return None if any(map(_loses, in_all)) else sureness
 
-    def gains(self) -> list[float]:
-        """What each kind of questions has gained so far, as a share; lists with what was seen."""
-        return [kind.compared(kind.first, kind.values)[0][0] for kind in self.kinds]
-
 
 def _sureness(steps: list[tuple[float, float]]) -> float:
     """What is gained in all, in standard errors; each gain counts by how exactly it is known."""

@@ -116,7 +116,7 @@ class Blend(Model):
         held = held_back(log, every_item=True)
         if held is None:
             return alone, False
-        return _parts.weights_of(_parts.first_fits(parts, held.train), held), True
+        return _parts.weights_of([_parts.fitted(part, held.train) for part in parts], held), True
 
     def _check_loaded(self) -> None:
         known, parts = self.fitted.weights.query_arrays, len(self._made())

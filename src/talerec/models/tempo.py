@@ -8,13 +8,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from talerec.data.histories import UNTIMED, Histories
+from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.gram.builders import tale_gram, tied_weight
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import counted, newest_rows
 from talerec.models import _habits, checks
-from talerec.models._asking import Asked, Moments, Rules, made_queries, remaining, rules
+from talerec.models._asking import Asked, Moments, Rules, absences, made_queries, remaining, rules
 from talerec.models._learning import FirstFit, appeal, learned
 from talerec.models._memories import LENGTHS, USUAL, Memories, memories
 from talerec.models._questions import held_back
@@ -27,7 +27,7 @@ from talerec.models.params import AUTO, LEARN, SCORE, SOLVE, is_auto, param
 from talerec.ranking import places
 from talerec.ranking.blocks import Block, DenseBlock, IdentityBlock, SparseBlock, block_of
 from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import readonly
+from talerec.runtime.arrays import Array, readonly
 from talerec.runtime.clock import Clock
 from talerec.solvers.solve import Solution, solve
 
@@ -137,9 +137,10 @@ class Tempo(Solved):
         logger.info("same_time auto: %s (the order of simultaneous rows %s)", chosen, why)
         return not ordered
 
-    def solution(self, gram: Gram) -> Solution:
+    def solution(self, gram: Gram, wanted: Array | None = None) -> Solution:
+        """Weights from the Gram, to all targets or to the wanted ones."""
         penalty = dropout_penalty(gram, self.reg, self.dropout)
-        return solve(gram, penalty, solver=self.solver, neighbors=self.neighbors)
+        return solve(gram, penalty, solver=self.solver, neighbors=self.neighbors, wanted=wanted)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         found, solver = super().learn_weights(log, clock)
@@ -164,17 +165,17 @@ class Tempo(Solved):
     def _numbers(self, log: Log, clock: Clock) -> Numbers | None:
         """The numbers that the log chooses; None where it is too small to ask enough questions."""
         cache = FitCache() if self._cache is None else self._cache
-        repeats = (
+        every = bool(
             _habits.repeat_weights(log)[0] > _habits.NEVER
-        )  # seen items are few among half of all
-        held = cache.cached("held back", log, lambda: held_back(log, every_item=bool(repeats)))
+        )  # seen items are few: ask for all
+        held = cache.cached("held back", log, lambda: held_back(log, every_item=every))
         if held is None:
             return None
         first = replace(self, learn="off", neighbors=min(self.neighbors, _FIRST_NEIGHBORS))
         first._cache = cache.cached("first fit", log, FitCache)
         with clock("learn"):
             gram = first.cached(LEARN, held.train, lambda: first.gram(held.train))
-            found = first.solution(gram.leading_to(held.wanted))
+            found = first.solution(gram, held.wanted)
             rates = _habits.repeat_weights(held.train)
             return learned(
                 FirstFit(
@@ -219,7 +220,7 @@ class Tempo(Solved):
         last, now = histories.last(), histories.now
         if now is None:
             now = np.maximum(last, plan.moments.end) + 1
-        absence = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
+        absence = absences(last, now)
         left = remaining(absence, plan.decay, self.floor)
         asked = Asked(
             *found, histories.start, histories.stop, readonly(histories.item), absence, now, left

@@ -13,7 +13,7 @@ from talerec.runtime import memory
 from talerec.runtime.arrays import Array, Matrix
 from talerec.runtime.lazy import sparse
 from talerec.solvers.exact import exact, with_torch
-from talerec.solvers.local import local, local_explained
+from talerec.solvers.local import local, local_explained, local_some
 
 logger = logging.getLogger("talerec")
 
@@ -36,15 +36,28 @@ class Solution:
 
 
 def solve(
-    gram: Gram, penalty: float | Array, *, solver: str = "auto", neighbors: int = 100
+    gram: Gram,
+    penalty: float | Array,
+    *,
+    solver: str = "auto",
+    neighbors: int = 100,
+    wanted: Array | None = None,
 ) -> Solution:
-    """Weights by the solver asked for; `penalty` is added to the diagonal of G."""
+    """Weights by the solver asked for; `penalty` is added to the diagonal of G.
+
+    wanted: a flag per item; the local solver gives weights to these targets alone, the others solve all at once anyway.
+    """
     if solver not in SOLVERS:
         raise TalerecError(f"solver is {solver!r}; it takes one of {', '.join(SOLVERS)}")
     ridge = np.broadcast_to(np.float64(penalty), gram.items)
     chosen = choose(gram, ridge) if solver == "auto" else solver
     if chosen == "local":
-        return Solution(local(gram, ridge, neighbors), "local")
+        found = (
+            local(gram, ridge, neighbors)
+            if wanted is None
+            else local_some(gram, ridge, neighbors, wanted)
+        )
+        return Solution(found, "local")
     if chosen == "torch" and (weights := with_torch(gram, ridge)) is not None:
         return Solution(weights, "torch")
     return Solution(exact(gram, ridge), "exact")

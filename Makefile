@@ -2,16 +2,19 @@
 #   make demo              the main job on an embedded synthetic log
 #   make test              the tests; TALEREC_DATA=DIR adds the real logs, EXTRAS=all the heavy parts
 #   make check             lint, format, types, the rules of tools/house.py, the names in the docs
+#   make docs              the documentation site, in build/docs
+#   make release-check     wheel, sdist, licences, parts list: all that a release needs and no network
 #   make bench             the benchmarks (see benchmarks/README.md)
 
 PYTHON ?= python3
 EXTRAS ?=
 BIN := .venv/bin
+SITE := $(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet -b html
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet -c constraints.txt
 comma := ,
 EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)torch$(comma)serve$(comma)browser$(comma)spark$(comma)databases$(comma)stand-ins$(comma)trace)
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check docs release-check bench clean
 
 setup: .venv/.ready-dev$(EXTRAS)
 
@@ -40,12 +43,30 @@ demo: .venv/.ready
 test: .venv/.ready-dev$(EXTRAS) $(if $(filter all,$(EXTRAS)),.venv/.browser)
 	@EXTRAS=$(EXTRAS) $(BIN)/python -m pytest
 
-check: .venv/.ready-dev$(EXTRAS)
+.venv/.ready-docs: .venv/.python pyproject.toml constraints.txt
+	@$(PIP) -e ".[docs,serve]"
+	@touch $@
+
+docs: .venv/.ready-docs
+	@$(BIN)/python docs/pictures.py
+	@$(SITE) docs build/docs
+	@echo "open build/docs/index.html"
+
+.venv/.ready-release: .venv/.python pyproject.toml constraints.txt
+	@$(PIP) -e ".[release]"
+	@touch $@
+
+release-check: .venv/.ready-release
+	@$(BIN)/python tools/release.py
+
+check: .venv/.ready-dev$(EXTRAS) .venv/.ready-docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src tools
 	$(BIN)/python tools/house.py src/talerec --rooms tools/rooms.toml --check
 	$(BIN)/python tools/docnames.py
+	$(BIN)/python docs/pictures.py
+	TALEREC_NOTEBOOKS=off $(SITE) docs build/docs-check
 
 bench: .venv/.ready-dev$(EXTRAS)
 	@for name in gram published exact skew scale query ranking lists update tempo serve steady attacks $(if $(filter all,$(EXTRAS)),spark); do \

@@ -229,7 +229,7 @@ class Evaluation:
         return f"{self.model}, {self.split}, {len(self.frame):,} {self.on} cases"
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `talerec evaluate --json` prints."""
+        """The object that ``talerec evaluate --json`` prints."""
         return {
             **self.facts(),
             "cases": len(self.frame),
@@ -275,7 +275,7 @@ class Evaluation:
 
     @classmethod
     def load(cls, path: str | Path) -> Evaluation:
-        """Read a result that `save` (or `talerec evaluate --out`) has written.
+        """Read a result that `save` (or ``talerec evaluate --out``) has written.
 
         Parameters
         ----------

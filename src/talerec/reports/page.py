@@ -78,6 +78,14 @@ def figure(chart: Html, caption: str = "") -> Html:
     return tag("figure", tag("div", chart, class_="scroll"), below)
 
 
+def picture(chart: Html) -> str:
+    """A chart as an SVG file of its own, which looks as it does on a page."""
+    look = "svg { background: var(--paper); font-family: system-ui, sans-serif; }"
+    opened, rest = chart.split(">", 1)
+    named = f'{opened} xmlns="http://www.w3.org/2000/svg"'
+    return f"{named}><style>{_style()}{look}</style>{rest}\n"
+
+
 def facts(values: Mapping[str, Any]) -> Html:
     """Names and values, in two columns."""
     rows = [

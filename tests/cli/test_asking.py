@@ -197,6 +197,9 @@ def test_the_demo_compares_explains_saves_and_says_what_to_do_next(tmp_path: Pat
     assert len(commands) == 2
     for command in commands:
         assert "score" in works(*command.split())
+    assert (out / "report.html").resolve().as_uri() in page
+    assert (out / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert "talerec fit YOUR_LOG.csv" in page
     works("verify", out / "shop.tale")
     assert tr.load(out / "shop.tale").name == tr.models.DEFAULT
 

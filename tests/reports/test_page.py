@@ -233,3 +233,14 @@ def test_the_first_four_bars_differ_in_grey_and_their_inner_text_is_readable(whi
         greys.append(luminance(fill))
     steps = pairwise(sorted(greys[:4]))
     assert all((high + 0.05) / (low + 0.05) > 1.3 for low, high in steps)
+
+
+def test_a_chart_is_a_file_of_its_own_too():
+    chart = charts.lines([Series("a < b", [1, 2], [3, 4])], title="T", x_label="x", y_label="y")
+    drawn = ET.fromstring(page.picture(chart))
+    assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+    style = drawn.find("{http://www.w3.org/2000/svg}style")
+    assert CSS in style.text
+    assert "a < b" in "".join(drawn.itertext())
+    plain = ET.fromstring(chart)
+    assert [one.tag for one in plain] == [one.tag.split("}")[1] for one in drawn][1:]

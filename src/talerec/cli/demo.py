@@ -22,6 +22,7 @@ from talerec.models.popular import Popular
 from talerec.models.rules import Rules
 from talerec.models.tale import TALE
 from talerec.models.tempo import Tempo
+from talerec.reports import report
 from talerec.runtime.files import write_text
 
 #: Each chosen on the validation rows of two other seeds.
@@ -58,8 +59,16 @@ def run(rows: int, seed: int, out: Path) -> Path:
         tables.table(title, _CARD, lines)
     models[DEFAULT].save(target, metrics=results[DEFAULT].metrics)
     write_text(out / "report.md", _report(log.rows, comparison, cards))
-    tables.line(f"Saved: {target} and {out / 'report.md'}. Next:")
+    write_text(out / "report.html", report.evaluation(results[DEFAULT], "a made-up shop"))
+    tables.line(f"Saved: {target}, {out / 'report.md'}, and a page for your browser:")
+    tables.line(f"  {(out / 'report.html').resolve().as_uri()}")
+    tables.line("Next, with this model:")
     for command in _next_steps(split.train, target):
+        tables.line(f"  {command}")
+    tables.line(
+        "And with a log of your own (columns user_id, item_id, timestamp, or say --user, --item, --time):"
+    )
+    for command in _OWN:
         tables.line(f"  {command}")
     return target
 
@@ -93,8 +102,14 @@ def _next_steps(log: Log, target: Path) -> list[str]:
         f"talerec recommend {target} --users {users} --hide-seen",
         f"talerec similar {target} {log.items.ids[0]}",
         f"talerec serve {target}          # an HTTP service, and a page to try it",
-        "talerec evaluate YOUR_LOG.csv          # user_id, item_id, timestamp",
     ]
+
+
+_OWN = [
+    "talerec describe YOUR_LOG.csv          # is it what you think it is?",
+    "talerec evaluate YOUR_LOG.csv --report how-good.html",
+    "talerec fit YOUR_LOG.csv -o shop.tale",
+]
 
 
 _HEADER = ["model", "HR@1", "HR@10", "NDCG@10", "seconds to fit"]

@@ -22,8 +22,14 @@ def modules_with_examples() -> list[str]:
     )
 
 
+#: Modules whose examples need an extra.
+NEEDS = {"talerec.evaluation.tuning": "optuna"}
+
+
 @pytest.mark.parametrize("name", modules_with_examples())
 def test_examples_in_docstrings_run(name):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     module = importlib.import_module(name)
     found: list[str] = []
     runner = doctest.DocTestRunner()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pwd
 import shutil
@@ -160,7 +161,11 @@ def test_an_error_in_one_of_several_files_names_it_and_its_row(tmp_path: Path) -
         "describe", tmp_path
     )
     (tmp_path / "b.csv").write_text("user_id,item_id\n1,x\n")
-    assert f"{tmp_path}/b.csv: there is no column 'timestamp'" in refusal("describe", tmp_path)
+    assert f"{tmp_path}/b.csv has no column of times, and other files have one" in refusal(
+        "describe", tmp_path
+    )
+    said = refusal("fit", tmp_path, "-o", tmp_path / "m.tale")
+    assert f"{tmp_path}/b.csv: there is no column 'timestamp'" in said
     pl.DataFrame({"user_id": [7], "item_id": ["z"], "timestamp": [1.6e9]}).write_parquet(
         tmp_path / "c.parquet"
     )
@@ -511,7 +516,8 @@ def test_a_database_and_a_query_go_together(sqlite: Path, csv: Path, tmp_path: P
     assert "no such column" in refusal(
         "describe", sqlite, "--query", "select who from events order by 1"
     )
-    said = refusal("describe", sqlite, "--query", "select user_id, item_id from events order by 1")
+    untimed = ("--query", "select user_id, item_id from events order by 1")
+    said = refusal("fit", sqlite, "-o", tmp_path / "m.tale", *untimed)
     assert "there is no column 'timestamp'" in said
     junk = tmp_path / "junk.db"
     junk.write_text("not a database, not at all")
@@ -540,3 +546,15 @@ def test_addresses_are_shown_without_secrets(address: str, seen: str) -> None:
     assert shown(address) == seen
     told = without_password(address, f"cannot reach {address} with p@ss and p%40ss")
     assert "p@ss" not in told or "p%40" not in address
+
+
+def test_a_log_without_times_is_described_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("user_id,item_id\n1,a\n1,b\n2,a\n1,a\n")
+    facts = json.loads(talerec("describe", path, "--json").out)
+    said = talerec("describe", path).err
+    assert "there is no column timestamp: rows are taken in their order" in said
+    assert (facts["users"], facts["items"], facts["rows"], facts["repeats"]) == (2, 2, 4, 1)
+    assert (facts["ties"], facts["first_time"], facts["time_read_as"]) == (None, None, "none")
+    assert "density" in works("describe", path)
+    assert "there is no column 'when'" in refusal("describe", path, "--time", "when")

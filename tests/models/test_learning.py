@@ -15,7 +15,7 @@ import talerec as tr
 from logs import logs, quick
 from talerec import artifact
 from talerec.errors import TalerecError
-from talerec.models import _memories, _weighing, tempo
+from talerec.models import _blocks, _memories, _weighing
 from talerec.models._asking import absences, classes
 from talerec.models._learning import FirstFit, _Asked, appeal
 from talerec.models._questions import held_back
@@ -442,7 +442,7 @@ def test_what_leads_to_an_item_is_lifted_by_its_popularity(solver):
     log = habit_log(users=300)
     model = tr.Tempo(learn="off", solver=solver).fit(log)
     numbers = replace(Numbers.usual(np.empty(0)), lift=np.array([0.3]))
-    lifted = tempo._lifted(model.fitted.weights.blocks[0], log, numbers).matrix
+    lifted = _blocks.times(model.fitted.weights.blocks[0], _blocks.lift(log, numbers)).matrix
     counts = np.bincount(log.item, minlength=len(log.items))
     factor = (counts / np.exp(np.log(counts).mean())) ** 0.3
     B, found = (m.toarray() if solver == "local" else m for m in (model.weights, lifted))

@@ -149,12 +149,15 @@ def test_other_models_are_what_a_fit_of_all_rows_gives(name: str) -> None:
     np.testing.assert_allclose(mine["score"], theirs["score"], rtol=1e-4, atol=1e-5)
 
 
-def test_many_updates_equal_one_fit_with_the_same_settled_counts() -> None:
+@pytest.mark.parametrize("solver", ["exact", "local"])
+def test_many_updates_equal_one_fit_with_the_same_settled_counts(solver: str) -> None:
     log = tr.synthetic_log(1200, seed=5)
     every = sorted(rows_of(log), key=lambda row: row[2])
     every = list(dict.fromkeys(every))
     steps = [every[:900], *(every[a : a + 3] for a in range(900, len(every), 3))]
-    options: dict[str, Any] = {"reg": 2.0, "solver": "exact", "trend": 0.3, "window": 30.0}
+    options: dict[str, Any] = {
+        "reg": 2.0, "solver": solver, "neighbors": 1000, "trend": 0.3, "window": 30.0,
+    }  # fmt: skip
     model = tr.TALE(**options).fit(log_of(steps[0]))
     for step in steps[1:]:
         tr.update(model, log_of(step), tolerance=0)
@@ -163,6 +166,10 @@ def test_many_updates_equal_one_fit_with_the_same_settled_counts() -> None:
     whole = log_of(every)
     expected = tr.TALE(**options).fit(replace(whole, trends=settled_by_hand(whole, steps, 30.0)))
     assert_same(model, expected)
+    if solver == "local":
+        half, G = model.fitted.settled.half, dense(expected.gram(expected.fitted.log).G)
+        place = model.fitted.items.positions(expected.item_ids, "item", "error")
+        assert half.diagonal[place] == pytest.approx(np.diag(G), rel=1e-12)
 
 
 def test_few_targets_are_solved_again_and_the_others_keep_weights_that_are_hardly_off() -> None:
@@ -191,8 +198,8 @@ def test_few_targets_are_solved_again_and_the_others_keep_weights_that_are_hardl
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (tr.Tempo(), "tempo cannot be updated"),
         (tr.FPMC(), "fpmc cannot be updated"),
+        (tr.Blend(parts="markov,ease"), "blend cannot be updated"),
         (tr.SLIS(decay_user=3.0), "decay_user changes every row"),
         (tr.SLIT(norm="symmetric"), "norm=symmetric changes every row"),
     ],

@@ -105,7 +105,7 @@ def fit(
     artifact.check_target(out)
     engine.check()
     if updatable:
-        _check_updatable(source, engine, no_histories)
+        _check_updatable(made, source, engine, no_histories)
     if engine.is_spark and items is not None:
         raise TalerecError("--items goes with --engine local: Spark keeps no item table")
     with reporting(json):
@@ -126,11 +126,13 @@ def fit(
         results.fitted(out, manifest)
 
 
-def _check_updatable(source: Source, engine: Engine, no_histories: bool) -> None:
+def _check_updatable(made: Model, source: Source, engine: Engine, no_histories: bool) -> None:
     """Refuse, by name, what an update could not do again."""
-    weighed = source.weight or source.event_weights
+    from talerec.models.updating import refuse
+
+    refuse(made)
     given = {
-        "--core": source.core, "--no-histories": no_histories, "--engine spark": engine.is_spark, "--weight": weighed,
+        "--core": source.core, "--no-histories": no_histories, "--engine spark": engine.is_spark,
     }  # fmt: skip
     for name, value in given.items():
         if value:

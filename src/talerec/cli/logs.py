@@ -26,7 +26,7 @@ def describe(source: Source, json: Json = False) -> None:
     from talerec.data.summary import describe as facts_of
 
     with reporting(json):
-        facts = facts_of(source.read(any_order=True))
+        facts = facts_of(source.read(any_order=True, needs_time=False))
     if json:
         from talerec.cli import terminal
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from talerec.models.base import Model
 
 _UNITS = ("s", "ms", "us", "ns")
+_PLAIN = 10**14  # microseconds: for times from 1973 on, the size of a number tells its unit
 
 
 def run(path: Path, source: Source, tolerance: float) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def run(path: Path, source: Source, tolerance: float) -> dict[str, Any]:
     from talerec.models import load
     from talerec.models.updating import update
 
-    _check(path, source)
+    _check(source)
     manifest = artifact.read_manifest(path)
     if not manifest["training"].get("updatable"):
         raise TalerecError(f"{path} was fitted without --updatable: fit it anew, and say so")
@@ -43,18 +44,15 @@ def run(path: Path, source: Source, tolerance: float) -> dict[str, Any]:
     }
 
 
-def _check(path: Path, source: Source) -> None:
-    for name in ("core", "weight", "event", "event_weights"):
-        if getattr(source, name) is not None:
-            raise TalerecError(
-                f"--{name.replace('_', '-')} is for fit: an update keeps what the fit settled"
-            )
+def _check(source: Source) -> None:
+    if source.core is not None:
+        raise TalerecError("--core is for fit: an update keeps what the fit settled")
 
 
 def _read(model: Model, source: Source) -> Any:
-    """New rows, their times as those of the model were read."""
-    unit = model.fitted.unit
-    if source.time_unit is None and unit in _UNITS:
+    """New rows; where the size of times does not tell their unit, it is that of the model's."""
+    unit, last = model.fitted.unit, model.fitted.training["last_time"]
+    if source.time_unit is None and unit in _UNITS and last < _PLAIN:
         source = replace(source, time_unit=unit)
     return source.read(needs_time=unit != "none", any_order=True)
 

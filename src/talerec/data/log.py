@@ -103,6 +103,8 @@ class Log:
         The last time of the larger log that this one is a part of.
     weight : float64 array, optional
         What each row is worth; their mean is 1.
+    weight_unit : float, optional
+        What the weights were divided by; None where none were given.
     event, event_names : int16 array and tuple of str, optional
         What happened in each row, as a position among the names.
 
@@ -135,6 +137,7 @@ class Log:
     weight: Array | None = None
     event: Array | None = None
     event_names: tuple[str, ...] = ()
+    weight_unit: float | None = None
 
     @classmethod
     def from_frame(
@@ -210,7 +213,7 @@ class Log:
         log = cls(ptr, item[rows], time[rows], users, items, unit=unit, weight=weight, event=event, event_names=worth.names)  # fmt: skip
         if weight is not None and not weight.all():
             log = log.keep(weight > 0).compact()
-        return replace(log, weight=divided(log.weight))
+        return log if weight is None else replace(log, weight_unit=1.0).evenly_weighed()
 
     def __repr__(self) -> str:
         counts = f"{len(self.users):,} users, {len(self.items):,} items, {self.rows:,} rows"
@@ -276,8 +279,10 @@ class Log:
 
     def evenly_weighed(self, rows: Array | None = None) -> Log:
         """The log with weights whose mean (over some rows) is 1; without weights where all are the same."""
-        weight = divided(self.weight, rows)
-        return self if weight is self.weight else replace(self, weight=weight)
+        weight, mean = divided(self.weight, rows)
+        if weight is self.weight:
+            return self
+        return replace(self, weight=weight, weight_unit=mean * (self.weight_unit or 1.0))
 
     def compact(self) -> Log:
         """This log without the users and items that have no rows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -36,6 +36,7 @@ def merged(old: Log, new: Log) -> Merged:
         )
     if (old.unit == "none") != (new.unit == "none"):
         raise InvalidLogError("one of the two logs has times, and the other has none")
+    _check_weights(old, new)
     users, user = _extended(old.users, new.users, new.user_codes(), "user")
     items, item = _extended(old.items, new.items, new.item, "item")
     fresh = _fresh(old, user, item, new.time)
@@ -46,8 +47,28 @@ def merged(old: Log, new: Log) -> Merged:
     who = np.concatenate([old.user_codes(), user])
     what, when = np.concatenate([old.item, item]), np.concatenate([old.time, time])
     log, order = _sorted(who, what, when, users, items, old)
+    log = replace(log, weight=_weights(old, new, fresh, order), weight_unit=old.weight_unit)
     added = (len(users) - len(old.users), len(items) - len(old.items))
     return Merged(log, is_new[order], *added)
+
+
+def _check_weights(old: Log, new: Log) -> None:
+    """Rows are worth something in both logs, or in none."""
+    if old.weight_unit is None and new.weight_unit is not None:
+        raise InvalidLogError("the model's rows have no weights: leave those of the new rows out")
+    if old.weight_unit is not None and new.weight_unit is None:
+        raise InvalidLogError(
+            "the model's rows have weights: give those of the new rows too (--weight, or --event-weights)"
+        )
+
+
+def _weights(old: Log, new: Log, fresh: Array, order: Array) -> Array | None:
+    """What the rows of both are worth, over what the old weights were divided by."""
+    if old.weight_unit is None or new.weight_unit is None:
+        return None
+    mine, theirs = (np.ones(log.rows) if log.weight is None else log.weight for log in (old, new))
+    both = np.concatenate([mine, theirs[fresh] * (new.weight_unit / old.weight_unit)])[order]
+    return both if (both != 1).any() else None
 
 
 def _extended(

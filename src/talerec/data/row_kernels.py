@@ -85,6 +85,16 @@ def ends(ptr: Array) -> Array:
 
 
 @kernel
+def backwards(ptr: Array) -> Array:
+    """Row numbers with every user's rows from the last to the first."""
+    rows = np.empty(ptr[-1], np.int64)
+    for u in range(len(ptr) - 1):
+        for r in range(ptr[u], ptr[u + 1]):
+            rows[r] = ptr[u] + ptr[u + 1] - 1 - r
+    return rows
+
+
+@kernel
 def order_within_instants(ptr: Array, time: Array, key: Array) -> Array:
     """Row numbers with the rows of one user at one instant ordered by `key` (equal keys as they stand)."""
     rows = np.arange(len(time))
@@ -113,3 +123,31 @@ def trend_counts(ptr: Array, time: Array, before: int, after: int) -> Array:
                 high += 1
             count[r] = high - low
     return count
+
+
+@kernel
+def trend_counts_of(
+    ptr: Array, rows: Array, time: Array, chosen: Array, before: int, after: int, out: Array
+) -> None:
+    """`trend_counts` of the chosen rows alone, for rows grouped by item in any order; the others of `out` are left.
+
+    A row counts for the chosen ones from `after` before it to `before` after it: those are sorted, and few.
+    """
+    mine, spare = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    for g in range(len(ptr) - 1):
+        found = 0
+        for x in range(ptr[g], ptr[g + 1]):
+            if chosen[rows[x]]:
+                mine[found] = rows[x]
+                found += 1
+        if found == 0:
+            continue
+        sort_rows(mine, time, 0, found, spare)
+        moments, more = time[mine[:found]], np.zeros(found + 1, np.int64)
+        for x in range(ptr[g], ptr[g + 1]):
+            more[np.searchsorted(moments, time[rows[x]] - after)] += 1
+            more[np.searchsorted(moments, time[rows[x]] + before, side="right")] -= 1
+        count = 0
+        for x in range(found):
+            count += more[x]
+            out[mine[x]] = count

@@ -105,12 +105,12 @@ def _by_event(
     return values
 
 
-def divided(weight: Array | None, rows: Array | None = None) -> Array | None:
-    """Weights over their mean (of some rows), so that only ratios matter; None where all are the same."""
+def divided(weight: Array | None, rows: Array | None = None) -> tuple[Array | None, float]:
+    """Weights over their mean (of some rows), so that only ratios matter, and that mean; no weights where all are the same."""
     if weight is None or not len(weight):
-        return None
+        return None, 1.0
     mine = weight if rows is None else weight[rows]
+    mean = float(mine.mean()) if len(mine) else 1.0
     if not len(mine) or np.ptp(weight) <= _EVEN * weight[0]:
-        return None
-    mean = float(mine.mean())
-    return weight if abs(mean - 1) <= _EVEN else weight / mean
+        return None, mean
+    return (weight, 1.0) if abs(mean - 1) <= _EVEN else (weight / mean, mean)

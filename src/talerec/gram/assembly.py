@@ -59,11 +59,18 @@ def longest_history(log: Log) -> int:
 
 
 def assemble(
-    log: Log, pairs: Pairs, memory: int | None, wanted: Wanted = BOTH
+    log: Log,
+    pairs: Pairs,
+    memory: int | None,
+    wanted: Wanted = BOTH,
+    targets: Array | None = None,
 ) -> tuple[Matrix, Matrix]:
-    """Sum a model's pairs into G and K; `memory` is in bytes (None: what is free)."""
+    """Sum a model's pairs into G and K; `memory` is in bytes (None: what is free).
+
+    targets: a flag per item; the pairs whose later row holds another item are left out.
+    """
     n = len(log.items)
-    ptr, rows = row_kernels.group_rows(log.item, n)
+    ptr, rows = _rows_by_item(log, targets)
     by_item = RowsByItem(ptr, rows, log.item, pairs.begin, pairs.after, longest_history(log))
     row_pairs = (pairs.after - pairs.begin)[rows].astype(np.int64)
     work = np.concatenate([[0], np.cumsum(row_pairs + _ROW_WORK)])[ptr]
@@ -74,6 +81,15 @@ def assemble(
     if sum(wanted) * indptr[-1] * _SPARSE_ENTRY >= n * n * 8:
         return _dense(pairs, by_item, chunks, memory, wanted)
     return _sparse(pairs, by_item, chunks, indptr, memory, wanted)
+
+
+def _rows_by_item(log: Log, targets: Array | None) -> tuple[Array, Array]:
+    """Rows by item, of all items or of some."""
+    if targets is None:
+        return row_kernels.group_rows(log.item, len(log.items))
+    chosen = np.flatnonzero(targets[log.item])
+    ptr, places = row_kernels.group_rows(log.item[chosen], len(log.items))
+    return ptr, chosen[places]
 
 
 def _pattern(by_item: RowsByItem, chunks: Chunks) -> Array:

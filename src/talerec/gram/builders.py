@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,36 @@ def tale_gram(
     scale = trend_scale(log, window, trend, trend_side)
     made = _tale_pairs(log, scale, decay * DAY, floor, same_time, targets)
     return Gram(*assemble(log, made, memory))
+
+
+def tale_columns(
+    log: Log,
+    targets: Array,
+    *,
+    decay: float,
+    floor: float,
+    window: float,
+    trend: float,
+    trend_side: str,
+    same_time: str,
+    max_history: int,
+    turned: float = 0.0,
+    memory: int | None = None,
+) -> Matrix:
+    """The columns of K + turned K' that some targets have (a flag per item), counted from the log; the others are empty.
+
+    What leads from later rows to earlier ones is what leads from earlier to later ones where time runs backwards.
+    """
+    log = newest_rows(log, max_history)
+    scale = trend_scale(log, window, trend, trend_side)
+    made = _tale_pairs(log, scale, decay * DAY, floor, same_time, "single")
+    _, K = assemble(log, made, memory, ONLY_K, targets)
+    if not turned:
+        return K
+    back = row_kernels.backwards(log.ptr)
+    log = replace(log.ordered(back, log.ties), time=-log.time[back])
+    made = _tale_pairs(log, scale[back], decay * DAY, floor, same_time, "single")
+    return K + turned * assemble(log, made, memory, ONLY_K, targets)[1]
 
 
 def _tale_pairs(

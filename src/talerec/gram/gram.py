@@ -77,14 +77,32 @@ class Gram:
         both ways already. With b that part of the difference (times `even`, at most 1), the best guess
         of K_ij is (1 - b/2) K_ij + b/2 K_ji, or K_ij + b/(2 - b) K_ji up to a factor.
         """
-        turned = self.K.T.asformat(self.K.format) if self.is_sparse else self.K.T
+        turned = self._turned
+        return self._plus(turned, self._share(turned, even, tied))
+
+    def with_turned(self, share: float) -> Gram:
+        """K + share K', the share being known."""
+        return self._plus(self._turned, share) if share else self
+
+    def turned_share(self, even: float, tied: float = 0.0) -> float:
+        """The share of K' that `two_way` adds to K."""
+        return self._share(self._turned, even, tied)
+
+    @property
+    def _turned(self) -> Matrix:
+        return self.K.T.asformat(self.K.format) if self.is_sparse else self.K.T
+
+    def _share(self, turned: Matrix, even: float, tied: float) -> float:
         found = _squared_distance(self.K, turned)
         total, own = float(self.K.sum()), float(self.K.diagonal().sum())
         if not (even and total and found):
-            return self
+            return 0.0
         expected = 2 * float(self.G.diagonal().sum()) * max(1 - (own + tied) / total, 0.0)
         chance = min(even * expected / found, 1.0)
-        return Gram(self.G, self.K + chance / (2 - chance) * turned)
+        return chance / (2 - chance)
+
+    def _plus(self, turned: Matrix, share: float) -> Gram:
+        return Gram(self.G, self.K + share * turned) if share else self
 
     def scaled(self, source: Array, target: Array) -> Gram:
         """diag(source) G diag(source) and diag(source) K diag(target)."""

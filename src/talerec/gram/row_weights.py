@@ -31,7 +31,8 @@ def trend_scale(log: Log, window: float, trend: float, trend_side: str) -> Array
     if trend == 0:
         return np.ones(log.rows)
     counts: Any = counted(log, window, trend, trend_side).trends
-    scale: Array = counts.astype(np.float64) ** -trend
+    powers: Array = np.arange(1, counts.max(initial=1) + 1, dtype=np.float64) ** -trend
+    scale: Array = powers[counts - 1]
     return scale
 
 
@@ -49,6 +50,18 @@ def trend_counts(item: Array, time: Array, items: int, window: float, trend_side
     row_kernels.sort_groups(ptr, rows, time)
     counts = np.empty(len(item), np.int64)
     counts[rows] = row_kernels.trend_counts(ptr, time[rows], *trend_span(window, trend_side))
+    return counts
+
+
+def late_trend_counts(log: Log, is_new: Array, window: float, trend_side: str) -> Array:
+    """Eq. 14 for the rows that are new, among all rows; 1 for the others."""
+    asked = np.zeros(len(log.items), bool)
+    asked[log.item[is_new]] = True
+    some = np.flatnonzero(asked[log.item])  # all that a new row may count
+    ptr, places = row_kernels.group_rows(log.item[some], len(log.items))
+    counts = np.ones(log.rows, np.int64)
+    span = trend_span(window, trend_side)
+    row_kernels.trend_counts_of(ptr, some[places], log.time, is_new, *span, counts)
     return counts
 
 

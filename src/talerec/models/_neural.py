@@ -56,6 +56,7 @@ class Neural(_Networked):
 
     weighs_items: ClassVar[bool] = False
     extra: ClassVar[str | None] = "torch"
+    grows: ClassVar[bool] = False
 
     dim: int = param(64, "numbers in the vector of an item", low=1, high=8192)
     layers: int = param(2, "blocks on top of each other", low=1, high=64, search=(1, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,7 +19,7 @@ from talerec.models import asking, checks, keeping, params
 from talerec.models.cache import FitCache
 from talerec.models.keeping import Fitted
 from talerec.models.recommending import Recommends
-from talerec.models.settled import settled_trends
+from talerec.models.settled import Settled, settled_trends
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
@@ -42,8 +43,10 @@ class Model(params.HasParams, Recommends, ABC):
     paper: ClassVar[str]
     weighs_items: ClassVar[bool] = True  # sources stand for items of the history
     extra: ClassVar[str | None] = None  # the optional library that it needs
+    grows: ClassVar[bool] = True  # `update` can add rows to it
     _fitted: Fitted | None = None
     _cache: FitCache | None = None
+    _kept: Any = None  # what an earlier fit settled, while rows are added to it
 
     # -- what a model defines --
 
@@ -259,9 +262,7 @@ class Model(params.HasParams, Recommends, ABC):
         Path
             The folder.
         """
-        log, kept_too = self.fitted.log, updatable and histories
-        trends = settled_trends(self.params, log) if kept_too and log is not None else None
-        fitted = keeping.with_settled(self.fitted, trends, kept_too)
+        fitted = self._settled() if updatable and histories else keeping.not_updatable(self.fitted)
         kept = keeping.bundle(self.name, self.params, fitted, histories=histories)
         kept.facts["chosen"] = self.chosen()
         keeping.say_size(fitted)
@@ -270,6 +271,25 @@ class Model(params.HasParams, Recommends, ABC):
                 name: float(value) for name, value in metrics.items() if value is not None
             }
         return artifact.write(path, kept)
+
+    # -- updating --
+
+    def _settled(self) -> Fitted:
+        """What fitting left behind, with what an update needs."""
+        fitted = self.fitted
+        if fitted.log is None or fitted.settled is not None:
+            return fitted
+        log = replace(fitted.log, trends=settled_trends(self.params, fitted.log))
+        training = {**fitted.training, "updatable": True}
+        return replace(fitted, log=log, training=training, settled=self.settle(log))
+
+    def settle(self, log: Log) -> Settled:
+        """What the fit settled besides the trend counts, which the log has."""
+        return Settled()
+
+    def as_settled(self, settled: Settled) -> Self:
+        """The model as it learns from rows that come later: what the fit settled stays."""
+        return self
 
 
 def restore(model: Model, kept: artifact.Bundle, *, verify: bool = False) -> Model:

@@ -40,6 +40,7 @@ class Blend(Model):
     name: ClassVar[str] = "blend"
     paper: ClassVar[str] = "-"
     weighs_items: ClassVar[bool] = False
+    grows: ClassVar[bool] = False
 
     parts: str = param(
         "tempo,ease",

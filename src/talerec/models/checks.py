@@ -16,10 +16,13 @@ from talerec.data.log import Log
 from talerec.data.times import FARTHEST
 from talerec.errors import TalerecError
 from talerec.models.keeping import Fitted
+from talerec.models.settled import Settled
 from talerec.ranking.blocks import Block, DenseBlock, RunsBlock, SparseBlock
 from talerec.runtime.arrays import Array
+from talerec.solvers.half import Half
 
 _LARGE = 2**28  # bytes: the numbers of larger arrays are looked at only with `verify`
+_ROWS = 2**16  # that are looked at together
 _COUNTS = ("users", "items", "rows")
 _MOMENTS = ("first_time", "last_time")
 
@@ -39,6 +42,8 @@ def check_fitted(fitted: Fitted, *, verify: bool = False) -> None:
         finite(name, array, verify)
     if fitted.log is not None:
         _check_log(fitted.log)
+    if fitted.settled is not None and verify:  # who only asks does not read it: `update` looks too
+        check_settled(fitted.settled, n)
 
 
 def check_item_sources(fitted: Fitted) -> None:
@@ -128,3 +133,37 @@ def _check_log(log: Log) -> None:
     inside("item", log.item, 0, len(log.items))
     need(log.time.shape == log.item.shape, "the log has other times than items")
     inside("time", log.time, -FARTHEST, FARTHEST + 1)
+    if log.trends is not None:
+        need(log.trends.shape == log.item.shape, "the log has other trends than items")
+        inside("trends", log.trends, 1, max(log.rows, 1) + 1)
+
+
+def check_settled(settled: Settled, items: int) -> None:
+    """What an update goes on from is what a fit of so many items settles."""
+    need(0 <= settled.turned <= 1 and settled.entries >= 0, "settled numbers are out of range")
+    if settled.lacking is not None:
+        need(settled.lacking.shape == (items,), "lacking has another length than items")
+        need((settled.lacking >= 0).all(), "lacking has a number below 0")
+    if settled.half is not None:
+        _check_half(settled.half, items)
+
+
+def _check_half(half: Half, items: int) -> None:
+    """Ranks are an order of the items, a row holds lower ranks than its own, and a diagonal is a sum of squares."""
+    starts, indices, values = half.lower
+    inside("half_rank", half.rank, 0, items)
+    once = (np.bincount(half.rank, minlength=items) == 1).all()
+    need(len(half.rank) == items and once, "half_rank is not an order of the items")
+    bounds("half_starts", starts, items, len(indices))
+    inside("half_indices", indices, 0, items)
+    need(values.shape == indices.shape, "half has other values than indices")
+    need(half.diagonal.shape == (items,), "half_diagonal has another length than items")
+    for name, array in (("half_values", values), ("half_diagonal", half.diagonal)):
+        need(array.dtype.kind == "f", f"{name} are {array.dtype}")
+        finite(name, array, True)
+    need((half.diagonal >= 0).all(), "half_diagonal has a number below 0")
+    for a in range(0, items, _ROWS):
+        b = min(a + _ROWS, items)
+        row = np.repeat(np.arange(a, b, dtype=np.int32), np.diff(starts[a : b + 1]))
+        lower = (indices[starts[a] : starts[b]] < row).all()
+        need(lower, "half_indices has a rank that is not below its row's")

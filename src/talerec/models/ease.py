@@ -76,7 +76,7 @@ class EDLAE(EASE):
     )
 
     def solution(self, gram: Gram) -> Solution:
-        return self._bounded(gram, dropout_penalty(gram, self.reg, self.dropout), 0.0)
+        return self._bounded(gram, dropout_penalty(gram.G.diagonal(), self.reg, self.dropout), 0.0)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -101,4 +101,6 @@ class RDLAE(EDLAE):
     )
 
     def solution(self, gram: Gram) -> Solution:
-        return self._bounded(gram, dropout_penalty(gram, self.reg, self.dropout), self.xi)
+        return self._bounded(
+            gram, dropout_penalty(gram.G.diagonal(), self.reg, self.dropout), self.xi
+        )

@@ -35,6 +35,7 @@ class FPMC(Model):
     """
 
     name: ClassVar[str] = "fpmc"
+    grows: ClassVar[bool] = False
     paper: ClassVar[str] = (
         "Factorizing Personalized Markov Chains for Next-Basket Recommendation, WWW 2010"
     )

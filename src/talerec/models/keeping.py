@@ -13,6 +13,7 @@ import polars as pl
 from talerec import artifact, columns
 from talerec.data.log import Log
 from talerec.data.vocabulary import Vocabulary
+from talerec.models.settled import Settled
 from talerec.ranking.blocks import DenseBlock
 from talerec.ranking.weights import Weights
 from talerec.runtime import memory
@@ -36,6 +37,7 @@ class Fitted:
     seconds: dict[str, float]
     training: dict[str, Any]
     kept_recent_counts: Array | None = None
+    settled: Settled | None = None  # what an update needs
 
     @property
     def unit(self) -> str:
@@ -59,17 +61,15 @@ def training_facts(log: Log) -> dict[str, Any]:
         "ties": log.ties,
         "time_read_as": log.unit,
         **({} if log.weight is None else {"weighed": True}),
+        **({} if log.weight_unit is None else {"weight_unit": log.weight_unit}),
     }
 
 
-def with_settled(fitted: Fitted, trends: Array | None, updatable: bool) -> Fitted:
-    """What fitting left behind, with what an update needs or without."""
+def not_updatable(fitted: Fitted) -> Fitted:
+    """What fitting left behind, without what only an update needs."""
     training = {name: value for name, value in fitted.training.items() if name != "updatable"}
-    if fitted.log is None or not updatable:
-        bare = None if fitted.log is None else replace(fitted.log, trends=None)
-        return replace(fitted, log=bare, training=training)
-    log = replace(fitted.log, trends=trends)
-    return replace(fitted, log=log, training={**training, "updatable": True})
+    bare = None if fitted.log is None else replace(fitted.log, trends=None)
+    return replace(fitted, log=bare, training=training, settled=None)
 
 
 _WORTH_SAYING = 16 * 2**20  # bytes of dense weights
@@ -94,6 +94,7 @@ def bundle(
         arrays |= {"ptr": log.ptr, "item": log.item, "time": log.time}
         arrays |= {} if log.weight is None else {"worth": log.weight}
         arrays |= {} if log.trends is None else {"trends": log.trends.astype(np.int32)}
+        arrays |= {} if fitted.settled is None else fitted.settled.arrays()
         tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
     elif fitted.recent_counts is not None:
         arrays["lately"] = fitted.recent_counts
@@ -106,6 +107,8 @@ def bundle(
         "has_item_info": fitted.info is not None,
         "blocks": blocks,
     }
+    if histories and fitted.settled is not None:
+        facts["settled"] = fitted.settled.facts()
     return artifact.Bundle(facts, arrays, tables)
 
 
@@ -124,6 +127,7 @@ def restored(kept: artifact.Bundle) -> Fitted:
         facts["seconds"],
         facts["training"],
         arrays.get("lately"),
+        Settled.restored(facts.get("settled"), arrays),
     )
 
 
@@ -135,4 +139,5 @@ def _log(kept: artifact.Bundle, items: Vocabulary, info: pl.DataFrame | None) ->
     unit, ties = training.get("time_read_as", "us"), training.get("ties", "file")
     rows = (arrays["ptr"], arrays["item"], arrays["time"])
     trends, worth = arrays.get("trends"), arrays.get("worth")
-    return Log(*rows, users, items, info, unit, ties, trends, weight=worth)
+    divisor = training.get("weight_unit")
+    return Log(*rows, users, items, info, unit, ties, trends, weight=worth, weight_unit=divisor)

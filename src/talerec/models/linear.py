@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -12,11 +13,13 @@ from talerec.data.log import Log
 from talerec.gram.gram import Gram
 from talerec.models.base import Model
 from talerec.models.params import LEARN, SCORE, SOLVE, param
+from talerec.models.settled import Settled
 from talerec.ranking import places
 from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array
+from talerec.runtime.arrays import Array, Matrix
 from talerec.runtime.clock import Clock
 from talerec.solvers.exact import require_torch
+from talerec.solvers.half import halved
 from talerec.solvers.solve import SOLVERS, Solution, solve
 
 
@@ -65,6 +68,10 @@ class Solved(Linear):
     def gram(self, log: Log) -> Gram:
         """G and K of the training rows."""
 
+    def penalty(self, diagonal: Array) -> Array:
+        """What is added to the diagonal of G, given that diagonal."""
+        return np.full(len(diagonal), self.reg)
+
     def solution(self, gram: Gram) -> Solution:
         """Weights from the Gram."""
         return solve(gram, self.reg, solver=self.solver, neighbors=self.neighbors)
@@ -78,8 +85,41 @@ class Solved(Linear):
             found = self.solution(gram)
         return Weights(found.weights), found.solver
 
+    # -- updating --
 
-def dropout_penalty(gram: Gram, reg: float, dropout: float) -> Array:
+    @property
+    def keeps_half(self) -> bool:
+        """Whether an update adds to a G that was kept, and counts K target by target (`target_columns`)."""
+        return False
+
+    def target_columns(self, log: Log, targets: Array) -> Matrix:
+        """The columns of K of some targets (a flag per item), counted from the log."""
+        raise NotImplementedError
+
+    def settle(self, log: Log) -> Settled:
+        none = np.zeros(len(log.items))
+        if self.fitted.solver != "local":
+            return Settled()
+        if not self.keeps_half:
+            return Settled(lacking=none)
+        gram = self.gram(log)
+        return Settled(
+            halved(gram.G), int(gram.K.nnz if gram.is_sparse else gram.items**2), lacking=none
+        )
+
+    def as_settled(self, settled: Settled) -> Self:
+        return self.with_params(solver=self.fitted.solver or self.solver)
+
+    def item_weights(self) -> Matrix:
+        """What leads from item to item, as it was solved."""
+        return self.fitted.weights.matrix
+
+    def completed(self, item_weights: Matrix, log: Log, clock: Clock) -> Weights:
+        """All weights, given what leads from item to item."""
+        return Weights(item_weights)
+
+
+def dropout_penalty(diagonal: Array, reg: float, dropout: float) -> Array:
     """reg + p / (1 - p) diag(G): what dropping a share p of the sources does to the ridge penalty."""
-    own: Array = np.asarray(gram.G.diagonal())
+    own: Array = np.asarray(diagonal)
     return reg + dropout / (1 - dropout) * own

@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 
 from talerec.data.histories import Histories
 from talerec.data.log import Log
-from talerec.gram.builders import TARGETS, slis_gram, slit_gram, tale_gram
+from talerec.gram.builders import TARGETS, slis_gram, slit_gram, tale_columns, tale_gram
 from talerec.gram.gram import Gram
 from talerec.models.linear import Solved
 from talerec.models.params import param
 from talerec.ranking import places
 from talerec.ranking.weights import Query
+from talerec.runtime.arrays import Array, Matrix
 
 
 @dataclass(eq=False, kw_only=True)
@@ -83,7 +84,7 @@ class TALE(Solved):
 
     @property
     def takes_weights(self) -> bool:
-        return self.alpha == 0 and self.targets == "single" and not self.position
+        return self.keeps_half
 
     def gram(self, log: Log) -> Gram:
         """G and K of the training rows."""
@@ -95,24 +96,25 @@ class TALE(Solved):
         )
 
     def _tale_gram(self, log: Log) -> Gram:
-        trend: dict[str, Any] = {
-            "window": self.window,
-            "trend": self.trend,
-            "trend_side": self.trend_side,
-        }
-        shared: dict[str, Any] = {
-            "targets": self.targets,
-            "max_history": self.max_history,
-            "memory": self.budget,
-        }
         if self.position:
-            return slit_gram(log, position=self.position, **trend, **shared)
-        times: dict[str, Any] = {
-            "decay": self.decay,
-            "floor": self.floor,
-            "same_time": self.same_time,
-        }
-        return tale_gram(log, **times, **trend, **shared)
+            return slit_gram(log, position=self.position, targets=self.targets, **self._trend)
+        return tale_gram(log, targets=self.targets, **self._times, **self._trend)
+
+    @property
+    def _trend(self) -> dict[str, Any]:
+        names = ("window", "trend", "trend_side", "max_history")
+        return {**{name: getattr(self, name) for name in names}, "memory": self.budget}
+
+    @property
+    def _times(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("decay", "floor", "same_time")}
+
+    @property
+    def keeps_half(self) -> bool:
+        return self.alpha == 0 and self.targets == "single" and not self.position
+
+    def target_columns(self, log: Log, targets: Array) -> Matrix:
+        return tale_columns(log, targets, **self._times, **self._trend)
 
     def query(self, histories: Histories) -> Query:
         moments = histories.moments(joint=self.same_time == "joint")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from talerec.data.histories import Histories
 from talerec.data.log import Log
-from talerec.gram.builders import tale_gram, tied_weight
+from talerec.errors import TalerecError
+from talerec.gram.builders import tale_columns, tale_gram, tied_weight
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import counted, newest_rows
 from talerec.models import _habits, checks
 from talerec.models._asking import Asked, Moments, Rules, absences, made_queries, remaining, rules
-from talerec.models._learning import FirstFit, appeal, learned
+from talerec.models._blocks import POPULAR, lift, other_blocks, times
+from talerec.models._learning import FirstFit, learned
 from talerec.models._memories import LENGTHS, USUAL, Memories, memories
 from talerec.models._questions import held_back
 from talerec.models._scoring import OFTEN, Numbers
@@ -24,11 +26,13 @@ from talerec.models.cache import FitCache
 from talerec.models.keeping import Fitted
 from talerec.models.linear import Solved, dropout_penalty
 from talerec.models.params import AUTO, LEARN, SCORE, SOLVE, is_auto, param
+from talerec.models.settled import Settled
 from talerec.ranking import places
-from talerec.ranking.blocks import Block, DenseBlock, IdentityBlock, SparseBlock, block_of
+from talerec.ranking.blocks import block_of
 from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array, readonly
+from talerec.runtime.arrays import Array, Matrix, readonly
 from talerec.runtime.clock import Clock
+from talerec.solvers.half import halved
 from talerec.solvers.solve import Solution, solve
 
 logger = logging.getLogger("talerec")
@@ -112,23 +116,40 @@ class Tempo(Solved):
     # -- learning --
 
     def gram(self, log: Log) -> Gram:
-        rows = counted(newest_rows(log, self.max_history), self.window, self.trend, "both")
-        joint = self._joint(log)
-        made = tale_gram(
-            rows,
-            decay=self.pace * _habits.interval(log),
-            floor=self.floor,
-            window=self.window,
-            trend=self.trend,
-            trend_side="both",
-            same_time="joint" if joint else "ordered",
-            max_history=self.max_history,
-            memory=self.budget,
-        )
-        tied = tied_weight(rows, self.window, self.trend, self.max_history) if joint else 0.0
-        return made.two_way(self.even, tied)
+        made = tale_gram(self._counted(log), **self._weighing(log))
+        if self._kept is not None:
+            return made.with_turned(self._kept.turned)
+        return made.two_way(self.even, self._tied(log))
+
+    def _counted(self, log: Log) -> Log:
+        return counted(newest_rows(log, self.max_history), self.window, self.trend, "both")
+
+    def _weighing(self, log: Log) -> dict[str, Any]:
+        """By what the pairs of a log weigh."""
+        return {
+            "decay": self._decay(log),
+            "floor": self.floor,
+            "window": self.window,
+            "trend": self.trend,
+            "trend_side": "both",
+            "same_time": "joint" if self._joint(log) else "ordered",
+            "max_history": self.max_history,
+            "memory": self.budget,
+        }
+
+    def _decay(self, log: Log) -> float:
+        """Days in which a source's weight falls to 1/e."""
+        return self.pace * _habits.interval(log) if self._kept is None else self._kept.decay
+
+    def _tied(self, log: Log) -> float:
+        """What simultaneous rows have in K."""
+        if not self._joint(log):
+            return 0.0
+        return tied_weight(self._counted(log), self.window, self.trend, self.max_history)
 
     def _joint(self, log: Log) -> bool:
+        if self._kept is not None:
+            return bool(self._kept.joint)
         if self.same_time != "auto":
             return self.same_time == "joint"
         ordered = _habits.are_ordered(log)
@@ -137,30 +158,46 @@ class Tempo(Solved):
         logger.info("same_time auto: %s (the order of simultaneous rows %s)", chosen, why)
         return not ordered
 
+    def penalty(self, diagonal: Array) -> Array:
+        return dropout_penalty(diagonal, self.reg, self.dropout)
+
     def solution(self, gram: Gram, wanted: Array | None = None) -> Solution:
         """Weights from the Gram, to all targets or to the wanted ones."""
-        penalty = dropout_penalty(gram, self.reg, self.dropout)
+        penalty = self.penalty(gram.G.diagonal())
         return solve(gram, penalty, solver=self.solver, neighbors=self.neighbors, wanted=wanted)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         found, solver = super().learn_weights(log, clock)
-        numbers = self._numbers(log, clock) if self.learn == AUTO else None
+        return self.completed(found.matrix, log, clock), solver
+
+    def completed(self, item_weights: Matrix, log: Log, clock: Clock) -> Weights:
+        numbers, lengths = self._chosen(log, clock)
         with clock("habits"):
-            leads, kept = found.blocks[0], [USUAL]
+            leads = block_of(item_weights)
             query_arrays = {
                 "repeats": _habits.repeat_weights(log),
-                "decay": np.array([self.pace * _habits.interval(log)]),
+                "decay": np.array([self._decay(log)]),
                 "joint": np.array([self._joint(log)]),
             }
             if numbers is not None:
-                leads, kept = _lifted(leads, log, numbers), numbers.kept_memories()
-                numbers = replace(numbers, now=numbers.now[:, kept])
+                leads = times(leads, lift(log, numbers))
                 query_arrays |= numbers.arrays()
-            popular = memories(log, self.span, [LENGTHS[m] for m in kept])
+            popular = memories(log, self.span, lengths)
             query_arrays |= popular.arrays()
-            query_arrays["usual"] = np.array([kept.index(USUAL)])
-            blocks = [leads, *_other_blocks(block_of(popular.shares))]
-            return Weights(blocks, query_arrays=query_arrays), solver
+            query_arrays["usual"] = np.array([lengths.index(1.0)])
+            query_arrays["lengths"] = np.array(lengths)
+            blocks = [leads, *other_blocks(block_of(popular.shares))]
+            return Weights(blocks, query_arrays=query_arrays)
+
+    def _chosen(self, log: Log, clock: Clock) -> tuple[Numbers | None, list[float]]:
+        """The numbers that queries are made by (None: the defaults), and how long the memories are that they name."""
+        if self._kept is not None:
+            return self._kept.numbers, self._kept.lengths
+        numbers = self._numbers(log, clock) if self.learn == AUTO else None
+        if numbers is None:
+            return None, [LENGTHS[USUAL]]
+        kept = numbers.kept_memories()
+        return replace(numbers, now=numbers.now[:, kept]), [LENGTHS[m] for m in kept]
 
     def _numbers(self, log: Log, clock: Clock) -> Numbers | None:
         """The numbers that the log chooses; None where it is too small to ask enough questions."""
@@ -183,7 +220,7 @@ class Tempo(Solved):
                     leads=block_of(found.weights),
                     repeat_rates=rates if rates[0] > _habits.NEVER else rates[:0],
                     joint=self._joint(held.train),
-                    decay=self.pace * _habits.interval(held.train),
+                    decay=self._decay(held.train),
                     floor=self.floor,
                     span=self.span,
                     max_history=self.max_history,
@@ -191,13 +228,56 @@ class Tempo(Solved):
                 held,
             )
 
+    # -- updating --
+
+    @property
+    def keeps_half(self) -> bool:
+        return True
+
+    def target_columns(self, log: Log, targets: Array) -> Matrix:
+        assert self._kept is not None
+        shares = {**self._weighing(log), "turned": self._kept.turned}
+        return tale_columns(self._counted(log), targets, **shares)
+
+    def settle(self, log: Log) -> Settled:
+        known = self.fitted.weights.query_arrays
+        if "lengths" not in known:
+            raise TalerecError("this tempo was fitted by an earlier version: fit it anew")
+        own = replace(self)
+        own._kept = self._as_kept(0.0)
+        gram = tale_gram(own._counted(log), **own._weighing(log))
+        turned = gram.turned_share(self.even, own._tied(log))
+        if self.fitted.solver != "local":
+            return Settled(turned=turned)
+        entries = gram.with_turned(turned).K.nnz if gram.is_sparse else gram.items**2
+        return Settled(halved(gram.G), int(entries), turned, np.zeros(len(log.items)))
+
+    def as_settled(self, settled: Settled) -> Self:
+        own = super().as_settled(settled)
+        own._kept = self._as_kept(settled.turned)
+        return own
+
+    def _as_kept(self, turned: float) -> _Kept:
+        known = self.fitted.weights.query_arrays
+        return _Kept(
+            float(known["decay"][0]), bool(known["joint"][0]), turned,
+            Numbers.restored(known), known["lengths"].tolist(),
+        )  # fmt: skip
+
+    def item_weights(self) -> Matrix:
+        fitted = self.fitted
+        numbers = Numbers.restored(fitted.weights.query_arrays)
+        if numbers is None or fitted.log is None:
+            return fitted.weights.matrix
+        return times(fitted.weights.blocks[0], 1 / lift(fitted.log, numbers)).matrix
+
     def _upgraded(self, fitted: Fitted) -> Fitted:
         """Version 0.1 stored all three blocks, the one of seen items too, as one matrix."""
         weights = fitted.weights
         if len(weights.blocks) > 1:
             return fitted
         n, whole = weights.items, weights.blocks[0]
-        blocks = [whole.rows(0, n), *_other_blocks(whole.rows(2 * n, whole.sources))]
+        blocks = [whole.rows(0, n), *other_blocks(whole.rows(2 * n, whole.sources))]
         return replace(fitted, weights=Weights(blocks, query_arrays=weights.query_arrays))
 
     def _check_loaded(self) -> None:
@@ -205,7 +285,7 @@ class Tempo(Solved):
         blocks, known = self.fitted.weights.blocks, self.fitted.weights.query_arrays
         _habits.check_arrays(known)
         memories = self._memories
-        memories.check(blocks[_POPULAR].sources)
+        memories.check(blocks[POPULAR].sources)
         usual = known.get("usual", _FIRST)
         checks.inside("usual", usual, 0, max(len(memories.lifetime), 1))
         if (numbers := Numbers.restored(known)) is not None:
@@ -261,7 +341,7 @@ class Tempo(Solved):
         rates = known["repeats"] if self.repeats == "learned" else known["repeats"][:0]
         moments = Moments(
             readonly(memories.moments), readonly(memories.ptr), readonly(memories.lifetime),
-            weights.first_source(_POPULAR), facts["first_time"], facts["last_time"],
+            weights.first_source(POPULAR), facts["first_time"], facts["last_time"],
         )  # fmt: skip
         return _Plan(
             rules(numbers, rates), moments, float(known["decay"][0]), bool(known["joint"][0])
@@ -285,6 +365,16 @@ class Tempo(Solved):
         return in_words(Numbers.restored(known), self._memories.lifetime, left)
 
 
+class _Kept(NamedTuple):
+    """What a fit settled, for rows that come later."""
+
+    decay: float  # days
+    joint: bool
+    turned: float  # the share of K' in K
+    numbers: Numbers | None
+    lengths: list[float]  # of the memories of what is popular
+
+
 class _Plan(NamedTuple):
     """By what queries are made: the numbers, where what is popular stands, the decay (days), and whether instants are joint."""
 
@@ -297,25 +387,3 @@ class _Plan(NamedTuple):
 _NO_ROOM = np.empty((0, 0))
 _FIRST = np.zeros(1, np.int64)
 _FIRST_NEIGHBORS = 30  # of the first fit: it only has to say how much its answers are worth
-
-
-def _lifted(leads: Block, log: Log, numbers: Numbers) -> Block:
-    """What leads to an item, times the power of the item's popularity that the log chose."""
-    lift = float(numbers.lift[0])
-    if not lift:
-        return leads
-    factor = np.exp(lift * appeal(log.counts())).astype(np.float32)
-    if isinstance(leads, SparseBlock):
-        return replace(leads, values=leads.values * factor[leads.indices], known_peaks=None)
-    assert isinstance(leads, DenseBlock)
-    return replace(leads, values=leads.values * factor)
-
-
-#: The number of the block of what is popular, after the item-item weights and the items as things seen.
-_POPULAR = 2
-
-
-def _other_blocks(popular: Block) -> list[Block]:
-    """Seen items, each a source of itself, and moments: what was popular at each stands for no item of a history."""
-    nothing = np.full(popular.sources, -1, np.int32)
-    return [IdentityBlock(items=popular.items), replace(popular, source_item=nothing)]

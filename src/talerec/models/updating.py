@@ -1,12 +1,14 @@
 """Tomorrow's rows: a fitted model after these rows too, without starting over.
 
-What a fit has settled stays: the trend count of every old row (a new row's is counted when it comes) and the solver.
-G and K are counted from the histories, old and new, so that nothing is left over from subtracting. A target is solved
-again where its old weights no longer fit: where some source's normal equation asks for a change beyond the tolerance.
+What a fit has settled stays: the trend count of every old row (a new row's is counted when it comes), the solver, and what
+tempo measured and learned. Only the users who have new rows change G and K: what their rows give now, less what they gave, is added to the G that
+was kept. A target is solved again where its old weights no longer fit: where the normal equation of some source of it asks for a change beyond
+the tolerance, this time or since it was last solved. Its column of K is counted from all histories.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,19 +19,23 @@ from talerec import columns
 from talerec.data.log import Log, as_log
 from talerec.data.merging import Merged, merged
 from talerec.errors import TalerecError
-from talerec.gram.gram import Gram
 from talerec.models import keeping
 from talerec.models.base import Model
+from talerec.models.checks import check_settled
 from talerec.models.keeping import Fitted
 from talerec.models.linear import Solved
-from talerec.models.settled import settled_trends
+from talerec.models.settled import Settled, later_trends
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array, is_sparse
 from talerec.runtime.clock import Clock
 from talerec.runtime.lazy import sparse
-from talerec.solvers.compressed import by_column, by_row
-from talerec.solvers.local import local_some
+from talerec.solvers.compressed import by_column
+from talerec.solvers.growing import grown
+from talerec.solvers.half import Half, halved
+from talerec.solvers.local import local_kept
 from talerec.solvers.residuals import worst_steps
+
+logger = logging.getLogger("talerec")
 
 #: By how much a weight may be off, as a share of its target's largest one, before the target is solved again.
 TOLERANCE = 0.1
@@ -80,58 +86,62 @@ def update(model: Model, rows: Log | Any, *, tolerance: float = TOLERANCE) -> Up
     """
     if not tolerance >= 0:
         raise TalerecError(f"tolerance is {tolerance}; it takes a number from 0 on")
-    log = _known(model)
-    found = merged(log, as_log(rows))
-    clock = Clock()
-    if not found.is_new.any():
-        return Update(0, 0, 0, 0, len(log.items), clock.seconds)
-    whole = _settled(model, log, found)
-    before = model.fitted
-    weights, solver, solved = _learned(model, whole, found, tolerance, clock)
+    refuse(model)
+    if model.fitted.log is None:
+        raise TalerecError("this model was saved without histories: fit it anew")
+    before = model._settled()
+    log, clock = before.log, Clock()
+    assert log is not None
+    assert before.settled is not None
+    check_settled(before.settled, len(log.items))
+    with clock("rows"):
+        found = merged(log, as_log(rows))
+        if not found.is_new.any():
+            return Update(0, 0, 0, 0, len(log.items), clock.seconds)
+        _mention_strangers(found)
+        whole = _with_trends(model, log, found)
+    weights, settled, solved = _learned(model, before, whole, found.is_new, tolerance, clock)
     info = _described(before.info, whole)
     whole = replace(whole, info=info)
     facts = {**before.training, **keeping.training_facts(whole)}
     facts["updates"] = int(before.training.get("updates", 0)) + 1
-    model._fitted = Fitted(weights, whole.items, info, whole, solver, clock.seconds, facts)
+    model._fitted = Fitted(
+        weights, whole.items, info, whole, before.solver, clock.seconds, facts, settled=settled
+    )
     new = int(found.is_new.sum())
     return Update(new, found.users, found.items, solved, len(whole.items), clock.seconds)
 
 
-def _known(model: Model) -> Log:
-    """The histories of a model that can be updated; an error that says why where it cannot."""
-    log, values = model.fitted.log, model.params
-    if log is None:
-        raise TalerecError("this model was saved without histories: fit it anew")
-    if model.name in ("tempo", "fpmc", "blend"):
+def refuse(model: Model) -> None:
+    """An error where a model of these parameters cannot be updated; it says why."""
+    values = model.params
+    if not model.grows:
         raise TalerecError(f"{model.name} cannot be updated: fit it anew")
-    if log.weight is not None:
-        raise TalerecError("a model of weighed rows cannot be updated: fit it anew")
     if values.get("decay_user"):
         raise TalerecError("decay_user changes every row with the log's end: fit the model anew")
     if values.get("norm") == "symmetric":
         raise TalerecError(
             "norm=symmetric changes every row with every item's sum: fit the model anew"
         )
-    return log
 
 
-# -- what is settled -------------------------------------------------------------------------------
+def _mention_strangers(found: Merged) -> None:
+    """A warning where new rows have nothing to do with old ones: it may be the log of another shop."""
+    log, new = found.log, found.is_new
+    old = log.keep(~new).counts() > 0
+    if not old[log.item[new]].any():
+        logger.warning(
+            "no item of the %s new rows is in the model: is it the log of this shop?",
+            f"{int(new.sum()):,}",
+        )
 
 
-def _settled(model: Model, old: Log, found: Merged) -> Log:
+def _with_trends(model: Model, old: Log, found: Merged) -> Log:
     """The merged log with the counts of old rows as they were, and those of new rows as they come."""
-    kept = settled_trends(model.params, old)
-    if kept is None:
+    if old.trends is None:
         return found.log
-    log, mine = found.log, np.zeros(len(found.log.items), bool)
-    mine[log.item[found.is_new]] = True
-    rows = mine[log.item] & log.recent(model.params["max_history"])  # all that a new row may count
-    some = settled_trends(model.params, log.keep(rows))
-    assert some is not None
-    counts = np.ones(log.rows, np.int64)
-    counts[rows] = some
-    counts[~found.is_new] = kept
-    return replace(log, trends=counts)
+    counts = later_trends(model.params, found.log, found.is_new, old.trends)
+    return replace(found.log, trends=counts)
 
 
 def _described(info: pl.DataFrame | None, log: Log) -> pl.DataFrame | None:
@@ -146,73 +156,73 @@ def _described(info: pl.DataFrame | None, log: Log) -> pl.DataFrame | None:
 
 
 def _learned(
-    model: Model, log: Log, found: Merged, tolerance: float, clock: Clock
-) -> tuple[Weights, str | None, int]:
-    """Weights, solver, and how many targets were solved."""
-    before = model.fitted
-    if not _is_local(model):
-        settled = _with_solver(model, before.solver)
-        weights, solver = settled.learn_weights(log, clock)
-        return weights, solver, len(log.items)
-    assert isinstance(model, Solved)
+    model: Model, before: Fitted, log: Log, is_new: Array, tolerance: float, clock: Clock
+) -> tuple[Weights, Settled, int]:
+    """Weights, what is settled for the next rows, and how many targets were solved."""
+    settled = before.settled
+    assert settled is not None
+    own = model.as_settled(settled)
+    if settled.lacking is None or not isinstance(own, Solved):
+        return own.learn_weights(log, clock)[0], settled, len(log.items)
     with clock("gram"):
-        gram = model.gram(log)
+        half, dG, dK, counted = _equations(own, settled, log, is_new)
+        penalty = own.penalty(half.diagonal)
     with clock("changes"):
-        wanted = _stale(model, gram, log, found, tolerance)
+        old = _widened(own.item_weights(), half.items)
+        lacking = _lacking(own, settled.lacking, half, dG, dK, old)
+        wanted = lacking > tolerance if tolerance else np.ones(half.items, bool)
+    with clock("columns"):
+        K = own.target_columns(log, wanted) if counted is None else _only(counted, wanted)
+        entries = settled.entries if counted is None else counted.nnz
     with clock("solve"):
-        solved = local_some(gram, np.full(gram.items, model.reg), model.neighbors, wanted)
-        kept = _widened(before.weights.matrix, gram.items)
-    return Weights(_replaced(kept, solved, wanted)), "local", int(wanted.sum())
+        solved = local_kept(half, K, penalty, own.neighbors, entries)
+        made = _replaced(old, solved, wanted)
+    lacking[wanted] = 0.0
+    kept = replace(settled, half=half if counted is None else None, lacking=lacking)
+    return own.completed(made, log, clock), kept, int(wanted.sum())
 
 
-def _is_local(model: Model) -> bool:
-    """Is it a model whose targets were solved one by one, with one penalty for all?"""
-    return model.fitted.solver == "local" and model.name in ("tale", "slit", "slist")
+def _equations(
+    model: Solved, settled: Settled, log: Log, is_new: Array
+) -> tuple[Half, Half, Any, Any | None]:
+    """Half of G, half of what changed in it, what changed in K; and K, where G was not kept and both are counted."""
+    dG, dK = _changes(model, log, is_new)
+    if settled.half is not None:
+        half, change = grown(settled.half, dG)
+        return half, change, dK, None
+    gram = model.gram(log)
+    return halved(gram.G), halved(dG), dK, sparse.csc_array(gram.K)
 
 
-def _with_solver(model: Model, solver: str | None) -> Model:
-    """The model with the solver that ran, so that `auto` does not change its mind."""
-    if "solver" not in model.params or solver is None:
-        return model
-    return model.with_params(solver=solver)
+def _changes(model: Solved, log: Log, is_new: Array) -> tuple[Any, Any]:
+    """dG and dK: the Gram of the users who have new rows, less that of their old rows."""
+    touched = np.zeros(len(log.users), bool)
+    touched[log.user_codes()[is_new]] = True
+    mine = log.keep(np.repeat(touched, np.diff(log.ptr)))
+    after = model.gram(mine)
+    before = model.gram(mine.keep(~is_new[np.repeat(touched, np.diff(log.ptr))]))
+    return _rows(after.G) - _rows(before.G), _rows(after.K) - _rows(before.K)
 
 
-def _stale(model: Solved, gram: Gram, log: Log, found: Merged, tolerance: float) -> Array:
-    """The targets whose old weights no longer fit: a flag per item.
+def _lacking(model: Solved, known: Array, half: Half, dG: Half, dK: Any, weights: Any) -> Array:
+    """How much the weights of each target lack: what they lacked before, and what the new rows ask for.
 
     New rows change G and K of their users by dG and dK. A target's normal equations then lack dK - dG b, source
     by source; over the diagonal, that is what one step would add to the weight.
     """
-    if tolerance == 0:
-        return np.ones(gram.items, bool)
-    dG, dK = _changes(model, log, found)
-    weights = _widened(model.fitted.weights.matrix, gram.items)
-    step = 1 / (gram.G.diagonal() + model.reg)
-    dG = _columns_that_change(dG, step, tolerance)
-    lines = by_row(dG), by_column(dK.tocsc()), by_column(weights.tocsc())
-    return worst_steps(*lines, step) > tolerance
+    penalty = model.penalty(half.diagonal)
+    own = dG.diagonal + penalty - model.penalty(half.diagonal - dG.diagonal)
+    lines = by_column(dK.tocsc()), by_column(weights.tocsc())
+    found = worst_steps(dG, own, *lines, 1 / (half.diagonal + penalty))
+    found[: len(known)] += known
+    return found
 
 
-def _columns_that_change(dG: Any, step: Array, tolerance: float) -> Any:
-    """dG without the equations of items to which the new rows add next to nothing.
-
-    An item's equation lacks sqrt(dG_ii b' dG b) at most: where its diagonal grows by less than the square of the
-    tolerance, as that of a popular item does, its weights stay.
-    """
-    changed = abs(dG.diagonal()) * step > tolerance**2
-    kept = changed[dG.indices]
-    starts = np.concatenate([[0], np.cumsum(kept)])[dG.indptr]
-    return sparse.csr_array((dG.data[kept], dG.indices[kept], starts), shape=dG.shape)
-
-
-def _changes(model: Solved, log: Log, found: Merged) -> tuple[Any, Any]:
-    """dG and dK: the Gram of the users who have new rows, less that of their old rows."""
-    touched = np.zeros(len(log.users), bool)
-    touched[log.user_codes()[found.is_new]] = True
-    mine = np.repeat(touched, np.diff(log.ptr))
-    after = model.gram(log.keep(mine))
-    before = model.gram(log.keep(mine & ~found.is_new))
-    return _rows(after.G) - _rows(before.G), _rows(after.K) - _rows(before.K)
+def _only(K: Any, wanted: Array) -> Any:
+    """K without the columns of other targets."""
+    kept = np.repeat(wanted, np.diff(K.indptr))
+    starts = np.concatenate([[0], np.cumsum(kept)])[K.indptr]
+    return sparse.csc_array((K.data[kept], K.indices[kept], starts), shape=K.shape)
 
 
 def _rows(matrix: Any) -> Any:

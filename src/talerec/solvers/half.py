@@ -6,14 +6,44 @@ with fewer entries, so no row is long, not even that of the most popular item.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from talerec.runtime.arrays import Array
+from talerec.runtime.arrays import Array, Matrix
 from talerec.runtime.jit import kernel, unsigned
 from talerec.runtime.threads import equal_work, run_chunks
-from talerec.solvers.compressed import Compressed
+from talerec.solvers.compressed import Compressed, by_row
 
 _CHUNKS = 64  # of work, whatever the number of threads
+
+
+@dataclass(frozen=True, eq=False)
+class Half:
+    """A symmetric matrix: what is below its diagonal, rows and columns by rank; the rank of each item; the diagonal by item."""
+
+    lower: Compressed
+    rank: Array
+    diagonal: Array
+
+    @property
+    def items(self) -> int:
+        """The number of items."""
+        return len(self.rank)
+
+    @property
+    def item(self) -> Array:
+        """The item of each rank."""
+        found = np.empty(self.items, np.int32)
+        found[self.rank] = np.arange(self.items, dtype=np.int32)
+        return found
+
+
+def halved(G: Matrix, rank: Array | None = None) -> Half:
+    """Half of a symmetric matrix; items are ranked by their entries unless ranks are given."""
+    lines = by_row(G)
+    rank = ranked(lines)[0] if rank is None else rank
+    return Half(lower_half(lines, rank), rank, np.asarray(G.diagonal()))
 
 
 def ranked(G: Compressed) -> tuple[Array, Array]:

@@ -8,12 +8,12 @@ import numpy as np
 
 from talerec.gram.gram import Gram
 from talerec.runtime import memory
-from talerec.runtime.arrays import Array, Arrays, shrink_indptr
+from talerec.runtime.arrays import Array, Arrays, Matrix, is_sparse, shrink_indptr
 from talerec.runtime.lazy import sparse
 from talerec.runtime.threads import equal_work, run_chunks, thread_count
 from talerec.solvers import local_kernels
-from talerec.solvers.compressed import Compressed, by_column, by_row
-from talerec.solvers.half import lower_half, ranked
+from talerec.solvers.compressed import Compressed, by_column
+from talerec.solvers.half import Half, halved
 from talerec.solvers.local_kernels import Columns
 from talerec.solvers.sources import Equations, Limits
 
@@ -54,18 +54,33 @@ def local_explained(
     wanted: Array | None = None,
 ) -> tuple[Any, Array]:
     """The weights that `local` gives, to all targets or to the wanted ones, and how much of each they explain."""
-    n = gram.items
-    G, K = by_row(gram.G), by_column(gram.K)
+    n, K = gram.items, by_column(gram.K)
     limits = _limits(n, neighbors, len(K.indices), own=not zero_diagonal)
     K = K if wanted is None or wanted.all() else _columns_of(K, wanted)
+    _require_room(K, _entries(gram.G) * 6, limits, neighbors)
+    return _solved(halved(gram.G), K, penalty, limits)
+
+
+def _entries(G: Matrix) -> int:
+    return int(G.nnz if is_sparse(G) else np.count_nonzero(G))
+
+
+def local_kept(half: Half, K: Matrix, penalty: Array, neighbors: int, entries: int) -> Any:
+    """What `local` gives to the targets that K has columns of, from a half that was kept; `entries`: those of the whole K."""
+    columns = by_column(K)
+    limits = _limits(half.items, neighbors, entries, own=True)
+    _require_room(columns, 0, limits, neighbors)
+    return _solved(half, columns, penalty, limits)[0]
+
+
+def _solved(half: Half, K: Compressed, penalty: Array, limits: Limits) -> tuple[Any, Array]:
+    """The weights of K's targets, and how much of each they explain."""
+    n, item = half.items, half.item
     sources = _most_sources(K, limits)
-    ptr = _starts(np.minimum(sources, limits.most))
-    _require_room(int(ptr[-1]), G, limits, neighbors)
-    out = _columns(ptr)
-    rank, item = ranked(G)
-    half = lower_half(G, rank)
-    diagonal = (gram.G.diagonal() + penalty)[item]
-    equations = Equations(half, np.diff(half.starts), K, diagonal, rank, item)
+    out = _columns(_starts(np.minimum(sources, limits.most)))
+    diagonal = (half.diagonal + penalty)[item]
+    lengths = np.diff(half.lower.starts)
+    equations = Equations(half.lower, lengths, K, diagonal, half.rank, item)
     work = np.minimum(sources, limits.together) ** 2 + sources
     run_chunks(
         "solve",
@@ -135,12 +150,13 @@ def _columns(ptr: Array) -> Columns:
     return Columns(ptr, np.empty(room, np.int32), np.empty(room, np.float32), sizes, explained)
 
 
-def _require_room(weights: int, G: Compressed, limits: Limits, neighbors: int) -> None:
-    """Refuse work whose weights, half of G and small systems do not fit into memory."""
-    n = len(G.starts) - 1
+def _require_room(K: Compressed, half: int, limits: Limits, neighbors: int) -> None:
+    """Refuse work whose weights, half of G (so many bytes) and small systems do not fit into memory."""
+    n = len(K.starts) - 1
     together = min(limits.together, n)
+    weights = int(np.minimum(_most_sources(K, limits), limits.most).sum())
     memory.require(
-        weights * 8 + len(G.indices) * 6 + 16 * together * together * thread_count(),
+        weights * 8 + half + 16 * together * together * thread_count(),
         f"the local solver for {n:,} items with {neighbors:,} neighbors",
         "use fewer neighbors, or a k-core to drop rare items",
     )

@@ -1,0 +1,214 @@
+"""What careless and hostile people do to an artifact that is updated, and what a power cut leaves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import talerec as tr
+from command import refusal, talerec, works, write_log
+from talerec import artifact
+from talerec.errors import TalerecError
+from talerec.runtime import files
+
+Paths = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    """A model that can be updated, and rows that came later."""
+    folder = tmp_path_factory.mktemp("shop")
+    table = pl.read_csv(write_log(folder / "all.csv", users=30, rows=400))
+    table.head(380).write_csv(folder / "old.csv")
+    table.tail(25).write_csv(folder / "new.csv")
+    settings = ("--set", "solver=local", "--set", "reg=5", "--updatable")
+    works("fit", folder / "old.csv", "-o", folder / "m.tale", *settings)
+    return folder / "m.tale", folder / "new.csv"
+
+
+@pytest.fixture
+def model(shop: Paths, tmp_path: Path) -> Paths:
+    """The same in a folder of its own."""
+    shutil.copytree(shop[0], tmp_path / "m.tale")
+    return tmp_path / "m.tale", shop[1]
+
+
+def version(path: Path) -> str:
+    return str(artifact.read_manifest(path)["version"])
+
+
+def test_at_every_moment_of_writing_the_folder_holds_the_old_model_or_the_new_one(
+    model: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the folder before every step that touches it is what `kill -9` at that step leaves."""
+    path, new = model
+    before, moments = version(path), []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            moments.append(tmp_path / f"moment-{len(moments)}")
+            shutil.copytree(path, moments[-1])
+            return function(*args, **more)
+
+        return call
+
+    for owner, name in ((os, "fsync"), (os, "replace"), (os, "unlink"), (files, "_write_part")):
+        monkeypatch.setattr(owner, name, noted(getattr(owner, name)))
+    works("update", path, new)
+    monkeypatch.undo()
+    after = version(path)
+    assert len(moments) >= 20
+    assert after != before
+    found = [version(moment) for moment in moments]
+    assert found == sorted(found, key=lambda one: one == after)  # first the old one, then the new
+    assert {before, after} == set(found)
+    for moment in moments:
+        tr.load(moment, verify=True)
+    last_old = moments[found.index(after) - 1]
+    works("update", last_old, new)  # the files that nobody names are in nobody's way
+    assert version(last_old) == after
+    assert sorted(os.listdir(last_old)) == sorted(os.listdir(path))
+
+
+def tampered(path: Path, name: str, change: Callable[[Any], Any]) -> None:
+    kept = artifact.read(path)
+    arrays = {key: np.array(array) for key, array in kept.arrays.items()}
+    arrays[name] = change(arrays[name])
+    facts = {key: value for key, value in kept.facts.items() if key != "format"}
+    artifact.write(path, artifact.Bundle(facts, arrays, kept.tables))
+
+
+def put(place: int, value: float) -> Callable[[Any], Any]:
+    def change(array: Any) -> Any:
+        array[place] = value
+        return array
+
+    return change
+
+
+WRONG = [
+    ("half_indices", put(2, 10**6), "half_indices goes from"),
+    ("half_indices", put(-1, 11), "half_indices has a rank that is not below its row's"),
+    ("half_starts", put(3, 10**6), "half_starts falls"),
+    ("half_starts", lambda a: a[:-1], "half_starts has the shape"),
+    ("half_values", lambda a: a[:-1], "half has other values than indices"),
+    ("half_values", put(0, np.nan), "half_values has a number that is not finite"),
+    ("half_values", lambda a: a.astype(np.int64), "half_values are int64"),
+    ("half_diagonal", put(0, -1.0), "half_diagonal has a number below 0"),
+    ("half_diagonal", lambda a: a[:-1], "half_diagonal has another length"),
+    ("half_rank", put(0, 500), "half_rank goes from"),
+    ("half_rank", lambda a: np.zeros_like(a), "half_rank is not an order of the items"),
+    ("lacking", lambda a: a[:-1], "lacking has another length"),
+    ("lacking", put(0, -1.0), "lacking has a number below 0"),
+    ("trends", put(0, 0), "trends goes from 0"),
+    ("trends", lambda a: a[:-1], "other trends than items"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change", "said"), WRONG)
+def test_what_no_fit_settles_is_refused_by_verify_and_by_update(
+    model: Paths, name: str, change: Callable[[Any], Any], said: str
+) -> None:
+    path, new = model
+    tampered(path, name, change)
+    before = version(path)
+    assert said in refusal("verify", path)
+    assert said in refusal("update", path, new)
+    assert version(path) == before
+
+
+def test_a_model_that_is_mapped_stays_as_it_was(model: Paths) -> None:
+    path, new = model
+    mapped = tr.load(path)
+    users = list(range(1, 31))
+    before = mapped.recommend(users, 5)
+    works("update", path, new)
+    assert mapped.recommend(users, 5).equals(before)
+    assert not tr.load(path).recommend(users, 5).equals(before)
+
+
+def test_a_full_disk_leaves_the_old_model(model: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, new = model
+    before, names, written = version(path), sorted(os.listdir(path)), 0
+    write = files._write_part
+
+    def full(file: Any, part: Any) -> None:
+        nonlocal written
+        written += len(part)
+        if written > 20_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(file, part)
+
+    monkeypatch.setattr(files, "_write_part", full)
+    assert "No space left on device" in refusal("update", path, new)
+    monkeypatch.undo()
+    assert version(path) == before
+    assert sorted(os.listdir(path)) == names
+    works("verify", path)
+    assert "20 new rows" in " ".join(works("update", path, new).split())
+
+
+def test_times_in_another_unit_are_told_by_their_size(model: Paths, tmp_path: Path) -> None:
+    """Milliseconds of a browser are the same moments, and the same rows."""
+    path, new = model
+    moments = pl.col("timestamp").str.to_datetime(time_unit="us").dt.epoch("ms")
+    pl.read_csv(new).with_columns(moments).write_csv(tmp_path / "ms.csv")
+    works("update", path, new)
+    assert "nothing new" in works("update", path, tmp_path / "ms.csv")
+
+
+def test_small_times_count_in_the_unit_of_the_model(tmp_path: Path) -> None:
+    rows = pl.DataFrame(
+        {"user_id": [1, 1, 2, 2], "item_id": [1, 2, 1, 3], "timestamp": [5, 9, 6, 8]}
+    )
+    rows.write_csv(tmp_path / "a.csv")
+    rows.with_columns(pl.col("timestamp") + 90).write_csv(tmp_path / "b.csv")
+    path = tmp_path / "m.tale"
+    works("fit", tmp_path / "a.csv", "-o", path, "--time-unit", "ms", "--updatable")
+    works("update", path, tmp_path / "b.csv")
+    assert tr.load(path).fitted.training["last_time"] == 99_000
+
+
+def test_the_log_of_another_shop_is_mentioned(model: Paths, tmp_path: Path) -> None:
+    path, new = model
+    other = pl.read_csv(new).with_columns(item_id="x" + pl.col("item_id").cast(pl.String))
+    other.write_csv(tmp_path / "other.csv")
+    outcome = talerec("update", path, tmp_path / "other.csv")
+    assert outcome.code == 0
+    assert "no item of the 25 new rows is in the model: is it the log of this shop?" in outcome.err
+
+
+def test_somebody_else_who_is_faster_is_not_undone(
+    model: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, new = model
+    from talerec.models import updating
+
+    real = updating.update
+
+    def slow(*args: Any, **more: Any) -> Any:
+        done = real(*args, **more)
+        tr.Popular().fit(tr.synthetic_log(200)).save(path)
+        return done
+
+    monkeypatch.setattr(updating, "update", slow)
+    assert "was replaced by somebody else meanwhile" in refusal("update", path, new)
+    assert artifact.read_manifest(path)["model"] == "popular"
+
+
+def test_what_only_an_update_needs_is_not_in_other_artifacts(model: Paths, tmp_path: Path) -> None:
+    loaded = tr.load(model[0])
+    loaded.save(tmp_path / "plain.tale")
+    names = artifact.read_manifest(tmp_path / "plain.tale")["files"]
+    assert not {"trends", "lacking", *(n for n in names if n.startswith("half"))} & set(names)
+    bare = tr.load(loaded.save(tmp_path / "bare.tale", histories=False))
+    with pytest.raises(TalerecError, match="saved without histories"):
+        tr.update(bare, tr.synthetic_log(100))

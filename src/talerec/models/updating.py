@@ -101,7 +101,7 @@ def update(model: Model, rows: Log | Any, *, tolerance: float = TOLERANCE) -> Up
         _mention_strangers(found)
         whole = _with_trends(model, log, found)
     weights, settled, solved = _learned(model, before, whole, found.is_new, tolerance, clock)
-    info = _described(before.info, whole)
+    info = described(before.info, whole)
     whole = replace(whole, info=info)
     facts = {**before.training, **keeping.training_facts(whole)}
     facts["updates"] = int(before.training.get("updates", 0)) + 1
@@ -144,7 +144,7 @@ def _with_trends(model: Model, old: Log, found: Merged) -> Log:
     return replace(found.log, trends=counts)
 
 
-def _described(info: pl.DataFrame | None, log: Log) -> pl.DataFrame | None:
+def described(info: pl.DataFrame | None, log: Log) -> pl.DataFrame | None:
     """The item table with empty rows for new items."""
     if info is None:
         return None

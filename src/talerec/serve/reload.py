@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,8 +28,14 @@ _RETRY_S, _MAX_RETRY_S = (
 class ModelHolder:
     """Holds the model that this worker serves. A request reads `current` once and uses that model throughout."""
 
-    def __init__(self, path: Path, folder: Path, shared: SharedState) -> None:
-        self.path, self.shared = path, shared
+    def __init__(
+        self,
+        path: Path,
+        folder: Path,
+        shared: SharedState,
+        adopt: Callable[[ServedModel], None] = lambda model: None,
+    ) -> None:
+        self.path, self.shared, self._adopt = path, shared, adopt
         self.current: ServedModel | None = None
         self._copies = Copies(path, folder / "models")
         self._lock = threading.Lock()
@@ -91,6 +98,7 @@ class ModelHolder:
         try:
             loaded = ServedModel.open(copy, verify=verify)
             loaded.warm()
+            self._adopt(loaded)
         except TalerecError as error:
             raise TalerecError(str(error).replace(str(copy), str(self.path))) from None
         except Exception as error:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from talerec.errors import TalerecError
 
-TOKEN_VARIABLE = "TALEREC_TOKEN"
+TOKEN_VARIABLE, STORE_VARIABLE = "TALEREC_TOKEN", "TALEREC_STORE"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_INTERVAL = re.compile(r"(?:every=)?(\d+(?:\.\d+)?)([smhd])")
 _MIN_TOKEN = 16  # characters
 _ORIGIN = re.compile(r"https?://[\w.:\[\]-]+")
 _MINIMA = {
@@ -24,6 +26,7 @@ _MINIMA = {
     "max_batch": 1,
     "max_items": 1,
     "max_unread": 1,
+    "max_events": 1,
     "concurrency": 1,
     "connections": 1,
     "timeout": 0.01,
@@ -67,6 +70,9 @@ class Settings:
         10.0  # seconds for the headers, for the body, for the answer, and for reading it
     )
     drain: float = 1.0  # seconds after SIGTERM during which new requests are still accepted
+    store: str | None = field(default=None, repr=False)  # the address of the events' database
+    learn: float | None = None  # seconds between two fits in the background; None: none
+    max_events: int = 10_000  # events in one request
     watch: float = 1.0  # seconds between looks for a new artifact
     copies: Path | None = (
         None  # folder for the service's own copies of models; None: for temporary files
@@ -85,6 +91,8 @@ class Settings:
                 f"{self.host} can be reached from other machines: set {TOKEN_VARIABLE} or --token-file, "
                 "or use --open to serve everybody without a token"
             )
+        if self.learn is not None and self.store is None:
+            raise TalerecError("--learn learns from events: give --store too")
         self._check_origins()
         self._check_choices()
 
@@ -109,6 +117,16 @@ class Settings:
         names = [path.stem for path in self.beside]
         if len(names) != len(set(names)):
             raise TalerecError("two models of --beside have the same name")
+
+
+def read_interval(text: str) -> float:
+    """The seconds of --learn: every=10m."""
+    found = _INTERVAL.fullmatch(text.strip())
+    if found is None or not float(found[1]):
+        raise TalerecError(
+            f"--learn is {text!r}; it takes every=30s, every=10m, every=2h or every=1d"
+        )
+    return float(found[1]) * _SECONDS[found[2]]
 
 
 def is_local(settings: Settings) -> bool:

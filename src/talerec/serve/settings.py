@@ -20,7 +20,6 @@ _MINIMA = {
     "max_body": 1,
     "max_history": 1,
     "max_k": 1,
-    "max_list": 1,
     "max_batch": 1,
     "max_items": 1,
     "max_unread": 1,
@@ -54,10 +53,9 @@ class Settings:
     per_client: int = 0  # requests at a time of one client address, per worker; 0: any number
     log_level: str = "info"  # debug: every request
     log_format: str = "text"  # or json: one object a line
-    max_body: int = 1_000_000  # bytes
+    max_body: int = 1_000_000  # bytes; this bounds allow and deny lists too
     max_history: int = 2500  # rows
     max_k: int = 1000
-    max_list: int = 10_000  # ids in an allow or deny list
     max_batch: int = 100  # requests in one batch
     max_items: int = 50_000  # items in all answers to one batch
     max_unread: int = 64_000_000  # bytes of large answers that wait for their clients, per worker

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import pwd
 import shutil
 import sqlite3
 import subprocess
@@ -23,6 +22,7 @@ import pytest
 
 import talerec as tr
 from command import PYTHONPATH, RUN, refusal, talerec, works
+from postgres import postgres
 from talerec.data.databases import is_ordered, shown, without_password
 from talerec.data.readers import read_log
 from talerec.errors import TalerecError
@@ -374,65 +374,10 @@ def test_duckdb_gives_the_same_model(csv: Path, tmp_path: Path) -> None:
     assert said.startswith(f"{path}: Binder Error")
 
 
-@contextmanager
-def postgres(folder: Path) -> Iterator[str]:
-    """A server of our own, run by an unprivileged user, that listens on the loopback address only."""
-    if shutil.which("initdb") is None or shutil.which("postgres") is None:
-        pytest.skip("needs PostgreSQL's initdb and postgres")
-    as_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if as_root else {}
-    home = folder / "pg"
-    home.mkdir()
-    if as_root:
-        for place in (folder, *folder.parents):
-            if place.owner() == "root" and place != Path("/tmp") and "pytest" in str(place):
-                place.chmod(0o755)
-        os.chown(home, pwd.getpwnam("nobody").pw_uid, -1)
-    secret = home / "pw"
-    secret.write_text("topsecret")
-    secret.chmod(0o644)
-    made = ["initdb", "-D", home / "data", "-U", "shop", "--auth=scram-sha-256", "--no-sync"]
-    subprocess.run([*made, f"--pwfile={secret}"], check=True, capture_output=True, cwd=home, **user)
-    port = free_port()
-    options = [
-        "-D",
-        home / "data",
-        "-p",
-        str(port),
-        "-k",
-        home,
-        "-F",
-        "-c",
-        "listen_addresses=127.0.0.1",
-    ]
-    server = subprocess.Popen(
-        ["postgres", *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=home,
-        **user,
-    )
-    try:
-        yield f"shop:topsecret@127.0.0.1:{port}/postgres"
-    finally:
-        server.terminate()
-        server.wait(60)
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 def test_postgresql_gives_the_same_model(frame: pl.DataFrame, csv: Path, tmp_path: Path) -> None:
-    psycopg = pytest.importorskip("psycopg")
-    with postgres(tmp_path) as place:
-        connection = patiently(lambda: psycopg.connect(f"postgresql://{place}"))
-        with connection, connection.cursor() as cursor:
+    with postgres(tmp_path) as server:
+        place = server.address.partition("://")[2]
+        with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(
                 "create table events (place int, user_id bigint, item_id text, timestamp bigint)"
             )
@@ -457,18 +402,6 @@ def test_postgresql_gives_the_same_model(frame: pl.DataFrame, csv: Path, tmp_pat
         assert "password authentication failed" in said
         assert "wrongsecret" not in said
         assert b"topsecret" not in (tmp_path / "m.tale" / "manifest.json").read_bytes()
-
-
-def patiently(connect: Any) -> Any:
-    """The server takes a moment to start."""
-    import time
-
-    for _ in range(300):
-        try:
-            return connect()
-        except Exception:
-            time.sleep(0.1)
-    return connect()
 
 
 def test_a_query_needs_an_order_or_says_how_ties_are_ordered(

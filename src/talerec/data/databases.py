@@ -81,7 +81,7 @@ def connected(address: str) -> Iterator[Any]:
         with closing(_connect(module, kind, address, path)) as connection:
             yield connection
     except module.Error as error:
-        raise InvalidLogError(f"{shown(address)}: {_reason(address, error)}") from None
+        raise InvalidLogError(f"{shown(address)}: {reason(address, error)}") from None
 
 
 def _connect(module: Any, kind: str, address: str, path: Path | None) -> Any:
@@ -92,10 +92,46 @@ def _connect(module: Any, kind: str, address: str, path: Path | None) -> Any:
     return module.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
-def _reason(address: str, error: Exception) -> str:
+def reason(address: str, error: Exception) -> str:
     """The first line of a driver's message, without the password of the address."""
     said = (str(error).strip() or type(error).__name__).splitlines()[0]
     return without_password(address, said)
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+_PATIENCE_S = 5  # seconds: for a server to answer, and for whoever else writes to a file
+
+
+def connect_to_write(address: str) -> Any:
+    """A connection that may write, each statement a transaction of its own unless one is begun.
+
+    Commits wait for the disk. A SQLite file is made where there is none; threads may take turns. Driver errors are the caller's.
+    """
+    kind, path = kind_of(address), file_of(address)
+    if kind not in ("sqlite", "postgresql"):
+        raise TalerecError(
+            f"{shown(address)} is not a store: write sqlite:///shop.db or postgresql://host/shop"
+        )
+    module = driver(kind)
+    if path is not None:
+        made = module.connect(
+            f"{path.absolute().as_uri()}?mode=rwc",
+            uri=True, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False,
+        )  # fmt: skip
+        made.execute("pragma journal_mode = wal")
+        made.execute("pragma synchronous = full")
+        return made
+    made = module.connect(
+        re.sub(r"^\w+", kind, address),
+        autocommit=True,
+        connect_timeout=_PATIENCE_S,
+        tcp_user_timeout=1000 * _PATIENCE_S,
+    )
+    made.execute("set synchronous_commit = on")
+    made.execute(f"set lock_timeout = '{_PATIENCE_S}s'")
+    made.execute(f"set idle_in_transaction_session_timeout = '{4 * _PATIENCE_S}s'")
+    return made
 
 
 # -- queries ---------------------------------------------------------------------------------------

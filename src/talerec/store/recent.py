@@ -1,0 +1,210 @@
+"""What a process remembers of a store: the rows of users that were asked for lately, kept up to date by reading on.
+
+Every process reads what comes after the last seq that it knows, every fifth of a second and right after a commit of its own. So all
+of them see all events and deletions in the same order, by whomever they were written.
+
+To look at events as they come (to measure, say), add a function to `listeners`: it gets the rows of each step in their order,
+before the rows of users have them, in the thread that reads on. It must be quick; it sees every row once, in every worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from talerec.store.events import Kept, StoreError
+from talerec.store.store import Store
+
+logger = logging.getLogger("talerec")
+
+_POLL_S = 0.2  # seconds between looks for new rows
+_PAUSE_S = 1.0  # seconds after a failure in which the store is not asked again
+_STEP = 5000  # rows of one look
+_ROOM = 200_000  # rows that are remembered, of all users together
+BEGIN = 200_000  # rows before the end from which a process begins to read; farther behind, it leaves rows out
+
+Listener = Callable[[list[Kept]], None]
+
+
+def _order(row: Kept) -> tuple[int, int]:
+    return row.time, row.seq
+
+
+@dataclass(eq=False, slots=True)
+class Remembered:
+    """The last events of a user, by time and then seq, and what others have made of them: `made` is emptied when they change."""
+
+    rows: list[Kept]
+    made: dict[Any, Any] = field(default_factory=dict)
+
+
+class Recent:
+    """The rows of users of a store, as far as they were asked for.
+
+    Parameters
+    ----------
+    address : str
+        The store; it is opened (made or upgraded if need be), and TalerecError raised where that fails.
+    limit : int
+        The most rows of one user.
+    """
+
+    def __init__(self, address: str, limit: int, room: int = _ROOM) -> None:
+        self._limit, self._room = limit, room
+        self._reader, self._tail = Store.open(address), Store.open(address)
+        self.kind = self._reader.kind
+        self.listeners: list[Listener] = []
+        self.failures = 0
+        self._users: OrderedDict[str, Remembered] = OrderedDict()
+        self._loading: dict[str, list[list[Kept]]] = {}  # rows that come while users are read
+        self._size = 0
+        self._lock = threading.Lock()  # of what is remembered
+        self._step = threading.Lock()  # of reading on
+        self._asked_again = 0.0
+        self._left_out = 0  # how often rows were left out
+        _, self.store, top = self._tail.meta()
+        self.seq = max(0, top - BEGIN)
+        self.deleted = self._deletions()  # user -> the seq of its last deletion
+
+    def close(self) -> None:
+        self._reader.close()
+        self._tail.close()
+
+    # -- a user --
+
+    def get(self, user: str) -> Remembered | None:
+        """What is remembered of a user; None where the store has to be asked (`load`)."""
+        with self._lock:
+            found = self._users.get(user)
+            if found is not None:
+                self._users.move_to_end(user)
+            return found
+
+    def load(self, user: str) -> Remembered:
+        """The rows of a user from the store, remembered from now on; StoreError where it does not answer."""
+        if time.monotonic() < self._asked_again:
+            raise StoreError(f"{self._reader.name} did not answer a moment ago")
+        while True:
+            left_out, found = self._left_out, self._loaded(user)
+            if left_out == self._left_out:
+                return found
+
+    def _loaded(self, user: str) -> Remembered:
+        meanwhile: list[Kept] = []
+        with self._lock:
+            self._loading.setdefault(user, []).append(meanwhile)
+        rows: list[Kept] | None = None
+        try:
+            rows = self._reader.of_user(user, self._limit)
+        except StoreError:
+            self._note_failure()
+            raise
+        finally:
+            with self._lock:
+                found = self._finish(user, rows, meanwhile)
+        assert found is not None
+        return found
+
+    def _finish(
+        self, user: str, rows: list[Kept] | None, meanwhile: list[Kept]
+    ) -> Remembered | None:
+        waiting = self._loading[user]
+        waiting[:] = [one for one in waiting if one is not meanwhile]
+        if not waiting:
+            del self._loading[user]
+        return None if rows is None else self._remember(user, rows, meanwhile)
+
+    def _remember(self, user: str, rows: list[Kept], meanwhile: list[Kept]) -> Remembered:
+        found = self._users.get(user)
+        if found is None:
+            found = self._users[user] = Remembered(rows)
+            self._size += 1 + len(rows)
+            for row in meanwhile:
+                self._change(found, row)
+            while self._size > self._room and len(self._users) > 1:
+                self._size -= 1 + len(self._users.popitem(last=False)[1].rows)
+        return found
+
+    def _change(self, found: Remembered, row: Kept) -> None:
+        """Put a row in its place, unless it is there; a deletion removes the rows before it."""
+        before = len(found.rows)
+        if row.item is None:
+            found.rows = [one for one in found.rows if one.seq > row.seq]
+        else:
+            place = bisect_left(found.rows, _order(row), key=_order)
+            if place < before and found.rows[place].seq == row.seq:
+                return
+            rows = [*found.rows[:place], row, *found.rows[place:]]
+            found.rows = rows[-self._limit :]
+        found.made = {}
+        self._size += len(found.rows) - before
+
+    # -- reading on --
+
+    def catch_up(self) -> None:
+        """Read on to the end of the store."""
+        with self._step:
+            while rows := self._tail.tail(self.seq, _STEP):
+                self._apply(rows)
+                if len(rows) < _STEP:
+                    return
+                self._leave_out_what_is_far_behind()
+
+    def _apply(self, rows: list[Kept]) -> None:
+        for listener in self.listeners:
+            listener(rows)
+        for row in rows:
+            with self._lock:
+                if row.item is None:
+                    self.deleted[row.user] = row.seq
+                if (found := self._users.get(row.user)) is not None:
+                    self._change(found, row)
+                for waiting in self._loading.get(row.user, ()):
+                    waiting.append(row)
+        self.seq = rows[-1].seq
+
+    def _leave_out_what_is_far_behind(self) -> None:
+        """After an import of millions of rows, users are read anew rather than row by row."""
+        top = self._tail.meta().seq
+        if top - self.seq <= BEGIN:
+            return
+        deleted = self._deletions()
+        with self._lock:
+            self._users.clear()
+            self._size, self._left_out = 0, self._left_out + 1
+            self.seq, self.deleted = top - BEGIN, deleted
+
+    def _deletions(self) -> dict[str, int]:
+        return {user: row.seq for user, row in self._tail.deletions().items()}
+
+    def watch(self, stop: threading.Event) -> None:
+        """Read on until `stop` is set; failures are told once, and tried again."""
+        told = False
+        while not stop.wait(_POLL_S):
+            try:
+                self.catch_up()
+            except StoreError as error:
+                if not told:
+                    logger.warning("the store does not answer: %s", error)
+                told = True
+                self._note_failure()
+                stop.wait(_PAUSE_S)
+                continue
+            if told:
+                logger.info("the store answers again")
+            told = False
+
+    def _note_failure(self) -> None:
+        self.failures += 1
+        self._asked_again = time.monotonic() + _PAUSE_S
+
+    @property
+    def answers(self) -> bool:
+        """Did the store answer when it was last asked?"""
+        return time.monotonic() >= self._asked_again

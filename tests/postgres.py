@@ -1,0 +1,104 @@
+"""A PostgreSQL server of our own for tests: run by an unprivileged user, on the loopback address alone."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PASSWORD = "topsecret"
+
+
+def binary(name: str) -> str | None:
+    """A program of PostgreSQL: on the path, or where Debian has it."""
+    found = shutil.which(name)
+    places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return found or (str(places[-1]) if places else None)
+
+
+class Postgres:
+    """A server in a folder of its own; it can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        initdb, self._program = binary("initdb"), binary("postgres")
+        if initdb is None or self._program is None:
+            pytest.skip("needs PostgreSQL's initdb and postgres")
+        as_root = hasattr(os, "geteuid") and os.geteuid() == 0
+        self._user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if as_root else {}
+        self._home = folder / "pg"
+        self._home.mkdir()
+        if as_root:
+            for place in (folder, *folder.parents):
+                if place.owner() == "root" and place != Path("/tmp") and "pytest" in str(place):
+                    place.chmod(0o755)
+            os.chown(self._home, pwd.getpwnam("nobody").pw_uid, -1)
+        secret = self._home / "pw"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        data = ["-D", str(self._home / "data")]
+        made = [initdb, *data, "-U", "shop", "--auth=scram-sha-256", "--no-sync"]
+        given = {"check": True, "capture_output": True, "cwd": self._home, **self._user}
+        subprocess.run([*made, f"--pwfile={secret}"], **given)
+        self._port = _free_port()
+        self.address = f"postgresql://shop:{PASSWORD}@127.0.0.1:{self._port}/postgres"
+        self.start()
+
+    def start(self) -> None:
+        options = ["-p", str(self._port), "-k", str(self._home), "-c", "listen_addresses=127.0.0.1"]
+        assert self._program is not None
+        self.process = subprocess.Popen(
+            [self._program, "-D", str(self._home / "data"), *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self._home,
+            **self._user,
+        )
+        self.connect().close()
+
+    def connect(self) -> Any:
+        """A connection, once the server takes any."""
+        import psycopg
+
+        for _ in range(600):
+            try:
+                return psycopg.connect(self.address, autocommit=True)
+            except psycopg.OperationalError:
+                time.sleep(0.1)
+        return psycopg.connect(self.address, autocommit=True)
+
+    def kill(self) -> None:
+        """End the server as a failure of power would; its own processes notice and end too."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(60)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)  # a fast shutdown
+            self.process.wait(60)
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[Postgres]:
+    """A server until the block ends; skipped by name where PostgreSQL or its driver is not installed."""
+    pytest.importorskip("psycopg", reason="needs psycopg (extra databases)")
+    server = Postgres(folder)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

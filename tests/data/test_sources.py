@@ -466,6 +466,8 @@ def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
         ("s3://bucket/log.parquet", "s3://bucket/log.parquet"),
         ("https://host/log.csv?sig=abc#x", "https://host/log.csv?..."),
         ("shop.db", "shop.db"),
+        ("sqlite:///shop.db", "sqlite:///shop.db"),
+        ("sqlite:////var/shop.db", "sqlite:////var/shop.db"),
         ("C:/logs/a@b.csv", "C:/logs/a@b.csv"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import talerec as tr
@@ -85,18 +84,19 @@ def test_rules_over_http_are_those_of_the_library(
 
 
 def trending(log: tr.Log, boost: dict[str, float], k: int, per: int, deny: list[int]) -> list[Any]:
-    """What the fallback shows: the last week's counts, raised by parts of their own spread."""
-    kinds, counts = categories(log), log.counts(7)
-    deny_at = {log.items.ids.to_list().index(item) for item in deny}
-    full = [(-counts[i], i) for i in np.flatnonzero(counts).tolist() if i not in deny_at]
-    full.sort()
-    spread = full[min(100, len(full)) - 1][0] - full[0][0]
-    raised = sorted((score - boost.get(kinds[i], 0.0) * spread, i) for score, i in full)
+    """What the fallback shows: the last week's counts, then the log's, raised by parts of their own spread."""
+    kinds, counts, every = categories(log), log.counts(7), log.counts()
+    ids = log.items.ids.to_list()
+    full = [i for i in range(len(ids)) if ids[i] not in deny]
+    full.sort(key=lambda i: (-counts[i], 0 if counts[i] else -every[i], i))
+    spread = counts[full[0]] - counts[full[min(100, len(full)) - 1]]
+    raised = [(i, counts[i] + boost.get(kinds[i], 0.0) * spread) for i in full]
+    raised.sort(key=lambda pair: -pair[1])  # equal ones stay as they are
     found: list[Any] = []
-    for score, i in raised:
+    for i, score in raised:
         if len(found) < k and sum(kinds[j] == kinds[i] for j, _ in found) < per:
-            found.append((i, -score))
-    return [(log.items.ids[i], score) for i, score in found]
+            found.append((i, score))
+    return [(ids[i], score) for i, score in found]
 
 
 @pytest.mark.parametrize("lift", [0.0, 0.3, -1.0, 10.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from talerec.cli.completion import among
 from talerec.cli.groups import Limits
 from talerec.cli.options import Artifact, Json, Port, argument, flag, option
 
-_ACCESS, _RUNNING = "Access", "Running"
+_ACCESS, _RUNNING, _LIVING = "Access", "Running", "Events"
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,72 @@ class Running:
     ] = "text"
 
 
+@dataclass(frozen=True)
+class Living:
+    """What the service remembers, and what it learns from that."""
+
+    store: Annotated[
+        str | None,
+        option(
+            "--store",
+            metavar="ADDRESS",
+            help="Keep events: sqlite:///shop.db or postgresql://HOST/NAME; else TALEREC_STORE says where.",
+            panel=_LIVING,
+        ),
+    ] = None
+    learn: Annotated[
+        str | None,
+        option(
+            "--learn",
+            metavar="every=10m",
+            help="Fit the model again so often, with the events; 30s, 10m, 2h, 1d.",
+            panel=_LIVING,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How the service measures its models, and a second one that answers some users."""
+
+    measure: Annotated[
+        float,
+        option(
+            "--measure",
+            metavar="SHARE",
+            help="Measure on the events of this share of users; needs --store.",
+            panel=_LIVING,
+        ),
+    ] = 0.0
+    live_days: Annotated[
+        float,
+        option(
+            "--live-days",
+            metavar="DAYS",
+            help="Older events are not measured.",
+            panel=_LIVING,
+        ),
+    ] = 1.0
+    candidate: Annotated[
+        Path | None,
+        option(
+            "--candidate",
+            metavar="NAME.tale",
+            help="A model that answers some users, measured beside the first.",
+            panel=_LIVING,
+        ),
+    ] = None
+    share: Annotated[
+        float | None,
+        option(
+            "--share",
+            metavar="SHARE",
+            help="The users whom the candidate answers; 0.1 unless given.",
+            panel=_LIVING,
+        ),
+    ] = None
+
+
 TokenFile = Annotated[
     Path | None,
     option("--token-file", metavar="FILE", help="Holds the bearer token; else TALEREC_TOKEN does."),
@@ -135,12 +202,23 @@ TokenFile = Annotated[
     Panel.ASK,
     "talerec serve shop.tale",
     "TALEREC_TOKEN=... talerec serve shop.tale --host 0.0.0.0 --workers 4",
+    "talerec serve shop.tale --store sqlite:///shop.db --learn every=10m",
 )
 def serve(
-    model: Artifact, access: Access, running: Running, limits: Limits, token_file: TokenFile = None
+    model: Artifact,
+    access: Access,
+    running: Running,
+    living: Living,
+    measuring: Measuring,
+    limits: Limits,
+    token_file: TokenFile = None,
 ) -> None:
     """Serve a model over HTTP, with a page at / to try it; a new model at its path replaces it."""
-    settings = asdict(access) | asdict(running) | asdict(limits)
+    from talerec.serve.settings import STORE_VARIABLE, read_interval
+
+    settings = asdict(access) | asdict(running) | asdict(measuring) | asdict(limits)
+    settings["store"] = living.store or os.environ.get(STORE_VARIABLE) or None
+    settings["learn"] = None if living.learn is None else read_interval(living.learn)
     renamed = {"host_name": "host_names", "image_host": "images"}
     given = {renamed.get(name, name): value for name, value in settings.items()}
     lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 import polars as pl
 
@@ -206,7 +206,7 @@ def shown(address: str) -> str:
     login, at, host = parts.netloc.rpartition("@")
     user, colon, _ = login.partition(":")
     place = f"{user}{':***' if colon else ''}{at}{host}"
-    return urlunsplit((parts.scheme, place, parts.path, "", "")) + ("?..." if parts.query else "")
+    return f"{parts.scheme}://{place}{parts.path}" + ("?..." if parts.query else "")
 
 
 def without_password(address: str, text: str) -> str:

@@ -57,6 +57,20 @@ class Vocabulary:
                 raise TalerecError(f"{kind} {value!r} is not an id: ids are text or whole numbers")
         return self._checked(self._codes(self._typed(given)), given, kind, unknown)
 
+    def of_texts(self, texts: list[str]) -> Array:
+        """Positions of ids that are all given as text, as stores and paths have them; -1 for unknown ones."""
+        if self._type is str:
+            return self.positions(texts, "id", "skip")
+        numbers = [_whole(text) for text in texts]
+        there = [number for number in numbers if number is not None]
+        if len(there) == len(texts):
+            return self.positions(there, "id", "skip")
+        found = np.full(len(texts), -1, np.int32)
+        if there:
+            mask = np.array([number is not None for number in numbers])
+            found[mask] = self.positions(there, "id", "skip")
+        return found
+
     @cached_property
     def _type(self) -> type:
         return str if self.ids.dtype == pl.String else int
@@ -129,6 +143,15 @@ class Vocabulary:
         frame = pl.DataFrame({"id": values})
         joined = frame.join(self._table, on="id", how="left", maintain_order="left")["position"]
         return joined.fill_null(-1).to_numpy(writable=True)
+
+
+def _whole(text: str) -> int | None:
+    """The whole number that a text writes in the usual way, within 64 bits; None for 007, +7, 7.0 and words."""
+    digits = text[1:] if text.startswith("-") else text
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
+        return None
+    number = int(text)
+    return number if str(number) == text and -(2**63) <= number < 2**63 else None
 
 
 def _keys(ids: pl.Series) -> Array:

@@ -254,7 +254,7 @@ def first_of(items: Array, scores: Array, k: int, chosen: Limits) -> tuple[Array
     if chosen.boost is not None and len(items):
         spread = boosting.spread_of(scores[None], np.array([len(items)]))[0]
         added = chosen.boost.amount[items] * spread
-        order = np.lexsort((items, -(scores + added)))
+        order = np.argsort(-(scores + added), kind="stable")
         items, scores, added = items[order], (scores + added)[order], added[order]
     if chosen.kinds:
         found = (np.arange(len(items), dtype=np.int32)[None], scores[None], np.array([len(items)]))

@@ -88,7 +88,7 @@ def update(model: Model, rows: Log | Any, *, tolerance: float = TOLERANCE) -> Up
     whole = _settled(model, log, found)
     before = model.fitted
     weights, solver, solved = _learned(model, whole, found, tolerance, clock)
-    info = _described(before.info, whole)
+    info = described(before.info, whole)
     whole = replace(whole, info=info)
     facts = {**before.training, **keeping.training_facts(whole)}
     facts["updates"] = int(before.training.get("updates", 0)) + 1
@@ -134,7 +134,7 @@ def _settled(model: Model, old: Log, found: Merged) -> Log:
     return replace(log, trends=counts)
 
 
-def _described(info: pl.DataFrame | None, log: Log) -> pl.DataFrame | None:
+def described(info: pl.DataFrame | None, log: Log) -> pl.DataFrame | None:
     """The item table with empty rows for new items."""
     if info is None:
         return None

@@ -13,12 +13,14 @@ from talerec.errors import TalerecError
 from talerec.serve import openapi, parsing, schemas, static
 from talerec.serve.batching import RecommendQueue
 from talerec.serve.errors import ApiError, busy
+from talerec.serve.living import Living
 from talerec.serve.parsing import HttpRequest, read_body, read_json
 from talerec.serve.reload import ModelHolder
 from talerec.serve.responses import NO_STORE, TEXT, Response, has_tag, tagged, unchanged, wants_gzip
+from talerec.serve.sampling import CANDIDATE, is_in_share
 from talerec.serve.schemas import encode
 from talerec.serve.service import ServedModel
-from talerec.serve.settings import Settings, is_local
+from talerec.serve.settings import Settings
 from talerec.serve.shared import SharedState
 
 T = TypeVar("T")
@@ -36,12 +38,25 @@ class Route(NamedTuple):
 
     guarded: it needs the token, and counts against the limit of concurrent requests.
     asks: it asks the model, and may ask another one that is served beside it.
+    delete: what answers a DELETE of the path, if anything does.
     """
 
     method: str
     handler: Handler
     guarded: bool = True
     asks: bool = True
+    delete: Handler | None = None
+
+    @property
+    def methods(self) -> str:
+        """What the path takes, as a header says it."""
+        return self.method if self.delete is None else f"{self.method}, DELETE"
+
+    def handler_of(self, method: str) -> Handler | None:
+        """What answers this method; a HEAD is answered as a GET is."""
+        if method == self.method or (method == "HEAD" and self.method == "GET"):
+            return self.handler
+        return self.delete if method == "DELETE" else None
 
 
 class Api:
@@ -51,9 +66,11 @@ class Api:
         self.settings = settings
         self.draining = False
         self.unread = 0
-        self.routes = self._make_routes()
         self.shared: SharedState
         self.holder: ModelHolder
+        self.candidate: ModelHolder | None = None  # answers some users
+        self.living = Living(settings, self.in_thread)
+        self.routes = self._make_routes()
         self._queue = RecommendQueue()
         self._pool = ThreadPoolExecutor(_THREADS, "answer")
         self._batches = asyncio.Semaphore(_THREADS)
@@ -71,7 +88,9 @@ class Api:
             "/v1/explain": Route("POST", self._explain),
             "/v1/items": Route("GET", self._items),
             "/v1/users": Route("GET", self._users),
-            USER: Route("GET", self._user),
+            USER: Route("GET", self.living.user, delete=self.living.delete),
+            "/v1/events": Route("POST", self.living.events, asks=False),
+            "/v1/stats": Route("GET", self.living.stats, asks=False),
             "/v1/model": Route("GET", self._card),
             "/v1/reload": Route("POST", self._reload, asks=False),
             "/health/live": Route("GET", self._live, False, False),
@@ -100,16 +119,13 @@ class Api:
     # -- asking the model --
 
     async def _recommend(self, http: HttpRequest) -> Response:
-        model, body = http.model, await read_body(http, self.settings)
+        body = await read_body(http, self.settings)
         if len(body) > _LARGE_BODY:
             async with self._large_slot():
-                answer = await self.in_thread(self._recommend_now, model, body)
+                request = await self.in_thread(self._decode_recommend, body)
+                answer = await self._answer(http, request)
         else:
-            request = self._decode_recommend(body)
-            if model.is_slow(request):
-                answer = await self.in_thread(model.recommend, request)
-            else:
-                answer = await self._queue.enqueue(model, request)
+            answer = await self._answer(http, self._decode_recommend(body))
         if answer.fallback:
             self.shared.increment("fallbacks")
         return Response(encode(answer))
@@ -119,15 +135,30 @@ class Api:
         parsing.check_recommend(request, self.settings)
         return request
 
-    def _recommend_now(self, model: ServedModel, body: bytearray) -> schemas.Recommendations:
-        """The answer to a request whose body is so large that decoding it would delay others."""
-        return model.recommend(self._decode_recommend(body))
+    async def _answer(
+        self, http: HttpRequest, request: schemas.RecommendRequest
+    ) -> schemas.Recommendations:
+        if self.candidate is not None and request.user_id is not None:
+            self._choose_candidate(http, str(request.user_id))
+        model = http.model
+        request = await self.living.with_rows(model, request)
+        if model.is_slow(request):
+            return await self.in_thread(model.recommend, request)
+        return await self._queue.enqueue(model, request)
+
+    def _choose_candidate(self, http: HttpRequest, user: str) -> None:
+        """Some users are answered by the candidate, always the same ones; not where the query names a model."""
+        assert self.candidate is not None
+        is_ours = http.current is self.holder.current
+        if is_ours and is_in_share(user, self.settings.candidate_share, CANDIDATE):
+            http.current = self.candidate.current
 
     async def _batch(self, http: HttpRequest) -> Response:
         batch = await read_json(http, schemas.BatchRequest, self.settings)
         parsing.check_batch(batch, self.settings)
         async with self._large_slot():
-            body, fallbacks = await self.in_thread(http.model.batch, batch.requests)
+            requests = [await self.living.with_rows(http.model, one) for one in batch.requests]
+            body, fallbacks = await self.in_thread(http.model.batch, requests)
         self.shared.increment("fallbacks", fallbacks)
         return Response(body)
 
@@ -171,19 +202,11 @@ class Api:
         return tagged(http, encode(found))
 
     async def _users(self, http: HttpRequest) -> Response:
-        self._check_privacy()
+        self.living.check_privacy()
         asked = parsing.search_parameters(http.query)
-        return Response(encode(await self.in_thread(http.model.users, asked.text, asked.limit)))
-
-    async def _user(self, http: HttpRequest) -> Response:
-        self._check_privacy()
-        return Response(encode(await self.in_thread(http.model.user, http.name)))
-
-    def _check_privacy(self) -> None:
-        """Histories of users are not for everybody: beyond this machine they need the token."""
-        if self.settings.token is None and not is_local(self.settings):
-            message = "histories of users need a token, and this service was started without one"
-            raise ApiError(403, "no_token", message)
+        gone = self.living.gone(http.model)
+        found = await self.in_thread(http.model.users, asked.text, asked.limit, gone)
+        return Response(encode(found))
 
     # -- the service itself --
 
@@ -224,7 +247,11 @@ class Api:
 
     async def _metrics(self, http: HttpRequest) -> Response:
         facts = None if http.current is None else http.current.times()
-        return Response(self.shared.prometheus_text(facts), (TEXT, NO_STORE))
+        measured: list[str] = []
+        if self.settings.measure:
+            measured = await self.in_thread(self.living.live.prometheus_lines)
+        text = self.shared.prometheus_text(facts, self.living.learning_metrics(), measured)
+        return Response(text, (TEXT, NO_STORE))
 
     async def _openapi(self, http: HttpRequest) -> Response:
         return tagged(http, encode(openapi.document(self.settings, http.current)))

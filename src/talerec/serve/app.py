@@ -19,6 +19,7 @@ from talerec.serve import tracing
 from talerec.serve.access import Access
 from talerec.serve.api import USER, Api, Route
 from talerec.serve.errors import ApiError
+from talerec.serve.memory import Memory
 from talerec.serve.parsing import ClientGone, HttpRequest, Receive, beside_name
 from talerec.serve.reload import ModelHolder
 from talerec.serve.responses import JSON, LONG, NO_STORE, Response, compressed, wants_gzip
@@ -44,11 +45,18 @@ class App:
         self.api = Api(settings)
         self._routes, self._access = self.api.routes, Access(settings)
         self.shared = SharedState(folder, settings.workers, worker, (*self._routes, "other"))
-        self.holder = ModelHolder(settings.path, folder, self.shared)
+        self.memory = Memory(settings, self.shared)
+        self.holder = ModelHolder(settings.path, folder, self.shared, self.memory.adopt)
         self.api.shared, self.api.holder = self.shared, self.holder
+        living = self.api.living
+        living.memory, living.shared, living.folder = self.memory, self.shared, folder
         self.beside = {
-            path.stem: _holder(settings, path, folder, worker) for path in settings.beside
+            path.stem: self._holder(path, folder / f"beside-{path.stem}")
+            for path in settings.beside
         }
+        if settings.candidate is not None:
+            self.api.candidate = self._holder(settings.candidate, folder / "candidate")
+            living.candidate = self.api.candidate
         self.max_connections = settings.connections
         self._in_flight = 0
         self._numbers = itertools.count(1)
@@ -59,17 +67,28 @@ class App:
         self._stop = threading.Event()
         self._watchers: list[threading.Thread] = []
 
+    def _holder(self, path: Path, folder: Path) -> ModelHolder:
+        """The holder of a model beside ours, with numbers and copies of its own."""
+        folder.mkdir(exist_ok=True)
+        own = SharedState(folder, self.settings.workers, self.shared.worker, ())
+        return ModelHolder(path, folder, own, self.memory.adopt)
+
     # -- start and stop --
 
     def load(self) -> None:
         """Load every model; TalerecError where there is none to serve."""
-        for holder in (self.holder, *self.beside.values()):
+        for holder in self._holders():
             holder.start()
 
+    def _holders(self) -> list[ModelHolder]:
+        candidate = [] if self.api.candidate is None else [self.api.candidate]
+        return [self.holder, *candidate, *self.beside.values()]
+
     def start(self) -> None:
-        """Begin to watch the artifacts."""
+        """Begin to watch the artifacts, and the store."""
+        self.memory.start()
         arguments = (self.settings.watch, self._stop)
-        for holder in (self.holder, *self.beside.values()):
+        for holder in self._holders():
             watcher = threading.Thread(
                 target=holder.watch, args=arguments, name="watch", daemon=True
             )
@@ -84,6 +103,7 @@ class App:
         self._stop.set()
         for watcher in self._watchers:
             watcher.join(self.settings.timeout)
+        self.memory.stop()
         self.api.stop()
         self.shared.set_version(None)
 
@@ -245,14 +265,15 @@ class App:
             raise ApiError(404, "not_found", f"there is nothing at {path[:200]}")
         if method == "OPTIONS" and self._access.has_origins:
             return self._preflight(route, http)
-        if method != route.method and not (method == "HEAD" and route.method == "GET"):
-            allow = ((b"allow", route.method.encode()),)
-            raise ApiError(405, "method_not_allowed", f"{path} takes {route.method}", allow)
+        handler = route.handler_of(method)
+        if handler is None:
+            allow = ((b"allow", route.methods.encode()),)
+            raise ApiError(405, "method_not_allowed", f"{path} takes {route.methods}", allow)
         if route.guarded:
             self._access.admit(http, self._in_flight)
         if http.query and self.beside and route.asks:
             self._choose_model(http)
-        return await route.handler(http)
+        return await handler(http)
 
     def _choose_model(self, http: HttpRequest) -> None:
         """Answer from the model beside ours that the query names, if it names one."""
@@ -270,15 +291,8 @@ class App:
             message = "pages of this origin may not use the API: see --cors"
             raise ApiError(403, "origin_not_allowed", message)
         allowed = (
-            (b"access-control-allow-methods", route.method.encode()),
+            (b"access-control-allow-methods", route.methods.encode()),
             (b"access-control-allow-headers", b"authorization, content-type, x-request-id"),
             (b"access-control-max-age", b"600"),
         )
         return Response(b"", allowed, 204)
-
-
-def _holder(settings: Settings, path: Path, folder: Path, worker: int) -> ModelHolder:
-    """The holder of a model beside ours, with numbers and copies of its own."""
-    own = folder / f"beside-{path.stem}"
-    own.mkdir(exist_ok=True)
-    return ModelHolder(path, own, SharedState(own, settings.workers, worker, ()))

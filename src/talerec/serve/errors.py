@@ -49,6 +49,11 @@ def busy(message: str) -> ApiError:
     return ApiError(503, "busy", message, _RETRY_SOON)
 
 
+def store_unavailable(message: str) -> ApiError:
+    """Nothing was acknowledged; the client may try again after a second."""
+    return ApiError(503, "store_unavailable", message, _RETRY_SOON)
+
+
 def too_many(message: str) -> ApiError:
     """One client asks too much at a time; it may try again after a second."""
     return ApiError(429, "too_many", message, _RETRY_SOON)

@@ -12,10 +12,9 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-import msgspec
 import polars as pl
 
-from talerec.serve import figures
+from talerec.serve import figures, schemas
 from talerec.serve.sampling import MEASURED, hash_of, is_in_share
 from talerec.store.events import Kept
 from talerec.store.measures import Measured, Measures, Progress
@@ -37,8 +36,11 @@ class Asked(Protocol):
 
     version: str
 
-    def place(self, user: str, before: list[Kept], event: Kept) -> int:
-        """Where the event's item stands in the list for the user right before the event, given the rows before it; 0 for nowhere."""
+    def place(self, user: str, before: list[Kept], event: Kept) -> int | None:
+        """Where the event's item stands in the list for the user right before the event, given the rows before it.
+
+        0 for nowhere; None where the model has learned from the event already, so that it is no question any more.
+        """
 
 
 Models = Callable[[], dict[str, Asked]]
@@ -75,6 +77,10 @@ class Measurer:
     def close(self) -> None:
         self._store.close()
         self._reader.close()
+
+    def begin(self, now: float) -> None:
+        """Count events from now on, unless somebody has begun before."""
+        self._turn(now)
 
     def step(self, now: float) -> int:
         """Measure the next events, if it is our turn; how many rows were read."""
@@ -141,7 +147,8 @@ class Measurer:
             for role, model in models.items():
                 place = model.place(row.user, before, row)
                 user = hash_of(row.user, MEASURED)
-                yield Measured(row.seq, role, model.version, int(now), user, place)
+                if place is not None:
+                    yield Measured(row.seq, role, model.version, int(now), user, place)
 
     # -- telling --
 
@@ -158,6 +165,6 @@ class Measurer:
             "left_out": self._progress.left_out,
             **figures.summary(self._kept, now),
         }
-        self._store.publish(self._holder, msgspec.json.encode(found).decode(), oldest)
+        self._store.publish(self._holder, schemas.encode(found).decode(), oldest)
         took = time.perf_counter() - begun
         self._next_summary = now + max(_SUMMARY_S, _SUMMARY_SHARE * took)

@@ -11,6 +11,7 @@ from talerec.serve import schemas
 from talerec.serve.errors import ErrorBody
 from talerec.serve.service import MAX_TIMESTAMP, ServedModel
 from talerec.serve.settings import Settings, is_loopback
+from talerec.store.events import MAX_ID
 
 Json = dict[str, Any]
 
@@ -19,15 +20,15 @@ _STATUS_TEXT = {
     400: "The body or the query string is malformed.",
     401: "The token is missing or wrong.",
     403: "The service was started without a token, which this request needs.",
-    404: "The model does not know the item or the user.",
+    404: "The item or the user is not known, or the model has no histories.",
     408: "The body did not arrive in time.",
-    409: "The new artifact is refused; the current model stays in use.",
+    409: "The new artifact is refused; an `event_id` is known with other contents; or the service has no store.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     421: "The Host header has a name that is not this service's.",
     422: "A value is not allowed; the message names it.",
     429: "This client has too many requests at a time.",
-    503: "No model is loaded yet, there are too many requests at a time, or the answer takes too long.",
+    503: "No model is loaded yet, there are too many requests at a time, the answer takes too long, or the store fails.",
 }
 _BODY_ERRORS = (400, 408, 413, 415, 422, 503)
 _TIME = {
@@ -42,11 +43,21 @@ _AS_OF = {
     "anyOf": [*_TIME["anyOf"], {"type": "null"}],
     "description": "The time of the request, for models that use it; null: the end of the log.",
 }
+_SOME_SIGN = r"^[^\u0000]*[^\u0000-\u0020\u0085\s][^\u0000]*$"
+#: An id that a store can keep: not empty, not only blanks, no zero character.
+_KEPT_ID = {
+    "anyOf": [
+        {"type": "integer"},
+        {"type": "string", "minLength": 1, "maxLength": MAX_ID, "pattern": _SOME_SIGN},
+    ],
+    "description": f"A whole number, or text of at most {MAX_ID} characters.",
+}
 _IDS = {"type": "array", "items": {"type": "string"}, "maxItems": 100}
 _CLASSES = (
     schemas.RecommendRequest, schemas.Recommendations, schemas.BatchRequest, schemas.BatchRecommendations,
     schemas.SimilarRequest, schemas.SimilarItems, schemas.ExplainRequest, schemas.Explanation,
-    schemas.ItemList, schemas.UserList, schemas.UserHistory, schemas.ModelCard, schemas.ReloadResult, schemas.Health, ErrorBody,
+    schemas.ItemList, schemas.UserList, schemas.UserHistory, schemas.ModelCard, schemas.ReloadResult, schemas.Health,
+    schemas.EventsRequest, schemas.EventsAdded, schemas.UserDeleted, schemas.Stats, ErrorBody,
 )  # fmt: skip
 
 
@@ -86,6 +97,29 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
     for rule in (recommend["per"], recommend["boost"], explain["boost"]):
         _write_columns(rule, named)
     batch["requests"]["maxItems"] = settings.max_batch
+    _write_event_limits(components, settings)
+    components["RecommendRequest"] = _either(components["RecommendRequest"])
+
+
+def _write_event_limits(components: Json, settings: Settings) -> None:
+    components["EventsRequest"]["properties"]["events"]["maxItems"] = settings.max_events
+    event = components["NewEvent"]["properties"]
+    no_value = {"type": "null"}
+    event |= {"user_id": _KEPT_ID, "item_id": _KEPT_ID, "event_id": {"anyOf": [_KEPT_ID, no_value]}}
+    event["event"]["anyOf"][0]["pattern"] = _SOME_SIGN
+    about = f"{_TIME['description']} Up to a day from now; without it, now."
+    event["timestamp"] = {"anyOf": [*_TIME["anyOf"], no_value], "description": about}
+
+
+def _either(recommend: Json) -> Json:
+    """A request has a history, or it has a user."""
+    no_user = {"type": "null"}
+    recommend["properties"]["user_id"] = {"anyOf": [_KEPT_ID, no_user]}
+    forms = [
+        {"required": ["history"], "properties": {"user_id": no_user}},
+        {"required": ["user_id"], "properties": {"user_id": _KEPT_ID, "history": False}},
+    ]
+    return {**recommend, "oneOf": forms}
 
 
 def _history(row: Json, max_rows: int) -> Json:
@@ -130,7 +164,7 @@ def _paths(settings: Settings, model: ServedModel | None) -> Json:
         "schema": {"type": "string", "minLength": 1},
     }
     found = (400, 422, 503)
-    return {
+    paths = {
         **_model_paths(asking, model),
         "/v1/items": asking.get(
             "searchItems", "Search items by title", "ItemList", found, [words, limit, ids]
@@ -139,17 +173,38 @@ def _paths(settings: Settings, model: ServedModel | None) -> Json:
             "searchUsers", "Search users of the log", "UserList", (403, 404, *found), [start, limit]
         ),
         "/v1/users/{user_id}": asking.get(
-            "getUser", "The history of a user", "UserHistory", (400, 403, 404, 503), [user]
+            "getUser", "The history of a user", "UserHistory", (400, 403, 404, 422, 503), [user]
         ),
         "/v1/model": asking.get("getModel", "The model card", "ModelCard", (503,)),
         "/v1/reload": guarded.post(
             "reload", "Look for a new model now", None, "ReloadResult", None, (403, 409, 503)
         ),
+        "/v1/stats": guarded.get("getStats", "Store, events and learning", "Stats", (503,)),
         "/health/live": free.get("isLive", "The process answers", "Health", ()),
         "/health/ready": free.get("isReady", "A model is loaded and warm", "Health", (503,)),
         "/metrics": guarded.get("getMetrics", "Prometheus metrics, summed over workers", None, ()),
         "/openapi.json": free.get("getDocument", "This document", "object", ()),
     }
+    if settings.store is not None:
+        _add_store_paths(paths, guarded, user)
+    return paths
+
+
+def _add_store_paths(paths: Json, guarded: _Operations, user: Json) -> None:
+    """What a service with a store takes too."""
+    event = {"user_id": "ann", "item_id": "A17", "event": "view", "event_id": "7f3a"}
+    paths["/v1/events"] = guarded.post(
+        "addEvents",
+        "Keep events; the answer comes once they are on disk",
+        "EventsRequest",
+        "EventsAdded",
+        {"events": [event]},
+        (403, 409),
+        202,
+    )
+    paths["/v1/users/{user_id}"] |= guarded.delete(
+        "deleteUser", "Make a user unknown", "UserDeleted", (400, 403, 409, 422, 503), [user]
+    )
 
 
 def _model_paths(guarded: _Operations, model: ServedModel | None) -> Json:
@@ -165,6 +220,7 @@ def _model_paths(guarded: _Operations, model: ServedModel | None) -> Json:
             "RecommendRequest",
             "Recommendations",
             recommend,
+            (403, 404),
         ),
         "/v1/recommend:batch": guarded.post(
             "recommendBatch",
@@ -172,6 +228,7 @@ def _model_paths(guarded: _Operations, model: ServedModel | None) -> Json:
             "BatchRequest",
             "BatchRecommendations",
             {"requests": [recommend]},
+            (403, 404),
         ),
         "/v1/similar": guarded.post(
             "getSimilar",
@@ -217,9 +274,10 @@ class _Operations:
         response: str,
         example: Any,
         errors: tuple[int, ...] = (),
+        status: int = 200,
     ) -> Json:
         errors = (*(_BODY_ERRORS if request else ()), *errors)
-        made = self._operation(name, summary, response, errors)
+        made = self._operation(name, summary, response, errors, status)
         if request:
             content: Json = {"schema": _ref(request)}
             if example is not None:
@@ -244,10 +302,28 @@ class _Operations:
         if parameters or self._beside:
             made["parameters"] = [*parameters, *self._beside]
 
-    def _operation(
-        self, name: str, summary: str, response: str | None, errors: tuple[int, ...]
+    def delete(
+        self,
+        name: str,
+        summary: str,
+        response: str,
+        errors: tuple[int, ...],
+        parameters: list[Json],
     ) -> Json:
-        responses: Json = {"200": {"description": "The answer.", "content": _content(response)}}
+        made = self._operation(name, summary, response, errors)
+        self._add_parameters(made, parameters)
+        return {"delete": made}
+
+    def _operation(
+        self,
+        name: str,
+        summary: str,
+        response: str | None,
+        errors: tuple[int, ...],
+        status: int = 200,
+    ) -> Json:
+        answer = {"description": "The answer.", "content": _content(response)}
+        responses: Json = {str(status): answer}
         for status in sorted({*errors, *self._errors}):
             content = _content("ErrorBody")
             responses[str(status)] = {"description": _STATUS_TEXT[status], "content": content}

@@ -93,6 +93,8 @@ def _too_large(limit: int) -> ApiError:
 
 
 def check_recommend(request: schemas.RecommendRequest, settings: Settings) -> None:
+    if (request.user_id is None) == isinstance(request.history, schemas.NoHistory):
+        raise ApiError(422, "invalid", "give history or user_id, one of the two")
     check_history(request.history, settings)
     check_k(request.k, settings)
 

@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,8 +28,16 @@ _RETRY_S, _MAX_RETRY_S = (
 class ModelHolder:
     """Holds the model that this worker serves. A request reads `current` once and uses that model throughout."""
 
-    def __init__(self, path: Path, folder: Path, shared: SharedState) -> None:
-        self.path, self.shared = path, shared
+    def __init__(
+        self,
+        path: Path,
+        folder: Path,
+        shared: SharedState,
+        adopt: Callable[[ServedModel], None] = lambda model: None,
+        who: str | None = None,
+    ) -> None:
+        self._who = who or f"worker {shared.worker}"
+        self.path, self.shared, self._adopt = path, shared, adopt
         self.current: ServedModel | None = None
         self._copies = Copies(path, folder / "models")
         self._lock = threading.Lock()
@@ -85,12 +94,13 @@ class ModelHolder:
     def _use(self, loaded: ServedModel) -> None:
         self.current = loaded
         self.shared.set_version(loaded.version)
-        logger.info("worker %d serves model %s", self.shared.worker, loaded.version)
+        logger.info("%s uses model %s", self._who, loaded.version)
 
     def _load(self, copy: Path, verify: bool) -> ServedModel:
         try:
             loaded = ServedModel.open(copy, verify=verify)
             loaded.warm()
+            self._adopt(loaded)
         except TalerecError as error:
             raise TalerecError(str(error).replace(str(copy), str(self.path))) from None
         except Exception as error:

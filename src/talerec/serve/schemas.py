@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from talerec.serve.errors import ApiError
+from talerec.store.events import MAX_NAME
 
 T = TypeVar("T")
 Id = int | str
@@ -28,16 +29,21 @@ class HistoryRow(Struct, forbid_unknown_fields=True, gc=False):
     timestamp: Moment | None = None
 
 
-class RecommendRequest(Struct, forbid_unknown_fields=True):
-    """Ask for the next items after a history (oldest first, or in any order with timestamps).
+class NoHistory(list[HistoryRow]):
+    """What stands for the history of a request that gives none."""
 
+
+class RecommendRequest(Struct, forbid_unknown_fields=True):
+    """Ask for the next items after a history (oldest first, or in any order with timestamps), or those of a user.
+
+    Give `history` or `user_id`. A user's history is that of the log, and every event since.
     Ids that the model does not know are skipped. `recency` replaces the model's own value for this request.
     `as_of` is the time of the request (like a timestamp), for models that use it; the default is the end of the log.
     By the item table, `where` is a condition ("category = 'tents' and price < 100"), `per` how many items of a kind may come
     ({"category": 2}), and `boost` how many spreads of the list are added to the scores of items ({"brand": {"X": 0.2}}).
     """
 
-    history: list[HistoryRow]
+    history: list[HistoryRow] = msgspec.field(default_factory=NoHistory)
     k: Positive = 10
     hide_seen: bool = False
     recency: Annotated[float, Meta(gt=0)] | None = None
@@ -47,6 +53,22 @@ class RecommendRequest(Struct, forbid_unknown_fields=True):
     as_of: Moment | None = None
     per: dict[str, Positive] | None = None
     boost: Boosts | None = None
+    user_id: Id | None = None
+
+    @property
+    def is_of_nobody(self) -> bool:
+        """Is it about a user of whom there is no row?"""
+        return False
+
+
+class UserRequest(RecommendRequest):
+    """A request by user, once its rows are found: `history` is a `UserRows`, in positions of one model. No JSON is decoded into it."""
+
+    history: Any = None
+
+    @property
+    def is_of_nobody(self) -> bool:
+        return not len(self.history)
 
 
 class BatchRequest(Struct, forbid_unknown_fields=True):
@@ -175,18 +197,72 @@ class UserList(Struct):
 
 
 class TimedRow(Struct, gc=False):
-    """A row of a user's history."""
+    """A row of a user's history; `event` and `event_id` where it came with them."""
 
     item_id: Id
     timestamp: str
+    event: str | UnsetType = UNSET
+    event_id: str | UnsetType = UNSET
 
 
 class UserHistory(Struct):
-    """A user of the training log, and its rows, oldest first: at most the last 2,500."""
+    """A user, and its rows, oldest first: those of the log and every event since, at most the last 2,500."""
 
     model: str
     user_id: Id
     history: list[TimedRow]
+
+
+class NewEvent(Struct, forbid_unknown_fields=True, gc=False):
+    """Something that a user did. Without `timestamp` it is now; an `event_id` makes it harmless to send it again."""
+
+    user_id: Id
+    item_id: Id
+    timestamp: Moment | None = None
+    event: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None
+    event_id: Id | None = None
+
+
+class EventsRequest(Struct, forbid_unknown_fields=True):
+    """Events to keep: all of them or, where one is refused, none."""
+
+    events: Annotated[list[NewEvent], Meta(min_length=1)]
+
+
+class EventsAdded(Struct):
+    """How many events were kept, and how many were known already. They are on disk."""
+
+    accepted: int
+    duplicates: int
+
+
+class UserDeleted(Struct):
+    """A user that is unknown from now on; `remains` says what a model still holds, and until when."""
+
+    user_id: Id
+    deleted: bool
+    remains: str
+
+
+class CandidateFacts(Struct):
+    """The model that answers a share of users in place of the first."""
+
+    model: str
+    share: float
+
+
+class Stats(Struct):
+    """What the service knows of itself: the store, the events that came, what was learned from them, and how its models do on them.
+
+    `measured` has, for the last hour and the last day, the figures of each model, and the candidate's difference with an interval.
+    """
+
+    model: str
+    store: dict[str, Any] | None
+    events: dict[str, float]
+    learning: dict[str, Any] | None
+    measured: dict[str, Any] | None
+    candidate: CandidateFacts | None
 
 
 class ModelCard(Struct):
@@ -228,7 +304,7 @@ class Health(Struct):
 encode = msgspec.json.Encoder().encode
 _DECODERS: dict[type, Any] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (RecommendRequest, BatchRequest, SimilarRequest, ExplainRequest)
+    for kind in (RecommendRequest, BatchRequest, SimilarRequest, ExplainRequest, EventsRequest)
 }
 
 

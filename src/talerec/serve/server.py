@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from talerec.errors import TalerecError
-from talerec.serve import listening, logs
+from talerec.serve import learnable, listening, logs
 from talerec.serve.settings import Settings, is_local
 
 logger = logging.getLogger("talerec")
@@ -30,6 +30,7 @@ logger = logging.getLogger("talerec")
 _NEEDED = ("httptools", "msgspec", "uvicorn", "uvloop")
 _PREFIX = "talerec-"
 _RESTART_DELAY_S = 0.5  # seconds: a worker that cannot run is not restarted in a tight loop
+_MEASURE_AGAIN_S = 5.0  # seconds until the process that measures takes the place of one that ended
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -55,6 +56,8 @@ def run(settings: Settings, say: Say) -> None:
     """
     check_installed()
     listening.check_tls(settings)
+    if settings.learn is not None:
+        learnable.check_learnable(settings.path)
     logs.set_up(settings)
     with _folder_of_run(settings) as folder, listening.reserve(settings) as reserved:
         address = listening.address_of(settings, reserved)
@@ -77,6 +80,9 @@ class Supervisor:
     def __init__(self, settings: Settings, folder: Path, address: Any) -> None:
         self._settings, self._folder, self._address = settings, folder, address
         self._workers: list[BaseProcess] = []
+        self._learner: BaseProcess | None = None
+        self._measurer: BaseProcess | None = None
+        self._measure_from = 0.0  # when it is started (again)
         self._signals: list[int] = []
         self._is_ready = False
 
@@ -90,6 +96,8 @@ class Supervisor:
                 wait([worker.sentinel for worker in self._workers], 1.0 if self._is_ready else 0.05)
                 self._announce(on_ready)
                 self._replace_ended()
+                self._keep_learning()
+                self._keep_measuring()
         finally:
             self._stop()
 
@@ -98,10 +106,30 @@ class Supervisor:
         self._terminate()
 
     def _terminate(self) -> None:
-        for worker in self._workers:
+        for worker in self._processes():
             if worker.pid is not None and worker.is_alive():
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGTERM)
+
+    def _processes(self) -> list[BaseProcess]:
+        others = [one for one in (self._learner, self._measurer) if one is not None]
+        return [*self._workers, *others]
+
+    def _keep_measuring(self) -> None:
+        """Start the process that measures once the workers serve, and again (not at once) if it ends."""
+        ended = self._measurer is None or not self._measurer.is_alive()
+        if not (self._settings.measure and self._is_ready and ended) or self._signals:
+            return
+        if self._measurer is not None and not self._measure_from:
+            code = self._measurer.exitcode
+            logger.warning("the process that measures ended with exit code %s", code)
+            self._measure_from = time.monotonic() + _MEASURE_AGAIN_S
+        if time.monotonic() >= self._measure_from:
+            self._measure_from = 0.0
+            self._measurer = _SPAWN.Process(
+                target=_measure, args=(self._settings, self._folder), daemon=True
+            )
+            self._measurer.start()
 
     def _start(self, n: int) -> BaseProcess:
         arguments = (self._settings, self._folder, self._address, n)
@@ -130,12 +158,34 @@ class Supervisor:
         if not self._signals:
             self._workers[n] = self._start(n)
 
+    def _keep_learning(self) -> None:
+        """Have one process that learns, once the service is ready; if it ends (for lack of memory, say), another takes its place."""
+        if self._settings.learn is None or not self._is_ready or self._signals:
+            return
+        if self._learner is not None and self._learner.is_alive():
+            return
+        if self._learner is not None:
+            self._tell_of_end(self._learner.exitcode)
+        arguments = (self._settings, self._folder)
+        self._learner = _SPAWN.Process(target=_learn, args=arguments, daemon=True)
+        self._learner.start()
+
+    def _tell_of_end(self, code: int | None) -> None:
+        message = f"the process that learns ended with exit code {code}"
+        logger.warning("%s: another takes its place", message)
+        state = learnable.read_state(self._folder) or {}
+        failures = state.get("failures", 0) + 1
+        learnable.write_state(
+            self._folder,
+            {**state, "failures": failures, "error": message, "failed": time.time()},
+        )
+
     def _stop(self) -> None:
         """Tell all workers to stop, and end those that still run after the time that they have for it."""
         self._terminate()
         seconds = self._settings.timeout + 2 * self._settings.drain + 5 if self._is_ready else 1.0
         end = time.monotonic() + seconds
-        for worker in self._workers:
+        for worker in self._processes():
             worker.join(max(0.1, end - time.monotonic()))
             if worker.is_alive():
                 worker.kill()
@@ -146,6 +196,18 @@ def _work(settings: Settings, folder: Path, address: Any, n: int) -> None:
     from talerec.serve.worker import run_worker
 
     run_worker(settings, folder, address, n)
+
+
+def _learn(settings: Settings, folder: Path) -> None:
+    from talerec.serve.learning import run_learner
+
+    run_learner(settings, folder)
+
+
+def _measure(settings: Settings, folder: Path) -> None:
+    from talerec.serve.measure_process import run_measurer
+
+    run_measurer(settings, folder)
 
 
 # -- the folder of a run ---------------------------------------------------------------------------

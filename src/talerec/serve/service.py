@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from talerec import artifact, models
@@ -30,15 +29,16 @@ from talerec.runtime.arrays import Array
 from talerec.serve import explaining, schemas
 from talerec.serve.catalogue import Catalogue
 from talerec.serve.errors import ApiError
+from talerec.serve.popular import PopularNow
 from talerec.serve.rules import Rules, take_long
 from talerec.serve.schemas import ABSENT
+from talerec.serve.user_rows import UserRows, histories_of
 
 MAX_TIMESTAMP = 9e18  # later than any date, in any unit
 
 _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
 _RECENCIES = 64  # values of `recency` whose models are remembered
-_USER_ROWS = 2500  # the last rows of a user that are shown
 _WARM_ROWS = 3  # rows of the histories that compile the kernels
 
 _NO_LIMITS = Limits()
@@ -55,6 +55,7 @@ class ServedModel:
         self.version: str = bundle.facts["version"]
         self.items = self.model.fitted.items
         self.catalogue = Catalogue(self.model.fitted)
+        self.popular = PopularNow(self.model.fitted)
         self._weights_per_row = _weights_per_row(self.model.fitted.weights)
         self._with_recency = _recency_cache(self.model)
         self.rules = Rules(self.model)
@@ -76,6 +77,9 @@ class ServedModel:
         self.recommend(schemas.RecommendRequest([], k=1))
         for name in self.rule_columns[:1]:
             self.recommend(schemas.RecommendRequest(rows, k=1, per={name: 1}, boost={name: {}}))
+        if (log := self.model.fitted.log) is not None:
+            first = UserRows(log.item[: log.ptr[1]], log.time[: log.ptr[1]])
+            self.recommend(schemas.UserRequest(history=first, k=1))
         self.similar(schemas.SimilarRequest(ids[0], 1))
         self.explain(schemas.ExplainRequest(rows, ids[0]))
         self.search(str(ids[0]), 1)
@@ -149,24 +153,16 @@ class ServedModel:
         titles, infos = map(self.catalogue.title, found), self.catalogue.info(found)
         return schemas.ItemList(self.version, list(map(schemas.Item, ids, titles, infos)))
 
-    def users(self, text: str, limit: int) -> schemas.UserList:
-        """Users of the training log whose id begins with `text`."""
+    def users(self, text: str, limit: int, gone: Collection[str] = ()) -> schemas.UserList:
+        """Users of the training log whose id begins with `text`, without those that are gone."""
         ids = self._log.users.ids
-        found = (
-            ids.filter(ids.cast(pl.String).str.starts_with(text.strip())) if text.strip() else ids
-        )
-        return schemas.UserList(self.version, found.head(limit).to_list())
-
-    def user(self, name: str) -> schemas.UserHistory:
-        """The rows of a user of the training log."""
-        log = self._log
-        place = int(log.users.positions([name], "user", "skip")[0])
-        if place < 0:
-            raise ApiError(404, "unknown_user", f"the model does not know user {name!r}")
-        rows = slice(max(log.ptr[place], log.ptr[place + 1] - _USER_ROWS), log.ptr[place + 1])
-        items = self.catalogue.ids.take(log.item[rows].tolist())
-        history = map(schemas.TimedRow, items, map(_date, log.time[rows].tolist()))
-        return schemas.UserHistory(self.version, log.users.ids[place], list(history))
+        texts = ids.cast(pl.String)
+        if text.strip():
+            mine = texts.str.starts_with(text.strip())
+            ids, texts = ids.filter(mine), texts.filter(mine)
+        if gone:
+            ids = ids.filter(~texts.is_in(list(gone)))
+        return schemas.UserList(self.version, ids.head(limit).to_list())
 
     @property
     def _log(self) -> Log:
@@ -218,6 +214,9 @@ class ServedModel:
         try:
             if not plain:
                 return [self.recommend(requests[0])]
+            users = [r.history for r in requests if isinstance(r, schemas.UserRequest)]
+            if users:
+                return [*self._recommend(requests, histories_of(users))]
             rows = [[row.item_id for row in request.history] for request in requests]
             return [*self._recommend(requests, Histories.untimed(rows, self.items, "skip"))]
         except Exception as error:
@@ -239,13 +238,27 @@ class ServedModel:
             _note_boosts(ranked, added)
         answers, begin = [], 0
         for q, number in enumerate(found.counts):
-            if number or model.fitted.weights.base is not None or histories.known(q):
+            if self._is_asked(histories, q, number, nobody=requests[q].is_of_nobody):
                 answer = schemas.Recommendations(self.version, ranked[begin : begin + number])
             else:
                 answer = self._fallback(first.k, limits)
             answers.append(answer)
             begin += number
         return answers
+
+    def first_items(self, rows: UserRows, now: int, k: int) -> list[int]:
+        """The first k items that a user with these rows is shown at a moment, in positions."""
+        histories = histories_of([rows]).asked(now)
+        items, _, counts = asking.top(self.model, histories, min(k, len(self.items)))
+        if not self._is_asked(histories, 0, int(counts[0]), nobody=not len(rows)):
+            return [int(item) for item in self._trending[0][:k]]
+        found: list[int] = items[0, : counts[0]].tolist()
+        return found
+
+    def _is_asked(self, histories: Histories, q: int, found: int, *, nobody: bool) -> bool:
+        """Is an answer what the model says, and not what is popular?"""
+        based = found or self.model.fitted.weights.base is not None
+        return bool(based and not nobody) or histories.known(q)
 
     def _fallback(self, k: int, limits: Limits) -> schemas.Recommendations:
         """The items that were popular most recently, under the same rules."""
@@ -290,6 +303,8 @@ class ServedModel:
     ) -> tuple[Histories, list[schemas.Id]]:
         """The history in time order, and the ids of its rows as the client wrote them."""
         now = self._moment(request.as_of)
+        if isinstance(request, schemas.UserRequest):
+            return histories_of([request.history]).asked(now), []
         names = [row.item_id for row in request.history]
         times = [row.timestamp for row in request.history]
         if times.count(None) == len(times):
@@ -309,14 +324,10 @@ class ServedModel:
             raise TalerecError(f"timestamp {when} is beyond any date, in any unit")
         return None if when is None else microseconds(when, self.model.fitted.unit)
 
-    @cached_property
+    @property
     def _trending(self) -> tuple[Array, Array]:
-        """The items of the log's last days, the most frequent first and equal ones by position, and their counts."""
-        recent = self.model.fitted.recent_counts
-        counts = np.zeros(len(self.items)) if recent is None else recent
-        items = np.flatnonzero(counts)
-        items = items[np.argsort(-counts[items], kind="stable")]
-        return items, counts[items]
+        """All items, those that are popular now first, and their counts."""
+        return self.popular.ranked()
 
 
 def _recency_cache(model: Model) -> Callable[[float], Model]:
@@ -347,10 +358,12 @@ def _has_rules(request: schemas.RecommendRequest) -> bool:
     )
 
 
-def _group_key(request: schemas.RecommendRequest) -> tuple[int, bool] | None:
+def _group_key(request: schemas.RecommendRequest) -> tuple[Any, ...] | None:
     """Requests with the same key differ only in their history; None for a request that must be computed alone."""
     if request.recency is not None or request.as_of is not None or _has_rules(request):
         return None
+    if isinstance(request, schemas.UserRequest):
+        return (request.k, request.hide_seen, "user")
     untimed = [row.timestamp for row in request.history].count(None) == len(request.history)
     return (request.k, request.hide_seen) if untimed else None
 

@@ -12,8 +12,11 @@ from pathlib import Path
 
 from talerec.errors import TalerecError
 
-TOKEN_VARIABLE = "TALEREC_TOKEN"
+TOKEN_VARIABLE, STORE_VARIABLE = "TALEREC_TOKEN", "TALEREC_STORE"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_INTERVAL = re.compile(r"(?:every=)?(\d+(?:\.\d+)?)([smhd])")
 _MIN_TOKEN = 16  # characters
+CANDIDATE_SHARE = 0.1  # of users whom a candidate answers unless another share is given
 _ORIGIN = re.compile(r"https?://[\w.:\[\]-]+")
 _MINIMA = {
     "workers": 1,
@@ -23,6 +26,7 @@ _MINIMA = {
     "max_batch": 1,
     "max_items": 1,
     "max_unread": 1,
+    "max_events": 1,
     "concurrency": 1,
     "connections": 1,
     "timeout": 0.01,
@@ -50,6 +54,10 @@ class Settings:
     host_names: tuple[str, ...] = ()  # names that requests may call the service by
     images: tuple[str, ...] = ()  # origins from which the page may show pictures of items
     beside: tuple[Path, ...] = ()  # other models, to compare with
+    measure: float = 0.0  # the share of users on whose events models are measured as they arrive
+    live_days: float = 1.0  # older events are no live ones, and are not measured
+    candidate: Path | None = None  # a model that answers some users in place of the first,
+    share: float | None = None  # this share of them
     per_client: int = 0  # requests at a time of one client address, per worker; 0: any number
     log_level: str = "info"  # debug: every request
     log_format: str = "text"  # or json: one object a line
@@ -65,6 +73,9 @@ class Settings:
         10.0  # seconds for the headers, for the body, for the answer, and for reading it
     )
     drain: float = 1.0  # seconds after SIGTERM during which new requests are still accepted
+    store: str | None = field(default=None, repr=False)  # the address of the events' database
+    learn: float | None = None  # seconds between two fits in the background; None: none
+    max_events: int = 10_000  # events in one request
     watch: float = 1.0  # seconds between looks for a new artifact
     copies: Path | None = (
         None  # folder for the service's own copies of models; None: for temporary files
@@ -83,8 +94,29 @@ class Settings:
                 f"{self.host} can be reached from other machines: set {TOKEN_VARIABLE} or --token-file, "
                 "or use --open to serve everybody without a token"
             )
+        if self.learn is not None and self.store is None:
+            raise TalerecError("--learn learns from events: give --store too")
         self._check_origins()
         self._check_choices()
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        for name in ("measure", "share"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise TalerecError(f"--{name} is {value:g}; it takes a share of users, from 0 to 1")
+        if not self.live_days > 0:
+            raise TalerecError(f"--live-days is {self.live_days:g}; it must be above 0")
+        if self.measure and self.store is None:
+            raise TalerecError("--measure looks at events as they arrive: it needs --store")
+        if self.share is not None and self.candidate is None:
+            raise TalerecError("--share is that of a --candidate")
+
+    @property
+    def candidate_share(self) -> float:
+        """The share of users whom a candidate answers."""
+        default = 0.0 if self.candidate is None else CANDIDATE_SHARE
+        return default if self.share is None else self.share
 
     def _check_origins(self) -> None:
         for origin in (*self.cors, *self.images):
@@ -107,6 +139,16 @@ class Settings:
         names = [path.stem for path in self.beside]
         if len(names) != len(set(names)):
             raise TalerecError("two models of --beside have the same name")
+
+
+def read_interval(text: str) -> float:
+    """The seconds of --learn: every=10m."""
+    found = _INTERVAL.fullmatch(text.strip())
+    if found is None or not float(found[1]):
+        raise TalerecError(
+            f"--learn is {text!r}; it takes every=30s, every=10m, every=2h or every=1d"
+        )
+    return float(found[1]) * _SECONDS[found[2]]
 
 
 def is_local(settings: Settings) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from talerec.runtime.arrays import Array
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)  # seconds
 STATUSES = (
     200,
+    202,
     204,
     304,
     400,
@@ -38,12 +40,32 @@ STATUSES = (
     500,
     503,
 )
-GAUGES = ("in_flight", "resident_bytes", "unread_bytes")
-COUNTERS = ("fallbacks", "reloads_done", "reloads_refused", "dropped_connections")
+GAUGES = ("in_flight", "resident_bytes", "unread_bytes", "events_waiting")
+COUNTERS = (
+    "fallbacks",
+    "reloads_done",
+    "reloads_refused",
+    "dropped_connections",
+    "events_accepted",
+    "events_duplicate",
+    "store_failures",
+    "store_commits",
+    "store_commit_seconds",
+)
 HELP = {
     "talerec_in_flight": "Requests whose answer has not been taken yet.",
     "talerec_resident_bytes": "Memory of all workers; pages of the mapped model count once for each.",
     "talerec_unread_bytes": "Bytes of large answers that wait for their clients.",
+    "talerec_events_waiting": "Events that wait for the disk.",
+    "talerec_events_accepted_total": "Events that were kept.",
+    "talerec_events_duplicate_total": "Events that were known already.",
+    "talerec_store_failures_total": "Requests that the store failed.",
+    "talerec_store_commits_total": "Commits to the store; one holds the events of all requests that waited.",
+    "talerec_store_commit_seconds_total": "Time that commits took.",
+    "talerec_learned_timestamp_seconds": "When a model was last learned from events, in Unix seconds; 0: not yet.",
+    "talerec_learned_rows": "New rows of that.",
+    "talerec_learn_seconds": "How long that took.",
+    "talerec_learn_failures_total": "Attempts to learn that failed.",
     "talerec_fallbacks_total": "Answers of trending items, because the model knew nothing of the history.",
     "talerec_reloads_done_total": "Models that took the place of another, per worker.",
     "talerec_reloads_refused_total": "Artifacts that were refused.",
@@ -55,6 +77,7 @@ HELP = {
     "talerec_model_saved_timestamp_seconds": "When the model in use was saved, in Unix seconds.",
     "talerec_model_loaded_timestamp_seconds": "When the model in use was loaded, in Unix seconds.",
 }
+NOTHING: Mapping[str, float] = {}
 _VERSION, _READY, _STATE_COLUMNS = 0, 1, 2
 
 
@@ -97,6 +120,10 @@ class SharedState:
 
     # -- all workers --
 
+    def total(self, name: str) -> float:
+        """The sum of a gauge or counter over all workers."""
+        return float(self._numbers[:, self._column[name]].sum())
+
     def versions(self) -> list[str]:
         """The model version that each ready worker serves."""
         rows = self._states[: self.workers]
@@ -110,8 +137,16 @@ class SharedState:
     def request_reload(self) -> None:
         self._states[self.workers, 0] += np.uint64(1)
 
-    def prometheus_text(self, times: dict[str, float] | None = None) -> bytes:
-        """All metrics, summed over the workers, in the text format of Prometheus; `times` are those of this worker's model."""
+    def prometheus_text(
+        self,
+        times: dict[str, float] | None = None,
+        more: Mapping[str, float] = NOTHING,
+        written: Sequence[str] = (),
+    ) -> bytes:
+        """All metrics, summed over the workers, in the text format of Prometheus; `times` are those of this worker's model.
+
+        `more`: metrics by their whole names, which `HELP` has; `written`: lines of others.
+        """
         with suppress(OSError):
             self.set_gauge("resident_bytes", resident_bytes())
         total = self._numbers.sum(axis=0)
@@ -119,6 +154,10 @@ class SharedState:
         for name, seconds in (times or {}).items():
             full = f"talerec_model_{name}_timestamp_seconds"
             lines += [*_about(full, "gauge"), f"{full} {seconds:.3f}"]
+        for full, value in more.items():
+            kind = "counter" if full.endswith("_total") else "gauge"
+            lines += [*_about(full, kind), f"{full} {value:.15g}"]
+        lines += written
         return ("\n".join(lines) + "\n").encode()
 
     def _single_values(self, total: Array) -> list[str]:
@@ -126,7 +165,8 @@ class SharedState:
         for name, column in self._column.items():
             full = f"talerec_{name}" + ("" if name in GAUGES else "_total")
             kind = "gauge" if name in GAUGES else "counter"
-            lines += [*_about(full, kind), f"{full} {total[column]:.0f}"]
+            digits = 6 if name.endswith("_seconds") else 0
+            lines += [*_about(full, kind), f"{full} {total[column]:.{digits}f}"]
         versions = self.versions()
         lines += [
             *_about("talerec_workers_ready", "gauge"),

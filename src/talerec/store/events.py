@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from talerec.errors import TalerecError
 
-MAX_ID = 1000  # bytes of an id, in UTF-8: databases index no more than a few thousand
+MAX_ID = 500  # characters of an id: databases index no more than 2,700 bytes
 MAX_NAME = 100  # characters of the name of an event
 
 
@@ -19,7 +19,7 @@ class ConflictError(TalerecError):
 
     def __init__(self, place: int, event_id: str) -> None:
         self.place, self.event_id = place, event_id
-        super().__init__(f"event {place}: event_id {event_id!r} is known with other contents")
+        super().__init__(f"events[{place}]: event_id {event_id!r} is known with other contents")
 
 
 class Event(NamedTuple):
@@ -66,12 +66,10 @@ def checked_id(value: int | str, what: str) -> str:
     text = value if isinstance(value, str) else str(value)
     if not text.strip():
         raise TalerecError(f"{what} is empty")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise TalerecError(f"{what} is not valid Unicode") from None
-    if size > MAX_ID:
-        raise TalerecError(f"{what} has {size} bytes; the limit is {MAX_ID}")
+    if len(text) > MAX_ID:
+        raise TalerecError(f"{what} has {len(text)} characters; the limit is {MAX_ID}")
+    if any("\ud800" <= sign <= "\udfff" for sign in text if sign > "\x7f"):
+        raise TalerecError(f"{what} is not valid Unicode")
     if "\0" in text:
         raise TalerecError(f"{what} has a zero character, which no database keeps")
     return text

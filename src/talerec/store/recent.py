@@ -3,8 +3,8 @@
 Every process reads what comes after the last seq that it knows, every fifth of a second and right after a commit of its own. So all
 of them see all events and deletions in the same order, by whomever they were written.
 
-To look at events as they come (to measure, say), add a function to `listeners`: it gets the rows of each step in their order,
-before the rows of users have them, in the thread that reads on. It must be quick; it sees every row once, in every worker.
+To look at events as they come (to measure, say), `attach` a function: it gets the rows of each step in their order, before the
+rows of users have them, in the thread that reads on. It must be quick; it sees every row once, in every worker.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable
@@ -27,7 +28,7 @@ _POLL_S = 0.2  # seconds between looks for new rows
 _PAUSE_S = 1.0  # seconds after a failure in which the store is not asked again
 _STEP = 5000  # rows of one look
 _ROOM = 200_000  # rows that are remembered, of all users together
-BEGIN = 200_000  # rows before the end from which a process begins to read; farther behind, it leaves rows out
+BEGIN = 200_000  # rows: who is farther behind than this leaves rows out
 
 Listener = Callable[[list[Kept]], None]
 
@@ -58,8 +59,8 @@ class Recent:
     def __init__(self, address: str, limit: int, room: int = _ROOM) -> None:
         self._limit, self._room = limit, room
         self._reader, self._tail = Store.open(address), Store.open(address)
-        self.kind = self._reader.kind
-        self.listeners: list[Listener] = []
+        self.kind, self.name = self._reader.kind, self._reader.name
+        self._listeners: list[Callable[[], Listener | None]] = []
         self.failures = 0
         self._users: OrderedDict[str, Remembered] = OrderedDict()
         self._loading: dict[str, list[list[Kept]]] = {}  # rows that come while users are read
@@ -68,8 +69,7 @@ class Recent:
         self._step = threading.Lock()  # of reading on
         self._asked_again = 0.0
         self._left_out = 0  # how often rows were left out
-        _, self.store, top = self._tail.meta()
-        self.seq = max(0, top - BEGIN)
+        _, self.store, self.seq = self._tail.meta()
         self.deleted = self._deletions()  # user -> the seq of its last deletion
 
     def close(self) -> None:
@@ -156,9 +156,37 @@ class Recent:
                     return
                 self._leave_out_what_is_far_behind()
 
+    def attach(self, listener: Listener, after: int | None = None) -> None:
+        """Tell a function of all rows after a seq (None: that come from now on), at most the last 200,000 of them.
+
+        The method of an object is forgotten with the object.
+        """
+        with Store(self._tail.address) as store:
+            seq = self.seq if after is None else max(after, store.meta().seq - BEGIN)
+            while len(rows := self._seen(store, seq, _STEP)) == _STEP:
+                listener(rows)
+                seq = rows[-1].seq
+            with self._step:
+                if rows := self._seen(store, seq, BEGIN):
+                    listener(rows)
+                self.listen(listener)
+
+    def listen(self, listener: Listener) -> None:
+        """Tell a function of the rows that are read from now on."""
+        is_method = hasattr(listener, "__self__") and hasattr(listener, "__func__")
+        self._listeners.append(weakref.WeakMethod(listener) if is_method else lambda: listener)
+
+    def _seen(self, store: Store, after: int, limit: int) -> list[Kept]:
+        """Rows after a seq that this process has read already."""
+        return [row for row in store.tail(after, limit) if row.seq <= self.seq]
+
     def _apply(self, rows: list[Kept]) -> None:
-        for listener in self.listeners:
-            listener(rows)
+        for reference in list(self._listeners):
+            listener = reference()
+            if listener is None:
+                self._listeners.remove(reference)
+            else:
+                listener(rows)
         for row in rows:
             with self._lock:
                 if row.item is None:

@@ -1,0 +1,172 @@
+"""The routes about users and their events: what they did, what comes, who is deleted, and how the service does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from talerec.serve import schemas
+from talerec.serve.errors import ApiError
+from talerec.serve.intake import checked_events, checked_user
+from talerec.serve.learnable import read_state
+from talerec.serve.live import Live
+from talerec.serve.memory import Memory
+from talerec.serve.parsing import HttpRequest, read_json
+from talerec.serve.reload import ModelHolder
+from talerec.serve.responses import Response
+from talerec.serve.schemas import ABSENT, encode
+from talerec.serve.service import ServedModel
+from talerec.serve.settings import Settings, is_local
+from talerec.serve.shared import SharedState
+from talerec.serve.user_rows import UserRows
+
+InThread = Callable[..., Awaitable[Any]]
+
+_REMAINS = (
+    "the weights of the model hold what was learned from this user until the next fit;"
+    " fits, updates and imports leave these rows out"
+)
+_COUNTED = ("events_accepted", "events_duplicate", "events_waiting", "store_failures", "store_commits")  # fmt: skip
+
+
+class Living:
+    """The routes of one worker that know users. `memory`, `shared` and `folder` (of the run) are set before the first request."""
+
+    def __init__(self, settings: Settings, in_thread: InThread) -> None:
+        self._settings, self._in_thread = settings, in_thread
+        self.live = Live(settings)
+        self.candidate: ModelHolder | None = None
+        self.memory: Memory
+        self.shared: SharedState
+        self.folder: Path
+
+    # -- asking --
+
+    async def with_rows(
+        self, model: ServedModel, request: schemas.RecommendRequest
+    ) -> schemas.RecommendRequest:
+        """A request by user with the user's rows; any other as it is."""
+        if request.user_id is None:
+            return request
+        self.check_privacy()
+        rows = await self._rows(model, checked_user(request.user_id))
+        given = {name: getattr(request, name) for name in request.__struct_fields__}
+        return schemas.UserRequest(**{**given, "history": rows})
+
+    async def _rows(self, model: ServedModel, user: str) -> UserRows:
+        users = self.memory.users
+        if users.recent is None and model.model.fitted.log is None:
+            raise ApiError(404, "no_histories", "this model was saved without users' histories")
+        rows = users.known(model, user)
+        if rows is None:
+            rows = await self._in_thread(users.find, model, user)
+        return rows
+
+    def check_privacy(self) -> None:
+        """Histories of users are not for everybody: beyond this machine they need the token."""
+        if self._settings.token is None and not is_local(self._settings):
+            message = "histories of users need a token, and this service was started without one"
+            raise ApiError(403, "no_token", message)
+
+    # -- users --
+
+    async def user(self, http: HttpRequest) -> Response:
+        """The rows of a user."""
+        self.check_privacy()
+        model, user = http.model, checked_user(http.name)
+        rows = await self._rows(model, user)
+        if not len(rows):
+            raise ApiError(404, "unknown_user", f"user {user!r} is not known")
+        history = _shown(model, rows)
+        return Response(encode(schemas.UserHistory(model.version, _name(model, user), history)))
+
+    async def delete(self, http: HttpRequest) -> Response:
+        """Make a user unknown; once this is answered, that is on disk."""
+        self.check_privacy()
+        user = checked_user(http.name)
+        await self.memory.forget(user)
+        return Response(encode(schemas.UserDeleted(_name(http.model, user), True, _REMAINS)))
+
+    def gone(self, model: ServedModel) -> list[str]:
+        """Users of the artifact who were deleted since."""
+        recent = self.memory.recent
+        every = [] if recent is None else list(recent.deleted)
+        return [user for user in every if self.memory.users.is_deleted(model, user)]
+
+    # -- events --
+
+    async def events(self, http: HttpRequest) -> Response:
+        """Keep events: 202 once they are on disk."""
+        self.check_privacy()
+        request = await read_json(http, schemas.EventsRequest, self._settings)
+        unit = http.model.model.fitted.unit
+        events = checked_events(request, unit, self._settings.max_events)
+        added = await self.memory.keep(events)
+        return Response(encode(schemas.EventsAdded(added.accepted, added.duplicates)), status=202)
+
+    # -- how it goes --
+
+    async def stats(self, http: HttpRequest) -> Response:
+        """What the service knows of itself. A new figure is a field of `schemas.Stats`, and is filled here."""
+        counted = {name: self.shared.total(name) for name in _COUNTED}
+        facts = schemas.Stats(
+            http.model.version,
+            self.memory.facts(),
+            counted,
+            read_state(self.folder),
+            await self._in_thread(self.live.figures),
+            self._candidate(),
+        )
+        return Response(encode(facts))
+
+    def _candidate(self) -> schemas.CandidateFacts | None:
+        served = None if self.candidate is None else self.candidate.current
+        share = self._settings.candidate_share
+        return None if served is None else schemas.CandidateFacts(served.version, share)
+
+    def learning_metrics(self) -> dict[str, float]:
+        """How learning goes, in numbers; none where nothing is learned."""
+        state = read_state(self.folder)
+        if state is None:
+            return {}
+        learned = state.get("learned") or {}
+        return {
+            "talerec_learned_timestamp_seconds": learned.get("at", 0.0),
+            "talerec_learned_rows": learned.get("rows", 0),
+            "talerec_learn_seconds": learned.get("seconds", 0.0),
+            "talerec_learn_failures_total": state.get("failures", 0),
+        }
+
+
+def _name(model: ServedModel, user: str) -> schemas.Id:
+    """The id of a user as the log has it, or as it came."""
+    log = model.model.fitted.log
+    place = -1 if log is None else int(log.users.of_texts([user])[0])
+    name: schemas.Id = user if log is None or place < 0 else log.users.ids[place]
+    return name
+
+
+def _shown(model: ServedModel, rows: UserRows) -> list[schemas.TimedRow]:
+    """Rows with external ids; an item that the model does not know is shown as it came."""
+    items = rows.item.tolist()
+    known = iter(model.catalogue.ids.take([item for item in items if item >= 0]))
+    shown = []
+    for place, (item, time) in enumerate(zip(items, rows.time.tolist(), strict=True)):
+        row = rows.events.get(place)
+        name = next(known) if item >= 0 else row.item if row is not None else None
+        assert name is not None
+        event = ABSENT if row is None or row.event is None else row.event
+        event_id = ABSENT if row is None or row.event_id is None else row.event_id
+        shown.append(schemas.TimedRow(name, _date(time), event, event_id))
+    return shown
+
+
+def _date(moment: int) -> str:
+    """A moment in ISO 8601, to the microsecond where it has any."""
+    try:
+        seconds, micro = divmod(moment, 10**6)
+        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micro).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return f"{moment} us"

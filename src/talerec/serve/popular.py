@@ -1,0 +1,71 @@
+"""What is popular now: for askers of whom nothing is known."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from talerec.models.keeping import RECENT_DAYS, Fitted
+from talerec.runtime.arrays import Array
+from talerec.store.counting import RecentCounts
+
+_SHARE = 20  # what is popular is counted anew at most for this part of the time
+
+
+class PopularNow:
+    """All items of a model, the most frequent of the last days first, and how often they occur in them.
+
+    With events, the last days are those before the latest event: rows of the artifact count as far as they are in them, and events
+    at once. Items that do not occur follow in the order of the log's last days, then of the whole log. Equal ones are in the order of positions.
+    """
+
+    def __init__(self, fitted: Fitted) -> None:
+        self._fitted = fitted
+        self.events = RecentCounts(RECENT_DAYS)  # that the artifact does not have
+        self._changes, self._took, self._made = -1, 0.0, 0.0
+        self._found: tuple[Array, Array] | None = None
+        self._since = -1
+        self._rows = np.zeros(0)
+
+    def ranked(self) -> tuple[Array, Array]:
+        """The positions of all items, most popular first, and their counts."""
+        now = time.perf_counter()
+        stale = self._changes != self.events.changes and now - self._made >= _SHARE * self._took
+        if self._found is None or stale:
+            self._changes = self.events.changes
+            self._found = self._ranked()
+            self._made = time.perf_counter()
+            self._took = self._made - now
+        return self._found
+
+    def _ranked(self) -> tuple[Array, Array]:
+        fitted = self._fitted
+        zeros = np.zeros(len(fitted.items))
+        recent = zeros if fitted.recent_counts is None else fitted.recent_counts
+        every = zeros if fitted.log is None else fitted.log.counts()
+        now = recent if not self._changes else self._counted(recent)
+        absent = now == 0
+        order = np.lexsort((-every * absent, -recent * absent, -now))
+        return order, now[order]
+
+    def _counted(self, recent: Array) -> Array:
+        """The artifact's rows since the beginning of the last days, and the events."""
+        since = self.events.since
+        if since != self._since:
+            self._since, self._rows = since, self._rows_since(since, recent)
+        counts = self._rows.copy()
+        totals = self.events.totals()
+        items = self._fitted.items.of_texts(list(totals))
+        known = items >= 0
+        np.add.at(counts, items[known], np.array(list(totals.values()), float)[known])
+        return counts
+
+    def _rows_since(self, since: int, recent: Array) -> Array:
+        log = self._fitted.log
+        if log is None:  # of the log's end alone its counts are known
+            there = self._fitted.training.get("last_time", 0) >= since
+            return recent if there else np.zeros_like(recent)
+        late = log.time >= since
+        worth = None if log.weight is None else log.weight[late]
+        return np.bincount(log.item[late], worth, len(log.items)).astype(np.float64)

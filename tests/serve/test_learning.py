@@ -1,0 +1,274 @@
+"""Learning from events: the model after them is the one that a fit of all rows gives, and failures leave the old one."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import talerec as tr
+from talerec import artifact
+from talerec.errors import TalerecError
+
+pytest.importorskip("msgspec", reason="needs the extra serve")
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+
+from command import refusal
+from service import Local, Remote
+from talerec.serve import learning
+from talerec.serve.settings import read_interval
+from talerec.store.events import Event
+from talerec.store.store import Store
+
+DAY = 86_400 * 10**6
+
+
+@pytest.fixture(scope="module")
+def log() -> tr.Log:
+    return tr.synthetic_log(1500, users=80, items=60, seed=3)
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/shop.db"
+
+
+def rows(log: tr.Log) -> pl.DataFrame:
+    return log.to_frame().with_columns(pl.col("timestamp").cast(pl.Int64))
+
+
+def parts(log: tr.Log) -> tuple[tr.Log, list[Event]]:
+    """The first rows as a log, and the others as events: new users and items among them."""
+    every = rows(log)
+    cut = every["timestamp"].sort()[int(0.8 * len(every))]
+    old = every.filter(pl.col("timestamp") < cut)
+    new = every.filter(pl.col("timestamp") >= cut).sort("timestamp")
+    first = tr.Log.from_frame(old, time_unit="us")
+    return first, [Event(str(user), str(item), when) for user, item, when in new.iter_rows()]
+
+
+def same_answers(path: Path, wanted: tr.Model, users: list[Any]) -> bool:
+    found = tr.load(path, verify=True)
+    for user in users:
+        mine, own = (m.recommend([user], k=8) for m in (found, wanted))
+        if mine["item_id"].to_list() != own["item_id"].to_list():
+            return False
+        if mine["score"].to_list() != pytest.approx(own["score"].to_list(), rel=1e-4):
+            return False
+    return True
+
+
+def test_after_learning_the_model_is_that_of_all_rows(
+    log: tr.Log, address: str, tmp_path: Path
+) -> None:
+    first, events = parts(log)
+    path = tr.TALE(reg=20).fit(first).save(tmp_path / "shop.tale")
+    with Store.open(address) as store:
+        store.append([events[:100], events[100:]])
+        said = learning.learn(path, address)
+        assert said is not None
+        assert (said["how"], said["rows"], said["seq"]) == ("fit", len(events), len(events))
+        whole = tr.TALE(reg=20).fit(tr.Log.from_frame(rows(log), time_unit="us"))
+        assert same_answers(path, whole, log.users.ids[:20].to_list())
+        training = artifact.read_manifest(path)["training"]
+        assert (training["store"], training["store_seq"]) == (store.meta().store, len(events))
+        assert training["rows"] == log.rows
+        assert learning.learn(path, address) is None  # nothing is new
+        store.append([[Event("1", "5", events[-1].time + 1), events[0]]])
+        again = learning.learn(path, address)
+        assert again is not None
+        assert again["rows"] == 1  # the other is in the histories
+    assert not (tmp_path / ".shop.tale.learning" / "new").exists()
+
+
+def test_a_model_that_can_be_updated_is(log: tr.Log, address: str, tmp_path: Path) -> None:
+    first, events = parts(log)
+    path = tr.TALE(reg=20).fit(first).save(tmp_path / "shop.tale", updatable=True)
+    with Store.open(address) as store:
+        store.append([events])
+    said = learning.learn(path, address)
+    assert said is not None
+    assert said["how"] == "update"
+    training = artifact.read_manifest(path)["training"]
+    assert (training["updatable"], training["updates"]) == (True, 1)
+    assert training["rows"] == log.rows
+    assert training["store_seq"] == len(events)
+
+
+def test_a_deleted_user_is_not_learned_from(log: tr.Log, address: str, tmp_path: Path) -> None:
+    """Neither its rows of the artifact nor its events before the deletion; what comes after counts."""
+    first, events = parts(log)
+    path = tr.TALE(reg=20).fit(first).save(tmp_path / "shop.tale", updatable=True)
+    gone = str(log.users.ids[0])
+    late = events[-1].time + DAY
+    with Store.open(address) as store:
+        store.append([events])
+        store.forget(gone, late)
+        store.append([[Event(gone, "7", late + 1), Event(gone, "9", late + 2)]])
+    said = learning.learn(path, address)
+    assert said is not None
+    assert (said["how"], said["deleted_users"]) == ("fit", 1)
+    every = rows(log).filter(pl.col("user_id").cast(pl.String) != gone)
+    more = pl.DataFrame({"user_id": [int(gone)] * 2, "item_id": [7, 9], "timestamp": [late + 1, late + 2]})  # fmt: skip
+    whole = pl.concat([every, more.cast(dict(every.schema))])
+    wanted = tr.TALE(reg=20).fit(tr.Log.from_frame(whole, time_unit="us"))
+    assert same_answers(path, wanted, log.users.ids[:20].to_list())
+    folder = tmp_path / "run"
+    local = Local(path, folder, store=address)
+    history = local.get(f"/v1/users/{gone}").json["history"]
+    assert [row["item_id"] for row in history] == [7, 9]
+    local.app.stop()
+
+
+def test_a_deletion_alone_is_something_to_learn(log: tr.Log, address: str, tmp_path: Path) -> None:
+    path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
+    gone = log.users.ids[0]
+    with Store.open(address) as store:
+        store.forget(str(gone), 5)
+    said = learning.learn(path, address)
+    assert said is not None
+    assert (said["rows"], said["deleted_users"]) == (0, 1)
+    assert gone not in tr.load(path).fitted.log.users.ids.to_list()
+
+
+def test_new_items_and_ids_of_another_kind_are_learned(
+    log: tr.Log, address: str, tmp_path: Path
+) -> None:
+    info = pl.DataFrame({"item_id": log.items.ids, "title": [f"t{i}" for i in log.items.ids]})
+    path = tr.Markov().fit(log.with_items(info)).save(tmp_path / "shop.tale")
+    late = int(log.time.max())
+    with Store.open(address) as store:
+        store.append([[Event("9001", "777", late + 1), Event("9001", "5", late + 2)]])
+        assert learning.learn(path, address)
+        model = tr.load(path)
+        assert model.recommend_histories([[777]], k=1)["item_id"][0] == 5  # still numbers
+        store.append([[Event("ann", "tea", late + 3), Event("ann", "5", late + 4)]])
+        assert learning.learn(path, address)
+    model = tr.load(path)
+    assert model.recommend_histories([["tea"]], k=1)["item_id"][0] == "5"
+    assert model.recommend_histories([[777]], k=1)["item_id"][0] == "5"
+    titles = dict(model.fitted.info.select("item_id", "title").iter_rows())
+    assert (titles["5"], titles["tea"], titles["777"]) == ("t5", None, None)
+
+
+def test_two_never_learn_at_once(log: tr.Log, address: str, tmp_path: Path) -> None:
+    path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
+    with Store.open(address) as store:
+        store.append([[Event("1", "5", 1)]])
+    room = tmp_path / ".shop.tale.learning"
+    room.mkdir()
+    with (room / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(TalerecError, match="another process learns"):
+            learning.learn(path, address)
+    assert learning.learn(path, address)
+
+
+def test_a_model_that_was_replaced_meanwhile_stays(
+    log: tr.Log, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
+    with Store.open(address) as store:
+        store.append([[Event("1", "5", 1)]])
+    slow = learning._learned
+
+    def learned(*given: Any) -> Any:
+        tr.TALE(reg=500).fit(log).save(path)
+        return slow(*given)
+
+    monkeypatch.setattr(learning, "_learned", learned)
+    with pytest.raises(TalerecError, match="replaced by somebody else"):
+        learning.learn(path, address)
+    assert artifact.read_manifest(path)["params"]["reg"] == 500
+
+
+def test_a_failure_is_told_and_the_old_model_stays(
+    log: tr.Log, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
+    before = artifact.read_manifest(path)["version"]
+    with Store.open(address) as store:
+        store.append([[Event("1", "5", 1)]])
+
+    def fail(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(learning, "_learned", fail)
+    state = learning._round(path, address, {"rounds": 0, "failures": 2})
+    assert (state["failures"], state["error"]) == (3, "MemoryError")
+    assert "learning failed, the old model stays" in caplog.text
+    assert artifact.read_manifest(path)["version"] == before
+    monkeypatch.undo()
+    state = learning._round(path, address, {"rounds": 1, "failures": 3})
+    assert state["error"] is None
+    assert state["learned"]["version"] == artifact.read_manifest(path)["version"] != before
+
+
+# -- the service -----------------------------------------------------------------------------------
+
+
+def test_a_service_learns_and_serves_what_it_learned(
+    log: tr.Log, address: str, tmp_path: Path
+) -> None:
+    path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
+    before = artifact.read_manifest(path)["version"]
+    service = Remote(path, "--store", address, "--learn", "every=1s", "--watch", "0.2")
+    try:
+        events = [{"user_id": "5000", "item_id": item} for item in ("brand new", 3, "brand new", 3)]
+        for event in events:
+            assert service.ask("POST", "/v1/events", {"events": [event]}).status == 202
+        service.until("talerec_learned_timestamp_seconds", 1)
+        end = time.monotonic() + 60
+        while not (stats := service.ask("GET", "/v1/stats").json)["learning"].get("learned"):
+            assert time.monotonic() < end
+        service.until("talerec_reloads_done_total", 1)
+        asked = {"history": [{"item_id": "brand new"}], "k": 1}
+        while "fallback" in (said := service.ask("POST", "/v1/recommend", asked).json):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert said["items"][0]["item_id"] == "3"
+        assert said["model"] != before
+        history = service.ask("GET", "/v1/users/5000").json["history"]
+        assert [row["item_id"] for row in history] == ["brand new", "3", "brand new", "3"]
+        assert stats["learning"]["failures"] == 0
+        assert stats["learning"]["every"] == 1.0
+    finally:
+        assert service.stop() == 0
+
+
+def test_what_cannot_be_learned_again_is_refused_at_the_start(
+    log: tr.Log, address: str, tmp_path: Path
+) -> None:
+    model, untimed = tr.Markov().fit(log), tr.Log.from_frame(log.to_frame(), time=None)
+    bare = model.save(tmp_path / "bare.tale", histories=False)
+    timeless = tr.EASE().fit(untimed).save(tmp_path / "timeless.tale")
+    shuffled = tr.Markov().fit(tr.order_ties(log, "random:1")).save(tmp_path / "random.tale")
+    weighed = log.to_frame().with_columns(pl.int_range(1, pl.len() + 1).alias("w"))
+    heavy = tr.Markov().fit(tr.Log.from_frame(weighed, weight="w")).save(tmp_path / "heavy.tale")
+    good = model.save(tmp_path / "good.tale")
+    learn = ("--store", address, "--learn", "every=1m")
+    assert "saved without histories" in refusal("serve", bare, *learn)
+    assert "without times" in refusal("serve", timeless, *learn)
+    assert "ties random:1" in refusal("serve", shuffled, *learn)
+    assert "weights of rows" in refusal("serve", heavy, *learn)
+    assert "give --store too" in refusal("serve", good, "--learn", "every=1m")
+    said = refusal("serve", good, "--store", "postgresql://a:hushhush@127.0.0.1:1/x", "--port", "0")
+    assert "refused" in said
+    assert "hushhush" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("every=10m", 600), ("30s", 30), ("every=1.5h", 5400), ("1d", 86_400)]
+)
+def test_intervals_are_read(text: str, seconds: float) -> None:
+    assert read_interval(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "every=0s", "every=-5m", "10 m", "ten", "every=5w"])
+def test_intervals_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(TalerecError, match="--learn"):
+        read_interval(text)

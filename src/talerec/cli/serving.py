@@ -11,6 +11,7 @@ from talerec.cli.app import Panel, command, run_service
 from talerec.cli.completion import among
 from talerec.cli.groups import Limits
 from talerec.cli.options import Artifact, Json, Port, argument, flag, option
+from talerec.store.events import STORE_VARIABLE
 
 _ACCESS, _RUNNING, _LIVING = "Access", "Running", "Events"
 
@@ -214,7 +215,7 @@ def serve(
     token_file: TokenFile = None,
 ) -> None:
     """Serve a model over HTTP, with a page at / to try it; a new model at its path replaces it."""
-    from talerec.serve.settings import STORE_VARIABLE, read_interval
+    from talerec.serve.settings import read_interval
 
     settings = asdict(access) | asdict(running) | asdict(measuring) | asdict(limits)
     settings["store"] = living.store or os.environ.get(STORE_VARIABLE) or None

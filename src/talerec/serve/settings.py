@@ -12,7 +12,7 @@ from pathlib import Path
 
 from talerec.errors import TalerecError
 
-TOKEN_VARIABLE, STORE_VARIABLE = "TALEREC_TOKEN", "TALEREC_STORE"
+TOKEN_VARIABLE = "TALEREC_TOKEN"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _INTERVAL = re.compile(r"(?:every=)?(\d+(?:\.\d+)?)([smhd])")
 _MIN_TOKEN = 16  # characters

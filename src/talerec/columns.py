@@ -8,6 +8,7 @@ SCORE = "score"
 RANK = "rank"
 HISTORY = "history"
 SHARE = "contribution"
+BOOST = "boost"
 
 #: Names under which an item table may hold titles, best first.
 TITLES = ("title", "name", "movie_title", "item_name", "product_title")

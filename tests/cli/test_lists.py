@@ -284,9 +284,61 @@ def test_a_bad_number_of_a_kind_is_refused(per: str, said: str, stocked: dict[st
     assert said in refusal("recommend", stocked["csv"], "--users", "1", "--per", per)
 
 
+@pytest.mark.parametrize(
+    "boost",
+    [
+        {"category": {"tents": 0.5}},
+        {"category": {"tents": -2.0, "maps": 3.0}, "in_stock": {"false": -1.0}},
+        {"title": {"Thing 1": 0.1}, "price": {"20": 1.0, "none": 1.0}},
+    ],
+)
+def test_boosts_of_the_command_are_those_of_the_library(
+    boost: dict[str, dict[str, float]], stocked: dict[str, Path], tmp_path: Path
+) -> None:
+    model = tr.load(stocked["csv"])
+    options = [
+        part
+        for name, values in boost.items()
+        for value, number in values.items()
+        for part in ("--boost", f"{name}={value}:{number}")
+    ]
+    out = tmp_path / "x.parquet"
+    works("recommend", stocked["csv"], "--users", "all", "-k", 4, *options, "-o", out)
+    wanted = model.recommend(range(1, 21), 4, boost=boost)
+    assert pl.read_parquet(out).equals(wanted)
+    shown = talerec("recommend", stocked["csv"], "--users", "3", "-k", 4, *options, "--json").json
+    mine = wanted.filter(pl.col("user_id") == 3)
+    assert [row["score"] for row in shown[0]["items"]] == mine["score"].to_list()
+    item = mine["item_id"][0]
+    why = talerec("explain", stocked["csv"], "--history", "i1,i2", "--item", item, *options)
+    assert "score" in why.out
+    rows = model.explain(["i1", "i2"], item, boost=boost)
+    told = talerec(
+        "explain", stocked["csv"], "--history", "i1,i2", "--item", item, *options, "--json"
+    ).json
+    assert [row.get("boost") for row in told["contributions"]] == rows["boost"].to_list()
+    assert told["score"] == pytest.approx(rows["contribution"].sum())
+
+
+@pytest.mark.parametrize(
+    ("boost", "said"),
+    [
+        ("colour=red:2", "boost: the item table has no column 'colour'"),
+        ("category", "--boost takes COLUMN=VALUE:NUMBER"),
+        ("category=tents", "--boost takes COLUMN=VALUE:NUMBER"),
+        ("category=tents:many", "--boost takes COLUMN=VALUE:NUMBER"),
+        ("category=:1", "--boost takes COLUMN=VALUE:NUMBER"),
+        ("category=tents:nan", "it takes a number from -1000 to 1000"),
+        ("category=tents:1e308", "it takes a number from -1000 to 1000"),
+    ],
+)
+def test_a_bad_boost_is_refused(boost: str, said: str, stocked: dict[str, Path]) -> None:
+    assert said in refusal("recommend", stocked["csv"], "--users", "1", "--boost", boost)
+
+
 def test_a_model_without_an_item_table_says_so(log: Path, tmp_path: Path) -> None:
     works("fit", log, "-o", tmp_path / "m.tale", "--model", "popular")
-    for option in (["--where", "price < 3"], ["--per", "category=1"]):
+    for option in (["--where", "price < 3"], ["--per", "category=1"], ["--boost", "a=b:1"]):
         said = refusal("recommend", tmp_path / "m.tale", "--users", "1", *option)
         assert "needs an item table: fit the model with --items" in said
 

@@ -357,12 +357,11 @@ def test_the_largest_numbers_that_are_allowed_are_answered(service):
 
 
 def test_limits_are_told_apart(saved, tmp_path):
-    limits = {"max_history": 3, "max_list": 2, "max_batch": 2, "max_body": 300, "max_k": 5}
+    limits = {"max_history": 3, "max_batch": 2, "max_body": 300, "max_k": 5}
     local = Local(saved, tmp_path, **limits)
     found = [
         local.post("/v1/recommend", {"history": rows(range(4))}),
         local.post("/v1/explain", {"history": rows(range(4)), "item_id": 1}),
-        local.post("/v1/recommend", {"history": [], "k": 1, "deny": [1, 2, 3]}),
         local.post("/v1/recommend", {"history": [], "k": 6}),
         local.post("/v1/similar", {"item_id": 1, "k": 6}),
         local.post("/v1/recommend:batch", {"requests": [{"history": []}] * 3}),
@@ -373,7 +372,6 @@ def test_limits_are_told_apart(saved, tmp_path):
     assert [(one.status, one.code) for one in found] == [
         (422, "history_too_long"),
         (422, "history_too_long"),
-        (422, "list_too_long"),
         (422, "k_too_large"),
         (422, "k_too_large"),
         (422, "batch_too_long"),

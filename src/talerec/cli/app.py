@@ -67,17 +67,33 @@ class Panel(StrEnum):
     ASK = "Ask a saved model"
 
 
-def command(panel: Panel, *shown: str, **settings: Any) -> Callable[[Command], Command]:
-    """Register a command under a heading of the help page, with examples to copy."""
+def command(
+    panel: Panel,
+    *shown: str,
+    within: typer.Typer = app,
+    name: str | None = None,
+    **settings: Any,
+) -> Callable[[Command], Command]:
+    """Register a command under a heading of the help page, with examples to copy; `within` a group of commands, `name` if not its own."""
 
     def register(function: Command) -> Command:
-        add = app.command(
-            rich_help_panel=panel.value, epilog=examples(*shown), context_settings=settings or None
+        add = within.command(
+            name,
+            rich_help_panel=panel.value,
+            epilog=examples(*shown),
+            context_settings=settings or None,
         )
         add(ungrouped(function))
         return function
 
     return register
+
+
+def group(panel: Panel, name: str, help: str) -> typer.Typer:
+    """A group of commands: talerec NAME COMMAND."""
+    made = typer.Typer(name=name, cls=_Group, help=help, no_args_is_help=True)
+    app.add_typer(made, rich_help_panel=panel.value)
+    return made
 
 
 def sort_commands() -> None:

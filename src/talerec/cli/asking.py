@@ -10,6 +10,7 @@ from talerec.cli.options import (
     Allow,
     Artifact,
     AsOf,
+    Boost,
     Deny,
     ExplainedItem,
     HideSeen,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     "talerec recommend shop.tale --users 17,42 --hide-seen",
     "talerec recommend shop.tale --users all -k 20 -o lists.parquet",
     "talerec recommend shop.tale --users 17 --where \"category = 'tents' and price < 100\" --per brand=2",
+    "talerec recommend shop.tale --users 17 --boost brand=Acme:0.2 --boost in_stock=false:-0.5",
     "talerec recommend shop.tale --history tent,stove --as-of 2026-11-15",
 )
 def recommend(
@@ -47,6 +49,7 @@ def recommend(
     deny: Deny = None,
     where: Where = None,
     per: Per = [],  # noqa: B006
+    boost: Boost = [],  # noqa: B006
     unknown: Unknown = "error",
     as_of: AsOf = None,
     out: ListsFile = None,
@@ -60,7 +63,7 @@ def recommend(
         raise TalerecError("give --users or --history, one of the two")
     options: dict[str, Any] = {
         "hide_seen": hide_seen, "allow": ids(allow), "deny": ids(deny), "where": where,
-        "per": _numbers(per), "unknown": unknown, "as_of": as_of,
+        "per": _numbers(per), "boost": _boosts(boost), "unknown": unknown, "as_of": as_of,
     }  # fmt: skip
     if out is not None:
         lists.check(out, model, users)
@@ -90,6 +93,23 @@ def _numbers(settings: list[str]) -> dict[str, int]:
             raise TalerecError(f"--per takes COLUMN=N such as category=2, not {setting!r}")
         found[name.strip()] = int(number)
     return found
+
+
+def _boosts(settings: list[str]) -> dict[str, dict[str, float]] | None:
+    """The settings COLUMN=VALUE:NUMBER of --boost."""
+    found: dict[str, dict[str, float]] = {}
+    for setting in settings:
+        name, _, rest = setting.partition("=")
+        value, _, number = rest.rpartition(":")
+        try:
+            found.setdefault(name.strip(), {})[value] = float(number)
+        except ValueError:
+            value = ""
+        if not name.strip() or not value:
+            raise TalerecError(
+                f"--boost takes COLUMN=VALUE:NUMBER such as brand=X:0.2, not {setting!r}"
+            )
+    return found or None
 
 
 def _headings(model: Model, histories: list[list[str]]) -> dict[Any, str]:
@@ -130,16 +150,25 @@ def explain(
     model: Artifact,
     history: History,
     item: ExplainedItem,
+    hide_seen: HideSeen = False,
+    allow: Allow = None,
+    deny: Deny = None,
+    where: Where = None,
+    boost: Boost = [],  # noqa: B006
     unknown: Unknown = "error",
     as_of: AsOf = None,
     json: Json = False,
 ) -> None:
-    """Show what each row of a history adds to an item's score."""
+    """Show what each row of a history adds to an item's score, and what boosts add to it."""
     from talerec.cli import items
     from talerec.models import load
 
     rows = ids(history) or []
+    options: dict[str, Any] = {
+        "hide_seen": hide_seen, "allow": ids(allow), "deny": ids(deny), "where": where,
+        "boost": _boosts(boost), "unknown": unknown, "as_of": as_of,
+    }  # fmt: skip
     with reporting(json):
         made = load(model)
-        frame = made.explain(rows, item, unknown=unknown, as_of=as_of)
+        frame = made.explain(rows, item, **options)
     items.explanation(made, rows, _own_id(made, item), frame, json=json)

@@ -103,6 +103,10 @@ def items_json(frame: pl.DataFrame, names: Titles) -> list[dict[str, Any]]:
     ]
 
 
+def _boost_json(boost: str | None) -> dict[str, str]:
+    return {} if boost is None else {columns.BOOST: boost}
+
+
 def _item_json(item: Any, names: Titles) -> dict[str, Any]:
     title = {"title": names[str(item)]} if str(item) in names else {}
     return {columns.ITEM: item, **title}
@@ -114,17 +118,25 @@ def _item_json(item: Any, names: Titles) -> dict[str, Any]:
 def explanation(
     model: Model, history: Sequence[Any], item: Any, frame: pl.DataFrame, *, json: bool
 ) -> None:
-    """What each row of a history adds to a score. A row beyond them is the model's base score."""
+    """What each row of a history adds to a score. A row beyond them is the model's base score, or a boost."""
     names = titles(model, [*history, item])
     score = frame[columns.SHARE].sum()
+    boosts = (
+        frame[columns.BOOST].to_list() if columns.BOOST in frame.columns else [None] * len(frame)
+    )
+    shares = frame[columns.SHARE].to_list()
     if json:
-        rows = [{**_item_json(name, names), columns.SHARE: given} for name, given in frame.rows()]
+        shown = zip(frame[columns.ITEM], shares, boosts, strict=True)
+        rows = [
+            {**_item_json(name, names), columns.SHARE: given, **_boost_json(boost)}
+            for name, given, boost in shown
+        ]
         as_json({**_item_json(item, names), columns.SCORE: score, "contributions": rows})
         return
     from talerec.cli import tables
 
-    words = [*(described(row, names) for row in history), "any history"]
-    shares = frame[columns.SHARE].to_list()
-    lines = [[word, f"{given:+.4f}"] for word, given in zip(words, shares, strict=False)]
+    words = [*(described(row, names) for row in history), "any history"][: boosts.count(None)]
+    words += [f"boost of {boost}" for boost in boosts if boost is not None]
+    lines = [[word, f"{given:+.4f}"] for word, given in zip(words, shares, strict=True)]
     lines.append(["score", f"{score:+.4f}"])
     tables.table(f"Why {described(item, names)}", ["history row", "adds"], lines, total=True)

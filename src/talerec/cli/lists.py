@@ -27,8 +27,8 @@ MANY = 1000  # users whose lists are printed as they are made
 def check(out: Path, model: Path, text: str | None) -> None:
     """Refuse, before anything is read, a file that lists cannot go to."""
     from talerec.data.sources import refuse_overwriting
-    from talerec.models.lists import check_ending
     from talerec.runtime.files import check_writable
+    from talerec.runtime.tables import check_ending
 
     if text is None:
         raise TalerecError("--out goes with --users: the lists of histories are printed")

@@ -8,12 +8,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from talerec.cli import asking, fitting, judging, logs, serving, warming
+from talerec.cli import asking, events, fitting, judging, logs, serving, warming
 from talerec.cli.app import app, examples, sort_commands
 from talerec.errors import TalerecError
 from talerec.runtime.process import collect_less
 
-__all__ = ["app", "asking", "fitting", "judging", "logs", "main", "serving", "warming"]
+__all__ = ["app", "asking", "events", "fitting", "judging", "logs", "main", "serving", "warming"]
 
 sort_commands()
 

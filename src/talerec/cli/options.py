@@ -355,6 +355,14 @@ Per = Annotated[
         help="At most N items of a list have the same value in this column of the item table; repeat for more.",
     ),
 ]
+Boost = Annotated[
+    list[str],
+    option(
+        "--boost",
+        metavar="COLUMN=VALUE:NUMBER",
+        help="Raise (or lower) items with this value in the item table by so many spreads of the list: brand=X:0.2; repeat for more.",
+    ),
+]
 ListsFile = Annotated[
     Path | None,
     out("FILE", "Write the lists of --users here as they are made: .parquet, .csv or .ndjson."),

@@ -11,6 +11,7 @@ from talerec.cli.app import Panel, command, run_service
 from talerec.cli.completion import among
 from talerec.cli.groups import Limits
 from talerec.cli.options import Artifact, Json, Port, argument, flag, option
+from talerec.store.events import STORE_VARIABLE
 
 _ACCESS, _RUNNING, _LIVING = "Access", "Running", "Events"
 
@@ -150,6 +151,48 @@ class Living:
     ] = None
 
 
+@dataclass(frozen=True)
+class Measuring:
+    """How the service measures its models, and a second one that answers some users."""
+
+    measure: Annotated[
+        float,
+        option(
+            "--measure",
+            metavar="SHARE",
+            help="Measure on the events of this share of users; needs --store.",
+            panel=_LIVING,
+        ),
+    ] = 0.0
+    live_days: Annotated[
+        float,
+        option(
+            "--live-days",
+            metavar="DAYS",
+            help="Older events are not measured.",
+            panel=_LIVING,
+        ),
+    ] = 1.0
+    candidate: Annotated[
+        Path | None,
+        option(
+            "--candidate",
+            metavar="NAME.tale",
+            help="A model that answers some users, measured beside the first.",
+            panel=_LIVING,
+        ),
+    ] = None
+    share: Annotated[
+        float | None,
+        option(
+            "--share",
+            metavar="SHARE",
+            help="The users whom the candidate answers; 0.1 unless given.",
+            panel=_LIVING,
+        ),
+    ] = None
+
+
 TokenFile = Annotated[
     Path | None,
     option("--token-file", metavar="FILE", help="Holds the bearer token; else TALEREC_TOKEN does."),
@@ -167,13 +210,14 @@ def serve(
     access: Access,
     running: Running,
     living: Living,
+    measuring: Measuring,
     limits: Limits,
     token_file: TokenFile = None,
 ) -> None:
     """Serve a model over HTTP, with a page at / to try it; a new model at its path replaces it."""
-    from talerec.serve.settings import STORE_VARIABLE, read_interval
+    from talerec.serve.settings import read_interval
 
-    settings = asdict(access) | asdict(running) | asdict(limits)
+    settings = asdict(access) | asdict(running) | asdict(measuring) | asdict(limits)
     settings["store"] = living.store or os.environ.get(STORE_VARIABLE) or None
     settings["learn"] = None if living.learn is None else read_interval(living.learn)
     renamed = {"host_name": "host_names", "image_host": "images"}

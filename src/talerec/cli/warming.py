@@ -123,6 +123,8 @@ def _ask(model: Model, log: Log) -> None:
     model.recommend(users, 5)
     model.recommend(users, 5, hide_seen=True, deny=items[:1])
     model.recommend_histories([items], 5)
+    if log.info is not None:
+        model.recommend_histories([items], 5, per={"item_id": 1}, boost={"item_id": {"1": 0.1}})
     model.similar_items(items[0], 5)
     model.explain(items, items[0])
     for made in (Histories.from_ids, Histories.untimed):

@@ -126,6 +126,20 @@ def answer(
     return rank.Answer.joined(map(one, range(len(histories))))
 
 
+def reasons(
+    model: Asked, histories: Histories, found: tuple[Array, Array, Array], most: int
+) -> rank.Answer:
+    """Lists that were chosen (as `top` gives them), each item with the `most` items of the history that gave it most."""
+    query = model.query(histories)
+
+    def one(q: int) -> rank.Answer:
+        history, mine = histories.slice(q, q + 1), (q, slice(0, found[2][q]))
+        given = partial(model.contributions, query.one(q), history)
+        return rank.with_reasons(found[0][mine], found[1][mine], most, history.item, given)
+
+    return rank.Answer.joined(map(one, range(len(histories))))
+
+
 def last_rows(history: Histories, items: Array) -> list[int]:
     """The last row of each of these items in one history."""
     last = {item: row for row, item in enumerate(history.item.tolist())}

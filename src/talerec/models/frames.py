@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 
@@ -32,3 +34,16 @@ def recommendations(
             columns.RANK: place + 1,
         }
     )
+
+
+def with_boosts(frame: pl.DataFrame, added: list[tuple[str, Any, float]]) -> pl.DataFrame:
+    """An explanation with one row more for each boost: its column, its value, and what it adds."""
+    rows = {
+        columns.ITEM: pl.Series([None] * len(added), dtype=frame.schema[columns.ITEM]),
+        columns.SHARE: pl.Series([given for _, _, given in added], dtype=pl.Float64),
+        columns.BOOST: pl.Series(
+            [f"{column}={value}" for column, value, _ in added], dtype=pl.String
+        ),
+    }
+    known = frame.with_columns(pl.lit(None, pl.String).alias(columns.BOOST))
+    return pl.concat([known, pl.DataFrame(rows)])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -17,8 +16,8 @@ from talerec.models import choosing, frames
 from talerec.models.asking import Asked
 from talerec.models.choosing import Limits
 from talerec.runtime.arrays import Array
-from talerec.runtime.files import atomic_write
 from talerec.runtime.progress import listening, silent, stage
+from talerec.runtime.tables import appending
 from talerec.runtime.threads import even
 
 _BLOCK = 8192  # users at a time
@@ -52,59 +51,16 @@ def blocks(
 
 # -- files -----------------------------------------------------------------------------------------
 
-_Write = Callable[[pl.DataFrame], None]
-
-
-def check_ending(path: Path) -> None:
-    """Refuse a file whose ending does not say how lists are written to it."""
-    if path.suffix.lower() not in _WRITERS:
-        raise TalerecError(f"{path} must end in {', '.join(_WRITERS)}: its ending says the format")
-
 
 def write(path: Path, lists: Iterator[pl.DataFrame], asked: int) -> Written:
     """Write lists to a file as they come; it is whole or not there at all."""
-    check_ending(path)
     rows = users = 0
-    with atomic_write(path) as unfinished, _WRITERS[path.suffix.lower()](unfinished) as add:
+    with appending(path) as add:
         for frame in lists:
             add(frame)
             rows += len(frame)
             users += frame[columns.USER].n_unique()
     return Written(rows, users, asked - users)
-
-
-@contextmanager
-def _parquet(path: Path) -> Iterator[_Write]:
-    import pyarrow.parquet as pq
-
-    writer: list[Any] = []
-
-    def add(frame: pl.DataFrame) -> None:
-        table = frame.to_arrow()
-        if not writer:
-            writer.append(pq.ParquetWriter(path, table.schema, compression="zstd"))
-        writer[0].write_table(table)
-
-    try:
-        yield add
-    finally:
-        for one in writer:
-            one.close()
-
-
-@contextmanager
-def _csv(path: Path) -> Iterator[_Write]:
-    with path.open("wb") as file:
-        yield lambda frame: frame.write_csv(file, include_header=file.tell() == 0)
-
-
-@contextmanager
-def _ndjson(path: Path) -> Iterator[_Write]:
-    with path.open("wb") as file:
-        yield lambda frame: frame.write_ndjson(file)
-
-
-_WRITERS = {".parquet": _parquet, ".csv": _csv, ".ndjson": _ndjson, ".jsonl": _ndjson}
 
 
 def all_users(model: Asked) -> Array:

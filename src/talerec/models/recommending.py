@@ -15,6 +15,7 @@ from talerec.data.times import Moment, microseconds
 from talerec.errors import TalerecError
 from talerec.models import asking, choosing, frames
 from talerec.models.asking import Ids
+from talerec.models.boosting import Wishes
 from talerec.models.keeping import Fitted
 from talerec.ranking.weights import Query
 from talerec.runtime.arrays import Array
@@ -57,6 +58,7 @@ class Recommends:
         deny: Ids | None = None,
         where: str | None = None,
         per: Mapping[str, int] | None = None,
+        boost: Wishes | None = None,
         unknown: str = "error",
         as_of: Moment | None = None,
     ) -> pl.DataFrame:
@@ -74,6 +76,9 @@ class Recommends:
             The only items that may come, items that must not, and a condition (SQL) on the item table.
         per : dict, optional
             By the item table: ``{"category": 2}`` for at most two items of a category in a list.
+        boost : dict, optional
+            By the item table: ``{"brand": {"X": 0.2}}`` adds a fifth of the list's spread to the scores of brand X, a negative number
+            lowers them. The spread is the first score less the hundredth (or the last) of the list without boosts and `per`.
         unknown : "error" or "skip"
             What to do with ids that the model does not know.
         as_of : moment, optional
@@ -97,7 +102,7 @@ class Recommends:
             raise TalerecError("this model was saved without histories: use recommend_histories")
         found = log.users.positions(users, "user", unknown)
         found = found[found >= 0]
-        limits = choosing.limits(self, allow, deny, where, per, unknown)
+        limits = choosing.limits(self, allow, deny, where, per, unknown, boost)
         rows = Histories.of_users(log, found).asked(self._when(as_of))
         first = choosing.top(self, rows, k, limits, hide_seen=hide_seen)
         return frames.recommendations(
@@ -114,6 +119,7 @@ class Recommends:
         deny: Ids | None = None,
         where: str | None = None,
         per: Mapping[str, int] | None = None,
+        boost: Wishes | None = None,
         unknown: str = "error",
         as_of: Moment | None = None,
     ) -> pl.DataFrame:
@@ -123,7 +129,7 @@ class Recommends:
         ----------
         histories : list of lists
             Each history a list of item ids, oldest first, or of (item id, time); a time is what `as_of` is.
-        k, hide_seen, allow, deny, where, per, unknown, as_of
+        k, hide_seen, allow, deny, where, per, boost, unknown, as_of
             As for `recommend`.
 
         Returns
@@ -132,7 +138,7 @@ class Recommends:
             Columns history (its number, from 0), item_id, score, rank.
         """
         given = self._histories_of(histories, unknown, as_of)
-        limits = choosing.limits(self, allow, deny, where, per, unknown)
+        limits = choosing.limits(self, allow, deny, where, per, unknown, boost)
         first = choosing.top(self, given, k, limits, hide_seen=hide_seen)
         numbers = pl.Series(columns.HISTORY, np.arange(len(given)))
         return frames.recommendations(first, self.item_ids, numbers)
@@ -148,18 +154,25 @@ class Recommends:
         history: Sequence[Any],
         item: Any,
         *,
+        hide_seen: bool = False,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+        where: str | None = None,
+        boost: Wishes | None = None,
         unknown: str = "error",
         as_of: Moment | None = None,
     ) -> pl.DataFrame:
-        """What each row of a history gives to the score of an item.
+        """What each row of a history gives to the score of an item, and what boosts add to it.
 
         Of an item that occurs more than once, the last row counts. A model that gives scores without a history has one
-        more row, whose item_id is null.
+        more row, whose item_id is null. With `boost`, each boost that holds for the item is a row of its own, with the spread of
+        the list that the other options leave.
 
         Returns
         -------
         polars.DataFrame
-            Columns item_id, contribution; the contributions add up to the score.
+            Columns item_id, contribution; the contributions add up to the score. With `boost`, a column boost too, which names
+            the column and the value: brand=X.
         """
         fitted = self.fitted
         rows = self._histories_of([history], unknown, as_of)
@@ -169,7 +182,12 @@ class Recommends:
         if (base := self.base_score(rows, target)) is not None:
             names = names.append(pl.Series([None], dtype=names.dtype))
             given = np.append(given, base)
-        return pl.DataFrame({columns.ITEM: names, columns.SHARE: given})
+        frame = pl.DataFrame({columns.ITEM: names, columns.SHARE: given})
+        if boost is None:
+            return frame
+        allowed = choosing.limits(self, allow, deny, where, None, unknown).allowed
+        added = choosing.boosts_of_target(self, rows, target, boost, allowed, hide_seen=hide_seen)
+        return frames.with_boosts(frame, added)
 
     def _histories_of(
         self, given: Sequence[Sequence[Any]], unknown: str, as_of: Moment | None

@@ -97,7 +97,18 @@ def answer_one(
 ) -> Answer:
     """The answer to one query of a model that says itself what each of `items` (columns) gives to some items (rows)."""
     found, scores, counts = top(weights, query, mask, k)
-    first = found[0, : counts[0]]
-    ends, columns, shares = strongest(contributions(first), scores[0], most)
-    made = (counts, first, scores[0, : counts[0]], ends, items[columns], shares)
+    mine = slice(0, counts[0])
+    return with_reasons(found[0, mine], scores[0, mine], most, items, contributions)
+
+
+def with_reasons(
+    first: Array,
+    scores: Array,
+    most: int,
+    items: Array,
+    contributions: Callable[[Array], Array],
+) -> Answer:
+    """One list as an answer, each item with the `most` of `items` (columns of contributions) that give it most."""
+    ends, columns, shares = strongest(contributions(first), scores, most)
+    made = (np.array([len(first)]), first, scores, ends, items[columns], shares)
     return Answer(*(column.tolist() for column in made))

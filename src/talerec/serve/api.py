@@ -14,10 +14,12 @@ from talerec.serve import openapi, parsing, schemas, static
 from talerec.serve.batching import RecommendQueue
 from talerec.serve.errors import ApiError, busy
 from talerec.serve.living import Living
-from talerec.serve.parsing import HttpRequest, read_json
+from talerec.serve.parsing import HttpRequest, read_body, read_json
 from talerec.serve.reload import ModelHolder
 from talerec.serve.responses import NO_STORE, TEXT, Response, has_tag, tagged, unchanged, wants_gzip
+from talerec.serve.sampling import CANDIDATE, is_in_share
 from talerec.serve.schemas import encode
+from talerec.serve.service import ServedModel
 from talerec.serve.settings import Settings
 from talerec.serve.shared import SharedState
 
@@ -26,7 +28,8 @@ Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 USER = "/v1/users/{user_id}"
 _THREADS = 2  # for answers that take long
-_LIMITS = ("max_body", "max_history", "max_k", "max_list", "max_batch", "max_items", "timeout")
+_LIMITS = ("max_body", "max_history", "max_k", "max_batch", "max_items", "timeout")
+_LARGE_BODY = 65_536  # bytes: decoding more would delay other requests, and what it holds takes many times the room
 _POLL_S = 0.01  # seconds between looks at whether all workers have reloaded
 
 
@@ -65,6 +68,7 @@ class Api:
         self.unread = 0
         self.shared: SharedState
         self.holder: ModelHolder
+        self.candidate: ModelHolder | None = None  # answers some users
         self.living = Living(settings, self.in_thread)
         self.routes = self._make_routes()
         self._queue = RecommendQueue()
@@ -115,35 +119,57 @@ class Api:
     # -- asking the model --
 
     async def _recommend(self, http: HttpRequest) -> Response:
-        request = await read_json(http, schemas.RecommendRequest, self.settings)
-        parsing.check_recommend(request, self.settings)
-        model = http.model
-        request = await self.living.with_rows(model, request)
-        if model.is_slow(len(request.history), request.k):
-            answer = await self.in_thread(model.recommend, request)
+        body = await read_body(http, self.settings)
+        if len(body) > _LARGE_BODY:
+            async with self._large_slot():
+                request = await self.in_thread(self._decode_recommend, body)
+                answer = await self._answer(http, request)
         else:
-            answer = await self._queue.enqueue(model, request)
+            answer = await self._answer(http, self._decode_recommend(body))
         if answer.fallback:
             self.shared.increment("fallbacks")
         return Response(encode(answer))
 
+    def _decode_recommend(self, body: bytearray) -> schemas.RecommendRequest:
+        request = schemas.decode(body, schemas.RecommendRequest)
+        parsing.check_recommend(request, self.settings)
+        return request
+
+    async def _answer(
+        self, http: HttpRequest, request: schemas.RecommendRequest
+    ) -> schemas.Recommendations:
+        if self.candidate is not None and request.user_id is not None:
+            self._choose_candidate(http, str(request.user_id))
+        model = http.model
+        request = await self.living.with_rows(model, request)
+        if model.is_slow(request):
+            return await self.in_thread(model.recommend, request)
+        return await self._queue.enqueue(model, request)
+
+    def _choose_candidate(self, http: HttpRequest, user: str) -> None:
+        """Some users are answered by the candidate, always the same ones; not where the query names a model."""
+        assert self.candidate is not None
+        is_ours = http.current is self.holder.current
+        if is_ours and is_in_share(user, self.settings.candidate_share, CANDIDATE):
+            http.current = self.candidate.current
+
     async def _batch(self, http: HttpRequest) -> Response:
         batch = await read_json(http, schemas.BatchRequest, self.settings)
         parsing.check_batch(batch, self.settings)
-        async with self._batch_slot():
+        async with self._large_slot():
             requests = [await self.living.with_rows(http.model, one) for one in batch.requests]
             body, fallbacks = await self.in_thread(http.model.batch, requests)
         self.shared.increment("fallbacks", fallbacks)
         return Response(body)
 
     @asynccontextmanager
-    async def _batch_slot(self) -> AsyncIterator[None]:
-        """The right to compute a batch: few at a time, and none while large answers that nobody reads fill the memory."""
+    async def _large_slot(self) -> AsyncIterator[None]:
+        """The right to work on a batch or a large body: few at a time, and none while large answers that nobody reads fill the memory."""
         try:
             async with asyncio.timeout(self.settings.timeout):
                 await self._batches.acquire()
         except TimeoutError:
-            raise busy("too many batches wait") from None
+            raise busy("too many batches and long lists wait") from None
         try:
             if self.unread > self.settings.max_unread:
                 raise busy("answers that their clients have not read yet take too much room")
@@ -157,9 +183,16 @@ class Api:
         return Response(encode(await self.in_thread(http.model.similar, request)))
 
     async def _explain(self, http: HttpRequest) -> Response:
-        request = await read_json(http, schemas.ExplainRequest, self.settings)
+        model, body = http.model, await read_body(http, self.settings)
+        if len(body) <= _LARGE_BODY:
+            return Response(encode(await self.in_thread(self._explain_now, model, body)))
+        async with self._large_slot():
+            return Response(encode(await self.in_thread(self._explain_now, model, body)))
+
+    def _explain_now(self, model: ServedModel, body: bytearray) -> schemas.Explanation:
+        request = schemas.decode(body, schemas.ExplainRequest)
         parsing.check_history(request.history, self.settings)
-        return Response(encode(await self.in_thread(http.model.explain, request)))
+        return model.explain(request)
 
     async def _items(self, http: HttpRequest) -> Response:
         asked = parsing.item_parameters(http.query)
@@ -214,7 +247,10 @@ class Api:
 
     async def _metrics(self, http: HttpRequest) -> Response:
         facts = None if http.current is None else http.current.times()
-        text = self.shared.prometheus_text(facts, self.living.learning_metrics())
+        measured: list[str] = []
+        if self.settings.measure:
+            measured = await self.in_thread(self.living.live.prometheus_lines)
+        text = self.shared.prometheus_text(facts, self.living.learning_metrics(), measured)
         return Response(text, (TEXT, NO_STORE))
 
     async def _openapi(self, http: HttpRequest) -> Response:

@@ -54,6 +54,9 @@ class App:
             path.stem: self._holder(path, folder / f"beside-{path.stem}")
             for path in settings.beside
         }
+        if settings.candidate is not None:
+            self.api.candidate = self._holder(settings.candidate, folder / "candidate")
+            living.candidate = self.api.candidate
         self.max_connections = settings.connections
         self._in_flight = 0
         self._numbers = itertools.count(1)
@@ -74,14 +77,18 @@ class App:
 
     def load(self) -> None:
         """Load every model; TalerecError where there is none to serve."""
-        for holder in (self.holder, *self.beside.values()):
+        for holder in self._holders():
             holder.start()
+
+    def _holders(self) -> list[ModelHolder]:
+        candidate = [] if self.api.candidate is None else [self.api.candidate]
+        return [self.holder, *candidate, *self.beside.values()]
 
     def start(self) -> None:
         """Begin to watch the artifacts, and the store."""
         self.memory.start()
         arguments = (self.settings.watch, self._stop)
-        for holder in (self.holder, *self.beside.values()):
+        for holder in self._holders():
             watcher = threading.Thread(
                 target=holder.watch, args=arguments, name="watch", daemon=True
             )

@@ -11,8 +11,10 @@ from talerec.serve import schemas
 from talerec.serve.errors import ApiError
 from talerec.serve.intake import checked_events, checked_user
 from talerec.serve.learnable import read_state
+from talerec.serve.live import Live
 from talerec.serve.memory import Memory
 from talerec.serve.parsing import HttpRequest, read_json
+from talerec.serve.reload import ModelHolder
 from talerec.serve.responses import Response
 from talerec.serve.schemas import ABSENT, encode
 from talerec.serve.service import ServedModel
@@ -34,6 +36,8 @@ class Living:
 
     def __init__(self, settings: Settings, in_thread: InThread) -> None:
         self._settings, self._in_thread = settings, in_thread
+        self.live = Live(settings)
+        self.candidate: ModelHolder | None = None
         self.memory: Memory
         self.shared: SharedState
         self.folder: Path
@@ -108,9 +112,19 @@ class Living:
         """What the service knows of itself. A new figure is a field of `schemas.Stats`, and is filled here."""
         counted = {name: self.shared.total(name) for name in _COUNTED}
         facts = schemas.Stats(
-            http.model.version, self.memory.facts(), counted, read_state(self.folder)
+            http.model.version,
+            self.memory.facts(),
+            counted,
+            read_state(self.folder),
+            await self._in_thread(self.live.figures),
+            self._candidate(),
         )
         return Response(encode(facts))
+
+    def _candidate(self) -> schemas.CandidateFacts | None:
+        served = None if self.candidate is None else self.candidate.current
+        share = self._settings.candidate_share
+        return None if served is None else schemas.CandidateFacts(served.version, share)
 
     def learning_metrics(self) -> dict[str, float]:
         """How learning goes, in numbers; none where nothing is learned."""

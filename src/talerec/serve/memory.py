@@ -42,14 +42,9 @@ class Memory:
         self._counted = (0, 0.0)
 
     def adopt(self, model: ServedModel) -> None:
-        """Let a model that is about to be served know which events came after it: they count for what is popular."""
+        """Let a model that is about to be served know which events came after it."""
         if self.recent is not None:
-            add = model.popular.events.add
-            try:
-                self.recent.attach(add, seq_of(model, self.recent))
-            except StoreError as error:
-                logger.warning("what is popular is counted from now on: %s", error)
-                self.recent.listen(add)
+            adopt(self.recent, model)
 
     def start(self) -> None:
         """Begin to write, and to read on."""
@@ -133,6 +128,16 @@ class Memory:
             "seq": self.recent.seq,
             "deleted_users": len(self.recent.deleted),
         }
+
+
+def adopt(recent: Recent, model: ServedModel) -> None:
+    """Let a model know which events came after it, and of those that come: they count for what is popular."""
+    add = model.popular.events.add
+    try:
+        recent.attach(add, seq_of(model, recent))
+    except StoreError as error:
+        logger.warning("what is popular is counted from now on: %s", error)
+        recent.listen(add)
 
 
 def _deliver(tickets: list[Ticket]) -> None:

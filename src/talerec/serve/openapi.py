@@ -93,8 +93,9 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
     max_k = settings.max_k if model is None else min(settings.max_k, len(model.items))
     for properties in (recommend, similar):
         properties["k"] |= {"maximum": max_k, "default": min(10, max_k)}
-    for ids in (recommend["allow"], recommend["deny"]):
-        _array_form(ids)["maxItems"] = settings.max_list
+    named = [] if model is None else model.rule_columns
+    for rule in (recommend["per"], recommend["boost"], explain["boost"]):
+        _write_columns(rule, named)
     batch["requests"]["maxItems"] = settings.max_batch
     _write_event_limits(components, settings)
     components["RecommendRequest"] = _either(components["RecommendRequest"])
@@ -138,10 +139,13 @@ def _object(properties: Json, required: list[str] | None = None) -> Json:
     }
 
 
-def _array_form(schema: Json) -> Json:
-    """Of a value that may be null or an array, the schema of the array."""
-    form: Json = next(form for form in schema["anyOf"] if form.get("type") == "array")
-    return form
+def _write_columns(rule: Json, columns: list[str]) -> None:
+    """The columns of the item table that a rule may name."""
+    form: Json = next(form for form in rule["anyOf"] if form.get("type") == "object")
+    if columns:
+        form["propertyNames"] = {"enum": columns}
+    else:
+        form["maxProperties"] = 0
 
 
 def _paths(settings: Settings, model: ServedModel | None) -> Json:

@@ -55,6 +55,11 @@ class HttpRequest:
 
 async def read_json(http: HttpRequest, kind: type[T], settings: Settings) -> T:
     """The JSON body of a request as an object of class `kind`."""
+    return schemas.decode(await read_body(http, settings), kind)
+
+
+async def read_body(http: HttpRequest, settings: Settings) -> bytearray:
+    """The body of a request, which says that it is JSON."""
     media_type = http.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if media_type != b"application/json":
         raise ApiError(
@@ -62,11 +67,10 @@ async def read_json(http: HttpRequest, kind: type[T], settings: Settings) -> T:
         )
     try:
         async with asyncio.timeout(settings.timeout):
-            body = await _read_body(http, settings.max_body)
+            return await _read_body(http, settings.max_body)
     except TimeoutError:
         message = f"the body did not arrive within {settings.timeout:g} s"
         raise ApiError(408, "too_slow", message, _CLOSE) from None
-    return schemas.decode(body, kind)
 
 
 async def _read_body(http: HttpRequest, limit: int) -> bytearray:
@@ -93,10 +97,6 @@ def check_recommend(request: schemas.RecommendRequest, settings: Settings) -> No
         raise ApiError(422, "invalid", "give history or user_id, one of the two")
     check_history(request.history, settings)
     check_k(request.k, settings)
-    for name, ids in (("allow", request.allow), ("deny", request.deny)):
-        if ids is not None and len(ids) > settings.max_list:
-            message = f"{name} has {len(ids)} ids; the limit is {settings.max_list}"
-            raise ApiError(422, "list_too_long", message)
 
 
 def check_history(rows: list[schemas.HistoryRow], settings: Settings) -> None:

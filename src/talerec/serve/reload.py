@@ -34,7 +34,9 @@ class ModelHolder:
         folder: Path,
         shared: SharedState,
         adopt: Callable[[ServedModel], None] = lambda model: None,
+        who: str | None = None,
     ) -> None:
+        self._who = who or f"worker {shared.worker}"
         self.path, self.shared, self._adopt = path, shared, adopt
         self.current: ServedModel | None = None
         self._copies = Copies(path, folder / "models")
@@ -92,7 +94,7 @@ class ModelHolder:
     def _use(self, loaded: ServedModel) -> None:
         self.current = loaded
         self.shared.set_version(loaded.version)
-        logger.info("worker %d serves model %s", self.shared.worker, loaded.version)
+        logger.info("%s uses model %s", self._who, loaded.version)
 
     def _load(self, copy: Path, verify: bool) -> ServedModel:
         try:

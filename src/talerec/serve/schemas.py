@@ -14,6 +14,8 @@ T = TypeVar("T")
 Id = int | str
 Moment = int | float | str
 Positive = Annotated[int, Meta(ge=1)]
+Condition = Annotated[str, Meta(min_length=1, max_length=2000)]
+Boosts = dict[str, dict[str, Annotated[float, Meta(ge=-1000, le=1000)]]]
 #: The value of a field that the JSON leaves out.
 ABSENT: UnsetType = UNSET
 
@@ -37,7 +39,8 @@ class RecommendRequest(Struct, forbid_unknown_fields=True):
     Give `history` or `user_id`. A user's history is that of the log, and every event since.
     Ids that the model does not know are skipped. `recency` replaces the model's own value for this request.
     `as_of` is the time of the request (like a timestamp), for models that use it; the default is the end of the log.
-    `where` is a condition on the item table: "category = 'tents' and price < 100".
+    By the item table, `where` is a condition ("category = 'tents' and price < 100"), `per` how many items of a kind may come
+    ({"category": 2}), and `boost` how many spreads of the list are added to the scores of items ({"brand": {"X": 0.2}}).
     """
 
     history: list[HistoryRow] = msgspec.field(default_factory=NoHistory)
@@ -46,8 +49,10 @@ class RecommendRequest(Struct, forbid_unknown_fields=True):
     recency: Annotated[float, Meta(gt=0)] | None = None
     allow: list[Id] | None = None
     deny: list[Id] | None = None
-    where: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+    where: Condition | None = None
     as_of: Moment | None = None
+    per: dict[str, Positive] | None = None
+    boost: Boosts | None = None
     user_id: Id | None = None
 
     @property
@@ -80,12 +85,20 @@ class SimilarRequest(Struct, forbid_unknown_fields=True):
 
 
 class ExplainRequest(Struct, forbid_unknown_fields=True):
-    """Ask what each row of a history contributes to the score of an item."""
+    """Ask what each row of a history contributes to the score of an item, and what boosts add to it.
+
+    The other options are those of the list whose spread boosts are measured by.
+    """
 
     history: list[HistoryRow]
     item_id: Id
     recency: Annotated[float, Meta(gt=0)] | None = None
     as_of: Moment | None = None
+    hide_seen: bool = False
+    allow: list[Id] | None = None
+    deny: list[Id] | None = None
+    where: Condition | None = None
+    boost: Boosts | None = None
 
 
 class Reason(Struct, gc=False):
@@ -104,13 +117,14 @@ class Item(Struct, omit_defaults=True):
 
 
 class RankedItem(Struct, gc=False):
-    """An item of an answer; `because` names the history rows that contribute most to its score."""
+    """An item of an answer; `because` names the history rows that contribute most to its score, `boost` is what boosts added to it."""
 
     item_id: Id
     score: float
     rank: int
     title: str | UnsetType = UNSET
     because: list[Reason] | UnsetType = UNSET
+    boost: float | UnsetType = UNSET
 
 
 class Recommendations(Struct):
@@ -148,8 +162,16 @@ class Contribution(Struct):
     title: str | UnsetType = UNSET
 
 
+class AppliedBoost(Struct):
+    """A boost that holds for an item: the column and value of the item table, and what it adds to the score."""
+
+    column: str
+    value: str
+    contribution: float
+
+
 class Explanation(Struct):
-    """The contributions of all rows and the base score, if the model has one, add up to the score."""
+    """The contributions of all rows and boosts, and the base score, if the model has one, add up to the score."""
 
     model: str
     item_id: Id
@@ -157,6 +179,7 @@ class Explanation(Struct):
     rows: list[Contribution]
     title: str | UnsetType = UNSET
     base: float | UnsetType = UNSET
+    boosts: list[AppliedBoost] | UnsetType = UNSET
 
 
 class ItemList(Struct):
@@ -221,13 +244,25 @@ class UserDeleted(Struct):
     remains: str
 
 
+class CandidateFacts(Struct):
+    """The model that answers a share of users in place of the first."""
+
+    model: str
+    share: float
+
+
 class Stats(Struct):
-    """What the service knows of itself: the store, the events that came, and what was learned from them."""
+    """What the service knows of itself: the store, the events that came, what was learned from them, and how its models do on them.
+
+    `measured` has, for the last hour and the last day, the figures of each model, and the candidate's difference with an interval.
+    """
 
     model: str
     store: dict[str, Any] | None
     events: dict[str, float]
     learning: dict[str, Any] | None
+    measured: dict[str, Any] | None
+    candidate: CandidateFacts | None
 
 
 class ModelCard(Struct):

@@ -30,6 +30,7 @@ logger = logging.getLogger("talerec")
 _NEEDED = ("httptools", "msgspec", "uvicorn", "uvloop")
 _PREFIX = "talerec-"
 _RESTART_DELAY_S = 0.5  # seconds: a worker that cannot run is not restarted in a tight loop
+_MEASURE_AGAIN_S = 5.0  # seconds until the process that measures takes the place of one that ended
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -80,6 +81,8 @@ class Supervisor:
         self._settings, self._folder, self._address = settings, folder, address
         self._workers: list[BaseProcess] = []
         self._learner: BaseProcess | None = None
+        self._measurer: BaseProcess | None = None
+        self._measure_from = 0.0  # when it is started (again)
         self._signals: list[int] = []
         self._is_ready = False
 
@@ -94,6 +97,7 @@ class Supervisor:
                 self._announce(on_ready)
                 self._replace_ended()
                 self._keep_learning()
+                self._keep_measuring()
         finally:
             self._stop()
 
@@ -102,10 +106,30 @@ class Supervisor:
         self._terminate()
 
     def _terminate(self) -> None:
-        for worker in (*self._workers, *((self._learner,) if self._learner else ())):
+        for worker in self._processes():
             if worker.pid is not None and worker.is_alive():
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGTERM)
+
+    def _processes(self) -> list[BaseProcess]:
+        others = [one for one in (self._learner, self._measurer) if one is not None]
+        return [*self._workers, *others]
+
+    def _keep_measuring(self) -> None:
+        """Start the process that measures once the workers serve, and again (not at once) if it ends."""
+        ended = self._measurer is None or not self._measurer.is_alive()
+        if not (self._settings.measure and self._is_ready and ended) or self._signals:
+            return
+        if self._measurer is not None and not self._measure_from:
+            code = self._measurer.exitcode
+            logger.warning("the process that measures ended with exit code %s", code)
+            self._measure_from = time.monotonic() + _MEASURE_AGAIN_S
+        if time.monotonic() >= self._measure_from:
+            self._measure_from = 0.0
+            self._measurer = _SPAWN.Process(
+                target=_measure, args=(self._settings, self._folder), daemon=True
+            )
+            self._measurer.start()
 
     def _start(self, n: int) -> BaseProcess:
         arguments = (self._settings, self._folder, self._address, n)
@@ -161,7 +185,7 @@ class Supervisor:
         self._terminate()
         seconds = self._settings.timeout + 2 * self._settings.drain + 5 if self._is_ready else 1.0
         end = time.monotonic() + seconds
-        for worker in (*self._workers, *((self._learner,) if self._learner else ())):
+        for worker in self._processes():
             worker.join(max(0.1, end - time.monotonic()))
             if worker.is_alive():
                 worker.kill()
@@ -178,6 +202,12 @@ def _learn(settings: Settings, folder: Path) -> None:
     from talerec.serve.learning import run_learner
 
     run_learner(settings, folder)
+
+
+def _measure(settings: Settings, folder: Path) -> None:
+    from talerec.serve.measure_process import run_measurer
+
+    run_measurer(settings, folder)
 
 
 # -- the folder of a run ---------------------------------------------------------------------------

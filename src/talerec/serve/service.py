@@ -12,7 +12,6 @@ from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from talerec import artifact, models
@@ -22,14 +21,16 @@ from talerec.data.times import microseconds
 from talerec.errors import TalerecError
 from talerec.models import asking, choosing
 from talerec.models.base import Model
+from talerec.models.choosing import Limits
 from talerec.ranking import rank
 from talerec.ranking.blocks import RunsBlock, SparseBlock
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array
-from talerec.serve import schemas
+from talerec.serve import explaining, schemas
 from talerec.serve.catalogue import Catalogue
 from talerec.serve.errors import ApiError
 from talerec.serve.popular import PopularNow
+from talerec.serve.rules import Rules, take_long
 from talerec.serve.schemas import ABSENT
 from talerec.serve.user_rows import UserRows, histories_of
 
@@ -38,8 +39,9 @@ MAX_TIMESTAMP = 9e18  # later than any date, in any unit
 _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
 _RECENCIES = 64  # values of `recency` whose models are remembered
-_CONDITIONS = 64  # values of `where` whose items are remembered
 _WARM_ROWS = 3  # rows of the histories that compile the kernels
+
+_NO_LIMITS = Limits()
 
 Recommended = schemas.Recommendations | Exception
 
@@ -56,7 +58,7 @@ class ServedModel:
         self.popular = PopularNow(self.model.fitted)
         self._weights_per_row = _weights_per_row(self.model.fitted.weights)
         self._with_recency = _recency_cache(self.model)
-        self._matching = _condition_cache(self.model)
+        self.rules = Rules(self.model)
         self._loaded = time.time()
 
     @classmethod
@@ -73,6 +75,8 @@ class ServedModel:
         timed = [schemas.HistoryRow(item_id, second) for second, item_id in enumerate(ids)]
         self.recommend(schemas.RecommendRequest(timed, k=1))
         self.recommend(schemas.RecommendRequest([], k=1))
+        for name in self.rule_columns[:1]:
+            self.recommend(schemas.RecommendRequest(rows, k=1, per={name: 1}, boost={name: {}}))
         if (log := self.model.fitted.log) is not None:
             first = UserRows(log.item[: log.ptr[1]], log.time[: log.ptr[1]])
             self.recommend(schemas.UserRequest(history=first, k=1))
@@ -81,15 +85,23 @@ class ServedModel:
         self.search(str(ids[0]), 1)
         self.card({}, [])
 
+    @property
+    def rule_columns(self) -> list[str]:
+        """The columns of the item table that rules can name."""
+        info = self.model.fitted.info
+        return [] if info is None else [c.name for c in info if not c.dtype.is_nested()]
+
     # -- requests --
 
-    def is_slow(self, rows: int, k: int) -> bool:
-        """Would an answer for so many history rows delay the other requests noticeably?"""
-        return self._weights_per_row * rows + 20 * k * rows > _MAX_FAST_WORK
+    def is_slow(self, request: schemas.RecommendRequest) -> bool:
+        """Would an answer to this request delay the others noticeably?"""
+        rows = len(request.history)
+        work = self._weights_per_row * rows + 20 * request.k * rows
+        return work > _MAX_FAST_WORK or take_long(request)
 
     def recommend(self, request: schemas.RecommendRequest) -> schemas.Recommendations:
         """The next items after a history, with reasons; trending items if the model knows nothing of the history."""
-        return self._recommend([request], self._history(request)[0])[0]
+        return self._recommend([request], self.history(request)[0])[0]
 
     def recommend_all(self, requests: list[schemas.RecommendRequest]) -> list[Recommended]:
         """The answer to each request, or the error in its place. Plain requests that are alike are computed together."""
@@ -115,7 +127,7 @@ class ServedModel:
 
     def similar(self, request: schemas.SimilarRequest) -> schemas.SimilarItems:
         """The items that the model expects right after one item."""
-        item = self._position(request.item_id)
+        item = self.position(request.item_id)
         item_id = self.catalogue.ids[item]
         history = Histories.from_ids([[item_id]], self.items, "error")
         items, scores, counts = asking.top(self.model, history, request.k, hide_seen=True)
@@ -125,20 +137,7 @@ class ServedModel:
 
     def explain(self, request: schemas.ExplainRequest) -> schemas.Explanation:
         """What each row contributes to an item's score, and the weight that its place in the history gives it."""
-        model = self._model(request.recency)
-        target = self._position(request.item_id)
-        history, names = self._history(request)
-        given = model.contributions(model.query(history), history, np.array([target]))[0]
-        base = model.base_score(history, target)
-        score = float(given.sum()) + (base or 0.0)
-        return schemas.Explanation(
-            self.version,
-            self.catalogue.ids[target],
-            score,
-            self._contributions(names, history, given, model.row_weights(history), score),
-            self.catalogue.title(target),
-            ABSENT if base is None else base,
-        )
+        return explaining.explain(self, request)
 
     def search(self, text: str, limit: int) -> schemas.ItemList:
         """Items whose title has every word of `text`; an item with that id comes first."""
@@ -228,34 +227,44 @@ class ServedModel:
     ) -> list[schemas.Recommendations]:
         """The answers to requests that differ only in their histories."""
         first = requests[0]
-        model = self._model(first.recency)
-        allowed = choosing.allowed_items(model, first.allow, first.deny, "skip")
-        if first.where is not None:
-            matching = self._matching(first.where)
-            allowed = matching if allowed is None else allowed & matching
-        found = asking.answer(
-            model, histories, first.k, hide_seen=first.hide_seen, allowed=allowed, most=_REASONS
+        model = self.model_with(first.recency)
+        limits = self.rules.limits(first) if _has_rules(first) else _NO_LIMITS
+        found, added = choosing.answer(
+            model, histories, first.k, limits, hide_seen=first.hide_seen, most=_REASONS
         )
         ranks = chain.from_iterable(range(1, number + 1) for number in found.counts)
         ranked = self._ranked(found.items, found.scores, ranks, self._reasons(found))
+        if added is not None:
+            _note_boosts(ranked, added)
         answers, begin = [], 0
         for q, number in enumerate(found.counts):
-            based = number or model.fitted.weights.base is not None
-            if (based and not requests[q].is_of_nobody) or histories.known(q):
+            if self._is_asked(histories, q, number, nobody=requests[q].is_of_nobody):
                 answer = schemas.Recommendations(self.version, ranked[begin : begin + number])
             else:
-                answer = self._fallback(first.k, allowed)
+                answer = self._fallback(first.k, limits)
             answers.append(answer)
             begin += number
         return answers
 
-    def _fallback(self, k: int, allowed: Array | None) -> schemas.Recommendations:
-        """The items that were popular most recently."""
-        items, counts = self._trending
-        if allowed is not None:
-            kept = allowed[items] != 0
-            items, counts = items[kept], counts[kept]
-        ranked = self._ranked(items[:k].tolist(), counts.tolist(), count(1), ([] for _ in items))
+    def first_items(self, rows: UserRows, now: int, k: int) -> list[int]:
+        """The first k items that a user with these rows is shown at a moment, in positions."""
+        histories = histories_of([rows]).asked(now)
+        items, _, counts = asking.top(self.model, histories, min(k, len(self.items)))
+        if not self._is_asked(histories, 0, int(counts[0]), nobody=not len(rows)):
+            return [int(item) for item in self._trending[0][:k]]
+        found: list[int] = items[0, : counts[0]].tolist()
+        return found
+
+    def _is_asked(self, histories: Histories, q: int, found: int, *, nobody: bool) -> bool:
+        """Is an answer what the model says, and not what is popular?"""
+        based = found or self.model.fitted.weights.base is not None
+        return bool(based and not nobody) or histories.known(q)
+
+    def _fallback(self, k: int, limits: Limits) -> schemas.Recommendations:
+        """The items that were popular most recently, under the same rules."""
+        items, counts, added = choosing.first_of(*self._trending, k, limits)
+        ranked = self._ranked(items.tolist(), counts.tolist(), count(1), ([] for _ in items))
+        _note_boosts(ranked, added.tolist())
         return schemas.Recommendations(self.version, ranked, "trending")
 
     def _ranked(
@@ -278,40 +287,18 @@ class ServedModel:
             yield reasons[begin:end]
             begin = end
 
-    def _contributions(
-        self,
-        names: list[schemas.Id],
-        history: Histories,
-        given: Array,
-        weights: Array | None,
-        score: float,
-    ) -> list[schemas.Contribution]:
-        """One row of an explanation for each history row. An id that the model does not know is shown as it came."""
-        items = history.item.tolist()
-        return [
-            schemas.Contribution(
-                name if items[row] < 0 else self.catalogue.ids[items[row]],
-                len(names) - 1 - row,
-                None if weights is None else float(weights[row]),
-                float(given[row]),
-                float(given[row]) / score if score else 0.0,
-                self.catalogue.title(items[row]),
-            )
-            for row, name in enumerate(names)
-        ]
-
     # -- what requests name --
 
-    def _model(self, recency: float | None) -> Model:
+    def model_with(self, recency: float | None) -> Model:
         return self.model if recency is None else self._with_recency(recency)
 
-    def _position(self, item_id: schemas.Id) -> int:
+    def position(self, item_id: schemas.Id) -> int:
         item = self.catalogue.position(item_id)
         if item < 0:
             raise ApiError(404, "unknown_item", f"the model does not know item {item_id!r}")
         return item
 
-    def _history(
+    def history(
         self, request: schemas.RecommendRequest | schemas.ExplainRequest
     ) -> tuple[Histories, list[schemas.Id]]:
         """The history in time order, and the ids of its rows as the client wrote them."""
@@ -353,20 +340,27 @@ def _recency_cache(model: Model) -> Callable[[float], Model]:
     return with_recency
 
 
-def _condition_cache(model: Model) -> Callable[[str], Array]:
-    """The items that meet a condition, by its text."""
+def _note_boosts(ranked: list[schemas.RankedItem], added: list[float]) -> None:
+    """Say of each item that was boosted what that added to its score."""
+    for item, boost in zip(ranked, added, strict=True):
+        if boost:
+            item.boost = boost
 
-    @lru_cache(_CONDITIONS)
-    def matching(where: str) -> Array:
-        return choosing.matches(model, where)
 
-    return matching
+def _has_rules(request: schemas.RecommendRequest) -> bool:
+    """Does a request say which items may come, or which before others?"""
+    return (
+        request.allow is not None
+        or request.deny is not None
+        or request.where is not None
+        or request.per is not None
+        or request.boost is not None
+    )
 
 
 def _group_key(request: schemas.RecommendRequest) -> tuple[Any, ...] | None:
     """Requests with the same key differ only in their history; None for a request that must be computed alone."""
-    options = (request.recency, request.allow, request.deny, request.where, request.as_of)
-    if any(option is not None for option in options):
+    if request.recency is not None or request.as_of is not None or _has_rules(request):
         return None
     if isinstance(request, schemas.UserRequest):
         return (request.k, request.hide_seen, "user")

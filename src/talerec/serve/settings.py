@@ -12,17 +12,17 @@ from pathlib import Path
 
 from talerec.errors import TalerecError
 
-TOKEN_VARIABLE, STORE_VARIABLE = "TALEREC_TOKEN", "TALEREC_STORE"
+TOKEN_VARIABLE = "TALEREC_TOKEN"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _INTERVAL = re.compile(r"(?:every=)?(\d+(?:\.\d+)?)([smhd])")
 _MIN_TOKEN = 16  # characters
+CANDIDATE_SHARE = 0.1  # of users whom a candidate answers unless another share is given
 _ORIGIN = re.compile(r"https?://[\w.:\[\]-]+")
 _MINIMA = {
     "workers": 1,
     "max_body": 1,
     "max_history": 1,
     "max_k": 1,
-    "max_list": 1,
     "max_batch": 1,
     "max_items": 1,
     "max_unread": 1,
@@ -54,13 +54,16 @@ class Settings:
     host_names: tuple[str, ...] = ()  # names that requests may call the service by
     images: tuple[str, ...] = ()  # origins from which the page may show pictures of items
     beside: tuple[Path, ...] = ()  # other models, to compare with
+    measure: float = 0.0  # the share of users on whose events models are measured as they arrive
+    live_days: float = 1.0  # older events are no live ones, and are not measured
+    candidate: Path | None = None  # a model that answers some users in place of the first,
+    share: float | None = None  # this share of them
     per_client: int = 0  # requests at a time of one client address, per worker; 0: any number
     log_level: str = "info"  # debug: every request
     log_format: str = "text"  # or json: one object a line
-    max_body: int = 1_000_000  # bytes
+    max_body: int = 1_000_000  # bytes; this bounds allow and deny lists too
     max_history: int = 2500  # rows
     max_k: int = 1000
-    max_list: int = 10_000  # ids in an allow or deny list
     max_batch: int = 100  # requests in one batch
     max_items: int = 50_000  # items in all answers to one batch
     max_unread: int = 64_000_000  # bytes of large answers that wait for their clients, per worker
@@ -95,6 +98,25 @@ class Settings:
             raise TalerecError("--learn learns from events: give --store too")
         self._check_origins()
         self._check_choices()
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        for name in ("measure", "share"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise TalerecError(f"--{name} is {value:g}; it takes a share of users, from 0 to 1")
+        if not self.live_days > 0:
+            raise TalerecError(f"--live-days is {self.live_days:g}; it must be above 0")
+        if self.measure and self.store is None:
+            raise TalerecError("--measure looks at events as they arrive: it needs --store")
+        if self.share is not None and self.candidate is None:
+            raise TalerecError("--share is that of a --candidate")
+
+    @property
+    def candidate_share(self) -> float:
+        """The share of users whom a candidate answers."""
+        default = 0.0 if self.candidate is None else CANDIDATE_SHARE
+        return default if self.share is None else self.share
 
     def _check_origins(self) -> None:
         for origin in (*self.cors, *self.images):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -138,11 +138,14 @@ class SharedState:
         self._states[self.workers, 0] += np.uint64(1)
 
     def prometheus_text(
-        self, times: dict[str, float] | None = None, more: Mapping[str, float] = NOTHING
+        self,
+        times: dict[str, float] | None = None,
+        more: Mapping[str, float] = NOTHING,
+        written: Sequence[str] = (),
     ) -> bytes:
         """All metrics, summed over the workers, in the text format of Prometheus; `times` are those of this worker's model.
 
-        `more`: metrics by their whole names, which `HELP` has.
+        `more`: metrics by their whole names, which `HELP` has; `written`: lines of others.
         """
         with suppress(OSError):
             self.set_gauge("resident_bytes", resident_bytes())
@@ -154,6 +157,7 @@ class SharedState:
         for full, value in more.items():
             kind = "counter" if full.endswith("_total") else "gauge"
             lines += [*_about(full, kind), f"{full} {value:.15g}"]
+        lines += written
         return ("\n".join(lines) + "\n").encode()
 
     def _single_values(self, total: Array) -> list[str]:

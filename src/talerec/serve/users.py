@@ -32,7 +32,7 @@ class Users:
     def known(self, model: ServedModel, user: str) -> UserRows | None:
         """The rows of a user, where they are at hand; None where `find` has to ask the store, which may take a while."""
         if self.recent is None:
-            return self._rows(model, user, [])
+            return self.rows(model, user, [])
         found = self.recent.get(user)
         if found is None and self.recent.kind == "sqlite" and self.recent.answers:
             return self.find(model, user)  # a look into an index of a file: quicker than a thread
@@ -44,7 +44,7 @@ class Users:
         try:
             found = self.recent.get(user) or self.recent.load(user)
         except TalerecError:
-            return self._rows(model, user, [])
+            return self.rows(model, user, [])
         return self._merged(model, user, found)
 
     def is_deleted(self, model: ServedModel, user: str) -> bool:
@@ -58,11 +58,11 @@ class Users:
         if model.version not in made:
             if len(made) > 4:  # of models that were served since
                 made.clear()
-            made[model.version] = self._rows(model, user, rows)
+            made[model.version] = self.rows(model, user, rows)
         merged: UserRows = made[model.version]
         return merged
 
-    def _rows(self, model: ServedModel, user: str, rows: list[Kept]) -> UserRows:
+    def rows(self, model: ServedModel, user: str, rows: list[Kept]) -> UserRows:
         """The artifact's rows, unless they were deleted, and the events that came after it."""
         seq = 0 if self.recent is None else seq_of(model, self.recent)
         events = [row for row in rows if row.seq > seq]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from talerec.errors import TalerecError
 
+STORE_VARIABLE = "TALEREC_STORE"  # of the environment: an address that need not stand in a command
 MAX_ID = 500  # characters of an id: databases index no more than 2,700 bytes
 MAX_NAME = 100  # characters of the name of an event
 

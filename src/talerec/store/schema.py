@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 #: The version of the tables below. A change adds a step to `_STEPS`; steps that were released stay as they are.
-VERSION = 1
+VERSION = 2
 
 #: What brings a store of the version before to each version. `meta` has one row: its `seq` is the last that was given to an
 #: event or a deletion; whoever writes holds that row, so that a smaller seq is always committed before a larger one.
@@ -20,6 +20,14 @@ _STEPS: dict[int, tuple[str, ...]] = {
         "create unique index talerec_event_ids on talerec_events (event_id) where event_id is not null",
         "create table talerec_deletions (user_id text not null primary key, seq bigint not null, time bigint not null)",
         "create index talerec_deletions_by_seq on talerec_deletions (seq)",
+    ),
+    2: (
+        "create table talerec_measuring (holder text not null, until double precision not null, seq bigint not null,"
+        " left_out bigint not null, summary text)",
+        "insert into talerec_measuring values ('', 0, -1, 0, null)",
+        "create table talerec_measured (seq bigint not null, role text not null, version text not null,"
+        " moment bigint not null, user_hash bigint not null, place integer not null, primary key (seq, role))",
+        "create index talerec_measured_by_moment on talerec_measured (moment)",
     ),
 }  # fmt: skip
 _KEY = {"sqlite": "integer", "postgresql": "bigint"}

@@ -12,7 +12,9 @@ asking for what comes after it (`tail`).
 
 from __future__ import annotations
 
+import json
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Self, TypeVar
@@ -145,6 +147,37 @@ class Store:
                 rows += fresh
             self._insert(connection, seq, rows)
         return outcomes
+
+    def add_missing(self, events: Sequence[Event]) -> int:
+        """Keep events, without an `event_id`, that are not there with the same user, item and time: how many were kept.
+
+        Where some are there less often than among these, those that lack are kept.
+        """
+        with self._used() as connection, self._transaction(connection):
+            seq = self._hold(connection)
+            there = self._counts(connection, events)
+            fresh = []
+            for event in events:
+                if there[event[:3]] > 0:
+                    there[event[:3]] -= 1
+                else:
+                    fresh.append(event)
+            self._insert(connection, seq, fresh)
+        return len(fresh)
+
+    def _counts(self, connection: Any, events: Sequence[Event]) -> Counter[tuple[str, str, int]]:
+        """How often each user, item and time of these is there."""
+        keys = list(dict.fromkeys(event[:3] for event in events))
+        same = "e.user_id = k.user_id and e.time = k.time and e.item_id = k.item_id"
+        if self.kind == "sqlite":
+            of = "json_extract(value, '$[0]') user_id, json_extract(value, '$[1]') item_id, json_extract(value, '$[2]') time"
+            given: Any = (json.dumps(keys),)
+            asked = f"(select {of} from json_each(?)) k"
+        else:
+            given = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
+            asked = "unnest(%s::text[], %s::text[], %s::bigint[]) as k (user_id, item_id, time)"
+        query = f"select k.user_id, k.item_id, k.time, count(*) from {asked} cross join talerec_events e where {same} group by 1, 2, 3"
+        return Counter({tuple(row[:3]): row[3] for row in connection.execute(query, given)})
 
     def forget(self, user: str, time: int) -> int:
         """Delete the rows of a user, and keep that it was deleted at this time; the seq of the deletion."""

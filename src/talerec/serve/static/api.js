@@ -44,6 +44,7 @@ export const recommend = (body, { signal, beside } = {}) => send("POST", "/v1/re
 export const similar = (item_id, k) => send("POST", "/v1/similar", { body: { item_id, k } });
 export const explain = (body, signal) => send("POST", "/v1/explain", { body, signal });
 export const document = () => send("GET", "/openapi.json");
+export const stats = () => send("GET", "/v1/stats");
 export const metrics = () => send("GET", "/metrics");
 
 // The same request for a terminal.

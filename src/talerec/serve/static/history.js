@@ -9,6 +9,9 @@ import { attempt } from "./toasts.js";
 const SHOWN = 12; // rows, until all are asked for
 let onChange = () => {};
 let showAll = false;
+const EVERY_MS = 2000; // between looks for new events of the user who is shown
+let timer;
+let fresh = new Set(); // rows that have just arrived
 
 // -- rows --------------------------------------------------------------------------------------------
 
@@ -54,7 +57,7 @@ export function showRows() {
 
 function rowLine(row) {
   const name = label(itemOf(row.item_id));
-  return element("li", {},
+  return element("li", { className: fresh.has(key(row)) ? "fresh" : "" },
     element("span", { className: "name" }, name),
     element("input", {
       type: "date", value: row.timestamp.slice(0, 10), required: true, "aria-label": `Date of ${name}`,
@@ -69,11 +72,45 @@ export async function loadUser(id) {
   const found = await attempt(() => api.user(id));
   if (!found) return false;
   state.user = String(found.user_id);
+  fresh = new Set();
   state.rows = found.history;
   showAll = false;
   await lookUp(shownIds());
+  watchUser();
   return true;
 }
+
+// Events of the user that arrive while the page is open come into the rows, marked as new.
+function watchUser() {
+  clearTimeout(timer);
+  byId("arriving").textContent = "";
+  if (state.user !== null && state.hasStore) timer = setTimeout(lookAtUser, EVERY_MS);
+}
+
+async function lookAtUser() {
+  const id = state.user;
+  const found = document.hidden || id === null ? null : await attempt(() => api.user(id));
+  if (id === null || id !== state.user) return;
+  const known = new Map();
+  for (const row of state.rows) known.set(key(row), (known.get(key(row)) ?? 0) + 1);
+  const isNew = (row) => {
+    const left = known.get(key(row)) ?? 0;
+    known.set(key(row), left - 1);
+    return left <= 0;
+  };
+  const arrived = (found?.history ?? []).filter(isNew);
+  if (arrived.length) {
+    state.rows = found.history;
+    fresh = new Set(arrived.map(key));
+    await lookUp(shownIds());
+    showRows();
+    byId("arriving").textContent = `${count(arrived.length)} new ${arrived.length === 1 ? "event" : "events"} at ${new Date().toLocaleTimeString("en")}`;
+    onChange();
+  }
+  timer = setTimeout(lookAtUser, EVERY_MS);
+}
+
+const key = (row) => `${row.timestamp} ${row.item_id}`;
 
 export const shownIds = () => state.rows.slice(-SHOWN).map((row) => row.item_id);
 

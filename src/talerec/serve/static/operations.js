@@ -1,8 +1,10 @@
-// Operations: what /metrics says, every two seconds while the tab is open.
+// Operations: what /metrics and /v1/stats say, every two seconds while the tab is open.
 
 import * as api from "./api.js";
-import { byId, count, drawing, element, shortNumber } from "./dom.js";
+import { byId, count, element, shortNumber } from "./dom.js";
+import { showLive } from "./live.js";
 import { state } from "./state.js";
+import { age, tile } from "./tiles.js";
 import { attempt } from "./toasts.js";
 
 const EVERY_MS = 2000;
@@ -28,7 +30,7 @@ function summed(lines) {
   }
   const total = (some) => some.reduce((sum, line) => sum + line.value, 0);
   return {
-    at: performance.now(), requests: total(api), errors: total(api.filter((line) => line.labels.status >= "500")),
+    at: performance.now(), events: one("events_accepted_total"), requests: total(api), errors: total(api.filter((line) => line.labels.status >= "500")),
     refused: total(api.filter((line) => line.labels.status >= "400" && line.labels.status < "500")), buckets,
     inFlight: one("in_flight"), memory: one("resident_bytes"), workers: one("workers_ready"),
     reloads: one("reloads_done_total"), refusedModels: one("reloads_refused_total"), dropped: one("dropped_connections_total"),
@@ -49,10 +51,12 @@ function quantile(before, now, share) {
 
 async function look() {
   const text = await attempt(api.metrics);
+  const stats = text && (await attempt(api.stats));
   if (text) {
     samples.push(summed(parse(text)));
     if (samples.length > KEPT) samples.shift();
     show();
+    if (stats) showLive(stats, rates("events"));
   }
   if (state.tab === "operations") timer = setTimeout(look, EVERY_MS);
 }
@@ -62,19 +66,19 @@ export function watch() {
   if (state.tab === "operations") look();
 }
 
-const age = (seconds) => (seconds < 120 ? `${Math.round(seconds)} s` : seconds < 7200 ? `${Math.round(seconds / 60)} min`
-  : seconds < 172_800 ? `${Math.round(seconds / 3600)} hours` : `${Math.round(seconds / 86_400)} days`);
+// What came a second, between every two samples.
+const rates = (name) => samples.slice(1).map((one, n) => (1000 * (one[name] - samples[n][name])) / (one.at - samples[n].at));
 
 function show() {
   const now = samples.at(-1);
-  const rates = samples.slice(1).map((one, n) => (1000 * (one.requests - samples[n].requests)) / (one.at - samples[n].at));
+  const requests = rates("requests");
   const errors = samples.slice(1).map((one, n) => one.errors - samples[n].errors);
   const minute = samples[Math.max(0, samples.length - 31)];
   const first = samples.length > 1 ? minute : null;
   const times = samples.slice(1).map((one, n) => quantile(samples[n], one, 0.5) ?? 0);
   const ms = (value) => (value === null ? "–" : `≤ ${shortNumber(value)} ms`);
   byId("tiles").replaceChildren(
-    tile("Requests a second", shortNumber(Math.max(0, rates.at(-1) ?? 0)), `${count(now.requests)} since the start`, rates),
+    tile("Requests a second", shortNumber(Math.max(0, requests.at(-1) ?? 0)), `${count(now.requests)} since the start`, requests),
     tile("Time to answer, median", ms(quantile(first, now, 0.5)), `99 % ${ms(quantile(first, now, 0.99))}`, times),
     tile("Failures", count(now.errors), `${count(now.refused)} refused requests`, errors, now.errors > 0),
     tile("Age of the model", now.saved ? age(Date.now() / 1000 - now.saved) : "unknown", `version ${now.versions.join(", ")}`),
@@ -83,19 +87,6 @@ function show() {
     tile("Memory", `${count(Math.round(now.memory / 1e6))} MB`, `${count(now.dropped)} connections cut off`, samples.map((one) => one.memory)),
     tile("Fallbacks", count(now.fallbacks), "answers of trending items"));
   byId("routes").tBodies[0].replaceChildren(...routes(now));
-}
-
-function tile(title, value, note, line = null, warn = false) {
-  return element("li", { className: warn ? "tile-box warn" : "tile-box" },
-    element("h3", {}, title), element("p", { className: "value" }, value), element("p", { className: "note" }, note),
-    line && line.length > 1 ? sparkline(line) : null);
-}
-
-function sparkline(values) {
-  const most = Math.max(...values, 1e-9);
-  const points = values.map((value, n) => `${((100 * n) / (values.length - 1)).toFixed(1)},${(24 - (22 * Math.max(0, value)) / most).toFixed(1)}`);
-  return drawing("svg", { viewBox: "0 0 100 25", preserveAspectRatio: "none", class: "spark", "aria-hidden": "true" },
-    drawing("polyline", { points: points.join(" ") }));
 }
 
 function routes(now) {

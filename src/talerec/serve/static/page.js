@@ -172,6 +172,8 @@ async function loadCard() {
   state.card = card;
   const described = await attempt(() => api.document());
   state.takesWhere = Boolean(described?.components.schemas.RecommendRequest.properties.where);
+  const stats = await attempt(() => api.stats());
+  state.hasStore = Boolean(stats?.store);
   showCard(card);
   return card;
 }

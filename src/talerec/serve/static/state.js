@@ -16,6 +16,7 @@ export const state = {
   versus: null, // "moment:DATE" or "model:NAME"
   tab: "recommend",
   card: null, // the model card
+  hasStore: false, // does the service keep events?
   takesWhere: false, // does the service take conditions on the item table?
 };
 

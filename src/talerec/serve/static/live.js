@@ -1,0 +1,94 @@
+// How the models do on the events as they arrive, and what is learned from them: what /v1/stats says.
+
+import { byId, count, element, percent, shortNumber } from "./dom.js";
+import { age, tile } from "./tiles.js";
+
+const METRICS = ["HR@10", "MRR@10"];
+const KEPT = 90; // values of a line
+const before = { hour: [] };
+
+const figure = (value) => (value === undefined || value === null ? "–" : value.toFixed(3));
+const signed = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(3)}`;
+
+export function showLive(stats, eventRates) {
+  const shown = Boolean(stats?.store || stats?.measured || stats?.candidate);
+  byId("live").hidden = !shown;
+  if (!shown) return;
+  const measured = stats.measured;
+  byId("live-tiles").replaceChildren(
+    eventsTile(stats, eventRates), ...(measured ? measuredTiles(measured) : []), learningTile(stats.learning));
+  showModels(measured);
+  showDifference(stats);
+}
+
+function eventsTile({ store, events }, rates) {
+  const kept = `${count(events.events_accepted ?? 0)} kept, ${count(events.events_waiting ?? 0)} wait for the disk`;
+  const answers = store?.answers ?? true;
+  return tile("Events a second", shortNumber(Math.max(0, rates.at(-1) ?? 0)), answers ? kept : "the store does not answer", rates, !answers);
+}
+
+function measuredTiles(measured) {
+  const { hour } = measured;
+  const now = hour.current;
+  if (now) {
+    before.hour.push(now["HR@10"]);
+    if (before.hour.length > KEPT) before.hour.shift();
+  }
+  const whose = `${percent(measured.share)} of users`;
+  const behind = measured.left_out ? `${count(measured.left_out)} left out` : `${count(measured.behind)} events behind`;
+  return [
+    tile("Live HR@10, last hour", figure(now?.["HR@10"]), now ? `${count(now.events)} events of ${whose}` : `no events of ${whose} yet`, before.hour),
+    tile("Live MRR@10, last hour", figure(now?.["MRR@10"]), behind, null, measured.left_out > 0),
+  ];
+}
+
+// What learning says of itself has words and numbers; times are in seconds since 1970.
+function learningTile(learning) {
+  if (!learning) return tile("Learning", "off", "the model stays until it is replaced");
+  const at = learning.finished ?? learning.at;
+  const note = learning.error ?? (at ? `last done ${age(Math.max(0, Date.now() / 1000 - at))} ago` : "nothing learned yet");
+  return tile("Learning", String(learning.state ?? "on"), note, null, Boolean(learning.error));
+}
+
+function showModels(measured) {
+  const [hour, day] = [measured?.hour.models ?? [], measured?.day.models ?? []];
+  const known = new Map([...hour, ...day].map((one) => [`${one.role} ${one.version}`, one]));
+  const of = (window, { role, version }) => window.find((one) => one.role === role && one.version === version);
+  byId("live-models-box").hidden = !known.size;
+  byId("live-models").tBodies[0].replaceChildren(...[...known.values()].map((one) => {
+    const cells = [hour, day].flatMap((window) => {
+      const found = of(window, one);
+      return [found ? count(found.events) : "–", ...METRICS.map((name) => figure(found?.[name]))];
+    });
+    return element("tr", {}, element("th", { scope: "row" }, `${one.version.slice(0, 8)}, ${one.role}`),
+      ...cells.map((text) => element("td", {}, text)));
+  }));
+}
+
+function verdict([low, high]) {
+  if (low > 0) return "The candidate is better";
+  if (high < 0) return "The candidate is worse";
+  return "No difference that is certain yet";
+}
+
+function showDifference({ candidate, measured }) {
+  byId("difference-box").hidden = !candidate;
+  if (!candidate) return;
+  byId("candidate-about").textContent =
+    `Candidate ${candidate.model.slice(0, 8)} answers ${percent(candidate.share)} of users; both models are measured on the same events.`;
+  const rows = ["hour", "day"].flatMap((window) => {
+    const found = measured?.[window].difference;
+    if (!found) return [];
+    return METRICS.map((name) => {
+      const { difference, interval } = found[name];
+      const tone = interval[0] > 0 ? "up" : interval[1] < 0 ? "down" : "";
+      return element("tr", {}, element("th", { scope: "row" }, `${name}, last ${window}`),
+        element("td", { className: tone }, signed(difference)),
+        element("td", {}, `${signed(interval[0])} to ${signed(interval[1])}`),
+        element("td", {}, `${count(found.events)} of ${count(found.users)} users`),
+        element("td", {}, verdict(interval)));
+    });
+  });
+  byId("difference").hidden = !rows.length;
+  byId("difference").tBodies[0].replaceChildren(...rows);
+}

@@ -1,0 +1,282 @@
+"""Two models side by side: who is answered by which, and what is measured of them, against the library asked event by event."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import talerec as tr
+from talerec.errors import TalerecError
+
+pytest.importorskip("msgspec", reason="needs the extra serve")
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+
+from service import Local, Remote
+from talerec.serve.measure_process import Process
+from talerec.serve.sampling import CANDIDATE, MEASURED, is_in_share
+from talerec.serve.settings import Settings
+from talerec.store.events import Event
+from talerec.store.measures import Measures
+from talerec.store.store import Store
+
+SECOND = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def log() -> tr.Log:
+    return tr.synthetic_log(3000, users=120, items=80, seed=5)
+
+
+@pytest.fixture(scope="module")
+def models(log: tr.Log) -> dict[str, tr.Model]:
+    return {name: tr.MODELS[name]().fit(log) for name in ("tale", "popular", "tempo")}
+
+
+@pytest.fixture(scope="module")
+def paths(models: dict[str, tr.Model], tmp_path_factory: Any) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {name: model.save(folder / f"{name}.tale") for name, model in models.items()}
+
+
+def version(path: Path) -> str:
+    return str(tr.artifact.read_manifest(path)["version"])
+
+
+# -- who is answered by which ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [None, 0.0, 0.4, 1.0])
+def test_users_stay_with_the_model_that_answers_them(
+    paths: dict[str, Path], tmp_path: Path, share: float | None
+) -> None:
+    settings = {"candidate": paths["popular"], "share": share}
+    two = [Local(paths["tale"], tmp_path / str(n), **settings) for n in range(2)]
+    current, candidate = version(paths["tale"]), version(paths["popular"])
+    chosen = set()
+    for local in two:
+        local.app.load()
+    for user in range(1, 121):
+        wanted = is_in_share(str(user), 0.1 if share is None else share, CANDIDATE)
+        chosen.add(wanted)
+        for asked in (user, str(user)):
+            for local in two:
+                answer = local.post("/v1/recommend", {"user_id": asked, "k": 3})
+                assert answer.status == 200
+                assert answer.json["model"] == (candidate if wanted else current)
+    assert chosen == ({True, False} if share in (None, 0.4) else {bool(share)})
+    history = two[0].post("/v1/recommend", {"history": [{"item_id": 1}], "k": 3}).json
+    assert history["model"] == current
+    assert two[0].get("/v1/stats").json["candidate"] == {
+        "model": candidate,
+        "share": 0.1 if share is None else share,
+    }
+
+
+def test_a_model_that_is_asked_by_name_is_not_replaced(
+    paths: dict[str, Path], tmp_path: Path
+) -> None:
+    settings = {"candidate": paths["popular"], "share": 1.0, "beside": (paths["tempo"],)}
+    local = Local(paths["tale"], tmp_path / "run", **settings)
+    local.app.load()
+    answer = local.post("/v1/recommend?beside=tempo", {"user_id": 3, "k": 3}).json
+    assert answer["model"] == version(paths["tempo"])
+
+
+def test_a_candidate_may_go_come_back_as_another_and_know_other_items(
+    log: tr.Log, paths: dict[str, Path], tmp_path: Path
+) -> None:
+    frame = pl.DataFrame({"user_id": [1, 1, 2], "item_id": ["x", "y", "x"], "timestamp": [1, 2, 3]})
+    other = tr.MODELS["popular"]().fit(tr.Log.from_frame(frame, time_unit="s"))
+    place = other.save(tmp_path / "next.tale")
+    local = Local(paths["tale"], tmp_path / "run", candidate=place, share=1.0)
+    local.app.load()
+    asked = {"user_id": 1, "k": 2}
+    before = local.post("/v1/recommend", asked).json
+    assert [item["item_id"] for item in before["items"]] == ["x", "y"]
+    shutil.rmtree(place)
+    assert local.app.api.candidate is not None
+    with pytest.raises(TalerecError):
+        local.app.api.candidate.refresh()
+    assert local.post("/v1/recommend", asked).json == before
+    shutil.copytree(paths["tempo"], place)
+    local.app.api.candidate.refresh()
+    assert local.post("/v1/recommend", asked).json["model"] == version(paths["tempo"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"measure": 2.0, "store": "sqlite:///x.db"}, "--measure is 2; it takes a share of users"),
+        ({"measure": -1.0, "store": "sqlite:///x.db"}, "--measure is -1"),
+        ({"measure": float("nan"), "store": "sqlite:///x.db"}, "--measure is nan"),
+        ({"measure": 0.1}, "--measure looks at events as they arrive: it needs --store"),
+        ({"share": 0.5}, "--share is that of a --candidate"),
+        ({"share": 1.5, "candidate": Path("x")}, "--share is 1.5"),
+        ({"live_days": 0.0}, "--live-days is 0"),
+    ],
+)
+def test_a_share_that_is_none_is_refused(settings: Any, said: str) -> None:
+    with pytest.raises(TalerecError, match="--") as error:
+        Settings(path=Path("shop.tale"), **settings)
+    assert said in str(error.value)
+
+
+def test_a_candidate_that_is_not_there_ends_the_start(
+    paths: dict[str, Path], tmp_path: Path
+) -> None:
+    local = Local(paths["tale"], tmp_path / "run", candidate=tmp_path / "nothing.tale")
+    with pytest.raises(TalerecError, match=r"nothing\.tale"):
+        local.app.load()
+
+
+# -- what is measured ------------------------------------------------------------------------------
+
+
+def events_of(log: tr.Log, now: float) -> list[Event]:
+    """Known users who go on with items of theirs and others, and users of whom nothing is known."""
+    found = []
+    items = log.items.ids.to_list()
+    for n in range(120):
+        user = f"{1 + n % 30}" if n % 4 else f"new-{n % 3}"
+        found.append(Event(user, str(items[(n * 7) % 80]), int((now - 200 + n) * SECOND)))
+    found.insert(50, Event("5", "unheard of", int((now - 150) * SECOND)))
+    return found
+
+
+@pytest.mark.parametrize(("current", "candidate"), [("tale", "popular"), ("tempo", "tale")])
+def test_places_are_those_of_the_lists_that_the_library_gives(
+    log: tr.Log,
+    models: dict[str, tr.Model],
+    paths: dict[str, Path],
+    tmp_path: Path,
+    current: str,
+    candidate: str,
+) -> None:
+    now = time.time()
+    store, events = f"sqlite:///{tmp_path}/shop.db", events_of(log, now)
+    settings = Settings(
+        path=paths[current], candidate=paths[candidate], share=0.3, measure=0.8, store=store
+    )
+    process = Process(settings, tmp_path)
+    measurer = process._open()
+    assert measurer is not None
+    for holder in process._holders.values():
+        holder.start()
+    with Store.open(store) as kept:
+        kept.append([events])
+    while measurer.step(now):
+        pass
+    with Measures.open(store) as kept:
+        found = {(row.seq, row.role): row for row in kept.measured_since(0)}
+    sampled = [n for n, one in enumerate(events) if is_in_share(one.user, 0.8, MEASURED)]
+    assert sorted(found) == sorted(
+        (n + 1, role) for n in sampled for role in ("current", "candidate")
+    )
+    for role, name in (("current", current), ("candidate", candidate)):
+        for n in sampled:
+            row = found[n + 1, role]
+            assert row.version == version(paths[name])
+            wanted = wanted_place(models[name], log, events, n)
+            assert wanted is None or row.place == wanted, (n, events[n])
+
+
+def wanted_place(model: tr.Model, log: tr.Log, events: list[Event], n: int) -> int | None:
+    """By the library: the log's rows of the user and the events before, asked at the time of the event; None for users of whom nothing is known."""
+    event = events[n]
+    known = [str(one) for one in log.users.ids.to_list()]
+    rows: list[tuple[Any, int]] = []
+    if event.user in known:
+        user = known.index(event.user)
+        mine = slice(log.ptr[user], log.ptr[user + 1])
+        names = log.items.ids.gather(log.item[mine]).to_list()
+        rows = list(zip(names, log.time[mine].tolist(), strict=True))
+    before = [one for one in events[:n] if one.user == event.user and one.time <= event.time]
+    rows += [(one.item, one.time) for one in before]
+    if not rows:
+        return None
+    shown = model.recommend_histories([rows], 10, unknown="skip", as_of=event.time)["item_id"]
+    names = [str(item) for item in shown]
+    return names.index(event.item) + 1 if event.item in names else 0
+
+
+def test_an_event_that_the_model_has_learned_from_is_no_question(
+    log: tr.Log, models: dict[str, tr.Model], tmp_path: Path
+) -> None:
+    from talerec.serve.users import STORE, STORE_SEQ
+
+    store = f"sqlite:///{tmp_path}/shop.db"
+    with Store.open(store) as kept:
+        meta = kept.meta()
+    path = models["tale"].save(tmp_path / "shop.tale")
+    learned = tr.load(path)
+    learned.fitted.training.update({STORE: meta.store, STORE_SEQ: 3})
+    learned.save(path)
+    process = Process(Settings(path=path, measure=1.0, store=store), tmp_path)
+    measurer = process._open()
+    process._holders["current"].start()
+    now = time.time()
+    with Store.open(store) as kept:
+        kept.append([[Event("5", "7", int(now * SECOND)) for _ in range(5)]])
+    assert measurer is not None
+    while measurer.step(now):
+        pass
+    with Measures.open(store) as kept:
+        assert [row.seq for row in kept.measured_since(0)] == [4, 5]
+
+
+def measurers(parent: int) -> list[int]:
+    """The processes of a service that run at low priority."""
+    tasks = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    nice = {
+        int(pid): int(Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[16])
+        for pid in tasks
+    }
+    own = os.nice(0)
+    return [pid for pid, value in nice.items() if value >= min(own + 10, 19) and value > own]
+
+
+def until(check: Any, what: str) -> Any:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        if found := check():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(what)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_measuring_goes_on_after_it_was_killed(paths: dict[str, Path], tmp_path: Path) -> None:
+    options = ["--store", f"sqlite:///{tmp_path}/shop.db", "--measure", "1", "--workers", "2"]
+    service = Remote(paths["tale"], *options, "--candidate", str(paths["popular"]))
+    try:
+        first = until(lambda: measurers(service.process.pid), "nobody measures")
+        until(lambda: service.ask("GET", "/v1/stats").json["measured"], "nothing is told")
+
+        def send(count: int) -> None:
+            events = [{"user_id": 1 + n % 20, "item_id": 1 + n % 60} for n in range(count)]
+            assert service.ask("POST", "/v1/events", {"events": events}).status == 202
+
+        def measured() -> int:
+            found = service.ask("GET", "/v1/stats").json["measured"]
+            return sum(one["events"] for one in found["hour"]["models"]) if found else 0
+
+        send(50)
+        until(lambda: measured() == 100, "the first events are not measured")
+        os.kill(first[0], signal.SIGKILL)
+        send(30)
+        assert service.ask("POST", "/v1/recommend", {"user_id": 3, "k": 2}).status == 200
+        until(lambda: measured() == 160, "what came meanwhile is not measured")
+        again = measurers(service.process.pid)
+        assert again
+        assert again != first
+        assert service.metric("talerec_live_events{") == 320  # of an hour, and of a day
+        assert service.metric("talerec_measured_share") == 1
+    finally:
+        assert service.stop() == 0

@@ -1,0 +1,163 @@
+"""The rules of a request, over HTTP: what the library says, for the model's lists and for the fallback's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import talerec as tr
+
+pytest.importorskip("msgspec", reason="needs the extra serve")
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+
+from service import Local
+
+HISTORY = [1, 5, 9]
+ROWS = [{"item_id": item} for item in HISTORY]
+
+
+@pytest.fixture(scope="module")
+def log() -> tr.Log:
+    return tr.synthetic_log(6000, users=400, items=300, seed=3)
+
+
+@pytest.fixture(scope="module", params=["tale", "tempo", "sknn"])
+def model(request: Any, log: tr.Log) -> tr.Model:
+    return tr.MODELS[request.param]().fit(log)
+
+
+@pytest.fixture(scope="module")
+def service(model: tr.Model, tmp_path_factory: Any) -> Local:
+    folder = tmp_path_factory.mktemp("rules")
+    return Local(model.save(folder / "shop.tale"), folder / "run")
+
+
+def categories(log: tr.Log) -> list[str]:
+    return log.info["category"].to_list()
+
+
+RULES = [
+    {"boost": {"category": {"{0}": 0.5, "{1}": -0.25}}},
+    {"boost": {"category": {"{0}": 40.0}, "item_id": {"7": -3.5}}},
+    {"per": {"category": 2}},
+    {"per": {"category": 1}, "boost": {"category": {"{1}": 2.0}}},
+    {"where": "category <> '{0}'", "per": {"category": 3}, "boost": {"category": {"{2}": 1.0}}},
+    {"deny": [2, 3, 4], "boost": {"category": {"{2}": 0.1, "nothing has it": 9.0}}},
+]
+
+
+def filled(rule: Any, names: list[str]) -> Any:
+    """A rule with the log's own categories."""
+    if isinstance(rule, dict):
+        return {filled(key, names): filled(value, names) for key, value in rule.items()}
+    return rule.format(*names) if isinstance(rule, str) else rule
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("hide_seen", [False, True])
+def test_rules_over_http_are_those_of_the_library(
+    service: Local, model: tr.Model, log: tr.Log, rule: Any, hide_seen: bool
+) -> None:
+    rule = filled(rule, sorted(set(categories(log))))
+    asked = {"history": ROWS, "k": 12, "hide_seen": hide_seen, **rule}
+    answer = service.post("/v1/recommend", asked).json
+    wanted = model.recommend_histories([HISTORY], 12, hide_seen=hide_seen, **rule)
+    assert [one["item_id"] for one in answer["items"]] == wanted["item_id"].to_list()
+    assert [one["score"] for one in answer["items"]] == wanted["score"].to_list()
+    batch = service.post("/v1/recommend:batch", {"requests": [asked]}).json
+    assert batch["answers"][0] == answer
+    masks = {name: rule[name] for name in ("where", "deny", "boost") if name in rule}
+    for one in answer["items"][:5]:
+        why = {"history": ROWS, "item_id": one["item_id"], "hide_seen": hide_seen, **masks}
+        why = service.post("/v1/explain", why).json
+        assert why["score"] == pytest.approx(one["score"], abs=1e-9)
+        rows = sum(row["contribution"] for row in why["rows"]) + why.get("base", 0.0)
+        added = sum(boost["contribution"] for boost in why.get("boosts", []))
+        assert rows + added == pytest.approx(why["score"], abs=1e-9)
+        assert added == pytest.approx(one.get("boost", 0.0), abs=1e-9)
+        for reason in one["because"]:
+            given = sum(
+                row["contribution"] for row in why["rows"] if row["item_id"] == reason["item_id"]
+            )
+            assert reason["share"] * one["score"] == pytest.approx(given, abs=1e-9)
+
+
+def trending(log: tr.Log, boost: dict[str, float], k: int, per: int, deny: list[int]) -> list[Any]:
+    """What the fallback shows: the last week's counts, then the log's, raised by parts of their own spread."""
+    kinds, counts, every = categories(log), log.counts(7), log.counts()
+    ids = log.items.ids.to_list()
+    full = [i for i in range(len(ids)) if ids[i] not in deny]
+    full.sort(key=lambda i: (-counts[i], 0 if counts[i] else -every[i], i))
+    spread = counts[full[0]] - counts[full[min(100, len(full)) - 1]]
+    raised = [(i, counts[i] + boost.get(kinds[i], 0.0) * spread) for i in full]
+    raised.sort(key=lambda pair: -pair[1])  # equal ones stay as they are
+    found: list[Any] = []
+    for i, score in raised:
+        if len(found) < k and sum(kinds[j] == kinds[i] for j, _ in found) < per:
+            found.append((i, score))
+    return [(ids[i], score) for i, score in found]
+
+
+@pytest.mark.parametrize("lift", [0.0, 0.3, -1.0, 10.0])
+@pytest.mark.parametrize("per", [1, 3, 99])
+def test_the_fallback_obeys_the_same_rules(
+    service: Local, log: tr.Log, lift: float, per: int, model: tr.Model
+) -> None:
+    name = categories(log)[0]
+    rule = {"boost": {"category": {name: lift}}, "per": {"category": per}, "deny": [1, 2]}
+    answer = service.post("/v1/recommend", {"history": [{"item_id": "?"}], "k": 7, **rule}).json
+    found = [(one["item_id"], one["score"]) for one in answer["items"]]
+    if model.name == "tempo":  # what is popular is a part of the model
+        rows = model.recommend_histories([["?"]], 7, unknown="skip", **rule)
+        wanted = list(zip(rows["item_id"], rows["score"], strict=True))
+        assert found == wanted or answer["fallback"] == "trending"
+    if answer.get("fallback"):
+        wanted = trending(log, {name: lift}, 7, per, [1, 2])
+        assert [item for item, _ in found] == [item for item, _ in wanted]
+        assert [score for _, score in found] == pytest.approx([score for _, score in wanted])
+    else:
+        assert model.name == "tempo"
+
+
+def test_an_allow_list_may_be_as_long_as_the_body(service: Local, model: tr.Model) -> None:
+    """Known ids among a hundred thousand others; the answer is the same as with the known ones alone."""
+    short = service.post("/v1/recommend", {"history": ROWS, "allow": list(range(10, 200))})
+    long = [*range(1_000_000, 1_100_000), *range(10, 200)]
+    found = service.post("/v1/recommend", {"history": ROWS, "allow": long})
+    assert found.status == 200
+    assert found.body == short.body
+    text = service.post("/v1/recommend", {"history": ROWS, "allow": [str(item) for item in long]})
+    assert (text.status, text.code) == (413, "body_too_large")  # 1.1 MB: --max-body is the limit
+    deny = service.post("/v1/recommend", {"history": ROWS, "deny": [*range(1, 301), *long]}).json
+    assert deny["items"] == []
+    why = {"history": ROWS, "item_id": 20, "allow": long, "boost": {"category": {"x": 1}}}
+    assert service.post("/v1/explain", why).status == 200
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"boost": {"colour": {"X": 1}}}, "no column 'colour'"),
+        ({"boost": {"category": {"X": 1e308}}}, "<= 1000"),
+        ({"boost": {"category": {"X": "a"}}}, "Expected `float`"),
+        ({"boost": {"category": 1}}, "Expected `object`"),
+        ({"boost": {"category": {str(n): 0.1 for n in range(10_001)}}}, "more than 10,000"),
+        ({"per": {"colour": 1}}, "no column 'colour'"),
+        ({"per": {"category": 0}}, ">= 1"),
+        ({"per": {"category": 1.5}}, "Expected `int`"),
+    ],
+)
+def test_a_bad_rule_is_refused_by_name(service: Local, rule: Any, said: str) -> None:
+    answer = service.post("/v1/recommend", {"history": ROWS, **rule})
+    assert (answer.status, answer.code) == (422, "invalid")
+    assert said in answer.json["error"]["message"]
+    batch = service.post("/v1/recommend:batch", {"requests": [{"history": ROWS, **rule}]})
+    assert batch.status == 422
+
+
+def test_the_document_names_the_columns_that_rules_may_use(service: Local) -> None:
+    made = service.get("/openapi.json").json["components"]["schemas"]
+    for name, rule in (("RecommendRequest", "per"), ("ExplainRequest", "boost")):
+        form = made[name]["properties"][rule]["anyOf"][0]
+        assert "category" in form["propertyNames"]["enum"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,11 +26,13 @@ import talerec as tr
 from talerec.models import params
 
 
-def timed(work: Any) -> tuple[Any, np.ndarray]:
+def timed(name: str, work: Any) -> tuple[Any, np.ndarray]:
     """What a piece of work gives, its seconds, and those of all processors: other work on the machine changes only the first."""
     begun, used = time.perf_counter(), time.process_time()
     found = work()
-    return found, np.array([time.perf_counter() - begun, time.process_time() - used])
+    spent = np.array([time.perf_counter() - begun, time.process_time() - used])
+    print(f"{name}: {spent.round(2)} s", file=sys.stderr, flush=True)
+    return found, spent
 
 
 def ndcg(model: tr.Model, cases: pl.DataFrame) -> float:
@@ -62,7 +65,7 @@ def held_back(rows: int) -> tuple[tr.Log, pl.DataFrame]:
 def warm(model: Any, tolerance: float) -> None:
     """Compile what an update needs."""
     log = tr.synthetic_log(60_000, items=6000, titles=False)
-    small = model.with_params(solver="local") if model._fitted else params.build(type(model), {**model.params, "solver": "local"})  # fmt: skip
+    small = params.build(type(model), {**model.params, "solver": "local"})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.tale"
         small.fit(log.keep(log.time < np.sort(log.time)[-600])).save(path, updatable=True)
@@ -88,16 +91,16 @@ def main() -> None:
         model = make().fit(old)
         known = cases.filter(pl.col("user_id").is_in(old.users.ids.implode()))
         stale = ndcg(model, known)
-        _, keep = timed(lambda: model.save(path, updatable=True))
+        _, keep = timed("save, updatable", lambda: model.save(path, updatable=True))
         del model, old
-        model, load = timed(lambda: tr.load(path))
-        done, update = timed(lambda: tr.update(model, new, tolerance=asked.tolerance))
-        _, save = timed(lambda: model.save(path, updatable=True))
+        model, load = timed("load", lambda: tr.load(path))
+        done, update = timed("update", lambda: tr.update(model, new, tolerance=asked.tolerance))
+        _, save = timed("save", lambda: model.save(path, updatable=True))
         updated, sizes = ndcg(model, cases), [size(path)]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         del model
-        full, fit = timed(lambda: make().fit(train))
-        _, fit_save = timed(lambda: full.save(plain))
+        full, fit = timed("fit", lambda: make().fit(train))
+        _, fit_save = timed("save, plain", lambda: full.save(plain))
         sizes.append(size(plain))
         model = tr.load(path)
         place = model.fitted.items.positions(full.item_ids, "item", "error")

@@ -20,12 +20,12 @@ SOURCE = Path(talerec.__file__).parent
 PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); import bare; bare.make(); from talerec.cli.main import main; main()"
 
 
-def run(*args: object) -> str:
+def run(*args: object, code: int = 0) -> str:
     command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), *map(str, args)]
     env = {**os.environ, "PYTHONPATH": PYTHONPATH}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
 
 
 def test_commands_work_on_a_bare_system(tmp_path: Path) -> None:
@@ -37,6 +37,19 @@ def test_commands_work_on_a_bare_system(tmp_path: Path) -> None:
     run("fit", log, "-o", tmp_path / "m.tale", "--set", "reg=7")
     run("recommend", tmp_path / "m.tale", "--users", "all", "-o", tmp_path / "lists.parquet")
     assert "is whole" in run("verify", tmp_path / "m.tale")
+
+
+def test_updates_work_on_a_bare_system_and_serve_says_where_it_runs(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.csv")
+    lines = log.read_text().splitlines()
+    (tmp_path / "old.csv").write_text("\n".join(lines[:-5]))
+    run("fit", tmp_path / "old.csv", "-o", tmp_path / "m.tale", "--updatable")
+    assert "5 new rows" in " ".join(run("update", tmp_path / "m.tale", log).split())
+    assert "density" in run("describe", log)
+    assert "recommend" in run("--help")
+    said = run("serve", tmp_path / "m.tale", code=2)
+    assert "serve runs on Linux and macOS" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("library", ["resource", "fcntl", "pwd", "grp", "msvcrt"])

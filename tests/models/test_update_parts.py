@@ -46,6 +46,62 @@ def test_columns_of_some_targets_are_those_of_k_counted_whole(
     np.testing.assert_allclose(found, np.where(wanted, K + turned * K.T, 0.0), rtol=1e-12)
 
 
+@quick
+@given(two_parts(), st.sampled_from([1, 2, 4]), st.sampled_from(["ordered", "joint"]))
+def test_rows_that_max_history_cuts_off_are_gone_without_a_trace(
+    parts: tuple[list[Row], list[Row]], longest: int, same_time: str
+) -> None:
+    old, new = parts
+    options: dict[str, Any] = {
+        "reg": 2.0, "solver": "local", "neighbors": 100, "trend": 0.0, "max_history": longest,
+        "same_time": same_time,
+    }  # fmt: skip
+    model = tr.TALE(**options).fit(log_of(old))
+    tr.update(model, log_of(new), tolerance=0)
+    whole = log_of(all_rows(old, new))
+    assert_same(model, tr.TALE(**options).fit(whole))
+    G = dense(tr.TALE(**options).gram(whole).G)
+    place = model.fitted.items.positions(whole.items.ids, "item", "error")
+    half = model.fitted.settled.half
+    np.testing.assert_allclose(half.diagonal[place], np.diag(G), rtol=1e-12)
+    left = half.lower.values[half.lower.values != 0]
+    assert len(left) == np.count_nonzero(np.tril(G, -1))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        tr.SLIT(solver="local"),
+        tr.SLIST(solver="local"),
+        tr.TALE(solver="local", alpha=0.3, trend=0),
+    ],
+)
+def test_local_models_without_a_kept_half_are_those_of_all_rows(model: tr.Model) -> None:
+    log = tr.synthetic_log(1500, seed=3)
+    is_new = log.time >= np.sort(log.time)[-60]
+    model = type(model)(**{**model.params, "neighbors": 1000})
+    expected = type(model)(**model.params).fit(log)
+    model.fit(log.keep(~is_new).compact())
+    some = model.with_params()
+    assert tr.update(some, log.keep(is_new)).solved > 0
+    tr.update(model, log.keep(is_new), tolerance=0)
+    assert_same(model, expected)
+    assert model.fitted.settled.half is None
+
+
+@pytest.mark.parametrize("name", ["ease", "edlae", "rdlae", "slis", "swalk"])
+def test_weights_that_are_more_than_a_targets_equations_are_learned_anew(name: str) -> None:
+    log = tr.synthetic_log(1500, seed=3)
+    is_new = log.time >= np.sort(log.time)[-60]
+    model = tr.MODELS[name](solver="local", neighbors=20).fit(log.keep(~is_new).compact())
+    done = tr.update(model, log.keep(is_new))
+    assert done.solved == done.targets
+    expected = tr.MODELS[name](solver="local", neighbors=20).fit(log)
+    users = log.users.ids[:40].to_list()
+    mine, theirs = model.recommend(users, 5), expected.recommend(users, 5)
+    np.testing.assert_allclose(mine["score"], theirs["score"], rtol=1e-4, atol=1e-5)
+
+
 # -- tempo -----------------------------------------------------------------------------------------
 
 

@@ -145,9 +145,19 @@ def cutoffs(text: str) -> list[int]:
 
 def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
     """Serve until told to stop; where the extra is missing, say which one."""
+    _need_unix()
     os.environ.setdefault("TALEREC_THREADS", "1")  # workers are the way to more cores
     from talerec.cli import tables
     from talerec.serve import server
     from talerec.serve.settings import Settings, read_token
 
     server.run(Settings(path=model, token=read_token(token_file), **settings), tables.line)
+
+
+def _need_unix() -> None:
+    try:
+        import fcntl  # noqa: F401 (workers share files that they lock)
+    except ImportError:
+        raise TalerecError(
+            "serve runs on Linux and macOS; everywhere, recommend --users all writes lists to a file"
+        ) from None

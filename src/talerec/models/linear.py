@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -87,6 +87,9 @@ class Solved(Linear):
 
     # -- updating --
 
+    #: Whether the local solver's weights of a target are the solution of its own equations, and nothing else.
+    by_target: ClassVar[bool] = False
+
     @property
     def keeps_half(self) -> bool:
         """Whether an update adds to a G that was kept, and counts K target by target (`target_columns`)."""
@@ -98,7 +101,7 @@ class Solved(Linear):
 
     def settle(self, log: Log) -> Settled:
         none = np.zeros(len(log.items))
-        if self.fitted.solver != "local":
+        if self.fitted.solver != "local" or not self.by_target:
             return Settled()
         if not self.keeps_half:
             return Settled(lacking=none)

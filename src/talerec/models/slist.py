@@ -82,6 +82,7 @@ class SLIT(Sessions):
     """
 
     name: ClassVar[str] = "slit"
+    by_target: ClassVar[bool] = True
 
     position: float = param(
         1.0, "places in which a row's weight falls to 1/e", above=0, search=(0.25, 16)

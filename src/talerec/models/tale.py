@@ -32,6 +32,7 @@ class TALE(Solved):
     """
 
     name: ClassVar[str] = "tale"
+    by_target: ClassVar[bool] = True
     paper: ClassVar[str] = (
         "Temporal Linear Item-Item Model for Sequential Recommendation, WSDM 2025"
     )

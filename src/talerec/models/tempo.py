@@ -54,6 +54,7 @@ class Tempo(Solved):
     """
 
     name: ClassVar[str] = "tempo"
+    by_target: ClassVar[bool] = True
     paper: ClassVar[str] = "- (TALE's parts; docs/tempo.md)"
 
     pace: float = param(

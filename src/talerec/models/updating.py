@@ -89,7 +89,7 @@ def update(model: Model, rows: Log | Any, *, tolerance: float = TOLERANCE) -> Up
     refuse(model)
     if model.fitted.log is None:
         raise TalerecError("this model was saved without histories: fit it anew")
-    before = model._settled()
+    model._fitted = before = model._settled()
     log, clock = before.log, Clock()
     assert log is not None
     assert before.settled is not None
@@ -127,12 +127,11 @@ def refuse(model: Model) -> None:
 
 def _mention_strangers(found: Merged) -> None:
     """A warning where new rows have nothing to do with old ones: it may be the log of another shop."""
-    log, new = found.log, found.is_new
-    old = log.keep(~new).counts() > 0
-    if not old[log.item[new]].any():
+    items, known = found.log.item[found.is_new], len(found.log.items) - found.items
+    if (items >= known).all():  # new ones have the last places
         logger.warning(
             "no item of the %s new rows is in the model: is it the log of this shop?",
-            f"{int(new.sum()):,}",
+            f"{len(items):,}",
         )
 
 
@@ -169,8 +168,10 @@ def _learned(
         penalty = own.penalty(half.diagonal)
     with clock("changes"):
         old = _widened(own.item_weights(), half.items)
-        lacking = _lacking(own, settled.lacking, half, dG, dK, old)
-        wanted = lacking > tolerance if tolerance else np.ones(half.items, bool)
+        lacking = np.full(half.items, np.inf)  # at tolerance 0
+        if tolerance:
+            lacking = _lacking(own, settled.lacking, half, dG, dK, old)
+        wanted = lacking > tolerance
     with clock("columns"):
         K = own.target_columns(log, wanted) if counted is None else _only(counted, wanted)
         entries = settled.entries if counted is None else counted.nnz

@@ -13,14 +13,15 @@ from talerec.solvers.compressed import Compressed
 from talerec.solvers.half import Half, halved
 
 _CHUNKS = 64  # of work, whatever the number of threads
-_ROUNDING = 1e-12  # of what was there: less than that is what subtracting leaves over of nothing
+_ROUNDING = 1000  # times the precision: what is less, of what was there, is what subtracting leaves over of nothing
 
 
 class Sum(NamedTuple):
-    """Two matrices by row; the second may have more rows."""
+    """Two matrices by row, and the share of an entry that is as good as nothing."""
 
     old: Compressed
     more: Compressed
+    least: float
 
 
 def grown(half: Half, change: Matrix) -> tuple[Half, Half]:
@@ -32,22 +33,24 @@ def grown(half: Half, change: Matrix) -> tuple[Half, Half]:
         np.int64
     )
     old = Compressed(readonly(starts), *(readonly(part) for part in half.lower[1:]))
-    both = Sum(old, more.lower)
+    least = _ROUNDING * float(np.finfo(old.values.dtype).eps)
+    both = Sum(old, more.lower, least)
     count = np.empty(n, np.int64)
     chunks = equal_work(starts + np.arange(n + 1), _CHUNKS)
     run_chunks("gram", lambda a, b: _count_sum(both, a, b, count), chunks)
     ends = np.concatenate([[0], np.cumsum(count)])
     out = Compressed(ends, np.empty(ends[-1], np.int32), np.empty(ends[-1], old.values.dtype))
     run_chunks("gram", lambda a, b: _write_sum(both, a, b, out), chunks)
-    diagonal = more.diagonal.copy()
-    diagonal[:known] += half.diagonal
+    before = np.concatenate([half.diagonal, np.zeros(n - known)])
+    diagonal = before + more.diagonal
+    diagonal[diagonal <= least * before] = 0.0
     return Half(out, rank, diagonal), more
 
 
 @kernel
 def _count_sum(both: Sum, a: int, b: int, count: Array) -> None:
     """How many entries the rows a..b of the sum have."""
-    old, more = both
+    old, more, _ = both
     mark = np.full(len(count), -1, np.int32)
     for r in range(a, b):
         found = old.starts[r + 1] - old.starts[r]
@@ -62,7 +65,7 @@ def _count_sum(both: Sum, a: int, b: int, count: Array) -> None:
 @kernel
 def _write_sum(both: Sum, a: int, b: int, out: Compressed) -> None:
     """Write the rows a..b of the sum: entries that were there in their order, then new ones."""
-    old, more = both
+    old, more, least = both
     place = np.zeros(len(out.starts) - 1, np.int64)  # of an item in the row, from 1 on
     for r in range(a, b):
         first, begin, end = out.starts[r], old.starts[r], old.starts[r + 1]
@@ -81,6 +84,6 @@ def _write_sum(both: Sum, a: int, b: int, out: Compressed) -> None:
                 free += 1
             else:
                 total = out.values[at] + more.values[y]
-                out.values[at] = total if total > _ROUNDING * out.values[at] else 0.0
+                out.values[at] = total if total > least * out.values[at] else 0.0
         for x in range(begin, end):
             place[old.indices[x]] = 0

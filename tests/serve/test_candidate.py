@@ -167,6 +167,7 @@ def test_places_are_those_of_the_lists_that_the_library_gives(
     process = Process(settings, tmp_path)
     measurer = process._open()
     assert measurer is not None
+    measurer.step(now)
     for holder in process._holders.values():
         holder.start()
     with Store.open(store) as kept:
@@ -219,12 +220,12 @@ def test_an_event_that_the_model_has_learned_from_is_no_question(
     learned.fitted.training.update({STORE: meta.store, STORE_SEQ: 3})
     learned.save(path)
     process = Process(Settings(path=path, measure=1.0, store=store), tmp_path)
-    measurer = process._open()
+    measurer, now = process._open(), time.time()
+    assert measurer is not None
+    measurer.step(now)
     process._holders["current"].start()
-    now = time.time()
     with Store.open(store) as kept:
         kept.append([[Event("5", "7", int(now * SECOND)) for _ in range(5)]])
-    assert measurer is not None
     while measurer.step(now):
         pass
     with Measures.open(store) as kept:

@@ -414,6 +414,69 @@ def test_operations_show_what_the_service_counts(sized, service):
         assert title in text
 
 
+@pytest.fixture(scope="module")
+def living(model, tmp_path_factory):
+    """A service with a store that measures two models."""
+    folder = tmp_path_factory.mktemp("living")
+    path = model.save(folder / "shop.tale")
+    other = tr.MODELS["popular"]().fit(model.fitted.log).save(folder / "next.tale")
+    options = ("--measure", "1", "--candidate", str(other), "--share", "0.25")
+    one = Remote(path, "--store", f"sqlite:///{folder}/shop.db", *options)
+    yield one
+    one.stop()
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_operations_show_events_and_how_the_models_do_on_them(chromium, living, size, scheme):
+    window = Page(chromium, living, size, color_scheme=scheme)
+    page = window.open()
+    page.click("#tab-operations")
+    page.wait_for_selector("#live:not([hidden]) li")
+    rows = [{"user_id": 1 + n % 40, "item_id": 1 + n % 50} for n in range(60)]
+    assert living.ask("POST", "/v1/events", {"events": rows}).status == 202
+    told = living.ask("GET", "/v1/stats").json["candidate"]["model"]
+    page.wait_for_selector(f"#live-models tbody tr:has-text('{told[:8]}, candidate')")
+    page.wait_for_selector("#difference tbody tr")
+    text = page.inner_text("#panel-operations")
+    for words in (
+        "Events a second",
+        "Live HR@10, last hour",
+        "100 % of users",
+        "Learning",
+        "25 % of users",
+    ):
+        assert words in text
+    stats = living.ask("GET", "/v1/stats").json["measured"]
+    page.wait_for_function(
+        "least => Number(document.querySelector('#live-models tbody td').textContent.replaceAll(',', '')) >= least",
+        arg=stats["hour"]["models"][0]["events"],
+    )
+    window.close()
+
+
+def test_events_of_the_user_who_is_shown_arrive_in_the_rows(chromium, living, model):
+    window = Page(chromium, living)
+    page = window.open("#user=20")
+    page.wait_for_selector("#rows li")
+    before = page.inner_text("#who")
+    title = model.fitted.info["title"][30]
+    for _ in range(2):  # the same item twice is two events
+        event = {"user_id": 20, "item_id": model.item_ids[30]}
+        assert living.ask("POST", "/v1/events", {"events": [event]}).status == 202
+    page.wait_for_selector("#rows .fresh")
+    assert title in page.locator("#rows .fresh").first.inner_text()
+    page.wait_for_function(
+        "before => document.getElementById('who').textContent !== before", arg=before
+    )
+    assert "new event" in page.inner_text("#arriving")
+    page.wait_for_function(
+        "title => document.querySelector('#answer').textContent.includes(title)", arg=title
+    )
+    assert living.ask("DELETE", "/v1/users/20").status == 200
+    window.close()
+
+
 def test_the_model_has_a_card(page):
     page.click("#tab-model")
     card = page.inner_text("#card")

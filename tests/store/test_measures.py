@@ -5,13 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from test_store import address, opened, server
-
 from talerec.store.events import Event
 from talerec.store.measures import Measured, Measures, Progress
 from talerec.store.store import Store
-
-__all__ = ["address", "opened", "server"]
 
 
 def row(seq: int, place: int = 1, role: str = "current", moment: int = 100) -> Measured:
@@ -30,6 +26,19 @@ def test_one_measures_at_a_time_and_begins_with_what_comes(address: str, opened:
         assert not one.keep("one", [row(8)], Progress(8, 0), [])
         assert one.take_lease("one", 1027.0, 15) is None
         assert two.measured_since(0) == [row(6), row(7, 0)]
+
+
+def test_measuring_begins_with_the_service_and_not_later(address: str, opened: Any) -> None:
+    store = opened(address)
+    store.append([[Event("ann", "tea", 1)]])
+    with Measures.open(address) as one:
+        one.begin()
+        store.append([[Event("ann", "tea", 2)]])
+        one.begin()
+        assert one.take_lease("me", 0.0, 15) == Progress(1, 0)
+        one.keep("me", [], Progress(2, 0), [])
+        one.begin()
+        assert one.take_lease("me", 1.0, 15) == Progress(2, 0)
 
 
 def test_nothing_is_counted_twice_and_deleted_users_go(address: str) -> None:

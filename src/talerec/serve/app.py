@@ -79,6 +79,7 @@ class App:
         """Load every model; TalerecError where there is none to serve."""
         for holder in self._holders():
             holder.start()
+        self.api.living.live.begin()
 
     def _holders(self) -> list[ModelHolder]:
         candidate = [] if self.api.candidate is None else [self.api.candidate]

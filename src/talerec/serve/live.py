@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from talerec.serve.figures import WINDOWS
@@ -38,6 +39,12 @@ class Live:
         self._store: Measures | None = None
         self._lock = threading.Lock()
         self._read, self._found = 0.0, None
+
+    def begin(self) -> None:
+        """Let the events from now on be measured: whoever measures starts later than the workers."""
+        if self._settings.measure and self._settings.store is not None:
+            with suppress(StoreError), Measures(self._settings.store) as store:
+                store.begin()
 
     def figures(self) -> dict[str, Any] | None:
         """What was measured; this may take a while, where the store does."""

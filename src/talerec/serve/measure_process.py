@@ -101,16 +101,14 @@ class Process:
                 self.stopping.wait(_IDLE_S)
 
     def _open(self) -> Measurer | None:
-        """The store, as soon as it answers: events count from then on, also those that come while models are loaded."""
+        """The store, as soon as it answers."""
         settings = self._settings
         while not self.stopping.is_set():
             try:
-                found = Measurer(
+                return Measurer(
                     str(settings.store), settings.measure, self._models,
                     max_age=86_400 * settings.live_days, history=settings.max_history,
                 )  # fmt: skip
-                found.begin(time.time())
-                return found
             except StoreError:
                 self.stopping.wait(_PAUSE_S)
         return None

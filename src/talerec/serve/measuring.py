@@ -78,10 +78,6 @@ class Measurer:
         self._store.close()
         self._reader.close()
 
-    def begin(self, now: float) -> None:
-        """Count events from now on, unless somebody has begun before."""
-        self._turn(now)
-
     def step(self, now: float) -> int:
         """Measure the next events, if it is our turn; how many rows were read."""
         progress = self._turn(now)

@@ -39,6 +39,14 @@ class Progress(NamedTuple):
 class Measures(Store):
     """A store, as whoever measures uses it."""
 
+    def begin(self) -> None:
+        """Let the events that come from now on be measured, unless that was begun before."""
+        with self._used() as connection, self._transaction(connection):
+            self._hold(connection)
+            connection.execute(
+                "update talerec_measuring set seq = (select seq from talerec_meta) where seq < 0"
+            )
+
     def take_lease(self, holder: str, now: float, seconds: float) -> Progress | None:
         """Be the one who measures for so many seconds more; None while another is.
 

@@ -42,12 +42,13 @@ function measuredTiles(measured) {
   ];
 }
 
-// What learning says of itself has words and numbers; times are in seconds since 1970.
+// How the process that learns does; times are in seconds since 1970.
 function learningTile(learning) {
   if (!learning) return tile("Learning", "off", "the model stays until it is replaced");
-  const at = learning.finished ?? learning.at;
-  const note = learning.error ?? (at ? `last done ${age(Math.max(0, Date.now() / 1000 - at))} ago` : "nothing learned yet");
-  return tile("Learning", String(learning.state ?? "on"), note, null, Boolean(learning.error));
+  const { learned, error, next } = learning;
+  const since = learned ? `${count(learned.rows)} rows learned ${age(Math.max(0, Date.now() / 1000 - learned.at))} ago` : "nothing learned yet";
+  const soon = next ? `, again in ${age(Math.max(0, next - Date.now() / 1000))}` : "";
+  return tile("Learning", String(learning.state ?? "on"), error ? `failed, the old model stays: ${error}` : since + soon, null, Boolean(error));
 }
 
 function showModels(measured) {

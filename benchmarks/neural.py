@@ -3,11 +3,13 @@
     python benchmarks/neural.py pack DATA PACKS              # logs -> PACKS/NAME.npz, which is all that training needs
     python benchmarks/neural.py train PACKS OUT --jobs JOBS  # needs NumPy and torch alone; --minutes N, then goes on
     python benchmarks/neural.py judge DATA OUT               # the library's own evaluation of every training in OUT
+    python benchmarks/neural.py blend DATA LOG A.npz B.npz   # tempo and a network, trained on LOG and on LOG+first
 
 JOBS is a file with a line of JSON for each training:
     {"name": "a", "log": "beauty-item", "model": "sasrec", "set": {"dim": 128}, "held": false}
 Settings that are not given are those of the model. With `held`, training stops on the validation rows and is not
-repeated on all: a quick way to compare settings, whose NDCG@10 on these rows is printed.
+repeated on all: a quick way to compare settings, whose NDCG@10 on these rows is printed; `seconds` is the most that it
+may take. A log named LOG+first has the rows on which a blend fits its parts first.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ LOGS = {
     "yelp-file": ("yelp-2019.inter.gz", "file", 5),
 }
 
+#: After the name of a log: the rows of a blend's first fit.
+FIRST = "+first"
+
 
 # -- here: logs in ---------------------------------------------------------------------------------
 
@@ -41,7 +46,7 @@ def split_of(data: Path, name: str) -> Any:
     """The split of a log on which everything is trained and judged."""
     import talerec as tr
 
-    file, ties, core = LOGS[name]
+    file, ties, core = LOGS[name.removesuffix(FIRST)]
     log = tr.order_ties(tr.k_core(tr.read_log(data / file), core), ties)
     return tr.leave_one_out(log)
 
@@ -51,6 +56,9 @@ def pack(data: Path, packs: Path, names: list[str]) -> None:
     packs.mkdir(parents=True, exist_ok=True)
     for name in names:
         split = split_of(data, name)
+        if name.endswith(FIRST):
+            pack_first(split.train, packs / f"{name}.npz")
+            continue
         train, held = split.train, {}
         users = {one: number for number, one in enumerate(train.users.ids.to_list())}
         for on in ("validation", "test"):
@@ -64,6 +72,15 @@ def pack(data: Path, packs: Path, names: list[str]) -> None:
         print(
             f"{name}: {train.rows:,} rows, {len(train.users):,} users, {len(train.items):,} items"
         )
+
+
+def pack_first(log: Any, path: Path) -> None:
+    """Write the rows on which a blend fits its parts first."""
+    import talerec as tr
+
+    rows = tr.Blend.first_rows(log)
+    np.savez_compressed(path, ptr=rows.ptr, item=rows.item, time=rows.time, items=len(rows.items))
+    print(f"{path.stem}: {rows.rows:,} rows")
 
 
 # -- there: rows in, arrays out --------------------------------------------------------------------
@@ -95,7 +112,7 @@ def run(job: dict[str, Any]) -> dict[str, Any] | None:
     if job.get("held"):
         held = np.flatnonzero(kept["validation_item"] >= 0)
         rows = rows.with_last(held, kept["validation_item"][held], kept["validation_time"][held])
-    left = job["end"] - time.time()
+    left = min(job["end"] - time.time(), job.get("seconds", float("inf")))
     if left < 5:
         return None
     checkpoint = out / "checkpoints" / f"{job['name']}.npz"
@@ -173,6 +190,21 @@ def judge(data: Path, out: Path, on: str) -> None:
         print(json.dumps({**told, "on": on, **found}), flush=True)
 
 
+def blend(data: Path, log: str, trainings: list[Path], parts: str) -> None:
+    """Judge a blend whose neural parts were trained elsewhere."""
+    import talerec as tr
+
+    split = split_of(data, log)
+    model = tr.Blend.from_trainings(split.train, trainings, parts=parts)
+    for line in model.chosen():
+        print(line)
+    for on in ("validation", "test"):
+        found = tr.evaluate(model, split, on=on).to_dict()
+        told = {"log": log, "parts": model.parts, "weights": model.part_weights.tolist(), "on": on}
+        told |= {"metrics": found["metrics"], "hidden": found["metrics_hidden"]}
+        print(json.dumps(told), flush=True)
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -191,6 +223,11 @@ def main() -> None:
     one.add_argument("data", type=Path)
     one.add_argument("out", type=Path)
     one.add_argument("--on", default="test")
+    one = todo.add_parser("blend")
+    one.add_argument("data", type=Path)
+    one.add_argument("log")
+    one.add_argument("trainings", type=Path, nargs="+")
+    one.add_argument("--parts", default="tempo,sasrec")
     asked = vars(parser.parse_args())
     what = asked.pop("what")
     if what == "pack":
@@ -198,6 +235,8 @@ def main() -> None:
         (asked["packs"] / "defaults.json").write_text(json.dumps(defaults()))
     elif what == "train":
         train(**asked)
+    elif what == "blend":
+        blend(**asked)
     else:
         judge(**asked)
 

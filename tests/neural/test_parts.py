@@ -232,6 +232,25 @@ def test_an_hour_later_moves_the_bucket_by_the_formula():
     )
 
 
+@pytest.mark.parametrize("at_once", [1, 7, 10**6])
+def test_a_short_table_read_at_many_places_learns_what_a_lookup_learns(at_once):
+    import torch
+    from torch.nn import functional as F
+
+    from talerec.neural.nets.hstu import looked_up, summed
+
+    torch.manual_seed(3)
+    index, worth = torch.randint(6, (4, 5, 5)), torch.randn(4, 5, 5)
+    table, twin = (torch.arange(6.0)[:, None].clone().requires_grad_() for _ in range(2))
+    found, wanted = looked_up(table, index), F.embedding(index, twin)[..., 0]
+    assert torch.equal(found, wanted)
+    (found * worth).sum().backward()
+    (wanted * worth).sum().backward()
+    torch.testing.assert_close(table.grad, twin.grad)
+    by_products = summed(index.flatten(), worth.flatten(), 6, at_once)
+    torch.testing.assert_close(by_products, twin.grad[:, 0])
+
+
 def test_hstu_answers_by_when_it_is_asked():
     import talerec as tr
     from kinds import maker

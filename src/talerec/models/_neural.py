@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -40,10 +40,12 @@ class _Networked(Model):
     """Holds the network that is asked, which is no parameter and is not kept: it is made of arrays that are."""
 
     _net: Net | None = None
-    _made: Any = None  # a training from elsewhere, while a model is fitted by it
+    #: Trainings from elsewhere, of this model with these parameters, while it is fitted by one of them.
+    _trainings: Sequence[Any] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_net", "_made")}
+        aside = ("_net", "_trainings")
+        return {name: value for name, value in vars(self).items() if name not in aside}
 
     def _forget_fit(self) -> None:
         super()._forget_fit()
@@ -119,11 +121,11 @@ class Neural(_Networked):
         library("training")
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        if self._made is not None:
-            clock.seconds["solve"] = float(self._made.facts.get("seconds", 0.0))
-            return self._weights(self._made.arrays), None
-        training = library("training")
-        rows, settings = rows_of(log), self.settings()
+        training, rows, settings = library("training"), rows_of(log), self.settings()
+        if self._trainings:
+            given = of_rows(self._trainings, rows)
+            clock.seconds["solve"] = float(given.facts.get("seconds", 0.0))
+            return self._weights(given.arrays), None
         checkpoint = _checkpoint(settings, rows)
         with clock("solve"):
             made = training.train(rows, settings, checkpoint=checkpoint)
@@ -168,10 +170,7 @@ class Neural(_Networked):
         TalerecError
             Where it is a training of another model, of other rows, or with other parameters.
         """
-        training = library("training")
-        made = arrays if isinstance(arrays, training.Training) else training.Training.load(arrays)
-        if any(name not in made.facts for name in _ABOUT):
-            raise TalerecError("these arrays are not those of a training that has ended")
+        made = read_training(arrays)
         if made.facts["kind"] != cls.name:
             raise TalerecError(f"this is a training of {made.facts['kind']}, not of {cls.name}")
         for name, value in changes.items():
@@ -179,14 +178,12 @@ class Neural(_Networked):
                 raise TalerecError(
                     f"the training has {name} {made.facts['params'].get(name)!r}, not {value!r}"
                 )
-        if made.facts["rows"] != rows_of(log).fingerprint():
-            raise TalerecError("this is a training of other rows than the log's")
         model: Self = params.build(cls, made.facts["params"])
-        model._made = made
+        model._trainings = [made]
         try:
             return model.fit(log)
         finally:
-            model._made = None
+            model._trainings = ()
 
     # -- asking --
 
@@ -271,6 +268,24 @@ def rows_of(log: Log) -> Rows:
     """A log as the plain arrays that a training takes."""
     found: Rows = library("settings").Rows(log.ptr, log.item, log.time, len(log.items))
     return found
+
+
+def read_training(given: Any) -> Any:
+    """A training that has ended, as it is or from the file that it was saved to."""
+    training = library("training")
+    made = given if isinstance(given, training.Training) else training.Training.load(given)
+    if any(name not in made.facts for name in _ABOUT):
+        raise TalerecError("these arrays are not those of a training that has ended")
+    return made
+
+
+def of_rows(trainings: Sequence[Any], rows: Rows) -> Any:
+    """The training that was made of exactly these rows."""
+    wanted = rows.fingerprint()
+    found = [made for made in trainings if made.facts["rows"] == wanted]
+    if not found:
+        raise TalerecError("this is a training of other rows than the log's")
+    return found[0]
 
 
 def library(name: str) -> Any:

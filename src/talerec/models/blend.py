@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.errors import TalerecError
-from talerec.models import _parts, checks, params
+from talerec.models import _elsewhere, _parts, checks, params
 from talerec.models._questions import held_back
 from talerec.models.base import Model
 from talerec.models.keeping import Fitted
@@ -19,6 +20,8 @@ from talerec.models.params import param
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import Clock
+
+_TRAININGS = "_trainings"  # of parts that were trained elsewhere, while a blend is fitted by them
 
 
 @dataclass(eq=False, kw_only=True)
@@ -68,6 +71,9 @@ class Blend(Model):
                 raise TalerecError(f"parts names {name!r}; the models that blend are {names}")
             kind = self.known[name]
             found.append(params.build(kind, params.parse(kind, settings)))
+        given: dict[int, list[Any]] = self.__dict__.get(_TRAININGS, {})
+        for number, trainings in given.items():
+            vars(found[number])[_TRAININGS] = trainings
         return found
 
     def _given_weights(self, parts: int) -> Array | None:
@@ -93,6 +99,63 @@ class Blend(Model):
         return all(part.takes_weights for part in self._made())
 
     # -- learning --
+
+    @staticmethod
+    def first_rows(log: Log) -> Log | None:
+        """The rows on which parts are fitted first, to be asked about the others; None where a log is too small.
+
+        Examples
+        --------
+        >>> import talerec as tr
+        >>> log = tr.synthetic_log(6000, seed=1)
+        >>> tr.Blend.first_rows(log).rows < log.rows
+        True
+        """
+        held = held_back(log, every_item=True)
+        return None if held is None else held.train
+
+    @classmethod
+    def from_trainings(cls, log: Log, trainings: Sequence[Any], **params: Any) -> Self:
+        """The fitted blend of neural parts that were trained elsewhere, and of others that are fitted here.
+
+        Parameters
+        ----------
+        log : Log
+            The rows of the blend.
+        trainings : list of Training, or of paths
+            For each neural part one on the rows of `log`; where the log chooses the weights, also one on
+            those of `first_rows(log)`, with the same parameters.
+        **params
+            Parameters of the blend. What a neural part does not say of itself is taken from its training.
+
+        Returns
+        -------
+        Blend
+            The fitted blend.
+
+        Raises
+        ------
+        TalerecError
+            Where a part has no training on its rows or more than one, or a training is no part's.
+
+        Examples
+        --------
+        >>> import talerec as tr
+        >>> log = tr.synthetic_log(2000, seed=1)
+        >>> tr.Blend.from_trainings(log, [], parts="markov").part_weights.tolist()
+        [1.0]
+        """
+        blend = cls(**params)
+        alone = len(_parts.named(blend.parts)) == 1
+        chosen = blend._given_weights(len(blend._made())) is None and not alone
+        first = cls.first_rows(log) if chosen else None
+        text, found = _elsewhere.taken(blend.parts, cls.known, trainings, log, first)
+        made = cls(**{**params, "parts": text})
+        made.__dict__[_TRAININGS] = found
+        try:
+            return made.fit(log)
+        finally:
+            del made.__dict__[_TRAININGS]
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         parts = self._made()
@@ -147,7 +210,8 @@ class Blend(Model):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_held"}
+        aside = ("_held", _TRAININGS)
+        return {name: value for name, value in self.__dict__.items() if name not in aside}
 
     def query(self, histories: Histories) -> Query:
         asked, first = [], 0

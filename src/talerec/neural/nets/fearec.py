@@ -43,6 +43,13 @@ def band_pass(width: int, left: int, right: int) -> Tensor:
     return (made / width).float()
 
 
+def apart(width: int) -> Tensor:
+    """Which pairs of columns (i, j) lie how far apart, going round: (width * width) x width, 1 at (i - j) mod width."""
+    column = torch.arange(width)
+    lag = (column[:, None] - column) % width
+    return (lag.flatten()[:, None] == column).float()
+
+
 class FrequencyAttention(Attention):
     """(1 - share) of what stands at the strongest lags, and `time_share` of attention between band-limited rows."""
 
@@ -51,12 +58,10 @@ class FrequencyAttention(Attention):
         width = settings.max_history
         self.share = settings.own["time_share"]
         self.lags = min(width, max(1, int(settings.own["lags"] * math.log(width))))
-        column = torch.arange(width)
-        turned = (column + column[:, None]) % width  # [lag, t] -> t + lag
         self.register_buffer("band", band_pass(width, left, right), persistent=False)
-        self.register_buffer("turned", turned, persistent=False)
+        self.register_buffer("apart", apart(width), persistent=False)
         self.band: Tensor
-        self.turned: Tensor
+        self.apart: Tensor
 
     def forward(self, x: Tensor, source: Tensor, mask: Tensor, *more: Any) -> Tensor:
         q, k, v = self.query(x), self.key(x), self.value(x)
@@ -68,22 +73,16 @@ class FrequencyAttention(Attention):
 
     def resemblance(self, q: Tensor, k: Tensor) -> Tensor:
         """R(lag) = (1 / dim) sum over t of q[(t + lag) mod M] . k[t], b x M."""
-        width = q.shape[1]
-        column = torch.arange(width, device=q.device)
-        products = (q @ k.mT).flatten(1)[:, (self.turned * width + column).flatten()]
-        return products.view(-1, width, width).sum(2) / q.shape[2]
+        return (q @ k.mT).flatten(1) @ self.apart / q.shape[2]
 
     def _along_lags(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The values at the strongest lags: those of the batch's mean while training, each sample's own when asked."""
         found = self.resemblance(q, k)
         lag = (found.mean(0, keepdim=True) if self.training else found).topk(self.lags).indices
         lag = lag.expand(len(q), -1)
-        weights = found.gather(1, lag).softmax(1)
-        made = torch.zeros_like(v)
-        for j in range(self.lags):
-            at = self.turned[lag[:, j]][..., None].expand_as(v)
-            made = made + weights[:, j, None, None] * v.gather(1, at)
-        return made
+        weights = torch.zeros_like(found).scatter(1, lag, found.gather(1, lag).softmax(1))
+        turned = (weights @ self.apart.mT).view(len(v), v.shape[1], -1)  # [t + lag, t]
+        return turned.mT @ v
 
     def _in_time(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         q, k, v = (split_heads(self.band @ part, self.heads) for part in (q, k, v))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,8 +16,9 @@ from talerec.gram.gram import Gram
 from talerec.gram.row_weights import counted, newest_rows
 from talerec.models import _habits, checks
 from talerec.models._asking import Asked, Moments, Rules, absences, made_queries, remaining, rules
-from talerec.models._learning import FirstFit, appeal, learned
-from talerec.models._memories import LENGTHS, USUAL, Memories, memories
+from talerec.models._habits import Habits
+from talerec.models._learning import FirstFit, appeal, first_memories, learned
+from talerec.models._memories import LENGTHS, USUAL, InTime, Memories, memories
 from talerec.models._questions import held_back
 from talerec.models._scoring import OFTEN, Numbers
 from talerec.models._words import in_words
@@ -113,10 +115,14 @@ class Tempo(Solved):
 
     def gram(self, log: Log) -> Gram:
         rows = counted(newest_rows(log, self.max_history), self.window, self.trend, "both")
-        joint = self._joint(log)
+        made, tied = self.one_way(rows, _habits.interval(log), self._joint(log))
+        return made.two_way(self.even, tied)
+
+    def one_way(self, rows: Log, interval: float, joint: bool) -> tuple[Gram, float]:
+        """G and K of rows whose pace is known, and what simultaneous rows have in K: those of parts of a log add up."""
         made = tale_gram(
             rows,
-            decay=self.pace * _habits.interval(log),
+            decay=self.pace * interval,
             floor=self.floor,
             window=self.window,
             trend=self.trend,
@@ -126,41 +132,72 @@ class Tempo(Solved):
             memory=self.budget,
         )
         tied = tied_weight(rows, self.window, self.trend, self.max_history) if joint else 0.0
-        return made.two_way(self.even, tied)
+        return made, tied
 
     def _joint(self, log: Log) -> bool:
+        return self.is_joint(lambda: _habits.are_ordered(log))
+
+    def is_joint(self, are_ordered: Callable[[], bool]) -> bool:
+        """Are simultaneous rows each other's source and target? Where `auto` decides, it asks whether they are ordered."""
         if self.same_time != "auto":
             return self.same_time == "joint"
-        ordered = _habits.are_ordered(log)
+        ordered = are_ordered()
         why = "says something" if ordered else "is no more than chance"
         chosen = "ordered" if ordered else "joint"
         logger.info("same_time auto: %s (the order of simultaneous rows %s)", chosen, why)
         return not ordered
 
+    def habits(self, log: Log) -> Habits:
+        """What the rows of a log say of its users."""
+        return Habits(_habits.interval(log), self._joint(log), _habits.repeat_weights(log))
+
+    def penalty(self, own: Array) -> Array:
+        return dropout_penalty(own, self.reg, self.dropout)
+
     def solution(self, gram: Gram, wanted: Array | None = None) -> Solution:
         """Weights from the Gram, to all targets or to the wanted ones."""
-        penalty = dropout_penalty(gram, self.reg, self.dropout)
+        penalty = self.penalty(np.asarray(gram.G.diagonal()))
         return solve(gram, penalty, solver=self.solver, neighbors=self.neighbors, wanted=wanted)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         found, solver = super().learn_weights(log, clock)
         numbers = self._numbers(log, clock) if self.learn == AUTO else None
         with clock("habits"):
-            leads, kept = found.blocks[0], [USUAL]
-            query_arrays = {
-                "repeats": _habits.repeat_weights(log),
-                "decay": np.array([self.pace * _habits.interval(log)]),
-                "joint": np.array([self._joint(log)]),
-            }
-            if numbers is not None:
-                leads, kept = _lifted(leads, log, numbers), numbers.kept_memories()
-                numbers = replace(numbers, now=numbers.now[:, kept])
-                query_arrays |= numbers.arrays()
-            popular = memories(log, self.span, [LENGTHS[m] for m in kept])
-            query_arrays |= popular.arrays()
-            query_arrays["usual"] = np.array([kept.index(USUAL)])
-            blocks = [leads, *_other_blocks(block_of(popular.shares))]
-            return Weights(blocks, query_arrays=query_arrays), solver
+            return self.assembled(
+                found.blocks[0],
+                self.habits(log),
+                numbers,
+                log.counts(),
+                lambda lengths: memories(InTime.of(log), self.span, lengths),
+            ), solver
+
+    def assembled(
+        self,
+        leads: Block,
+        habits: Habits,
+        numbers: Numbers | None,
+        counts: Array,
+        remembered: Callable[[list[float]], Memories],
+    ) -> Weights:
+        """All blocks of the weights, and what queries are made by.
+
+        counts: rows of each item, by their worth. remembered: gives memories of what was popular, by their lengths.
+        """
+        kept = [USUAL]
+        query_arrays = {
+            "repeats": habits.repeats,
+            "decay": np.array([self.pace * habits.interval]),
+            "joint": np.array([habits.joint]),
+        }
+        if numbers is not None:
+            leads, kept = _lifted(leads, counts, numbers), numbers.kept_memories()
+            numbers = replace(numbers, now=numbers.now[:, kept])
+            query_arrays |= numbers.arrays()
+        popular = remembered([LENGTHS[m] for m in kept])
+        query_arrays |= popular.arrays()
+        query_arrays["usual"] = np.array([kept.index(USUAL)])
+        blocks = [leads, *_other_blocks(block_of(popular.shares))]
+        return Weights(blocks, query_arrays=query_arrays)
 
     def _numbers(self, log: Log, clock: Clock) -> Numbers | None:
         """The numbers that the log chooses; None where it is too small to ask enough questions."""
@@ -171,25 +208,41 @@ class Tempo(Solved):
         held = cache.cached("held back", log, lambda: held_back(log, every_item=every))
         if held is None:
             return None
-        first = replace(self, learn="off", neighbors=min(self.neighbors, _FIRST_NEIGHBORS))
+        first = self.first_fit()
         first._cache = cache.cached("first fit", log, FitCache)
         with clock("learn"):
             gram = first.cached(LEARN, held.train, lambda: first.gram(held.train))
-            found = first.solution(gram, held.wanted)
-            rates = _habits.repeat_weights(held.train)
-            return learned(
-                FirstFit(
-                    train=held.train,
-                    leads=block_of(found.weights),
-                    repeat_rates=rates if rates[0] > _habits.NEVER else rates[:0],
-                    joint=self._joint(held.train),
-                    decay=self.pace * _habits.interval(held.train),
-                    floor=self.floor,
-                    span=self.span,
-                    max_history=self.max_history,
-                ),
-                held,
-            )
+            found = block_of(first.solution(gram, held.wanted).weights)
+            train = held.train
+            popular = first_memories(InTime.of(train), self.span)
+            span = (int(train.time.min()), int(train.time.max()))
+            known = self.known(found, self.habits(train), popular, train.counts(), span)
+            return learned(known, (held.fresh, held.late), held.wanted)
+
+    def first_fit(self) -> Tempo:
+        """The model that questions are asked of."""
+        return replace(self, learn="off", neighbors=min(self.neighbors, _FIRST_NEIGHBORS))
+
+    def known(
+        self,
+        leads: Block,
+        habits: Habits,
+        popular: Memories,
+        counts: Array,
+        time: tuple[int, int],
+    ) -> FirstFit:
+        """What a first fit says; `counts` and `time` are of its rows."""
+        return FirstFit(
+            leads=leads,
+            repeat_rates=habits.repeats if habits.does_repeat else habits.repeats[:0],
+            joint=habits.joint,
+            decay=self.pace * habits.interval,
+            floor=self.floor,
+            max_history=self.max_history,
+            popular=popular,
+            counts=counts,
+            time=time,
+        )
 
     def _upgraded(self, fitted: Fitted) -> Fitted:
         """Version 0.1 stored all three blocks, the one of seen items too, as one matrix."""
@@ -299,12 +352,12 @@ _FIRST = np.zeros(1, np.int64)
 _FIRST_NEIGHBORS = 30  # of the first fit: it only has to say how much its answers are worth
 
 
-def _lifted(leads: Block, log: Log, numbers: Numbers) -> Block:
+def _lifted(leads: Block, counts: Array, numbers: Numbers) -> Block:
     """What leads to an item, times the power of the item's popularity that the log chose."""
     lift = float(numbers.lift[0])
     if not lift:
         return leads
-    factor = np.exp(lift * appeal(log.counts())).astype(np.float32)
+    factor = np.exp(lift * appeal(counts)).astype(np.float32)
     if isinstance(leads, SparseBlock):
         return replace(leads, values=leads.values * factor[leads.indices], known_peaks=None)
     assert isinstance(leads, DenseBlock)

@@ -56,7 +56,7 @@ def local_explained(
     """The weights that `local` gives, to all targets or to the wanted ones, and how much of each they explain."""
     n = gram.items
     G, K = by_row(gram.G), by_column(gram.K)
-    limits = _limits(n, neighbors, len(K.indices), own=not zero_diagonal)
+    limits = limits_of(n, neighbors, len(K.indices), own=not zero_diagonal)
     K = K if wanted is None or wanted.all() else _columns_of(K, wanted)
     sources = _most_sources(K, limits)
     ptr = _starts(np.minimum(sources, limits.most))
@@ -94,7 +94,7 @@ def local_columns(
     of a..b, sources in the order in which equals are preferred; `entries` counts those of all targets.
     """
     n = len(diagonal)
-    limits = _limits(n, neighbors, entries, own=True)
+    limits = limits_of(n, neighbors, entries, own=True)
     columns = Compressed(*K)
     sources = _most_sources(columns, limits)
     sources[:a] = sources[b:] = 0
@@ -110,7 +110,7 @@ def local_columns(
     return out.item[place][kept], target[kept], out.weight[place][kept]
 
 
-def _limits(items: int, neighbors: int, entries: int, *, own: bool) -> Limits:
+def limits_of(items: int, neighbors: int, entries: int, *, own: bool) -> Limits:
     """How many sources of a target are solved together, and how many it may have; `entries`: those of K."""
     if neighbors >= items:
         return Limits(items, items, own)

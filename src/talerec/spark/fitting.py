@@ -90,12 +90,7 @@ def fit(
         run = Run(session, folder)
         known = tally(run, source, names, ties, core, drop_duplicates)
         limits = _Limits(task_rows, task_pairs, solve_bytes)
-        parts = _gathered(run, known, solved, ties, limits)
-        made = _weights(parts, solved, Named(parquet, known.ids))
-        facts = _training(known, parts, ties)
-        lately = parts.lately() if isinstance(model, Tempo) else None
-        seconds, items = run.clock.seconds, Vocabulary(known.ids)
-        model._fitted = Fitted(made, items, None, None, "local", seconds, facts, lately)
+        model._fitted = _fitted(_gathered(run, known, solved, ties, limits), solved, parquet)
         model.save(output, histories=False)
     model._fitted = load(output).fitted
     return model
@@ -138,6 +133,7 @@ class _Parts(NamedTuple):
 
     run: Run
     known: Tally
+    ties: str
     rows: Rows
     number: int  # of parts
     sizes: Sizes
@@ -186,11 +182,21 @@ def _gathered(run: Run, known: Tally, model: Solved, ties: str, limits: _Limits)
     pairs = sum(int(facts[2]) for facts in rows.arrays("facts", users.parts))
     sizes = Sizes.of(run.cores, known.rows_of, pairs, cuts, *limits)
     sampled = np.concatenate(list(rows.arrays("giants", users.parts)), axis=1)
-    return _Parts(run, known, rows, users.parts, sizes, sampled)
+    return _Parts(run, known, ties, rows, users.parts, sizes, sampled)
 
 
-def _training(known: Tally, parts: _Parts, ties: str) -> dict[str, Any]:
+def _fitted(parts: _Parts, model: Solved, parquet: str) -> Fitted:
+    """What a fit of rows in parts leaves behind."""
+    known = parts.known
+    made = _weights(parts, model, Named(parquet, known.ids))
+    lately = parts.lately() if isinstance(model, Tempo) else None
+    facts, seconds = _training(parts), parts.run.clock.seconds
+    return Fitted(made, Vocabulary(known.ids), None, None, "local", seconds, facts, lately)
+
+
+def _training(parts: _Parts) -> dict[str, Any]:
     """What is said of the rows that a model was fitted on."""
+    known = parts.known
     facts = list(parts.rows.arrays("facts", parts.number))
     return {
         "users": sum(int(one[0]) for one in facts),
@@ -198,7 +204,7 @@ def _training(known: Tally, parts: _Parts, ties: str) -> dict[str, Any]:
         "rows": known.rows,
         "first_time": known.time[0],
         "last_time": known.time[1],
-        "ties": ties,
+        "ties": parts.ties,
         "time_read_as": known.unit,
         **({} if known.mean is None else {"weighed": True}),
     }

@@ -17,7 +17,7 @@ from talerec import artifact
 from talerec.errors import TalerecError
 from talerec.models import _blocks, _memories, _weighing
 from talerec.models._asking import absences, classes
-from talerec.models._learning import FirstFit, _Asked, appeal
+from talerec.models._learning import FirstFit, _Asked, appeal, first_memories
 from talerec.models._questions import held_back
 from talerec.models._scoring import KNOTS, Numbers
 from talerec.models._weighing import Choice, Parts, Scale
@@ -317,14 +317,15 @@ def test_parts_add_up_to_the_scores_of_the_model():
     off = tr.Tempo(learn="off", recency=6, now=0.3).fit(held.train)
     known = off.fitted.weights.query_arrays
     first = FirstFit(
-        train=held.train,
         leads=off.fitted.weights.blocks[0],
         repeat_rates=known["repeats"],
         joint=bool(known["joint"][0]),
         decay=float(known["decay"][0]),
         floor=off.floor,
-        span=off.span,
         max_history=off.max_history,
+        popular=first_memories(_memories.InTime.of(held.train), off.span),
+        counts=held.train.counts(),
+        time=(int(held.train.time.min()), int(held.train.time.max())),
     )
     numbers = Numbers.usual(np.array([1.0]))
     parts = _Asked(first, held.wanted).parts(held.fresh, numbers)
@@ -361,7 +362,7 @@ def shares_by_hand(log, cut, lasting):
 @given(logs(), st.sampled_from([1 / 128, 1 / 16, 1.0, 8.0]))
 def test_memories_equal_sums_by_hand(log, length):
     n = len(log.items)
-    found = _memories.memories(log, 1.0, [length, 8.0])
+    found = _memories.memories(_memories.InTime.of(log), 1.0, [length, 8.0])
     lasting = max(length * n, 16.0)
     taken = found.ptr[1] - found.ptr[0]
     cuts = np.unique(np.linspace(0, log.rows, taken + 1).astype(int)[1:])
@@ -379,9 +380,9 @@ def test_memories_together_take_no_more_room_than_one_did():
         (int(u), int(i), 10**9 + t) for t, (u, i) in enumerate(draw.integers(0, 900, (60_000, 2)))
     ]
     log = log_of(rows)
-    alone = _memories.memories(log, 1.0, [1.0])
+    alone = _memories.memories(_memories.InTime.of(log), 1.0, [1.0])
     for lengths in (_memories.LENGTHS, _memories.LENGTHS[:2]):
-        together = _memories.memories(log, 1.0, lengths)
+        together = _memories.memories(_memories.InTime.of(log), 1.0, lengths)
         assert together.shares.nnz <= 1024 * 300
         assert len(together.lifetime) == len(lengths)
     assert alone.shares.nnz <= 1024 * 300
@@ -389,7 +390,7 @@ def test_memories_together_take_no_more_room_than_one_did():
 
 def test_a_short_memory_ages_soon_and_a_long_one_does_not():
     log = hourly_log(users=300)
-    known = _memories.memories(log, 1.0, [1 / 16, 1.0])
+    known = _memories.memories(_memories.InTime.of(log), 1.0, [1 / 16, 1.0])
     end = int(log.time.max())
     asked = tr.Histories.of_users(log, np.array([0, 0]))
     asked = tr.Histories(
@@ -442,7 +443,9 @@ def test_what_leads_to_an_item_is_lifted_by_its_popularity(solver):
     log = habit_log(users=300)
     model = tr.Tempo(learn="off", solver=solver).fit(log)
     numbers = replace(Numbers.usual(np.empty(0)), lift=np.array([0.3]))
-    lifted = _blocks.times(model.fitted.weights.blocks[0], _blocks.lift(log, numbers)).matrix
+    lifted = _blocks.times(
+        model.fitted.weights.blocks[0], _blocks.lift(log.counts(), numbers)
+    ).matrix
     counts = np.bincount(log.item, minlength=len(log.items))
     factor = (counts / np.exp(np.log(counts).mean())) ** 0.3
     B, found = (m.toarray() if solver == "local" else m for m in (model.weights, lifted))

@@ -160,7 +160,7 @@ def by_hand_cuts(rows, items, span):
 @quick
 @given(logs(), st.sampled_from([0.25, 0.5, 1.0, 3.0]))
 def test_snapshots_fade_with_every_row(log, span):
-    shares, moments = _memories.snapshots(log, span)
+    shares, moments = _memories.snapshots(_memories.InTime.of(log), span)
     times = sorted(int(t) for t in log.time)
     cuts = by_hand_cuts(log.rows, len(log.items), span)
     assert moments.tolist() == [times[cut - 1] for cut in cuts]
@@ -182,7 +182,7 @@ def test_snapshots_fade_with_every_row(log, span):
 )
 def test_snapshots_are_as_many_as_the_log_has_rows_for(rows, items, span, count):
     log = tiny_log([(1, r % items, 1e9 + r) for r in range(rows)])
-    shares, moments = _memories.snapshots(log, span)
+    shares, moments = _memories.snapshots(_memories.InTime.of(log), span)
     assert shares.shape[0] == len(moments) == len(by_hand_cuts(rows, items, span)) == count
     first = int(log.time.min())
     cuts = by_hand_cuts(rows, items, span)
@@ -191,7 +191,7 @@ def test_snapshots_are_as_many_as_the_log_has_rows_for(rows, items, span, count)
 
 def test_a_snapshot_keeps_its_first_items():
     many = tiny_log([(1, i, 1e9 + i) for i in range(1000)] + [(2, 5, 2e9), (2, 5, 2e9 + 1)])
-    shares, _ = _memories.snapshots(many, 1e9)
+    shares, _ = _memories.snapshots(_memories.InTime.of(many), 1e9)
     assert shares[[-1]].nnz == 300
     assert shares[[-1]].toarray()[0].argmax() == many.items.positions([5], "item", "error")[0]
 

@@ -22,13 +22,13 @@ def run(code: str) -> str:
 def test_tasks_are_imported_and_run_where_pyspark_is_missing():
     code = (
         "import numpy as np\n"
-        "from scipy import sparse\n"
-        "from talerec.spark import blocks, sizes, tasks\n"
-        "edges, numbers = np.array([0, 1, 2]), np.arange(2, dtype=np.int32)\n"
-        "sent = list(blocks.blocks(sparse.csr_array(np.eye(2)), numbers, numbers, edges, 0, blocks.G))\n"
-        "print([batch.column('block')[0].as_py() for batch in sent], tasks.gram_blocks.__name__)\n"
+        "from talerec.gram.gram import Gram\n"
+        "from talerec.spark import habits, halves, parts, sizes, tasks\n"
+        "half, edges = halves.half_of(Gram(np.eye(2), np.eye(2))), np.array([0, 1, 2])\n"
+        "sent = list(halves.owner_cells(half, np.arange(2), edges, 0))\n"
+        "print([batch.column('block')[0].as_py() for batch in sent], tasks.gram_cells.__name__)\n"
     )
-    assert run(BLOCKED + code) == "[0, 1] gram_blocks\n"
+    assert run(BLOCKED + code) == "[0, 1] gram_cells\n"
 
 
 def test_importing_tasks_does_not_load_pyspark():

@@ -128,6 +128,41 @@ def test_a_skewed_log_has_the_weights_and_lists_of_one_machine(session, tmp_path
     ]  # fmt: skip
 
 
+def assert_same_tempo(found, expected) -> None:
+    """The same weights, and every number that was learned."""
+    assert_same_weights(found, expected)
+    ours, theirs = (model.fitted.weights.query_arrays for model in (found, expected))
+    assert ours.keys() == theirs.keys()
+    for name, values in theirs.items():
+        np.testing.assert_array_equal(ours[name], values, err_msg=name)
+    a, b = (model.fitted.weights.blocks[2].matrix for model in (found, expected))
+    np.testing.assert_array_equal(a.toarray(), b.toarray())
+    assert found.chosen() == expected.chosen()
+
+
+def test_tempo_learns_what_it_learns_on_one_machine(session, tmp_path):
+    from talerec import spark
+
+    rows = skewed(20_000, "item {}").with_columns(
+        pl.col("user_id").cast(pl.String),  # text whose order is that of numbers
+        event=pl.Series(np.random.default_rng(5).choice(["view", "buy", "odd"], 20_000)),
+    )
+    worth = {"view": 1.0, "buy": 3.0, "odd": 0.0}
+    log = tr.Log.from_frame(rows, event="event", event_weights=worth)
+    expected = tr.Tempo(solver="local", max_history=400).fit(log)
+    assert "number_recency" in expected.fitted.weights.query_arrays  # it did learn
+    source, out = write(rows, tmp_path / "log"), tmp_path / "tempo.tale"
+    names = spark.Columns(event="event", event_weights=worth)
+    found = fit(tr.Tempo(max_history=400), source, out, session, names=names)
+    assert_same_tempo(found, expected)
+    assert found.fitted.training == expected.fitted.training
+    np.testing.assert_allclose(
+        tr.load(out).fitted.recent_counts, expected.fitted.recent_counts, rtol=1e-12
+    )
+    table = pl.read_parquet(tmp_path / "tempo.weights.parquet" / "*.parquet")
+    assert table["weight"].sum() == pytest.approx(float(expected.weights.sum()), rel=1e-4)
+
+
 def test_a_frame_with_names_a_core_and_duplicates(session, tmp_path):
     rows = pl.concat([skewed(4_000, "item {}"), skewed(4_000, "item {}")[:500]])
     log = tr.order_ties(tr.k_core(tr.drop_duplicates(tr.Log.from_frame(rows)), 4), "item")
@@ -170,9 +205,11 @@ def test_times_are_read_as_on_one_machine(session, tmp_path):
 def test_what_spark_does_not_fit_is_refused_by_name(session, tmp_path):
     source, out = write(skewed(300), tmp_path / "log"), tmp_path / "m.tale"
     for model, said in (
-        (tr.EASE(), "Spark does not fit ease; it fits tale, slit and slist"),
+        (tr.EASE(), "Spark does not fit ease; it fits tempo, tale, slit and slist"),
         (tr.SWalk(), "Spark does not fit swalk"),
         (tr.Popular(), "Spark does not fit popular"),
+        (tr.Blend(), "Spark does not fit blend"),
+        (tr.Tempo(solver="exact"), "solver is exact; on Spark it takes auto or local"),
         (tr.TALE(solver="exact"), "solver is exact; on Spark it takes auto or local"),
         (tr.SLIT(norm="symmetric"), "norm is symmetric; on Spark it takes none or l1"),
     ):
@@ -215,15 +252,16 @@ def test_the_command_fits_on_a_cluster_and_passes_settings_on(session, machines,
     assert_same_weights(tr.load(out), tr.TALE(reg=30, solver="local").fit(log))
 
 
-def test_beauty_has_the_weights_and_lists_of_one_machine(session, data, tmp_path):
+@pytest.mark.parametrize("kind", [tr.TALE, tr.Tempo])
+def test_beauty_has_the_weights_and_lists_of_one_machine(session, data, tmp_path, kind):
     from talerec import spark
 
     log = tr.read_log(data / "amazon-beauty.inter.gz")
     log.to_frame().write_parquet(tmp_path / "beauty.parquet")
-    expected = tr.TALE(solver="local").fit(log)
+    expected = kind(solver="local").fit(log)
     source, out = tmp_path / "beauty.parquet", tmp_path / "beauty.tale"
-    found = spark.fit(tr.TALE(), source, out, session=session, task_pairs=1_000_000)
-    assert_same_weights(found, expected)
+    found = spark.fit(kind(), source, out, session=session, task_pairs=1_000_000)
+    assert_same_tempo(found, expected) if kind is tr.Tempo else assert_same_weights(found, expected)
     spark.recommend(out, source, tmp_path / "next", session=session)
     lists = pl.read_parquet(tmp_path / "next" / "*.parquet")
     assert_same_lists(lists, expected.recommend(log.users.ids, 10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -15,64 +16,98 @@ from logs import logs, quick
 from talerec.data.times import DAY
 from talerec.gram.row_weights import trend_counts
 from talerec.runtime.arrays import dense
-from talerec.solvers.local import local
-from talerec.spark import blocks, tasks
+from talerec.solvers.local import local, local_columns
+from talerec.spark import blocks, halves, tasks
+from talerec.spark.parts import Rows
 from talerec.spark.sizes import Sizes
 
 
-def ranked(log: tr.Log) -> tuple[pl.DataFrame, np.ndarray]:
-    """The rows of a log as tasks get them, items by rank; and the item of each rank."""
-    rows_of = np.bincount(log.item, minlength=len(log.items))
-    item = np.argsort(-rows_of, kind="stable")
-    rank = np.empty_like(item)
-    rank[item] = np.arange(len(item))
-    columns = {
-        "user": log.user_codes(),
-        "item": rank[log.item].astype(np.int32),
-        "time": log.time,
-        "place": np.arange(log.rows),
-    }
-    return pl.DataFrame(columns).sample(fraction=1, shuffle=True, seed=1), item
+def ranks(log: tr.Log) -> np.ndarray:
+    """The item of each popularity rank."""
+    return np.argsort(-np.bincount(log.item, minlength=len(log.items)), kind="stable")
 
 
-def summed(model, rows: pl.DataFrame, n: int, edges, latest=None, users: int = 3):
+def in_parts(log: tr.Log, folder, parts: int = 3, limit: int = 2500, **settings) -> Rows:
+    """The rows of a log as tasks find them: in parts of the users, items by rank."""
+    folder.mkdir(exist_ok=True)
+    rank = np.argsort(ranks(log)).astype(np.int32)
+    rows = Rows(str(folder), len(log.items), limit, int(log.time.max()), **settings)
+    cuts = np.linspace(0, len(log.users), parts + 1).astype(int)
+    for part, (a, b) in enumerate(pairwise(cuts)):
+        lo, hi = log.ptr[a], log.ptr[b]
+        mine = log.keep((np.arange(log.rows) >= lo) & (np.arange(log.rows) < hi))
+        ptr = log.ptr[a : b + 1] - lo
+        rows.save(part, replace(mine, ptr=ptr, item=rank[mine.item]))
+    return rows
+
+
+def spans_of(rows: Rows, parts: int = 3) -> list[tasks.Span]:
+    """Each part in two spans."""
+    sizes = [len(ptr) - 1 for ptr in rows.arrays("ptr", parts)]
+    cuts = [(0, size // 2, size) for size in sizes]
+    return [tasks.Span(p, a, b) for p, at in enumerate(cuts) for a, b in pairwise(at)]
+
+
+def summed(counting, rows: Rows, edges, folder):
     """G and K by rank, from parts of the users and blocks of owners."""
+    n, place = rows.items, str(folder)
     sent = [
         batch
-        for part in reversed(range(users))
-        for batch in tasks.gram_blocks(
-            model, rows.filter(pl.col("user") % users == part), part, edges, latest
-        )
+        for number, span in reversed(list(enumerate(spans_of(rows))))
+        for batch in tasks.gram_cells(counting, rows, span, number, edges, place)
     ]
-    G, K = np.zeros((n, n)), np.zeros((n, n))
+    whole = np.zeros((3, n, n))
     for block in range(len(edges) - 1):
         lo, hi = edges[block], edges[block + 1]
         mine = [batch for batch in sent if batch.column("block")[0].as_py() == block]
-        below, into, out_of = (
-            found.toarray() for found in blocks.sum_blocks(mine, lo, hi, n, np.float64).values()
+        half = halves.summed(mine, lo, hi, n)
+        row = np.repeat(np.arange(lo, hi), np.diff(half.starts))
+        whole[:, row, half.column] = half.value.T
+    G, into, out = whole
+    return G + np.tril(G, -1).T, into.T + out
+
+
+def counted(rows: Rows, model, folder, parts: int = 3) -> Rows:
+    """The rows with trend counts, the most popular item in slices of time."""
+    times = np.concatenate([rows.log(part).time for part in range(parts)])
+    plan = tasks.TrendPlan(
+        np.array([1, 2, rows.items]), [np.unique(np.quantile(times, [0.4, 0.6]))]
+    )
+    sent = [b for p in range(parts) for b in tasks.trend_cells(rows, p, plan, popular=False)]
+
+    def to(number, batches):
+        return [one for one in batches if one.column("block")[0].as_py() == number]
+
+    for task in range(plan.buckets, plan.total):
+        tasks.save_sorted_times(to(task, sent), str(folder), task)
+    back = [
+        batch
+        for task in range(plan.total)
+        for batch in tasks.counted_cells(
+            to(task, sent), task, plan, model.window, "both", str(folder)
         )
-        G[lo:hi] += below
-        K[:, lo:hi] += into.T
-        K[lo:hi] += out_of
-    return G + np.tril(G, -1).T, K
+    ]
+    for part in range(parts):
+        tasks.save_counts(to(part, back), part, rows)
+    return rows._replace(is_counted=True)
 
 
 @quick
 @given(logs(max_users=7, max_items=6), st.sampled_from(["tale", "joint", "slit", "slist"]))
-def test_grams_of_parts_add_up_to_the_gram_of_the_log(log, kind):
+def test_grams_of_parts_add_up_to_the_gram_of_the_log(tmp_path_factory, log, kind):
     model = {
         "tale": tr.TALE(window=10, trend=0.3),
         "joint": tr.TALE(same_time="joint", trend=0, alpha=0.3),
         "slit": tr.SLIT(decay_user=40.0),
         "slist": tr.SLIST(norm="l1"),
     }[kind]
-    rows, item = ranked(log)
+    folder, item = tmp_path_factory.mktemp("parts"), ranks(log)
+    rows = in_parts(log, folder)
     if kind == "tale":
-        counts = tasks.add_trend_counts(rows, model.window, model.trend_side, "", None)
-        rows = counts
+        rows = counted(rows, model, folder)
     n = len(log.items)
     edges = np.unique([0, n // 3, n // 2, n])
-    G, K = summed(model, rows, n, edges, int(log.time.max()))
+    G, K = summed(tasks.Plain(model), rows, edges, folder)
     whole = model.gram(log)
     by_rank = np.ix_(item, item)
     np.testing.assert_allclose(G, dense(whole.G)[by_rank], rtol=1e-12, atol=1e-300)
@@ -86,20 +121,17 @@ def test_grams_of_parts_add_up_to_the_gram_of_the_log(log, kind):
     st.sampled_from(["both", "past"]),
 )
 def test_slices_of_a_giant_item_count_what_lies_in_all_of_them(tmp_path_factory, days, cuts, side):
-    folder = tmp_path_factory.mktemp("times")
+    folder = str(tmp_path_factory.mktemp("times"))
     time = np.array(days) * DAY
     at = np.searchsorted(np.unique(cuts) * DAY, time)
-    rows = pl.DataFrame({"item": np.zeros(len(time), np.int32), "time": time, "at": at})
     slices = range(len(set(cuts)) + 1)
     for piece in slices:
-        batches = rows.filter(pl.col("at") == piece).to_arrow().to_batches()
-        list(tasks.save_sorted_times(batches, str(folder), piece))
-    for piece in slices:
-        mine = rows.filter(pl.col("at") == piece)
-        found = tasks.add_trend_counts(mine, 7, side, str(folder), slices)["count"]
-        after = 7 if side == "both" else 0
-        by_hand = [sum(-7 <= o - d <= after for o in days) for d in mine["time"].to_numpy() // DAY]
-        assert found.to_list() == by_hand
+        mine = time[at == piece]
+        rows = np.arange(len(mine), dtype=np.int32)
+        tasks.save_sorted_times([blocks.cells(piece, 0, rows, mine, rows)], folder, piece)
+    after = 7 if side == "both" else 0
+    by_hand = [sum(-7 <= o - d <= after for o in days) for d in days]
+    assert tasks.sliced_counts(time, slices, 7, side, folder).tolist() == by_hand
 
 
 def skewed_log(rows: int = 6_000) -> tr.Log:
@@ -111,21 +143,21 @@ def skewed_log(rows: int = 6_000) -> tr.Log:
     return tr.Log.from_frame(pl.DataFrame({"user_id": user, "item_id": item, "timestamp": time}))
 
 
-def test_no_block_of_a_skewed_log_has_much_more_than_its_share():
+def test_no_block_of_a_skewed_log_has_much_more_than_its_share(tmp_path):
     log = skewed_log()
-    rows, _ = ranked(log)
-    n, users = len(log.items), 4
+    rows = in_parts(log, tmp_path)
     length = np.diff(log.ptr)
     rows_of = np.sort(np.bincount(log.item))[::-1]
-    sizes = Sizes.of(8, rows_of, int((length * (length + 1) // 2).sum()), 10**6, 10**9)
+    cuts = [np.array([0, len(ptr) - 1]) for ptr in rows.arrays("ptr", 3)]
+    sizes = Sizes.of(8, rows_of, int((length * (length + 1) // 2).sum()), cuts, 10**6, 10**9, 10**9)
     entries = np.zeros(8)
-    for part in range(users):
-        some = rows.filter(pl.col("user") % users == part)
-        for batch in tasks.gram_blocks(tr.TALE(trend=0), some, part, sizes.owners, None):
-            entries[batch.column("block")[0].as_py()] += len(batch.column("column")[0].as_py()) / 4
+    for number, span in enumerate(sizes.spans):
+        made = tasks.gram_cells(tasks.Plain(tr.TALE(trend=0)), rows, span, number, sizes.owners, str(tmp_path))  # fmt: skip
+        for batch in made:
+            entries[batch.column("block")[0].as_py()] += len(batch.column("cells")[0].values[2].as_py()) / 4  # fmt: skip
     assert entries.max() < 2.5 * entries.mean()
     assert len(sizes.targets) == 9
-    assert n == sizes.owners[-1] == sizes.targets[-1] == sizes.sources[-1]
+    assert rows.items == sizes.owners[-1] == sizes.targets[-1] == sizes.sources[-1]
 
 
 def columns_of(gram, item):
@@ -179,7 +211,7 @@ def test_targets_solved_in_ranges_have_the_weights_of_the_local_solver(neighbors
     B = np.zeros((n, n))
     for a, b in ((0, 5), (5, 100), (100, n)):
         some = (np.clip(K[0], K[0][a], K[0][b]), K[1], K[2])
-        source, target, weight = tasks.local_columns(
+        source, target, weight = local_columns(
             half, lengths, some, diagonal + 50.0, neighbors, len(K[1]) + n, a, b
         )
         assert (target >= a).all()
@@ -190,21 +222,20 @@ def test_targets_solved_in_ranges_have_the_weights_of_the_local_solver(neighbors
 
 
 def test_a_block_that_is_summed_twice_leaves_the_same_bytes(tmp_path):
-    rows, _ = ranked(skewed_log(1_000))
-    n = rows["item"].max() + 1
-    edges = np.array([0, n])
+    rows = in_parts(skewed_log(1_000), tmp_path / "rows", 4)
+    n, edges, counting = rows.items, np.array([0, rows.items]), tasks.Plain(tr.TALE(trend=0))
     sent = [
         batch
-        for part in range(4)
-        for batch in tasks.gram_blocks(
-            tr.TALE(trend=0), rows.filter(pl.col("user") % 4 == part), part, edges, None
-        )
+        for number, span in enumerate(spans_of(rows, 4))
+        for batch in tasks.gram_cells(counting, rows, span, number, edges, str(tmp_path))
     ]
     found = []
     for attempt, batches in enumerate((sent, sent[::-1], sent)):
         folder = tmp_path / ("other" if attempt == 1 else "one")
         folder.mkdir(exist_ok=True)
-        out = list(tasks.owner_sums(batches, 0, edges, np.array([0, 3, n]), n, str(folder)))
+        tasks.owner_sums(batches, 0, edges, n, str(folder))
+        targets = np.array([0, 3, n])
+        out = list(halves.target_cells(0, 0.3, None, targets, n, str(folder)))
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         found.append(([batch.to_pydict() for batch in out], files))
     assert found[0] == found[1] == found[2]

@@ -177,12 +177,16 @@ def _fit_on_spark(model: Model, source: Source, ties: str, engine: Engine, out: 
     from talerec import spark  # says so itself where pyspark is missing
 
     spark.check_model(model)
-    if len(source.log) != 1 or source.sep or source.query or source.weight or source.event:
+    if len(source.log) != 1 or source.sep or source.query:
         raise TalerecError(
-            "--engine spark reads one path of Parquet files, without --sep, --query, --weight and --event"
+            "--engine spark reads one path of Parquet files, without --sep and --query"
         )
+    if source.event and not source.event_weights:
+        raise TalerecError("--event goes with --event-weights on Spark")
     conf = engine.conf
-    names = spark.Columns(*source.names, source.time_unit, source.any_time)
+    names = spark.Columns(
+        *source.names, source.time_unit, source.any_time, source.weight, source.event, source.worth
+    )
     with spark.connected(engine.master, conf) as session:
         spark.fit(
             model, source.log[0], out, session=session, names=names, work=engine.work, ties=ties,

@@ -113,6 +113,11 @@ class Source:
         return " ".join(parts + ([f"--ties {ties}"] if ties != "file" and ".." not in ties else []))
 
     @property
+    def worth(self) -> dict[str, float] | None:
+        """The numbers of --event-weights by event."""
+        return _event_weights(self.event_weights)
+
+    @property
     def names(self) -> tuple[str, str, str]:
         return self.user, self.item, self.time
 
@@ -131,7 +136,7 @@ class Source:
             self.log, user=self.user, item=self.item, time=self.time,
             time_unit=self.time_unit, any_time=self.any_time, items=items, item_key=item_key,
             sep=_sign(self.sep), query=self.query, any_order=any_order or ties != "file",
-            weight=self.weight, event=self.event, event_weights=_event_weights(self.event_weights),
+            weight=self.weight, event=self.event, event_weights=self.worth,
             lacks_time=not needs_time,
         )  # fmt: skip
         if self.drop_duplicates:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,13 +86,7 @@ _MOST_EVENTS = 1000
 def _by_event(
     column: pl.Series, names: tuple[str, ...], codes: Array, weights: Mapping[str, float]
 ) -> Array:
-    for name, value in weights.items():
-        if isinstance(value, bool) or not np.isfinite(value) or value < 0:
-            raise TalerecError(f"the weight of {name} is {value}; it takes a number from 0 on")
-        if name not in names:
-            raise TalerecError(
-                f"no row has the {column.name} {name!r}; there are {', '.join(names)}"
-            )
+    _check_weights(column.name, names, weights)
     for place, name in enumerate(names):
         if name not in weights:
             row = int(np.flatnonzero(codes == place)[0])
@@ -103,6 +97,34 @@ def _by_event(
     if not (values > 0).any():
         raise InvalidLogError("every row has the weight 0: nothing is left")
     return values
+
+
+def check_events(column: str, names: Sequence[str | None], weights: Mapping[str, float]) -> None:
+    """Refuse events of a column that have no weight, and weights of events that it does not have."""
+    if None in names:
+        raise InvalidLogError(f"{column} is empty in some rows")
+    there = sorted(name for name in names if name is not None)
+    if len(there) > _MOST_EVENTS:
+        raise InvalidLogError(
+            f"column {column!r} has over {_MOST_EVENTS:,} different values: it does not hold events"
+        )
+    _check_weights(column, there, weights)
+    for name in there:
+        if name not in weights:
+            raise InvalidLogError(f"{column} {name!r} has no weight; {name}=0 leaves such rows out")
+
+
+def _check_weights(column: str, names: Sequence[str], weights: Mapping[str, float]) -> None:
+    for name, value in weights.items():
+        if isinstance(value, bool) or not np.isfinite(value) or value < 0:
+            raise TalerecError(f"the weight of {name} is {value}; it takes a number from 0 on")
+        if name not in names:
+            raise TalerecError(f"no row has the {column} {name!r}; there are {', '.join(names)}")
+
+
+def are_even(low: float, high: float) -> bool:
+    """Are weights the same, given the least and the largest?"""
+    return high - low <= _EVEN * low
 
 
 def divided(weight: Array | None, rows: Array | None = None) -> tuple[Array | None, float]:

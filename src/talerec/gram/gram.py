@@ -6,9 +6,28 @@ Grams add: users may be counted in parts and summed, and a blend of two models i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from talerec.gram.sparse_kernels import Entries, squared_distance
 from talerec.runtime.arrays import Array, Matrix, dense, is_sparse
+
+
+class Sums(NamedTuple):
+    """What says how far the direction of pairs is chance (see `Gram.two_way`)."""
+
+    distance: float  # sum of the squared entries of K - K'
+    total: float  # of K
+    own: float  # of K's diagonal
+    trace: float  # of G
+    tied: float  # of K's entries from simultaneous rows of different items
+
+    def share(self, even: float) -> float:
+        """How much of K' joins K."""
+        if not (even and self.total and self.distance):
+            return 0.0
+        expected = 2 * self.trace * max(1 - (self.own + self.tied) / self.total, 0.0)
+        chance = min(even * expected / self.distance, 1.0)
+        return chance / (2 - chance)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,32 +96,27 @@ class Gram:
         both ways already. With b that part of the difference (times `even`, at most 1), the best guess
         of K_ij is (1 - b/2) K_ij + b/2 K_ji, or K_ij + b/(2 - b) K_ji up to a factor.
         """
-        turned = self._turned
-        return self._plus(turned, self._share(turned, even, tied))
+        share = self.turned_share(even, tied)
+        return self.with_turned(share)
 
     def with_turned(self, share: float) -> Gram:
         """K + share K', the share being known."""
-        return self._plus(self._turned, share) if share else self
+        return Gram(self.G, self.K + share * self._turned) if share else self
 
     def turned_share(self, even: float, tied: float = 0.0) -> float:
         """The share of K' that `two_way` adds to K."""
-        return self._share(self._turned, even, tied)
+        sums = Sums(
+            _squared_distance(self.K, self._turned),
+            float(self.K.sum()),
+            float(self.K.diagonal().sum()),
+            float(self.G.diagonal().sum()),
+            tied,
+        )
+        return sums.share(even)
 
     @property
     def _turned(self) -> Matrix:
         return self.K.T.asformat(self.K.format) if self.is_sparse else self.K.T
-
-    def _share(self, turned: Matrix, even: float, tied: float) -> float:
-        found = _squared_distance(self.K, turned)
-        total, own = float(self.K.sum()), float(self.K.diagonal().sum())
-        if not (even and total and found):
-            return 0.0
-        expected = 2 * float(self.G.diagonal().sum()) * max(1 - (own + tied) / total, 0.0)
-        chance = min(even * expected / found, 1.0)
-        return chance / (2 - chance)
-
-    def _plus(self, turned: Matrix, share: float) -> Gram:
-        return Gram(self.G, self.K + share * turned) if share else self
 
     def scaled(self, source: Array, target: Array) -> Gram:
         """diag(source) G diag(source) and diag(source) K diag(target)."""

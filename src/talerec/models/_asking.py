@@ -57,6 +57,15 @@ class Rules(NamedTuple):
     now: Array
 
 
+class Plan(NamedTuple):
+    """By what queries are made: the numbers, where what is popular stands, the decay (days), and whether instants are joint."""
+
+    numbers: Rules
+    moments: Moments
+    decay: float
+    joint: bool
+
+
 def rules(numbers: Numbers, rates: Array) -> Rules:
     """The numbers for kernels, given how often repeats came; no rates: they are ignored."""
     learnt = len(rates) > 0 and bool(rates[0] > NEVER)

@@ -2,23 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data.log import Log
+from talerec.models._habits import Habits
 from talerec.models._learning import appeal
+from talerec.models._memories import LENGTHS, USUAL, Memories
 from talerec.models._scoring import Numbers
-from talerec.ranking.blocks import Block, DenseBlock, IdentityBlock, SparseBlock
+from talerec.ranking.blocks import Block, DenseBlock, IdentityBlock, SparseBlock, block_of
+from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array
 
 #: The number of the block of what is popular, after the item-item weights and the items as things seen.
 POPULAR = 2
 
 
-def lift(log: Log, numbers: Numbers) -> Array:
-    """The power of each item's popularity that the log chose."""
-    return np.exp(float(numbers.lift[0]) * appeal(log.counts()))
+class Kept(NamedTuple):
+    """What a fit settled, for rows that come later."""
+
+    decay: float  # days
+    joint: bool
+    turned: float  # the share of K' in K
+    numbers: Numbers | None
+
+
+def assembled(
+    leads: Block,
+    habits: Habits,
+    decay: float,
+    numbers: Numbers | None,
+    counts: Array,
+    remembered: Callable[[list[float]], Memories],
+) -> Weights:
+    """All blocks of tempo's weights, and what queries are made by.
+
+    decay: days. counts: rows of each item, by their worth. remembered: gives memories of what was popular, by their lengths.
+    """
+    kept = [USUAL]
+    query_arrays = {
+        "repeats": habits.repeats,
+        "decay": np.array([decay]),
+        "joint": np.array([habits.joint]),
+    }
+    if numbers is not None:
+        leads, kept = times(leads, lift(counts, numbers)), numbers.kept_memories()
+        numbers = replace(numbers, now=numbers.now[:, kept])
+        query_arrays |= numbers.arrays()
+    lengths = [LENGTHS[m] for m in kept]
+    popular = remembered(lengths)
+    query_arrays |= popular.arrays()
+    query_arrays["usual"] = np.array([kept.index(USUAL)])
+    query_arrays["lengths"] = np.array(lengths)
+    blocks = [leads, *other_blocks(block_of(popular.shares))]
+    return Weights(blocks, query_arrays=query_arrays)
+
+
+def lift(counts: Array, numbers: Numbers) -> Array:
+    """The power of each item's popularity that the log chose; `counts`: rows of each item."""
+    return np.exp(float(numbers.lift[0]) * appeal(counts))
 
 
 def times(leads: Block, factor: Array) -> Block:

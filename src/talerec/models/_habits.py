@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from talerec.data.log import Log
@@ -31,14 +33,37 @@ def check_arrays(known: dict[str, Array]) -> None:
     checks.need(known["decay"][0] > 0, "decay is not above 0")
 
 
+class Habits(NamedTuple):
+    """What a log says of its users."""
+
+    interval: float  # from a row to the next one, in days
+    joint: bool  # whether the order of simultaneous rows is chance
+    repeats: Array  # see `repeat_weights`
+
+    @property
+    def does_repeat(self) -> bool:
+        """Do people come back to what they had?"""
+        return bool(self.repeats[0] > NEVER)
+
+
 def interval(log: Log) -> float:
     """The median time from a user's row to the next one, in days, simultaneous rows aside; a day where there is none."""
-    gaps = np.diff(log.time)
-    gaps[log.ptr[1:-1][(log.ptr[1:-1] > 0) & (log.ptr[1:-1] < log.rows)] - 1] = (
+    found = gaps(log)
+    return in_days(float(np.median(found)) if found.size else None)
+
+
+def gaps(log: Log) -> Array:
+    """The times (microseconds) from users' rows to their next ones, simultaneous rows aside."""
+    found = np.diff(log.time)
+    found[log.ptr[1:-1][(log.ptr[1:-1] > 0) & (log.ptr[1:-1] < log.rows)] - 1] = (
         0  # the next row is another user's
     )
-    gaps = gaps[gaps > 0]
-    return float(np.median(gaps)) / DAY if gaps.size else 1.0
+    return found[found > 0]
+
+
+def in_days(median: float | None) -> float:
+    """A median gap in days; a day where there is none."""
+    return 1.0 if median is None else median / DAY
 
 
 # -- simultaneous rows -----------------------------------------------------------------------------
@@ -51,9 +76,20 @@ def are_ordered(log: Log) -> bool:
     in the other. By chance d^2 is n on average, with variance 2n(n - 1); where their order is always the same it
     is n^2. They are ordered where the sum over all pairs is nearer to that, and far beyond chance.
     """
+    return tell_order(*side_by_side(log), len(log.items))
+
+
+def side_by_side(log: Log) -> tuple[Array, Array]:
+    """Items of different rows of one user at one instant, in their order: those of the first users, and enough of them."""
     left, right = _side_by_side(log.ptr, log.time, log.item)
+    return left, right
+
+
+def tell_order(left: Array, right: Array, items: int) -> bool:
+    """Whether the order of such pairs of items says something (see `are_ordered`); no more than enough are looked at."""
+    left, right = left[:_ENOUGH], right[:_ENOUGH]
     low, high = np.minimum(left, right), np.maximum(left, right)
-    _, pair, count = np.unique(low * len(log.items) + high, return_inverse=True, return_counts=True)
+    _, pair, count = np.unique(low * items + high, return_inverse=True, return_counts=True)
     more = np.bincount(pair, np.where(left < right, 1.0, -1.0))
     found = float((more**2).sum() - count.sum())
     most = float((count.astype(np.float64) ** 2).sum() - count.sum())
@@ -110,7 +146,17 @@ def repeat_weights(log: Log) -> Array:
 
     It is `NEVER` for all of them where less than one row in a hundred repeats anything.
     """
+    return repeat_rates(*repeat_counts(log))
+
+
+def repeat_counts(log: Log) -> tuple[Array, Array, int]:
+    """Repeats by octave, the chances of one, and rows that could be one: those of parts of a log add up to those of the log."""
     hits, chances, rows = _repeats(log.ptr, log.item, len(log.items), _OCTAVES)
+    return hits, chances, rows
+
+
+def repeat_rates(hits: Array, chances: Array, rows: int) -> Array:
+    """What `repeat_counts` says, as `repeat_weights`."""
     if hits.sum() < _SELDOM * rows or not rows:
         return np.full(_OCTAVES, NEVER)
     rates: Array = np.divide(hits, chances, out=np.zeros(_OCTAVES), where=chances > 0)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from talerec.data.histories import Histories
-from talerec.data.log import Log
-from talerec.models import _memories
 from talerec.models._asking import absences, classes, remaining
 from talerec.models._candidates import candidates, parts
 from talerec.models._habits import octave
-from talerec.models._memories import LENGTHS
-from talerec.models._questions import HeldBack, Questions
+from talerec.models._memories import LENGTHS, InTime, Memories, memories
+from talerec.models._questions import Questions
 from talerec.models._scoring import KNOTS, OCTAVES, OFTEN, RECENCY, Numbers
 from talerec.models._weighing import Parts, Scale
 from talerec.ranking import places, rank
@@ -40,28 +38,34 @@ _SEEN_LIST = 16  # and of what was seen, where people repeat
 
 @dataclass(frozen=True, eq=False)
 class FirstFit:
-    """What a first fit says: the weights that lead from item to item, and the habits of its rows."""
+    """What a first fit says: the weights that lead from item to item, the habits of its rows, and what was popular in them."""
 
-    train: Log
     leads: Block
     repeat_rates: Array  # empty where people do not repeat
     joint: bool
     decay: float  # days
     floor: float
-    span: float
     max_history: int
+    popular: Memories  # one of each length
+    counts: Array  # rows of each item, by their worth
+    time: tuple[int, int]  # of the first row, and of the last
 
 
-def learned(first: FirstFit, held: HeldBack) -> Numbers:
-    """The numbers that held-back questions choose, from the defaults on."""
-    asked = _Asked(first, held.wanted)
-    away = np.concatenate([_away(one.histories) for one in (held.fresh, held.late)])
+def first_memories(rows: InTime, span: float) -> Memories:
+    """What a first fit may choose from: a memory of each length."""
+    return memories(rows, span, LENGTHS, share=False)
+
+
+def learned(first: FirstFit, kinds: Sequence[Questions], wanted: Array) -> Numbers:
+    """The numbers that questions of some kinds choose, from the defaults on; `wanted`: a flag per item, asked for or not."""
+    asked = _Asked(first, wanted)
+    away = np.concatenate([_away(one.histories) for one in kinds])
     edges = np.unique(np.quantile(away, (1 / 3, 2 / 3)))
     numbers = Numbers.usual(edges)
-    known = [asked.parts(one, numbers) for one in (held.fresh, held.late)]
+    known = [asked.parts(one, numbers) for one in kinds]
     repeats = len(first.repeat_rates) > 0
     bends = np.arange(asked.number) < len(KNOTS)
-    length = _PLACES if held.wanted.all() and not repeats else _PLACES // 2
+    length = _PLACES if wanted.all() and not repeats else _PLACES // 2
     scale = Scale(known, numbers.choice(first.repeat_rates), bends, repeats, length)
     for name, column, some, sure in _plan(len(numbers.recency), repeats):
         for _ in range(_AGAIN):
@@ -95,10 +99,10 @@ class _Asked:
 
     def __init__(self, first: FirstFit, wanted: Array) -> None:
         self.first, self.wanted = first, wanted
-        self.popular = _memories.memories(first.train, first.span, LENGTHS, share=False)
+        self.popular = first.popular
         moments = block_of(self.popular.shares)
         self.weights = Weights([first.leads, IdentityBlock(items=first.leads.items), moments])
-        self.span = (int(first.train.time.min()), int(first.train.time.max()))
+        self.span = first.time
         self.own = OCTAVES + len(OFTEN) if len(first.repeat_rates) else 0
         self.number = len(KNOTS) + self.own + len(LENGTHS)
 
@@ -108,10 +112,8 @@ class _Asked:
         assert histories.now is not None
         groups = classes(numbers.edges, _away(histories), histories.now, *self.span)
         found = candidates(asked, list(self._lists(histories)), self.wanted)
-        counts = self.first.train.counts()
-        return parts(
-            self.weights, self._queries(histories), found, groups, appeal(counts), self.number
-        )
+        drawn = appeal(self.first.counts)
+        return parts(self.weights, self._queries(histories), found, groups, drawn, self.number)
 
     def _places(self, histories: Histories) -> tuple[Array, Array, Array]:
         rows = histories.moments(joint=self.first.joint)

@@ -15,7 +15,7 @@ import numpy as np
 from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.models import checks
-from talerec.runtime.arrays import Array, Matrix
+from talerec.runtime.arrays import Array, Matrix, readonly
 from talerec.runtime.jit import kernel, template
 from talerec.runtime.lazy import sparse
 from talerec.runtime.threads import even, run_chunks
@@ -88,17 +88,30 @@ class Memories(NamedTuple):
             checks.need((mine[1:] >= mine[:-1]).all(), "the moments of snapshots fall")
 
 
-def snapshots(log: Log, span: float) -> tuple[Matrix, Array]:
+class InTime(NamedTuple):
+    """The rows of a log in the order of time: items and times."""
+
+    item: Array
+    time: Array
+    items: int  # in all
+
+    @classmethod
+    def of(cls, log: Log) -> InTime:
+        """The rows of a log; those of one moment in the order of users, and as they stand."""
+        order = np.argsort(log.time, kind="stable")
+        return cls(log.item[order], log.time[order], len(log.items))
+
+
+def snapshots(rows: InTime, span: float) -> tuple[Matrix, Array]:
     """Shares of the items in what was popular, moment by moment (CSR, moment x item), and the moments.
 
     A row's weight falls to 1/e while the log grows by `span` rows for every item. A snapshot counts the rows up to its
     moment, and keeps the most popular items only.
     """
-    order = np.argsort(log.time, kind="stable")
-    time, item, n = log.time[order], log.item[order], len(log.items)
+    (item, time, n), all_rows = rows, len(rows.item)
     lasting = max(span * n, 1.0)
-    count = int(min(_SNAPSHOTS, log.rows, max(log.rows / (_STEP * lasting), 1)))
-    cuts = _cuts(log.rows, count)
+    count = int(min(_SNAPSHOTS, all_rows, max(all_rows / (_STEP * lasting), 1)))
+    cuts = _cuts(all_rows, count)
     total, a, kept = np.zeros(n), 0, []
     for b in cuts:
         total *= np.exp((a - b) / lasting)
@@ -108,13 +121,14 @@ def snapshots(log: Log, span: float) -> tuple[Matrix, Array]:
     return sparse.vstack(kept, format="csr"), time[cuts - 1]
 
 
-def memories(log: Log, span: float, lengths: Sequence[float], *, share: bool = True) -> Memories:
+def memories(
+    rows: InTime, span: float, lengths: Sequence[float], *, share: bool = True
+) -> Memories:
     """A memory for each length, a multiple of `span`; where they share, together they take the room of one."""
     if tuple(lengths) == (1.0,):
-        shares, moments = snapshots(log, span)
+        shares, moments = snapshots(rows, span)
         return Memories(shares, moments, np.array([0, len(moments)]), np.array([np.inf]))
-    order = np.argsort(log.time, kind="stable")
-    time, item, n = log.time[order], log.item[order], len(log.items)
+    (item, time, n), all_rows = rows, len(rows.item)
     room = _SNAPSHOTS * _TOP // (len(lengths) if share else 1)
     parts: list[Matrix] = [None] * len(lengths)
     taken: list[Array] = [_START] * len(lengths)
@@ -122,12 +136,12 @@ def memories(log: Log, span: float, lengths: Sequence[float], *, share: bool = T
 
     def remember(m: int, _: int) -> None:
         lasting = max(lengths[m] * span * n, _FEWEST_ROWS)
-        most = min(log.rows / (_WIDE_STEP * lasting), room / _FEWEST_ITEMS, log.rows)
-        cuts = _cuts(log.rows, int(max(most, 1)))
-        found = _recent_shares(item, cuts, lasting, min(_TOP, room // len(cuts)), n)
+        most = min(all_rows / (_WIDE_STEP * lasting), room / _FEWEST_ITEMS, all_rows)
+        cuts = _cuts(all_rows, int(max(most, 1)))
+        found = _recent_shares(readonly(item), cuts, lasting, min(_TOP, room // len(cuts)), n)
         parts[m] = sparse.csr_array(found, shape=(len(cuts), n))
         taken[m] = time[cuts - 1]
-        took = max(int(time[-1] - time[-min(int(lasting), log.rows)]), 1)
+        took = max(int(time[-1] - time[-min(int(lasting), all_rows)]), 1)
         lifetimes[m] = float(took) if lengths[m] < 1 else np.inf
 
     run_chunks("habits", remember, even(len(lengths), 1))

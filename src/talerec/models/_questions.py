@@ -7,6 +7,7 @@ the log that is fitted is looked at.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -50,59 +51,102 @@ def held_back(log: Log, *, every_item: bool = False) -> HeldBack | None:
 
     Of a large catalogue, half of the items are asked for, or all of them (`every_item`).
     """
-    end = _end(log)
-    before = log.time < end
-    known = log.keep(before)
-    length = np.diff(known.ptr)
-    wanted = np.ones(len(log.items), bool) if every_item else _wanted(len(log.items))
-    most = int(np.clip(log.rows // _ROWS_PER_QUESTION, _LEAST, _MOST))
-    askers = np.flatnonzero(length >= 3)
-    askers = _sample(askers[wanted[known.item[known.ptr[askers + 1] - 1]]], most)
-    last = known.ptr[askers + 1] - 1
-    kept = np.ones(known.rows, bool)
-    kept[last] = False
-    train = known.keep(kept)
-    fresh = _questions(train, known, known.ptr[askers], last, known.item[last], known.time[last])
-    if len(fresh) < _FEW:
+    ends = end_choices(np.sort(log.time))
+    cut = Cut.at(log, chosen_end(ends, users_across(log, ends)))
+    wanted = wanted_items(len(log.items), every_item=every_item)
+    fresh_askers, late_askers = (sample(one, log.rows) for one in cut.askers(wanted))
+    train = cut.train(fresh_askers)
+    there = np.bincount(train.item, minlength=len(train.items)) > 0
+    fresh = known_answers(cut.fresh(fresh_askers), there)
+    if are_few(fresh):
         return None
-    first = _first_rows(log, ~before)
-    late_askers = np.flatnonzero((first >= 0) & (length > 0))
-    late_askers = _sample(late_askers[wanted[log.item[first[late_askers]]]], most)
-    row = first[late_askers]
-    start, stop = known.ptr[late_askers], known.ptr[late_askers + 1]
-    late = _questions(train, known, start, stop, log.item[row], log.time[row])
-    return HeldBack(train, fresh, late, wanted)
+    return HeldBack(train, fresh, known_answers(cut.late(late_askers), there), wanted)
 
 
-def _wanted(items: int) -> Array:
+class Cut(NamedTuple):
+    """A log, or a part of its users, that is cut at an end of the rows."""
+
+    log: Log
+    known: Log  # the rows before it
+    first: Array  # the first row of each user behind it, -1 where there is none
+
+    @classmethod
+    def at(cls, log: Log, end: int) -> Cut:
+        """Cut a log before the rows of a moment."""
+        before = log.time < end
+        return cls(log, log.keep(before), _first_rows(log, ~before))
+
+    def askers(self, wanted: Array) -> tuple[Array, Array]:
+        """The users who can be asked fresh questions, and late ones, about wanted items (a flag each)."""
+        known, length = self.known, np.diff(self.known.ptr)
+        fresh = np.flatnonzero(length >= 3)
+        late = np.flatnonzero((self.first >= 0) & (length > 0))
+        return (
+            fresh[wanted[known.item[known.ptr[fresh + 1] - 1]]],
+            late[wanted[self.log.item[self.first[late]]]],
+        )
+
+    def train(self, askers: Array) -> Log:
+        """The rows of the first fit: those before the end, without the last one of each asker of a fresh question."""
+        kept = np.ones(self.known.rows, bool)
+        kept[self.known.ptr[askers + 1] - 1] = False
+        return self.known.keep(kept)
+
+    def fresh(self, askers: Array) -> Questions:
+        """Users are asked for their last row before the end."""
+        known = self.known
+        last = known.ptr[askers + 1] - 1
+        return _questions(known, known.ptr[askers], last, known.item[last], known.time[last])
+
+    def late(self, askers: Array) -> Questions:
+        """Users are asked for their first row behind the end."""
+        known, row = self.known, self.first[askers]
+        start, stop = known.ptr[askers], known.ptr[askers + 1]
+        return _questions(known, start, stop, self.log.item[row], self.log.time[row])
+
+
+def wanted_items(items: int, *, every_item: bool) -> Array:
     """The items that questions are about: all of a small catalogue, every second one of a large one, by a hash of its number.
 
     Among every second item the order of all items is the same, and half of them are solved for in half the time.
     """
-    if items <= _ALL_ITEMS:
+    if every_item or items <= _ALL_ITEMS:
         return np.ones(items, bool)
     mixed = np.arange(items, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     half: Array = (mixed >> np.uint64(40)) % np.uint64(2) == 0
     return half
 
 
-def _end(log: Log) -> int:
-    """The first of some moments behind which enough users are asked, or that with the most."""
-    times = np.sort(log.time)
-    ends = np.array([times[int(share * (log.rows - 1))] for share in _ENDS])
+def end_choices(times: Array) -> Array:
+    """The moments at which a first fit may end, the best one first, from all times in order."""
+    return np.array([times[int(share * (len(times) - 1))] for share in _ENDS])
+
+
+def users_across(log: Log, ends: Array) -> Array:
+    """How many users have rows both before and behind each of some ends."""
     there = np.diff(log.ptr) > 0
     first, last = log.time[log.ptr[:-1][there]], log.time[log.ptr[1:][there] - 1]
-    late = np.array([np.count_nonzero((first < end) & (last >= end)) for end in ends])
+    return np.array([np.count_nonzero((first < end) & (last >= end)) for end in ends])
+
+
+def chosen_end(ends: Array, late: Array) -> int:
+    """The first end behind which enough users are asked, or that with the most."""
     enough = np.flatnonzero(late >= _LATE)
     return int(ends[enough[0] if enough.size else int(np.argmax(late))])
 
 
-def _sample(users: Array, most: int) -> Array:
-    """At most so many of the users, evenly spread."""
+def sample(users: Array, rows: int) -> Array:
+    """As many of the users as are asked where a log has so many rows, evenly spread."""
+    most = int(np.clip(rows // _ROWS_PER_QUESTION, _LEAST, _MOST))
     if len(users) <= most:
         return users
     chosen: Array = users[np.linspace(0, len(users) - 1, most).astype(np.int64)]
     return chosen
+
+
+def are_few(fresh: Questions) -> bool:
+    """Are there too few questions to learn from?"""
+    return len(fresh) < _FEW
 
 
 def _first_rows(log: Log, wanted: Array) -> Array:
@@ -113,11 +157,15 @@ def _first_rows(log: Log, wanted: Array) -> Array:
     return first
 
 
-def _questions(
-    train: Log, known: Log, start: Array, stop: Array, target: Array, now: Array
-) -> Questions:
-    """The questions whose answers the first fit can know."""
-    there = np.bincount(train.item, minlength=len(train.items)) > 0
-    ok = there[target] & (stop > start)
-    histories = Histories(start[ok], stop[ok], known.item, known.time, now[ok])
-    return Questions(histories, target[ok].astype(np.int64))
+def _questions(known: Log, start: Array, stop: Array, target: Array, now: Array) -> Questions:
+    return Questions(Histories(start, stop, known.item, known.time, now), target.astype(np.int64))
+
+
+def known_answers(asked: Questions, there: Array) -> Questions:
+    """The questions with a history whose answers the first fit can know (a flag per item)."""
+    histories, target = asked
+    assert histories.now is not None
+    ok = there[target] & (histories.stop > histories.start)
+    bounds = (histories.start[ok], histories.stop[ok])
+    kept = replace(histories, start=bounds[0], stop=bounds[1], now=histories.now[ok])
+    return Questions(kept, target[ok])

@@ -108,6 +108,12 @@ class Numbers:
         now[:, at] = weight
         return replace(self, now=now)
 
+    def among_all(self, lengths: list[float]) -> Numbers:
+        """Numbers that know memories of these lengths alone, as numbers of all memories."""
+        now = np.zeros((len(self.now), len(LENGTHS)))
+        now[:, [LENGTHS.index(one) for one in lengths]] = self.now
+        return replace(self, now=now)
+
     def kept_memories(self) -> list[int]:
         """The memories that count in any class, and the usual one, which a weight that somebody sets is for."""
         return [m for m in range(self.now.shape[1]) if m == USUAL or self.now[:, m].any()]

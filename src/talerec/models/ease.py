@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from talerec.data.log import Log
 from talerec.gram.builders import slis_gram
 from talerec.gram.gram import Gram
 from talerec.models.linear import Solved, dropout_penalty
 from talerec.models.params import SCORE, SOLVE, param
+from talerec.runtime.arrays import Array
 from talerec.solvers.solve import Solution, solve_bounded
 
 
@@ -75,8 +78,11 @@ class EDLAE(EASE):
         stage=SOLVE,
     )
 
+    def penalty(self, own: Array) -> Array:
+        return dropout_penalty(own, self.reg, self.dropout)
+
     def solution(self, gram: Gram) -> Solution:
-        return self._bounded(gram, dropout_penalty(gram.G.diagonal(), self.reg, self.dropout), 0.0)
+        return self._bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), 0.0)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -101,6 +107,4 @@ class RDLAE(EDLAE):
     )
 
     def solution(self, gram: Gram) -> Solution:
-        return self._bounded(
-            gram, dropout_penalty(gram.G.diagonal(), self.reg, self.dropout), self.xi
-        )
+        return self._bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), self.xi)

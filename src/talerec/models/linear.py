@@ -68,13 +68,14 @@ class Solved(Linear):
     def gram(self, log: Log) -> Gram:
         """G and K of the training rows."""
 
-    def penalty(self, diagonal: Array) -> Array:
+    def penalty(self, own: Array) -> Array:
         """What is added to the diagonal of G, given that diagonal."""
-        return np.full(len(diagonal), self.reg)
+        return np.full(len(own), float(self.reg))
 
     def solution(self, gram: Gram) -> Solution:
         """Weights from the Gram."""
-        return solve(gram, self.reg, solver=self.solver, neighbors=self.neighbors)
+        penalty = self.penalty(np.asarray(gram.G.diagonal()))
+        return solve(gram, penalty, solver=self.solver, neighbors=self.neighbors)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         if self.solver == "torch":
@@ -122,7 +123,6 @@ class Solved(Linear):
         return Weights(item_weights)
 
 
-def dropout_penalty(diagonal: Array, reg: float, dropout: float) -> Array:
+def dropout_penalty(own: Array, reg: float, dropout: float) -> Array:
     """reg + p / (1 - p) diag(G): what dropping a share p of the sources does to the ridge penalty."""
-    own: Array = np.asarray(diagonal)
     return reg + dropout / (1 - dropout) * own

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -15,10 +16,11 @@ from talerec.gram.builders import tale_columns, tale_gram, tied_weight
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import counted, newest_rows
 from talerec.models import _habits, checks
-from talerec.models._asking import Asked, Moments, Rules, absences, made_queries, remaining, rules
-from talerec.models._blocks import POPULAR, lift, other_blocks, times
-from talerec.models._learning import FirstFit, learned
-from talerec.models._memories import LENGTHS, USUAL, Memories, memories
+from talerec.models._asking import Asked, Moments, Plan, absences, made_queries, remaining, rules
+from talerec.models._blocks import POPULAR, Kept, assembled, lift, other_blocks, times
+from talerec.models._habits import Habits
+from talerec.models._learning import FirstFit, first_memories, learned
+from talerec.models._memories import LENGTHS, InTime, Memories, memories
 from talerec.models._questions import held_back
 from talerec.models._scoring import OFTEN, Numbers
 from talerec.models._words import in_words
@@ -28,7 +30,7 @@ from talerec.models.linear import Solved, dropout_penalty
 from talerec.models.params import AUTO, LEARN, SCORE, SOLVE, is_auto, param
 from talerec.models.settled import Settled
 from talerec.ranking import places
-from talerec.ranking.blocks import block_of
+from talerec.ranking.blocks import Block, block_of
 from talerec.ranking.weights import Query, Weights
 from talerec.runtime.arrays import Array, Matrix, readonly
 from talerec.runtime.clock import Clock
@@ -117,54 +119,63 @@ class Tempo(Solved):
     # -- learning --
 
     def gram(self, log: Log) -> Gram:
-        made = tale_gram(self._counted(log), **self._weighing(log))
+        rows, joint = self._counted(log), self._joint(log)
         if self._kept is not None:
+            made = tale_gram(rows, **self._weighing(self._kept.decay, joint))
             return made.with_turned(self._kept.turned)
-        return made.two_way(self.even, self._tied(log))
+        made, tied = self.one_way(rows, _habits.interval(log), joint)
+        return made.two_way(self.even, tied)
+
+    def one_way(self, rows: Log, interval: float, joint: bool) -> tuple[Gram, float]:
+        """G and K of rows whose pace is known, and what simultaneous rows have in K: those of parts of a log add up."""
+        made = tale_gram(rows, **self._weighing(self.pace * interval, joint))
+        return made, self._tied(rows, joint)
 
     def _counted(self, log: Log) -> Log:
         return counted(newest_rows(log, self.max_history), self.window, self.trend, "both")
 
-    def _weighing(self, log: Log) -> dict[str, Any]:
-        """By what the pairs of a log weigh."""
+    def _weighing(self, decay: float, joint: bool) -> dict[str, Any]:
+        """By what pairs of rows weigh; `decay`: days in which a source's weight falls to 1/e."""
         return {
-            "decay": self._decay(log),
+            "decay": decay,
             "floor": self.floor,
             "window": self.window,
             "trend": self.trend,
             "trend_side": "both",
-            "same_time": "joint" if self._joint(log) else "ordered",
+            "same_time": "joint" if joint else "ordered",
             "max_history": self.max_history,
             "memory": self.budget,
         }
 
-    def _decay(self, log: Log) -> float:
-        """Days in which a source's weight falls to 1/e."""
-        return self.pace * _habits.interval(log) if self._kept is None else self._kept.decay
-
-    def _tied(self, log: Log) -> float:
+    def _tied(self, rows: Log, joint: bool) -> float:
         """What simultaneous rows have in K."""
-        if not self._joint(log):
-            return 0.0
-        return tied_weight(self._counted(log), self.window, self.trend, self.max_history)
+        return tied_weight(rows, self.window, self.trend, self.max_history) if joint else 0.0
 
     def _joint(self, log: Log) -> bool:
         if self._kept is not None:
             return bool(self._kept.joint)
+        return self.is_joint(lambda: _habits.are_ordered(log))
+
+    def is_joint(self, are_ordered: Callable[[], bool]) -> bool:
+        """Are simultaneous rows each other's source and target? Where `auto` decides, it asks whether they are ordered."""
         if self.same_time != "auto":
             return self.same_time == "joint"
-        ordered = _habits.are_ordered(log)
+        ordered = are_ordered()
         why = "says something" if ordered else "is no more than chance"
         chosen = "ordered" if ordered else "joint"
         logger.info("same_time auto: %s (the order of simultaneous rows %s)", chosen, why)
         return not ordered
 
-    def penalty(self, diagonal: Array) -> Array:
-        return dropout_penalty(diagonal, self.reg, self.dropout)
+    def habits(self, log: Log) -> Habits:
+        """What the rows of a log say of its users."""
+        return Habits(_habits.interval(log), self._joint(log), _habits.repeat_weights(log))
+
+    def penalty(self, own: Array) -> Array:
+        return dropout_penalty(own, self.reg, self.dropout)
 
     def solution(self, gram: Gram, wanted: Array | None = None) -> Solution:
         """Weights from the Gram, to all targets or to the wanted ones."""
-        penalty = self.penalty(gram.G.diagonal())
+        penalty = self.penalty(np.asarray(gram.G.diagonal()))
         return solve(gram, penalty, solver=self.solver, neighbors=self.neighbors, wanted=wanted)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
@@ -172,33 +183,33 @@ class Tempo(Solved):
         return self.completed(found.matrix, log, clock), solver
 
     def completed(self, item_weights: Matrix, log: Log, clock: Clock) -> Weights:
-        numbers, lengths = self._chosen(log, clock)
+        numbers = self._chosen(log, clock)
         with clock("habits"):
-            leads = block_of(item_weights)
-            query_arrays = {
-                "repeats": _habits.repeat_weights(log),
-                "decay": np.array([self._decay(log)]),
-                "joint": np.array([self._joint(log)]),
-            }
-            if numbers is not None:
-                leads = times(leads, lift(log, numbers))
-                query_arrays |= numbers.arrays()
-            popular = memories(log, self.span, lengths)
-            query_arrays |= popular.arrays()
-            query_arrays["usual"] = np.array([lengths.index(1.0)])
-            query_arrays["lengths"] = np.array(lengths)
-            blocks = [leads, *other_blocks(block_of(popular.shares))]
-            return Weights(blocks, query_arrays=query_arrays)
+            return self.assembled(
+                block_of(item_weights),
+                self.habits(log),
+                numbers,
+                log.counts(),
+                lambda lengths: memories(InTime.of(log), self.span, lengths),
+            )
 
-    def _chosen(self, log: Log, clock: Clock) -> tuple[Numbers | None, list[float]]:
-        """The numbers that queries are made by (None: the defaults), and how long the memories are that they name."""
+    def assembled(
+        self,
+        leads: Block,
+        habits: Habits,
+        numbers: Numbers | None,
+        counts: Array,
+        remembered: Callable[[list[float]], Memories],
+    ) -> Weights:
+        """All blocks of the weights, and what queries are made by (see `_blocks.assembled`)."""
+        decay = self.pace * habits.interval if self._kept is None else self._kept.decay
+        return assembled(leads, habits, decay, numbers, counts, remembered)
+
+    def _chosen(self, log: Log, clock: Clock) -> Numbers | None:
+        """The numbers that queries are made by; None: the defaults."""
         if self._kept is not None:
-            return self._kept.numbers, self._kept.lengths
-        numbers = self._numbers(log, clock) if self.learn == AUTO else None
-        if numbers is None:
-            return None, [LENGTHS[USUAL]]
-        kept = numbers.kept_memories()
-        return replace(numbers, now=numbers.now[:, kept]), [LENGTHS[m] for m in kept]
+            return Kept._make(self._kept).numbers
+        return self._numbers(log, clock) if self.learn == AUTO else None
 
     def _numbers(self, log: Log, clock: Clock) -> Numbers | None:
         """The numbers that the log chooses; None where it is too small to ask enough questions."""
@@ -209,25 +220,37 @@ class Tempo(Solved):
         held = cache.cached("held back", log, lambda: held_back(log, every_item=every))
         if held is None:
             return None
-        first = replace(self, learn="off", neighbors=min(self.neighbors, _FIRST_NEIGHBORS))
+        first = self.first_fit()
         first._cache = cache.cached("first fit", log, FitCache)
         with clock("learn"):
             gram = first.cached(LEARN, held.train, lambda: first.gram(held.train))
-            found = first.solution(gram, held.wanted)
-            rates = _habits.repeat_weights(held.train)
-            return learned(
-                FirstFit(
-                    train=held.train,
-                    leads=block_of(found.weights),
-                    repeat_rates=rates if rates[0] > _habits.NEVER else rates[:0],
-                    joint=self._joint(held.train),
-                    decay=self._decay(held.train),
-                    floor=self.floor,
-                    span=self.span,
-                    max_history=self.max_history,
-                ),
-                held,
-            )
+            found = block_of(first.solution(gram, held.wanted).weights)
+            train = held.train
+            popular = first_memories(InTime.of(train), self.span)
+            span = (int(train.time.min()), int(train.time.max()))
+            known = self.known(found, self.habits(train), popular, train.counts(), span)
+            return learned(known, (held.fresh, held.late), held.wanted)
+
+    def first_fit(self) -> Tempo:
+        """The model that questions are asked of."""
+        return replace(self, learn="off", neighbors=min(self.neighbors, _FIRST_NEIGHBORS))
+
+    def known(
+        self,
+        leads: Block, habits: Habits, popular: Memories, counts: Array, time: tuple[int, int],
+    ) -> FirstFit:  # fmt: skip
+        """What a first fit says; `counts` and `time` are of its rows."""
+        return FirstFit(
+            leads=leads,
+            repeat_rates=habits.repeats if habits.does_repeat else habits.repeats[:0],
+            joint=habits.joint,
+            decay=self.pace * habits.interval,
+            floor=self.floor,
+            max_history=self.max_history,
+            popular=popular,
+            counts=counts,
+            time=time,
+        )
 
     # -- updating --
 
@@ -237,17 +260,16 @@ class Tempo(Solved):
 
     def target_columns(self, log: Log, targets: Array) -> Matrix:
         assert self._kept is not None
-        shares = {**self._weighing(log), "turned": self._kept.turned}
-        return tale_columns(self._counted(log), targets, **shares)
+        weighing = self._weighing(self._kept.decay, bool(self._kept.joint))
+        return tale_columns(self._counted(log), targets, **weighing, turned=self._kept.turned)
 
     def settle(self, log: Log) -> Settled:
         known = self.fitted.weights.query_arrays
         if "lengths" not in known:
             raise TalerecError("this tempo was fitted by an earlier version: fit it anew")
-        own = replace(self)
-        own._kept = self._as_kept(0.0)
-        gram = tale_gram(own._counted(log), **own._weighing(log))
-        turned = gram.turned_share(self.even, own._tied(log))
+        rows, kept = self._counted(log), self._as_kept(0.0)
+        gram = tale_gram(rows, **self._weighing(kept.decay, kept.joint))
+        turned = gram.turned_share(self.even, self._tied(rows, kept.joint))
         if self.fitted.solver != "local":
             return Settled(turned=turned)
         entries = gram.with_turned(turned).K.nnz if gram.is_sparse else gram.items**2
@@ -258,11 +280,12 @@ class Tempo(Solved):
         own._kept = self._as_kept(settled.turned)
         return own
 
-    def _as_kept(self, turned: float) -> _Kept:
+    def _as_kept(self, turned: float) -> Kept:
         known = self.fitted.weights.query_arrays
-        return _Kept(
+        numbers = Numbers.restored(known)
+        return Kept(
             float(known["decay"][0]), bool(known["joint"][0]), turned,
-            Numbers.restored(known), known["lengths"].tolist(),
+            None if numbers is None else numbers.among_all(known["lengths"].tolist()),
         )  # fmt: skip
 
     def item_weights(self) -> Matrix:
@@ -270,7 +293,7 @@ class Tempo(Solved):
         numbers = Numbers.restored(fitted.weights.query_arrays)
         if numbers is None or fitted.log is None:
             return fitted.weights.matrix
-        return times(fitted.weights.blocks[0], 1 / lift(fitted.log, numbers)).matrix
+        return times(fitted.weights.blocks[0], 1 / lift(fitted.log.counts(), numbers)).matrix
 
     def _upgraded(self, fitted: Fitted) -> Fitted:
         """Version 0.1 stored all three blocks, the one of seen items too, as one matrix."""
@@ -291,6 +314,12 @@ class Tempo(Solved):
         checks.inside("usual", usual, 0, max(len(memories.lifetime), 1))
         if (numbers := Numbers.restored(known)) is not None:
             numbers.check(len(memories.lifetime))
+        if "lengths" in known:
+            checks.need(set(known["lengths"].tolist()) <= set(LENGTHS), "lengths are of no memory")
+            checks.need(
+                len(known["lengths"]) == len(memories.lifetime),
+                "lengths are not as many as memories",
+            )
 
     # -- asking --
 
@@ -316,10 +345,10 @@ class Tempo(Solved):
         return x
 
     @property
-    def _plan(self) -> _Plan:
+    def _plan(self) -> Plan:
         """By what queries are made; it is kept as long as the fit and the parameters stay."""
         made_from = (self.fitted, self.recency, self.now, self.repeats, self.learn)
-        kept: tuple[Any, _Plan] | None = self.__dict__.get("_kept_plan")
+        kept: tuple[Any, Plan] | None = self.__dict__.get("_kept_plan")
         if kept is None or kept[0] != made_from:
             kept = (made_from, self._new_plan())
             self.__dict__["_kept_plan"] = kept
@@ -328,7 +357,7 @@ class Tempo(Solved):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_kept_plan"}
 
-    def _new_plan(self) -> _Plan:
+    def _new_plan(self) -> Plan:
         weights, facts = self.fitted.weights, self.fitted.training
         known, memories = weights.query_arrays, self._memories
         usual = int(known.get("usual", _FIRST)[0])
@@ -344,7 +373,7 @@ class Tempo(Solved):
             readonly(memories.moments), readonly(memories.ptr), readonly(memories.lifetime),
             weights.first_source(POPULAR), facts["first_time"], facts["last_time"],
         )  # fmt: skip
-        return _Plan(
+        return Plan(
             rules(numbers, rates), moments, float(known["decay"][0]), bool(known["joint"][0])
         )
 
@@ -364,25 +393,6 @@ class Tempo(Solved):
         left = {name for name in ("recency", "now") if is_auto(getattr(self, name))}
         left |= {"repeats"} if self.repeats == "learned" else set()
         return in_words(Numbers.restored(known), self._memories.lifetime, left)
-
-
-class _Kept(NamedTuple):
-    """What a fit settled, for rows that come later."""
-
-    decay: float  # days
-    joint: bool
-    turned: float  # the share of K' in K
-    numbers: Numbers | None
-    lengths: list[float]  # of the memories of what is popular
-
-
-class _Plan(NamedTuple):
-    """By what queries are made: the numbers, where what is popular stands, the decay (days), and whether instants are joint."""
-
-    numbers: Rules
-    moments: Moments
-    decay: float
-    joint: bool
 
 
 _NO_ROOM = np.empty((0, 0))

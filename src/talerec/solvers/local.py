@@ -55,7 +55,7 @@ def local_explained(
 ) -> tuple[Any, Array]:
     """The weights that `local` gives, to all targets or to the wanted ones, and how much of each they explain."""
     n, K = gram.items, by_column(gram.K)
-    limits = _limits(n, neighbors, len(K.indices), own=not zero_diagonal)
+    limits = limits_of(n, neighbors, len(K.indices), own=not zero_diagonal)
     K = K if wanted is None or wanted.all() else _columns_of(K, wanted)
     _require_room(K, _entries(gram.G) * 6, limits, neighbors)
     return _solved(halved(gram.G), K, penalty, limits)
@@ -68,7 +68,7 @@ def _entries(G: Matrix) -> int:
 def local_kept(half: Half, K: Matrix, penalty: Array, neighbors: int, entries: int) -> Any:
     """What `local` gives to the targets that K has columns of, from a half that was kept; `entries`: those of the whole K."""
     columns = by_column(K)
-    limits = _limits(half.items, neighbors, entries, own=True)
+    limits = limits_of(half.items, neighbors, entries, own=True)
     _require_room(columns, 0, limits, neighbors)
     return _solved(half, columns, penalty, limits)[0]
 
@@ -109,7 +109,7 @@ def local_columns(
     of a..b, sources in the order in which equals are preferred; `entries` counts those of all targets.
     """
     n = len(diagonal)
-    limits = _limits(n, neighbors, entries, own=True)
+    limits = limits_of(n, neighbors, entries, own=True)
     columns = Compressed(*K)
     sources = _most_sources(columns, limits)
     sources[:a] = sources[b:] = 0
@@ -125,7 +125,7 @@ def local_columns(
     return out.item[place][kept], target[kept], out.weight[place][kept]
 
 
-def _limits(items: int, neighbors: int, entries: int, *, own: bool) -> Limits:
+def limits_of(items: int, neighbors: int, entries: int, *, own: bool) -> Limits:
     """How many sources of a target are solved together, and how many it may have; `entries`: those of K."""
     if neighbors >= items:
         return Limits(items, items, own)

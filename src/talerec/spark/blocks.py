@@ -1,9 +1,8 @@
-"""How tasks of a cluster hand each other sparse matrices and arrays.
+"""How tasks of a cluster hand each other arrays.
 
-Matrices travel as blocks of rows: each block is one row of a table, with its entries as a few cells of bytes, since
-Spark's costs grow with the rows of a table. Arrays that later tasks need lie in files of a folder that all see. Sums
-are taken in the order of the parts, and a file appears under its name only when it is complete: a task that runs twice
-leaves identical results.
+Arrays travel as cells of bytes, many to a row of a table, since Spark's costs grow with the rows of a table. Arrays
+that later tasks need lie in files of a folder that all see. Cells are read in the order of the parts that they come
+from, and a file appears under its name only when it is complete: a task that runs twice leaves identical results.
 """
 
 from __future__ import annotations
@@ -16,22 +15,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.ipc
 
+from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 from talerec.runtime.files import atomic_write
-from talerec.runtime.lazy import sparse
 
-#: A block: its number, the part that it comes from, its matrix; then rows, their lengths, columns and values.
-BLOCKS = "block int, part int, kind int, row binary, length binary, column binary, value binary"
-_FIELDS = pa.schema(
-    [(name, pa.int32()) for name in ("block", "part", "kind")]
-    + [(name, pa.binary()) for name in ("row", "length", "column", "value")]
-)
+#: Arrays on their way: to which block, from which part.
+CELLS = "block int, part int, cells array<binary>"
+_FIELDS = pa.schema([("block", pa.int32()), ("part", pa.int32()), ("cells", pa.list_(pa.binary()))])
+_LARGEST = 2**31 - 1  # bytes that a row of a table may have
 _COPIED = 2**22  # entries of an array that are copied to a file at a time
 _BATCH = 2**16  # rows of an Arrow batch
-
-#: Matrices of a pair of items: its entry of G, its entry of K into the owner, its entry of K from the owner.
-G, INTO, FROM = range(3)
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -54,6 +49,11 @@ def load_array(folder: str | Path, name: str) -> Array:
     return array
 
 
+def read_array(folder: str | Path, name: str) -> Array:
+    """The array of that name, in memory."""
+    return np.array(load_array(folder, name))
+
+
 def load_blocks(folder: str | Path, name: str, count: int) -> Iterator[Array]:
     """The arrays of that name of all blocks, in order."""
     return (load_array(folder, f"{name}-{block}") for block in range(count))
@@ -65,68 +65,90 @@ def copy_to(out: Any, array: Array) -> None:
         out.write(np.ascontiguousarray(array[a : a + _COPIED]).data.cast("B"))
 
 
-# -- matrices --------------------------------------------------------------------------------------
+def joined(folder: str | Path, name: str, count: int, kind: type, file: str) -> Array:
+    """The blocks' arrays of that name as one, mapped from a file of another name."""
+    path = Path(folder) / f"{file}.raw"
+    with atomic_write(path, uuid.uuid4().hex) as unfinished, unfinished.open("wb") as out:
+        for array in load_blocks(folder, name, count):
+            copy_to(out, array)
+    return mapped(folder, file, kind)
 
 
-def blocks(
-    matrix: Any, rows: Array, columns: Array, edges: Array, part: int, kind: int
-) -> Iterator[pa.RecordBatch]:
-    """Cut a CSR matrix into blocks of rows, from one edge to the next.
-
-    `rows` (ascending) and `columns` hold the numbers that its rows and columns have in the whole matrix.
-    """
-    bounds = np.searchsorted(rows, edges)
-    for block in np.flatnonzero(np.diff(matrix.indptr[bounds])):
-        a, b = bounds[block], bounds[block + 1]
-        length = np.diff(matrix.indptr[a : b + 1]).astype(np.int32)
-        filled = length > 0
-        span = slice(matrix.indptr[a], matrix.indptr[b])
-        entries = (columns[matrix.indices[span]], matrix.data[span])
-        numbers = [pa.array([value], pa.int32()) for value in (block, part, kind)]
-        cells = [_cell(array) for array in (rows[a:b][filled], length[filled], *entries)]
-        yield pa.RecordBatch.from_arrays(numbers + cells, schema=_FIELDS)
+def mapped(folder: str | Path, file: str, kind: type) -> Array:
+    """What `joined` wrote, mapped into memory."""
+    path = Path(folder) / f"{file}.raw"
+    size = path.stat().st_size
+    return np.asarray(np.memmap(path, kind, "r")) if size else np.empty(0, kind)
 
 
-def _cell(array: Array) -> pa.Array:
-    """An array as one cell of bytes, without a copy. (pyarrow never frees a memoryview that it made a cell of.)"""
-    ends = np.array([0, array.nbytes], np.int32)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(array))]
-    return pa.Array.from_buffers(pa.binary(), 1, buffers)
+# -- cells -----------------------------------------------------------------------------------------
 
 
-def sum_blocks(batches: Batches, lo: int, hi: int, n: int, value_type: type) -> dict[int, Any]:
-    """The sum over all parts of rows lo..hi, for each kind of matrix: CSR with sorted columns."""
-    found: dict[int, list[tuple[int, list[Array]]]] = {G: [], INTO: [], FROM: []}
-    types = (np.int32, np.int32, np.int32, value_type)
+def cells(block: int, part: int, *arrays: Array) -> pa.RecordBatch:
+    """Some arrays on their way to a block."""
+    flat = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
+    ends = np.cumsum([0, *(len(array) for array in flat)])
+    if ends[-1] > _LARGEST:
+        raise TalerecError(
+            f"a block of {ends[-1]:,} bytes is too large for Spark: use a smaller task_pairs or task_rows"
+        )
+    bounds, data = pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(np.concatenate(flat))
+    values = pa.Array.from_buffers(pa.binary(), len(flat), [None, bounds, data])
+    listed = pa.ListArray.from_arrays(pa.array([0, len(flat)], pa.int32()), values)
+    numbers = [pa.array([number], pa.int32()) for number in (block, part)]
+    return pa.RecordBatch.from_arrays([*numbers, listed], schema=_FIELDS)
+
+
+def arrays_of(batches: Batches, *kinds: type) -> list[tuple[int, list[Array]]]:
+    """What `cells` sent to one block: the parts in order, each with its arrays of these types."""
+    found = [
+        (part, [_array(cell, kind) for cell, kind in zip(values, kinds, strict=True)])
+        for part, values in _cells_of(batches)
+    ]
+    return sorted(found, key=lambda known: known[0])
+
+
+def chained(batches: Batches, *kinds: type) -> list[Array]:
+    """What `cells` sent to one block, the arrays of all parts one after the other."""
+    parts = [arrays for _, arrays in arrays_of(batches, *kinds)]
+    return [
+        np.concatenate([np.empty(0, kind), *(arrays[c] for arrays in parts)])
+        for c, kind in enumerate(kinds)
+    ]
+
+
+def frames_of(batches: Batches) -> pl.DataFrame:
+    """The frames that were sent to one block as cells, one below the other."""
+    tables = [pa.ipc.open_stream(cell.as_buffer()) for _, (cell,) in _cells_of(batches)]
+    return frame_of(batch for table in tables for batch in table)
+
+
+def _cells_of(batches: Batches) -> Iterator[tuple[int, Any]]:
     for batch in batches:
-        for x in range(batch.num_rows):
-            _, part, kind = (batch.column(c)[x].as_py() for c in range(3))
-            cells = [batch.column(c)[x].as_buffer() for c in range(3, 7)]
-            arrays: list[Array] = [
-                np.frombuffer(cell, kind_of) for cell, kind_of in zip(cells, types, strict=True)
-            ]
-            found[kind].append((part, arrays))
-    return {kind: _sum_parts(parts, lo, hi, n, value_type) for kind, parts in found.items()}
+        for part, listed in zip(batch.column("part"), batch.column("cells"), strict=True):
+            yield part.as_py(), listed.values
 
 
-def _sum_parts(
-    parts: list[tuple[int, list[Array]]], lo: int, hi: int, n: int, value_type: type
-) -> Any:
-    """Add up in the order of the parts, whatever order they came in; `parts` is emptied to free memory."""
-    parts.sort(key=lambda known: known[0])
-    row = [np.repeat(rows - np.int32(lo), length) for _, (rows, length, _, _) in parts]
-    column = [columns for _, (_, _, columns, _) in parts]
-    value = [values for _, (_, _, _, values) in parts]
-    empty: list[Array] = [np.empty(0, np.int32)]
-    entries = np.concatenate([*value, np.empty(0, value_type)])
-    places = (np.concatenate(row + empty), np.concatenate(column + empty))
-    parts.clear()
-    total = sparse.coo_array((entries, places), shape=(hi - lo, n)).tocsr()
-    total.sum_duplicates()
-    return total
+def _array(cell: Any, kind: type) -> Array:
+    data = cell.as_buffer()
+    return np.frombuffer(data, kind) if len(data) else np.empty(0, kind)
 
 
 # -- Arrow -----------------------------------------------------------------------------------------
+
+
+def frames(batches: Batches, most: int) -> Iterator[pl.DataFrame]:
+    """The batches of a task as frames of about `most` rows."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= most:
+            yield frame_of(held)
+            held, rows = [], 0
+    if rows:
+        yield frame_of(held)
 
 
 def frame_of(batches: Batches) -> pl.DataFrame:

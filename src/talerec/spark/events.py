@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pyspark.sql import types as T
 from talerec import columns
 from talerec.data.frames import refuse_missing
 from talerec.data.times import DAY, to_microseconds
+from talerec.data.worth import check_events
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.spark.sessions import Run
 
@@ -26,6 +28,7 @@ _BROADCAST = (
     2_000_000  # items up to which their table is sent to every executor; a larger one is joined
 )
 _SLICE = 1_000_000  # rows of a long history that are ranked together
+_MOST_EVENTS = 1000
 _FILE_ROWS = 2**40  # more rows than a file has
 _PREFIX = "_talerec_"  # of columns that are not the log's
 _PLACE = _PREFIX + "place"
@@ -43,6 +46,10 @@ class Columns:
         The unit of times that are numbers; guessed from their size by default.
     any_time : bool
         Accept times outside 1970 to 2100.
+    weight : str, optional
+        A column that says what a row is worth; rows of weight 0 are left out.
+    event, event_weights : str and dict, optional
+        A column that says what happened, and what that is worth; they go together.
     """
 
     user: str = columns.USER
@@ -50,6 +57,20 @@ class Columns:
     time: str = columns.TIME
     time_unit: str | None = None
     any_time: bool = False
+    weight: str | None = None
+    event: str | None = None
+    event_weights: Mapping[str, float] | None = None
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that a log must have."""
+        worth = (self.weight, self.event)
+        return [self.user, self.item, self.time, *(name for name in worth if name is not None)]
+
+    @property
+    def are_weighed(self) -> bool:
+        """Do rows have weights?"""
+        return self.weight is not None or self.event_weights is not None
 
 
 NAMES = Columns()
@@ -59,6 +80,15 @@ def read_events(
     session: SparkSession, source: Source, names: Columns, ties: str
 ) -> tuple[DataFrame, str]:
     """The log as user, item, time (microseconds) and place (its order at equal times); and how times were read."""
+    events = raw_events(session, source, names, ties)
+    found = events.agg(*checks(events)).first()
+    assert found is not None
+    unit, _ = checked(events, names, found.asDict())
+    return in_microseconds(events, unit), unit
+
+
+def raw_events(session: SparkSession, source: Source, names: Columns, ties: str) -> DataFrame:
+    """The log as user, item, time (as it stands), place (its order at equal times), and weight where rows have one."""
     if ties not in ("file", "item"):
         raise TalerecError(f"ties is {ties!r}; on Spark it takes file or item")
     if not isinstance(source, DataFrame):
@@ -69,18 +99,22 @@ def read_events(
         )
     else:
         frame = source.withColumn(_PLACE, F.lit(0).cast("long"))
-    needed = [names.user, names.item, names.time]
-    refuse_missing([name for name in frame.columns if not name.startswith(_PREFIX)], needed)
-    kinds = {name: frame.schema[name].dataType for name in needed}
-    events = frame.select(
+    known = [name for name in frame.columns if not name.startswith(_PREFIX)]
+    refuse_missing(known, names.needed)
+    kinds = {name: frame.schema[name].dataType for name in names.needed}
+    return frame.select(
         _id(names.user, kinds[names.user]).alias("user"),
         _id(names.item, kinds[names.item]).alias("item"),
-        _number(names.time, kinds[names.time]).alias("time"),
+        _number(names.time, kinds[names.time]).alias("time", metadata=_kind(kinds[names.time])),
         F.col(_PLACE).alias("place"),
+        *([worth(frame, names).alias("weight")] if names.are_weighed else []),
     )
-    unit = _check_cells(events, names, kinds[names.time])
+
+
+def in_microseconds(events: DataFrame, unit: str) -> DataFrame:
+    """Events whose times were read as `unit`, with times in microseconds."""
     whole = events.schema["time"].dataType == T.LongType()
-    return events.withColumn("time", _microseconds(F.col("time"), unit, whole)), unit
+    return events.withColumn("time", _microseconds(F.col("time"), unit, whole))
 
 
 def _read_files(session: SparkSession, path: str | Path) -> DataFrame:
@@ -133,6 +167,36 @@ def _number(name: str, kind: T.DataType) -> Any:
     )
 
 
+def _kind(kind: T.DataType) -> dict[str, str]:
+    """What sort of times a column holds, where that tells how numbers are read."""
+    if isinstance(kind, T.TimestampType | T.TimestampNTZType | T.DateType):
+        return {"kind": "moment"}
+    return {"kind": "float"} if isinstance(kind, T.FloatType) else {"kind": "number"}
+
+
+def worth(frame: DataFrame, names: Columns) -> Any:
+    """What rows are worth: a column of weights, or the weight of each row's event."""
+    if names.event_weights is None:
+        assert names.weight is not None
+        kind = frame.schema[names.weight].dataType
+        if isinstance(kind, T.NumericType):
+            return F.col(names.weight).cast("double")
+        if isinstance(kind, T.StringType):
+            return F.trim(F.col(names.weight)).try_cast("double")
+        raise InvalidLogError(
+            f"column {names.weight!r} holds {kind.simpleString()} values; weights are numbers"
+        )
+    if names.event is None:
+        raise TalerecError("--event-weights needs --event COLUMN")
+    if names.weight is not None:
+        raise TalerecError("give --weight or --event-weights, one of the two")
+    event = F.col(names.event).cast("string")
+    found = frame.select(event.alias("event")).distinct().limit(_MOST_EVENTS + 1).collect()
+    check_events(names.event, [row[0] for row in found], names.event_weights)
+    pairs = [F.lit(part) for name, value in names.event_weights.items() for part in (name, float(value))]  # fmt: skip
+    return F.element_at(F.create_map(*pairs), event)
+
+
 def _microseconds(time: Any, unit: str, whole: bool) -> Any:
     if unit in ("datetime", "us") and whole:
         return time
@@ -144,38 +208,50 @@ def _microseconds(time: Any, unit: str, whole: bool) -> Any:
     return time * F.lit(per)
 
 
-def _check_cells(events: DataFrame, names: Columns, kind: T.DataType) -> str:
-    """Refuse a log without rows, with empty cells or with impossible times; what the times are read as."""
-    cells = {"user": names.user, "item": names.item, "time": names.time}
-    size = F.abs(F.col("time"))
-    found = events.agg(
+def checks(events: DataFrame) -> list[Any]:
+    """What is asked of rows before anything is made of them; answers of parts add up, or are least or largest ones."""
+    size, texts = F.abs(F.col("time")), F.count_if(F.lit(True))
+    if events.schema["user"].dataType == T.StringType():
+        texts = F.count_if(~F.col("user").rlike(r"^[+-]?[0-9]{1,38}$"))
+    return [
         F.count(F.lit(1)).alias("rows"),
-        *(F.count_if(_is_empty(events, cell)).alias(cell) for cell in cells),
+        *(F.count_if(_is_empty(events, cell)).alias(f"no_{cell}") for cell in _CELLS),
         F.min("time").alias("first"),
         F.max("time").alias("last"),
         F.min(F.when(size >= 10**8, F.col("time"))).alias("least"),
-    ).first()
-    assert found is not None
+        texts.alias("texts"),
+    ]
+
+
+_CELLS = ("user", "item", "time")
+
+
+def checked(events: DataFrame, names: Columns, found: Mapping[str, Any]) -> tuple[str, list[int]]:
+    """Refuse a log without rows, with empty cells or impossible times; what times are read as, and the first and last."""
     if not found["rows"]:
         raise InvalidLogError("the log is empty: it has no rows")
-    for cell, name in cells.items():
-        if found[cell]:
-            raise InvalidLogError(f"{name} is empty in {found[cell]:,} of {found['rows']:,} rows")
+    for cell, name in zip(_CELLS, names.needed, strict=False):
+        if found[f"no_{cell}"]:
+            raise InvalidLogError(
+                f"{name} is empty in {found[f'no_{cell}']:,} of {found['rows']:,} rows"
+            )
     some = [found[name] for name in ("first", "last", "least") if found[name] is not None]
-    return _unit_of(some, names, kind)
+    return _unit_of(some, names, events)
 
 
-def _unit_of(some: list[Any], names: Columns, kind: T.DataType) -> str:
+def _unit_of(some: list[Any], names: Columns, events: DataFrame) -> tuple[str, list[int]]:
     """How times are read, from the few that decide it."""
     series = pl.Series(names.time, some)
-    if isinstance(kind, T.TimestampType | T.TimestampNTZType | T.DateType):
+    kind = events.schema["time"].metadata.get("kind")
+    if kind == "moment":
         series = series.cast(pl.Datetime("us"))
-    elif isinstance(kind, T.FloatType):
+    elif kind == "float":
         series = series.cast(pl.Float32)
     try:
-        return to_microseconds(series, names.time_unit, any_time=names.any_time)[1]
+        found, unit = to_microseconds(series, names.time_unit, any_time=names.any_time)
     except TalerecError as error:  # its row numbers are those of these few values
         raise type(error)(re.sub(r"row \d+:? ", "", str(error))) from None
+    return unit, found.tolist()
 
 
 def _is_empty(events: DataFrame, cell: str) -> Any:
@@ -189,8 +265,11 @@ def _is_empty(events: DataFrame, cell: str) -> Any:
 
 def one_of_each(run: Run, events: DataFrame) -> DataFrame:
     """Rows without duplicates: the first of each user, item and time."""
-    first = events.groupBy("user", "item", "time").agg(F.min("place").alias("place"))
-    return run.save("unique", first.select(events.columns), "read")
+    first: list[Any] = [F.min("place").alias("place")]
+    if "weight" in events.columns:
+        first.append(F.min_by("weight", "place").alias("weight"))
+    kept = events.groupBy("user", "item", "time").agg(*first)
+    return run.save("unique", kept.select(events.columns), "read")
 
 
 def k_core(run: Run, events: DataFrame, k: int) -> DataFrame:

@@ -22,12 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+import talerec
 from talerec import errors
 from talerec.errors import TalerecError
 from talerec.runtime import progress
 from talerec.runtime.clock import Clock
 from talerec.runtime.threads import VARIABLE
-from talerec.spark.blocks import Batches
+from talerec.spark.blocks import CELLS, Batches
 
 _OUR_ERROR = re.compile(r"talerec\.errors\.(\w+): (.*)")  # as a task's traceback ends
 
@@ -111,6 +112,10 @@ class Run:
         """How many tasks run at once."""
         return int(self.session.sparkContext.defaultParallelism)
 
+    def numbers(self, count: int) -> DataFrame:
+        """The numbers 0..count as the column `block`."""
+        return self.session.range(count).select(F.col("id").cast("int").alias("block"))
+
     def save(self, name: str, frame: DataFrame, label: str) -> DataFrame:
         """Compute a frame as stage `label` and save it; Spark commits exactly one attempt of every task."""
         path = f"file://{self.folder / name}"
@@ -166,11 +171,54 @@ def map_tasks(
 ) -> DataFrame:
     """What `work(number, batches)` gives for `count` tasks; task number c gets the rows whose `column` is c."""
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        os.environ[VARIABLE] = "1"  # cores are Spark's to share out
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         yield from work(TaskContext.get().partitionId(), batches)  # type: ignore[union-attr]
 
-    return frame.repartitionById(count, F.col(column)).mapInArrow(run, schema)
+    return map_rows(frame.repartitionById(count, F.col(column)), run, schema)
+
+
+def map_rows(
+    frame: DataFrame, work: Callable[[Batches], Iterator[pa.RecordBatch]], schema: str
+) -> DataFrame:
+    """What `work(batches)` gives for the rows of each task, wherever they are."""
+    expected = talerec.__version__
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _require_version(expected)
+        os.environ[VARIABLE] = "1"  # cores are Spark's to share out
+        yield from work(batches)
+
+    return frame.mapInArrow(run, schema)
+
+
+def _require_version(expected: str) -> None:
+    """Refuse to compute with another talerec than the driver's: weights would be of neither."""
+    if talerec.__version__ != expected:
+        raise TalerecError(
+            f"an executor has talerec {talerec.__version__}, and the driver {expected}: install the same on all machines"
+        )
+
+
+def send_tasks(run: Run, count: int, work: Callable[[int], Iterator[pa.RecordBatch]]) -> DataFrame:
+    """The cells (see `blocks`) that tasks 0..count send."""
+
+    def send(number: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield from work(number)
+
+    return map_tasks(run.numbers(count), count, "block", send, CELLS)
+
+
+def run_tasks(frame: DataFrame, count: int, work: Callable[[int, Batches], object]) -> None:
+    """Run `work(number, batches)` in `count` tasks, of which nothing comes back; task c gets the rows whose block is c."""
+
+    def run(number: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+        work(number, batches)
+        for _ in batches:
+            pass  # Spark waits until all is read
+        yield pa.RecordBatch.from_arrays([pa.array([number], pa.int32())], ["block"])
+
+    map_tasks(frame, count, "block", run, "block int").agg(F.count(F.lit(1))).collect()
 
 
 def arrow_type(kind: T.DataType) -> pa.DataType:

@@ -1,138 +1,195 @@
-"""What one task of a cluster computes: Arrow batches in, Arrow batches out. Needs no Spark.
+"""The tasks of a fit on a cluster: plain functions of arrays and files, which need no Spark.
 
-Grams add, so each task counts some users with the kernels of one machine, and others sum what those found. Items are
-numbered by popularity rank here: item 0 has the most rows. Of two items, the rarer one *owns* their pair, as in
-`solvers.local_kernels`: so the rows of the most popular items are the shortest, and no sum is long, however skewed the
-log is.
+A task calls what one machine calls, on a part of the work, and hands on arrays (see `blocks`). Items are numbered by
+popularity rank, 0 the most popular; a *part* is some of the users, a *block* a range of items. Of two items the
+rarer, whose number is higher, owns their pair, so that the most popular item owns nothing but itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from talerec.data import row_kernels
 from talerec.data.log import Log
 from talerec.data.vocabulary import Vocabulary
 from talerec.gram import row_weights
+from talerec.gram.gram import Gram
 from talerec.models.base import Model
 from talerec.models.linear import Solved
-from talerec.runtime.arrays import Array, Matrix, is_sparse, shrink_indptr
+from talerec.models.tempo import Tempo
+from talerec.runtime.arrays import Array, Matrix, shrink_indptr
 from talerec.runtime.lazy import sparse
 from talerec.solvers.local import local_columns
-from talerec.spark.blocks import (
-    FROM,
-    INTO,
-    Batches,
-    G,
-    blocks,
-    copy_to,
-    in_schema,
-    load_array,
-    save_array,
-    sum_blocks,
-)
+from talerec.solvers.pieces import local_pieces
+from talerec.spark import blocks, halves
+from talerec.spark.blocks import Batches, load_array, read_array, save_array
+from talerec.spark.parts import Rows, some_users
 
 _WEIGHT_ROWS = 2**16  # weights that are given external ids at a time
+
 
 # -- trend -----------------------------------------------------------------------------------------
 
 
-def save_sorted_times(batches: Batches, folder: str, slice: int) -> Iterator[pa.RecordBatch]:
-    """Save the times of one slice of a popular item in order, and give their number."""
-    times = [batch.column("time").to_numpy(zero_copy_only=False) for batch in batches]
-    ordered = np.sort(np.concatenate([np.empty(0, np.int64), *times]))
-    save_array(folder, f"times-{slice}", ordered)
-    yield pa.RecordBatch.from_arrays([pa.array([len(ordered)], pa.int64())], ["rows"])
+class TrendPlan(NamedTuple):
+    """Which rows are counted together: items from one edge to the next; a popular item's rows in slices of time."""
+
+    edges: Array  # of items by rank; the first is the number of popular items
+    cuts: list[Array]  # of the times of each popular item
+
+    @property
+    def buckets(self) -> int:
+        """How many tasks count items that are not popular."""
+        return len(self.edges) - 1
+
+    @property
+    def total(self) -> int:
+        """How many tasks count."""
+        return self.buckets + sum(len(cuts) + 1 for cuts in self.cuts)
+
+    def slices(self, task: int) -> range | None:
+        """The tasks that count rows of the item that a task counts; None where it counts several items."""
+        first = self.buckets
+        for cuts in self.cuts:
+            if first <= task <= first + len(cuts):
+                return range(first, first + len(cuts) + 1)
+            first += len(cuts) + 1
+        return None
+
+    def task_of(self, item: Array, time: Array) -> Array:
+        """The task that counts each row."""
+        found = np.searchsorted(self.edges, item, "right") - 1
+        first = self.buckets
+        for popular, cuts in enumerate(self.cuts):
+            mine = item == popular
+            found[mine] = first + np.searchsorted(cuts, time[mine])
+            first += len(cuts) + 1
+        return found
 
 
-def add_trend_counts(
-    rows: pl.DataFrame, window: float, trend_side: str, folder: str, slices: range | None
-) -> pl.DataFrame:
-    """Eq. 14 for each row, as the column `count`.
+def trend_cells(
+    rows: Rows, part: int, plan: TrendPlan, *, popular: bool
+) -> Iterator[pa.RecordBatch]:
+    """Send the rows of a part to the tasks that count them: all, or those of popular items alone."""
+    log = rows.newest(part)
+    ptr, order = row_kernels.group_rows(plan.task_of(log.item, log.time), plan.total)
+    for task in np.flatnonzero(np.diff(ptr)):
+        if task >= plan.buckets or not popular:
+            at = order[ptr[task] : ptr[task + 1]]
+            yield blocks.cells(int(task), part, log.item[at], log.time[at], at.astype(np.int32))
 
-    The rows are all rows of some items; or, with `slices`, rows of one slice of one item, whose slices' times
-    `save_sorted_times` left in `folder`.
-    """
-    time = rows["time"].to_numpy(writable=True)
+
+_TREND = (np.int32, np.int64, np.int32)
+
+
+def save_sorted_times(batches: Batches, folder: str, task: int) -> None:
+    """Save the times of one slice of a popular item in order."""
+    _, time, _ = blocks.chained(batches, *_TREND)
+    save_array(folder, f"times-{task}", np.sort(time))
+
+
+def counted_cells(
+    batches: Batches, task: int, plan: TrendPlan, window: float, side: str, folder: str
+) -> Iterator[pa.RecordBatch]:
+    """Eq. 14 for all rows of some items, or of a slice of one: the counts go back to the parts."""
+    found = blocks.arrays_of(batches, *_TREND)
+    if not found:
+        return
+    item, time = (np.concatenate([arrays[x] for _, arrays in found]) for x in (0, 1))
+    slices = plan.slices(task)
     if slices is None:
-        items, item = Vocabulary.encode(rows["item"])
-        counts = row_weights.trend_counts(item, time, len(items), window, trend_side)
+        lowest = item.min()
+        several = int(item.max() - lowest) + 1
+        counts = row_weights.trend_counts(item - lowest, time, several, window, side)
     else:
-        before, after = row_weights.trend_span(window, trend_side)
-        counts = np.zeros(len(time), np.int64)
-        for slice in slices:
-            others = load_array(folder, f"times-{slice}")
-            counts += np.searchsorted(others, time + after, "right")
-            counts -= np.searchsorted(others, time - before, "left")
-    return rows.with_columns(pl.Series("count", counts))
+        counts = sliced_counts(time, slices, window, side, folder)
+    ends = np.cumsum([len(arrays[0]) for _, arrays in found])
+    for (part, arrays), mine in zip(found, np.split(counts, ends[:-1]), strict=True):
+        yield blocks.cells(part, task, arrays[2], mine)
+
+
+def sliced_counts(
+    time: Array, slices: Iterable[int], window: float, side: str, folder: str
+) -> Array:
+    """Eq. 14 for rows of one item, whose times lie in order in the files of some slices."""
+    before, after = row_weights.trend_span(window, side)
+    counts = np.zeros(len(time), np.int64)
+    for slice in slices:
+        others = load_array(folder, f"times-{slice}")
+        counts += np.searchsorted(others, time + after, "right")
+        counts -= np.searchsorted(others, time - before, "left")
+    return counts
+
+
+def save_counts(batches: Batches, part: int, rows: Rows) -> None:
+    """Save the trend counts of a part in the order of its rows."""
+    row, count = blocks.chained(batches, np.int32, np.int64)
+    counts = np.empty(len(row), np.int64)
+    counts[row] = count
+    rows.save_array("trend", part, counts)
 
 
 # -- Gram ------------------------------------------------------------------------------------------
 
 
-def log_of(rows: pl.DataFrame, latest: int | None) -> Log:
-    """The log of some users, from columns user, item, time, place and maybe count; an item's number is its id."""
-    rows = rows.with_columns(pl.col("user").rank("dense")).sort("user", "time", "place")
-    users = rows["user"].to_numpy().astype(np.int64) - 1
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(users))]).astype(np.int64)
-    items, item = Vocabulary.encode(rows["item"])
-    names = Vocabulary(pl.Series(np.arange(len(ptr) - 1)))
-    counts = rows["count"].to_numpy() if "count" in rows.columns else None
-    time = rows["time"].to_numpy(writable=True)
-    return Log(ptr, item, time, names, items, trends=counts, latest=latest)
+class Counting(Protocol):
+    """What makes the Gram of a part of the users."""
+
+    def gram(self, log: Log) -> tuple[Gram, float]:
+        """G and K of a part, and what simultaneous rows have in K where that is asked for."""
 
 
-def gram_blocks(
-    model: Solved, rows: pl.DataFrame, part: int, edges: Array, latest: int | None
+class Plain(NamedTuple):
+    """A model whose Gram is the sum of its parts' Grams."""
+
+    model: Solved
+
+    def gram(self, log: Log) -> tuple[Gram, float]:
+        return self.model.gram(log), 0.0
+
+
+class Paced(NamedTuple):
+    """Tempo, which is told what the whole log says of its users."""
+
+    model: Tempo
+    interval: float
+    joint: bool
+
+    def gram(self, log: Log) -> tuple[Gram, float]:
+        return self.model.one_way(log, self.interval, self.joint)
+
+
+class Span(NamedTuple):
+    """Some users of a part."""
+
+    part: int
+    first: int
+    last: int
+
+
+def gram_cells(
+    counting: Counting, rows: Rows, span: Span, number: int, edges: Array, folder: str
 ) -> Iterator[pa.RecordBatch]:
-    """The Gram of one part of the users, each pair in the row of its owner, cut into blocks of owners."""
-    if rows.is_empty():
-        return
-    log = log_of(rows, latest)
-    found = model.gram(log)
-    names = log.items.ids.to_numpy()
-    whole, led = (m if is_sparse(m) else sparse.csr_array(m) for m in (found.G, found.K))
-    for kind, matrix, diagonal in ((G, whole, 0), (INTO, led.T, 0), (FROM, led, -1)):
-        half = sparse.tril(matrix, diagonal, format="csr")
-        half.eliminate_zeros()
-        yield from blocks(half, names, names, edges, part, kind)
+    """The Gram of some users, each pair in the row of its owner, cut into blocks of owners."""
+    log = some_users(rows.newest(span.part), span.first, span.last)
+    made, tied = counting.gram(log) if log.rows else (None, 0.0)
+    save_array(folder, f"tied-{number}", np.array([tied]))
+    if made is not None:
+        yield from halves.owner_cells(halves.half_of(made), log.items.ids.to_numpy(), edges, number)
 
 
-def owner_sums(
-    batches: Batches, block: int, edges: Array, targets: Array, n: int, folder: str
-) -> Iterator[pa.RecordBatch]:
-    """Sum what all parts found for one block of owners: its rows of G are saved, its entries of K sent on by target."""
+def owner_sums(batches: Batches, block: int, edges: Array, n: int, folder: str) -> None:
+    """Sum what all parts found for one block of owners, and save it."""
     lo, hi = int(edges[block]), int(edges[block + 1])
-    sums = sum_blocks(batches, lo, hi, n, np.float64)
-    _save_half(sums.pop(G), lo, block, folder)
-    into, out_of = sums[INTO].tocoo(), sums[FROM].tocoo()
-    target = np.concatenate([into.row + lo, out_of.col])
-    source = np.concatenate([into.col, out_of.row + lo])
-    value = np.concatenate([into.data, out_of.data])
-    save_array(folder, f"pairs-{block}", np.array([np.count_nonzero(target != source)]))
-    K = sparse.coo_array((value, (target, source)), shape=(n, n)).tocsr()
-    every = np.arange(n, dtype=np.int32)
-    yield from blocks(K, every, every, targets, block, INTO)
-
-
-def _save_half(half: Matrix, lo: int, block: int, folder: str) -> None:
-    """Save a block of G: its diagonal, and of the other entries the columns, the values and how many an item has."""
-    row = np.repeat(np.arange(half.shape[0]), np.diff(half.indptr))
-    own = half.indices == row + lo
-    diagonal = np.zeros(half.shape[0])
-    diagonal[row[own]] = half.data[own]
-    columns = half.indices[~own]
-    save_array(folder, f"diagonal-{block}", diagonal)
-    save_array(folder, f"row_count-{block}", np.bincount(row[~own], minlength=half.shape[0]))
-    save_array(folder, f"column_count-{block}", np.bincount(columns, minlength=lo + half.shape[0]))
-    save_array(folder, f"column-{block}", columns.astype(np.int32))
-    save_array(folder, f"value-{block}", half.data[~own])
+    halves.save_block(halves.summed(batches, lo, hi, n), lo, block, folder)
 
 
 def degree_order(row_counts: Array, column_counts: Iterable[Array], position: Array) -> Array:
@@ -163,21 +220,21 @@ def write_block(block: int, start: int, folder: str) -> None:
         array = load_array(folder, f"{name}-{block}")
         with (Path(folder) / f"{name}.raw").open("r+b") as out:
             out.seek(start * array.itemsize)
-            copy_to(out, array)
+            blocks.copy_to(out, array)
 
 
 # -- solve -----------------------------------------------------------------------------------------
 
 
 class SolveSettings(NamedTuple):
-    """What the local solver is told: the penalty, its neighbors, and how many entries K has in all."""
+    """What the local solver is told."""
 
-    penalty: float
     neighbors: int
-    entries: int
+    entries: int  # of K, in all
+    room: int  # bytes of G that a task may hold; a larger half is read in pieces
 
 
-def solved_blocks(
+def solved_cells(
     batches: Batches,
     block: int,
     targets: Array,
@@ -187,38 +244,64 @@ def solved_blocks(
 ) -> Iterator[pa.RecordBatch]:
     """Solve one block of targets from their columns of K and the half of G that all tasks map; weights go on by source."""
     lo, hi = int(targets[block]), int(targets[block + 1])
-    position = np.array(load_array(folder, "position"))  # of each rank
-    n = len(position)
-    K = sum_blocks(batches, lo, hi, n, np.float64)[INTO]
-    source, target, weight = local_columns(
-        _mapped_half(folder),
-        np.array(load_array(folder, "owned")),
-        _columns_of(K, lo, hi, position),
-        load_array(folder, "diagonal") + settings.penalty,
-        settings.neighbors,
-        settings.entries,
-        lo,
-        hi,
-    )
-    B = sparse.coo_array((weight, (position[source], position[target])), shape=(n, n)).tocsr()
-    every = np.arange(n, dtype=np.int32)
-    yield from blocks(B, every, every, sources, block, INTO)
+    position = read_array(folder, "position")  # of each rank
+    target, source, value = blocks.chained(batches, np.int32, np.int32, np.float64)
+    columns = columns_of(target, source, value, lo, hi, position)
+    source, target, weight = _solved(columns, settings, folder, lo, hi)
+    source, target = position[source], position[target]
+    ptr, order = row_kernels.group_rows(source, len(position))
+    bounds = ptr[sources]
+    for number in np.flatnonzero(np.diff(bounds)):
+        at = order[bounds[number] : bounds[number + 1]]
+        yield blocks.cells(int(number), block, source[at], target[at], weight[at])
 
 
-def _columns_of(K: Matrix, lo: int, hi: int, position: Array) -> tuple[Array, Array, Array]:
+def columns_of(
+    target: Array, source: Array, value: Array, lo: int, hi: int, position: Array
+) -> tuple[Array, Array, Array]:
     """Columns lo..hi of K among all columns, each with its sources in the order of one machine: by position."""
     n = len(position)
-    target = np.repeat(np.arange(hi - lo), np.diff(K.indptr))
-    order = np.lexsort((position[K.indices], target))
-    ptr = np.zeros(n + 1, np.int64)
-    ptr[lo + 1 : hi + 1] = K.indptr[1:]
-    ptr[hi + 1 :] = K.indptr[-1]
-    return shrink_indptr(ptr), K.indices[order].astype(np.int32), K.data[order]
+    _, order = row_kernels.group_rows(position[source], n)
+    ptr, among = row_kernels.group_rows(target[order], n)
+    order = order[among]
+    assert ptr[hi] - ptr[lo] == len(target), "a target is in another block"
+    return shrink_indptr(ptr), source[order], value[order]
 
 
-def _mapped_half(folder: str) -> tuple[Array, Array, Array]:
+_ENTRY = 12  # bytes of an entry of G: its column and its value
+
+
+def _solved(
+    K: tuple[Array, Array, Array], settings: SolveSettings, folder: str, lo: int, hi: int
+) -> tuple[Array, Array, Array]:
+    """Weights to the targets lo..hi (source, target, weight), with all of the half of G at hand or piece by piece."""
+    starts, lengths, ridge = (read_array(folder, name) for name in ("starts", "owned", "ridge"))
+    told = (lengths, K, ridge, settings.neighbors, settings.entries, lo, hi)
+    if starts[-1] * _ENTRY <= settings.room or settings.neighbors >= len(ridge):
+        return local_columns(_mapped_half(folder, starts), *told)
+    with ExitStack() as files:
+        column, value = (
+            files.enter_context((Path(folder) / f"{name}.raw").open("rb"))
+            for name in ("column", "value")
+        )
+
+        def read(a: int, b: int) -> tuple[Array, Array]:
+            span = (int(starts[a]), int(starts[b] - starts[a]))
+            return _read(column, np.int32, *span), _read(value, np.float64, *span)
+
+        pieces = list(local_pieces(starts, read, settings.room // _ENTRY, *told))
+    source, target, weight = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    return source, target, weight
+
+
+def _read(file: BinaryIO, kind: type, first: int, count: int) -> Array:
+    """Entries of an open file of numbers."""
+    file.seek(first * np.dtype(kind).itemsize)
+    return np.fromfile(file, kind, count)
+
+
+def _mapped_half(folder: str, starts: Array) -> tuple[Array, Array, Array]:
     """Half of G, mapped from its files: where rows start, columns, values."""
-    starts = np.array(load_array(folder, "starts"))
     types = {"column": np.int32, "value": np.float64}
     column, value = (
         np.memmap(Path(folder) / f"{name}.raw", kind, "c", shape=(int(starts[-1]),))
@@ -229,23 +312,32 @@ def _mapped_half(folder: str) -> tuple[Array, Array, Array]:
     return starts, np.asarray(column), np.asarray(value)
 
 
-def weight_rows(
-    batches: Batches, block: int, sources: Array, n: int, folder: str, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Weights of one block of sources, ordered by source and target: saved as arrays, and given with external ids."""
+def save_weights(batches: Batches, block: int, sources: Array, n: int, folder: str) -> Matrix:
+    """Save the weights of one block of sources, ordered by source and target."""
     lo, hi = int(sources[block]), int(sources[block + 1])
-    B = sum_blocks(batches, lo, hi, n, np.float32)[INTO]
+    source, target, weight = blocks.chained(batches, np.int32, np.int32, np.float32)
+    _, order = row_kernels.group_rows(target, n)
+    ptr, among = row_kernels.group_rows(source[order] - np.int32(lo), hi - lo)
+    order = order[among]
+    B = sparse.csr_array((weight[order], target[order], shrink_indptr(ptr)), shape=(hi - lo, n))
     save_array(folder, f"weight_count-{block}", np.diff(B.indptr).astype(np.int64))
-    save_array(folder, f"target-{block}", B.indices.astype(np.int32))
+    save_array(folder, f"target-{block}", B.indices)
     save_array(folder, f"weight-{block}", B.data)
-    ids = pl.read_parquet(Path(folder) / "items.parquet", columns=["id"])["id"]
-    source = np.repeat(np.arange(lo, hi), np.diff(B.indptr))
+    return B
+
+
+def named_weights(
+    B: Matrix, lo: int, ids: pl.Series, factor: Array | None, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Weights of the sources from `lo` on with external ids; `factor`: what those to each target are multiplied by."""
+    source = np.repeat(np.arange(lo, lo + B.shape[0]), np.diff(B.indptr))
+    weight = B.data if factor is None else B.data * factor[B.indices]
     for a in range(0, len(source), _WEIGHT_ROWS):
         some = slice(a, a + _WEIGHT_ROWS)
         frame = pl.DataFrame(
-            {"source": ids[source[some]], "target": ids[B.indices[some]], "weight": B.data[some]}
+            {"source": ids[source[some]], "target": ids[B.indices[some]], "weight": weight[some]}
         )
-        yield from in_schema(frame, schema)
+        yield from blocks.in_schema(frame, schema)
 
 
 # -- recommending ----------------------------------------------------------------------------------

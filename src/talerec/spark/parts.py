@@ -1,0 +1,227 @@
+"""A log in parts of its users, each a few arrays in files: how rows get there, and how tasks read them. No Spark.
+
+Parts are ranges of users in the order of one machine's log, so that rows have the same order as there: part by part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from talerec.data import row_kernels
+from talerec.data.log import Log
+from talerec.data.vocabulary import Vocabulary
+from talerec.runtime.arrays import Array
+from talerec.spark import blocks
+from talerec.spark.blocks import Batches
+
+_SAMPLED = 64  # times of a popular item, or of all rows, that a part tells
+_WITHIN = ("user", "item", "time", "place")  # columns of rows on their way
+
+
+class Users(NamedTuple):
+    """How users are ordered and cut into parts: part p begins with bounds[p - 1]."""
+
+    bounds: pl.Series
+    numeric: bool  # text, and every id a whole number: these are in the order of numbers
+
+    @classmethod
+    def cut(cls, sampled: pl.Series, parts: int, *, numeric: bool) -> Users:
+        """Parts of about as many rows each, from the users of some rows."""
+        ordered = _keys(sampled, numeric).sort()
+        at = np.unique(np.linspace(0, len(ordered), parts + 1).astype(np.int64)[1:-1])
+        return cls(ordered.gather(at[at < len(ordered)]).unique().sort(), numeric)
+
+    @property
+    def parts(self) -> int:
+        """How many parts there are."""
+        return len(self.bounds) + 1
+
+    def part_of(self, users: pl.Series) -> Array:
+        """The part of each user."""
+        found = self.bounds.search_sorted(_keys(users, self.numeric), side="right")
+        return np.asarray(found.to_numpy(), np.int32)
+
+    def codes(self, users: pl.Series) -> tuple[pl.Series, Array]:
+        """Distinct users in order, and each row's position among them."""
+        ids = users.unique()
+        order = pl.DataFrame({"key": _keys(ids, self.numeric), "id": ids}).sort("key", "id")["id"]
+        codes = users.replace_strict(order, pl.Series(np.arange(len(order), dtype=np.int32)))
+        return order, codes.to_numpy()
+
+
+def _keys(users: pl.Series, numeric: bool) -> pl.Series:
+    return users.cast(pl.Int128) if numeric else users
+
+
+class Order(NamedTuple):
+    """What rows are given on their way to their part."""
+
+    items: str  # the file of items: id, position, rank
+    by_item: bool  # simultaneous rows go by their items
+    limit: int | None  # rows of a user that count, where earlier ones play no part at all
+    mean: float | None  # of all weights; None: rows have none
+
+
+def spread(batches: Batches, users: Users, order: Order, rows: int) -> Iterator[pa.RecordBatch]:
+    """Send rows to the parts of their users, as frames of `user, item, time, place` and maybe `weight`, items by rank."""
+    items = pl.read_parquet(order.items)
+    for frame in blocks.frames(batches, rows):
+        known = frame.join(items, left_on="item", right_on="id")
+        place = pl.col("position").cast(pl.Int64) if order.by_item else pl.col("place")
+        worth = [] if order.mean is None else [pl.col("weight") / order.mean]
+        known = known.select("user", pl.col("rank").alias("item"), "time", place.alias("place"), *worth)  # fmt: skip
+        if order.limit is not None:
+            known = _newest(known, order.limit)
+        part = users.part_of(known["user"])
+        ptr, at = row_kernels.group_rows(part, users.parts)
+        known = known[at]
+        for number in np.flatnonzero(np.diff(ptr)):
+            yield _framed(int(number), known[int(ptr[number]) : int(ptr[number + 1])])
+
+
+def _framed(part: int, rows: pl.DataFrame) -> pa.RecordBatch:
+    out = BytesIO()
+    rows.rechunk().write_ipc_stream(out, compat_level=pl.CompatLevel.oldest())
+    return blocks.cells(part, 0, np.frombuffer(out.getbuffer(), np.uint8))
+
+
+def _newest(rows: pl.DataFrame, limit: int) -> pl.DataFrame:
+    """Each user's last rows: of a very long history, no more of them travel."""
+    longest = rows.group_by("user").len()["len"].max()
+    if not isinstance(longest, int) or longest <= limit:
+        return rows
+    ordered = rows.sort("user", "time", "place")
+    code = ordered["user"].rle_id().to_numpy()
+    end = np.cumsum(np.bincount(code))[code]
+    return ordered.filter(pl.Series(end - np.arange(len(code)) <= limit))
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """The rows of all parts, or those of the first fit; items by rank."""
+
+    folder: str
+    items: int
+    limit: int  # newest rows of each user that pairs are made of
+    latest: int | None  # time of the log
+    kind: str = ""  # of rows: all, or those of the first fit ("first_")
+    is_counted: bool = False  # whether trend counts are there
+
+    def log(self, part: int) -> Log:
+        """All rows of a part."""
+        ptr, item, time = (self._read(name, part) for name in ("ptr", "item", "time"))
+        worth = self._read("weight", part) if self._has("weight", part) else None
+        users, items = (_numbered(size) for size in (len(ptr) - 1, self.items))
+        return Log(ptr, item, time, users, items, latest=self.latest, weight=worth)
+
+    def newest(self, part: int) -> Log:
+        """The rows of a part that pairs are made of, with their trend counts."""
+        log = self.log(part)
+        recent = log.recent(self.limit)
+        log = log if recent.all() else log.keep(recent)
+        return replace(log, trends=self._read("trend", part)) if self.is_counted else log
+
+    def save(self, part: int, log: Log) -> None:
+        """Save the rows of a part."""
+        for name in ("ptr", "item", "time"):
+            self.save_array(name, part, getattr(log, name))
+        if log.weight is not None:
+            self.save_array("weight", part, log.weight)
+
+    def save_array(self, name: str, part: int, array: Array) -> None:
+        """Save an array of a part."""
+        blocks.save_array(self.folder, f"{self.kind}{name}-{part}", array)
+
+    def arrays(self, name: str, parts: int) -> Iterator[Array]:
+        """The arrays of that name of all parts, mapped into memory."""
+        return blocks.load_blocks(self.folder, f"{self.kind}{name}", parts)
+
+    def _read(self, name: str, part: int) -> Array:
+        return blocks.read_array(self.folder, f"{self.kind}{name}-{part}")
+
+    def _has(self, name: str, part: int) -> bool:
+        return (Path(self.folder) / f"{self.kind}{name}-{part}.npy").exists()
+
+
+def _numbered(size: int) -> Vocabulary:
+    return Vocabulary(pl.Series(np.arange(size)))
+
+
+def some_users(log: Log, a: int, b: int) -> Log:
+    """The rows of users a..b of a log, with the items that they have: an item's number in the log is its id."""
+    lo, hi = log.ptr[a], log.ptr[b]
+    there = np.bincount(log.item[lo:hi], minlength=len(log.items)) > 0
+    renumber = np.cumsum(there, dtype=np.int32) - np.int32(1)
+    trends, worth = (None if one is None else one[lo:hi] for one in (log.trends, log.weight))
+    return replace(
+        log,
+        ptr=log.ptr[a : b + 1] - lo,
+        item=renumber[log.item[lo:hi]],
+        time=log.time[lo:hi],
+        users=_numbered(b - a),
+        items=Vocabulary(pl.Series(np.flatnonzero(there).astype(np.int32))),
+        trends=trends,
+        weight=worth,
+    )
+
+
+def save_part(
+    batches: Batches, part: int, users: Users, rows: Rows, giants: int, task_pairs: int
+) -> Log:
+    """Put the rows of one part in order and save them, with what the driver wants to know of them."""
+    log = _sorted(blocks.frames_of(batches), users, rows)
+    rows.save(part, log)
+    length = np.minimum(np.diff(log.ptr), rows.limit)
+    pairs = np.concatenate([[0], np.cumsum(length * (length + 1) // 2)])
+    rows.save_array("facts", part, np.array([len(log.users), log.rows, pairs[-1]]))
+    marks = np.arange(1, pairs[-1] // task_pairs + 1) * task_pairs
+    cuts = np.concatenate([[0], np.searchsorted(pairs, marks), [len(log.users)]])
+    rows.save_array("cuts", part, np.unique(cuts))
+    rows.save_array("giants", part, _sampled_times(log, giants))
+    return log
+
+
+def _sorted(frame: pl.DataFrame, users: Users, rows: Rows) -> Log:
+    """The rows of a part as a log: by user, time and place."""
+    if frame.is_empty():
+        none = np.empty(0, np.int64)
+        return Log(np.zeros(1, np.int64), none.astype(np.int32), none, _numbered(0), _numbered(rows.items))  # fmt: skip
+    ids, user = users.codes(frame["user"])
+    ptr, at = row_kernels.group_rows(user, len(ids))
+    row_kernels.sort_groups(ptr, at, frame["place"].to_numpy())
+    row_kernels.sort_groups(ptr, at, frame["time"].to_numpy())
+    item, time = (frame[name].to_numpy()[at] for name in ("item", "time"))
+    worth = frame["weight"].to_numpy()[at] if "weight" in frame.columns else None
+    named = (Vocabulary(ids), _numbered(rows.items))
+    return Log(ptr, item.astype(np.int32), time, *named, latest=rows.latest, weight=worth)
+
+
+def _sampled_times(log: Log, giants: int) -> Array:
+    """Times of the items 0..giants, and of all rows (item -1), each standing for so many: (item, time, rows)."""
+    popular = [_spaced(item, log.time[log.item == item]) for item in range(giants)]
+    return np.concatenate([_spaced(-1, log.time), *popular], axis=1)
+
+
+def _spaced(item: int, times: Array) -> Array:
+    step = max(len(times) // _SAMPLED, 1)
+    picked = np.sort(times)[step // 2 :: step]
+    return np.array([np.full(len(picked), item), picked, np.full(len(picked), step)], np.int64)
+
+
+def time_cuts(sampled: Array, item: int, count: int) -> Array:
+    """Where the times of an item (-1: of all rows) are cut into about `count` equal pieces, from what all parts told."""
+    mine = sampled[:, sampled[0] == item]
+    mine = mine[:, np.argsort(mine[1], kind="stable")]
+    total = np.cumsum(mine[2])
+    marks = np.arange(1, count) / count * (total[-1] if len(total) else 0)
+    return np.unique(mine[1][np.searchsorted(total, marks)]) if len(total) else mine[1]

@@ -1,0 +1,156 @@
+"""What the driver knows of a log: it grows with the items, and not with rows or users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from talerec.data.vocabulary import Vocabulary
+from talerec.data.worth import are_even
+from talerec.errors import InvalidLogError, TalerecError
+from talerec.runtime.arrays import Array
+from talerec.spark.events import (
+    Columns,
+    Source,
+    checked,
+    checks,
+    in_microseconds,
+    k_core,
+    one_of_each,
+    raw_events,
+)
+from talerec.spark.parts import Users
+from talerec.spark.sessions import Run
+
+_PER_PART = 400  # rows by which users are cut into parts
+_HUGE = 8  # times the rows of a task that one user may have
+
+_SUMS = ("rows", "kept", "no_user", "no_item", "no_time", "no_weight", "below", "texts", "worth")
+_LEAST, _MOST = ("first", "least", "light"), ("last", "heavy")
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """A log that was read, checked and cleaned: its rows, and what was counted on the way."""
+
+    events: DataFrame
+    ids: pl.Series  # of items, by position
+    position: Array  # of items, by popularity rank
+    rows_of: Array  # of items, by popularity rank
+    time: tuple[int, int]  # of the first row, and of the last
+    unit: str  # that times were read as
+    numeric: bool  # users are text, and every one a whole number
+    mean: float | None  # of the rows' weights; None where all weigh the same
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return int(self.rows_of.sum())
+
+
+def tally(
+    run: Run, source: Source, names: Columns, ties: str, core: int | None, drop_duplicates: bool
+) -> Tally:
+    """Read, check and clean a log in one pass that also counts its items; another where it is cleaned."""
+    with run.stage("read"):
+        events = raw_events(run.session, source, names, ties)
+    counts = _counted(run, events, "counts")
+    totals = _totals(counts)
+    unit, time = checked(events, names, totals)
+    numeric = not totals["texts"]
+    _check_worth(names, totals)
+    events = in_microseconds(events, unit)
+    if names.are_weighed:
+        events = events.where(F.col("weight") > 0)
+    if drop_duplicates:
+        events = one_of_each(run, events)
+    if core is not None:
+        events = k_core(run, events, core)
+    if drop_duplicates or core is not None:
+        counts = _counted(run, events, "cleaned")
+        totals = _totals(counts)
+        time = [totals["first"], totals["last"]]
+    mean = None
+    if names.are_weighed and not are_even(totals["light"], totals["heavy"]):
+        mean = totals["worth"] / totals["kept"]
+    ranked = _ranked(run.folder, counts.filter(pl.col("kept") > 0))
+    return Tally(events, *ranked, (time[0], time[1]), unit, numeric, mean)
+
+
+def _counted(run: Run, events: DataFrame, name: str) -> pl.DataFrame:
+    """Rows of every item, and what the checks ask of them."""
+    asked = [*checks(events), F.count(F.lit(1)).alias("kept")]
+    if "weight" in events.columns:
+        worth = F.col("weight")
+        odd = worth.isNull() | F.isnan(worth) | (F.abs(worth) == float("inf"))
+        there = F.when(worth > 0, worth)
+        asked[-1] = F.count(there).alias("kept")
+        asked += [
+            F.count_if(odd).alias("no_weight"),
+            F.count_if(worth < 0).alias("below"),
+            F.sum(there).alias("worth"),
+            F.min(there).alias("light"),
+            F.max(there).alias("heavy"),
+        ]
+    run.save(name, events.groupBy("item").agg(*asked), "read")
+    return run.read(name)
+
+
+def _totals(counts: pl.DataFrame) -> dict[str, Any]:
+    """What the checks say of all items together."""
+    there = set(counts.columns)
+    sums = {name: counts[name].sum() for name in _SUMS if name in there}
+    least = {name: counts[name].min() for name in _LEAST if name in there}
+    return sums | least | {name: counts[name].max() for name in _MOST if name in there}
+
+
+def _check_worth(names: Columns, totals: dict[str, Any]) -> None:
+    """Refuse weights that are none."""
+    for count, what in (("no_weight", "is not a finite number"), ("below", "is below 0")):
+        if totals.get(count):
+            raise InvalidLogError(
+                f"{names.weight} {what} in {totals[count]:,} of {totals['rows']:,} rows; weights are 0 or more"
+            )
+    if not totals["kept"]:
+        raise InvalidLogError("every row has the weight 0: nothing is left")
+
+
+def _ranked(folder: Path, counts: pl.DataFrame) -> tuple[pl.Series, Array, Array]:
+    """Ids by position, positions by rank and rows by rank; ids, positions and ranks are saved for tasks to read."""
+    vocabulary, at = Vocabulary.encode(counts["item"])
+    by_position = np.empty(len(at), np.int64)
+    by_position[at] = counts["kept"].to_numpy()
+    position = np.argsort(-by_position, kind="stable").astype(np.int32)
+    rank = np.empty_like(position)
+    rank[position] = np.arange(len(position), dtype=np.int32)
+    columns = {"id": vocabulary.ids, "position": np.arange(len(rank), dtype=np.int32), "rank": rank}
+    pl.DataFrame(columns).write_parquet(folder / "items.parquet")
+    return vocabulary.ids, position, by_position[position]
+
+
+def cut_users(run: Run, known: Tally, parts: int, most: int | None) -> Users:
+    """Ranges of users with about as many rows each; `most`: refuse a user who has more rows by far."""
+    every = max(known.rows // (_PER_PART * parts), 1)
+    picked = F.pmod(F.xxhash64("user", "time"), F.lit(every)) == 0
+    with run.stage("users"):
+        found = known.events.where(picked).groupBy("user").count().toArrow()
+    sampled = pl.DataFrame(found)
+    if most is not None and not sampled.is_empty():
+        _refuse_huge(sampled, every, most)
+    ids = sampled["user"].repeat_by(sampled["count"]).explode()
+    return Users.cut(ids, parts, numeric=known.numeric)
+
+
+def _refuse_huge(sampled: pl.DataFrame, every: int, most: int) -> None:
+    user, count = sampled.sort("count").row(-1)
+    if count * every > _HUGE * most and count > 8:
+        raise TalerecError(
+            f"user {user!r} has about {count * every:,} rows, and a task holds {most:,}: leave that user out, "
+            "raise task_rows, or fit tale, which looks at max_history rows alone"
+        )

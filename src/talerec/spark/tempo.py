@@ -1,0 +1,161 @@
+"""Tempo on a cluster: what it learns of a log beside the Gram, by the functions of one machine on parts of the log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from talerec.models._habits import Habits
+from talerec.models._learning import appeal, first_memories, learned
+from talerec.models._memories import Memories, memories
+from talerec.models._questions import (
+    are_few,
+    chosen_end,
+    end_choices,
+    known_answers,
+    wanted_items,
+)
+from talerec.models._scoring import Numbers
+from talerec.models.params import AUTO
+from talerec.models.tempo import Tempo
+from talerec.ranking.blocks import block_of
+from talerec.ranking.weights import Weights
+from talerec.runtime.arrays import Array
+from talerec.spark import blocks, habits, tasks
+from talerec.spark.parts import Rows, time_cuts
+from talerec.spark.sessions import Run, run_tasks, send_tasks
+from talerec.spark.sizes import Sizes
+from talerec.spark.solving import Named, Work, solve_rows
+from talerec.spark.trend import count_trends
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """A log in parts, and the tempo that is learned from it."""
+
+    run: Run
+    model: Tempo
+    rows: Rows
+    parts: int
+    sizes: Sizes
+    position: Array  # of items, by rank
+    sampled: Array  # times (see `parts.time_cuts`)
+    trends: tasks.TrendPlan
+
+    def weights(self, named: Named) -> Weights:
+        """The weights of the whole log, with the numbers that it chooses."""
+        model = self.model
+        own = self._habits(self.rows)
+        self._order_by_time(self.rows)
+        numbers = self._numbers(own) if model.learn == AUTO else None
+        counts = blocks.read_array(self.run.folder, "counts-0")
+        if numbers is not None and numbers.lift[0]:
+            factor = np.exp(float(numbers.lift[0]) * appeal(counts)).astype(np.float32)
+            named = named._replace(factor=factor)
+        leads = solve_rows(self.run, self._work(self.rows, own), self.sizes, self.position, named)
+        return model.assembled(
+            block_of(leads), own, numbers, counts, lambda lengths: self._memories(lengths)
+        )
+
+    def _habits(self, rows: Rows) -> Habits:
+        return habits.habits_of(self.model, rows, self.parts)
+
+    def _work(self, rows: Rows, own: Habits) -> Work:
+        """What is solved to get weights from rows."""
+        model = self.model
+        if model.trend:
+            rows = count_trends(self.run, rows, self.parts, self.trends, model.window, "both")
+        counting = tasks.Paced(model, own.interval, own.joint)
+        return Work(rows, counting, model, even=model.even)
+
+    # -- rows in the order of time --
+
+    def _order_by_time(self, rows: Rows) -> None:
+        """Put all rows into the order of time, in files."""
+        stretches = max(1, math.ceil(self.sizes.rows / self.sizes.task_rows))
+        cuts, position = time_cuts(self.sampled, -1, stretches), self.position
+        count = len(cuts) + 1
+        sent = send_tasks(
+            self.run, self.parts, lambda p: habits.time_cells(rows, p, cuts, position)
+        )
+        with self.run.stage("habits"):
+            run_tasks(sent, count, lambda t, b: habits.save_stretch(b, t, rows))
+            self._alone(lambda: habits.join_stretches(rows, count))
+
+    def _memories(self, lengths: list[float]) -> Memories:
+        """Memories of what was popular in all rows."""
+        rows, span = self.rows, self.model.span
+        with self.run.stage("habits"):
+            self._alone(
+                lambda: habits.save_memories(memories(habits.in_time(rows), span, lengths), rows)
+            )
+        return habits.load_memories(rows)
+
+    def _alone(self, work: Callable[[], None]) -> None:
+        """Run work that looks at all rows in order as one task: it reads files from front to back, and holds no rows."""
+        run_tasks(self.run.numbers(1), 1, lambda _, __: work())
+
+    # -- learning --
+
+    def _numbers(self, own: Habits) -> Numbers | None:
+        """The numbers that the log chooses; None where it is too small to ask enough questions."""
+        asking = self._asking(own)
+        first = self.rows._replace(kind="first_")
+        self._ask(first, asking)
+        self._order_by_time(first)
+        counts = blocks.read_array(self.run.folder, "first_counts-0")
+        fresh, late = (
+            known_answers(habits.questions(first, kind, self.parts, self.position), counts > 0)
+            for kind in habits.KINDS
+        )
+        if are_few(fresh):
+            return None
+        wanted = np.empty(first.items, bool)
+        wanted[self.position] = asking.wanted
+        habits_then = self._habits(first)
+        study = replace(self, model=self.model.first_fit(), rows=first)
+        work = study._work(first, habits_then)._replace(wanted=asking.wanted)
+        leads = block_of(solve_rows(self.run, work, self.sizes, self.position, None))
+        span = self.model.span
+        with self.run.stage("learn"):
+            self._alone(
+                lambda: habits.save_memories(first_memories(habits.in_time(first), span), first)
+            )
+            time = habits.in_time(first).time
+            known = self.model.known(
+                leads,
+                habits_then,
+                habits.load_memories(first),
+                counts,
+                (int(time[0]), int(time[-1])),
+            )
+            return learned(known, (fresh, late), wanted)
+
+    def _asking(self, own: Habits) -> habits.Asking:
+        """Where the first fit ends, and what is asked for."""
+        rows, parts = self.rows, self.parts
+        ends = end_choices(habits.in_time(rows).time)
+        with self.run.stage("learn"):
+            run_tasks(
+                self.run.numbers(parts), parts, lambda p, _: habits.save_across(rows, p, ends)
+            )
+        across = sum(rows.arrays("across", parts))
+        wanted = wanted_items(rows.items, every_item=own.does_repeat)
+        return habits.Asking(chosen_end(ends, np.asarray(across)), wanted[self.position])
+
+    def _ask(self, first: Rows, asking: habits.Asking) -> None:
+        """Choose who is asked, and save the questions and the rows of the first fit."""
+        rows, parts, numbers = self.rows, self.parts, self.run.numbers(self.parts)
+        with self.run.stage("learn"):
+            run_tasks(numbers, parts, lambda p, _: habits.save_askers(rows, p, asking))
+        chosen = [habits.chosen_askers(rows, kind, parts, self.sizes.rows) for kind in habits.KINDS]
+
+        def ask(part: int, _: blocks.Batches) -> None:
+            mine = (chosen[0][part], chosen[1][part])
+            habits.save_questions(rows, first, part, asking, mine)
+
+        with self.run.stage("learn"):
+            run_tasks(self.run.numbers(parts), parts, ask)

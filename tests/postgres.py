@@ -54,27 +54,40 @@ class Postgres:
         self.start()
 
     def start(self) -> None:
+        """Start it, again while processes of a server that was killed have not ended yet."""
         options = ["-p", str(self._port), "-k", str(self._home), "-c", "listen_addresses=127.0.0.1"]
         assert self._program is not None
-        self.process = subprocess.Popen(
-            [self._program, "-D", str(self._home / "data"), *options],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=self._home,
-            **self._user,
-        )
-        self.connect().close()
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            self.process = subprocess.Popen(
+                [self._program, "-D", str(self._home / "data"), *options],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=self._home,
+                **self._user,
+            )
+            if self._is_up(end):
+                return
+            time.sleep(0.2)
+        raise TimeoutError("PostgreSQL does not start")
 
-    def connect(self) -> Any:
-        """A connection, once the server takes any."""
+    def _is_up(self, end: float) -> bool:
+        """Wait until it takes connections; False if it ends before that."""
         import psycopg
 
-        for _ in range(600):
+        while self.process.poll() is None and time.monotonic() < end:
             try:
-                return psycopg.connect(self.address, autocommit=True)
+                self.connect().close()
+                return True
             except psycopg.OperationalError:
                 time.sleep(0.1)
-        return psycopg.connect(self.address, autocommit=True)
+        return False
+
+    def connect(self) -> Any:
+        """A connection of our own."""
+        import psycopg
+
+        return psycopg.connect(self.address, autocommit=True, connect_timeout=5)
 
     def kill(self) -> None:
         """End the server as a failure of power would; its own processes notice and end too."""

@@ -543,6 +543,24 @@ def test_answers_go_on_without_the_server_and_events_do_when_it_is_back(
         assert "topsecret" not in local.get("/v1/stats").body.decode()
 
 
+def test_a_worker_that_takes_the_place_of_another_goes_on_without_the_store(
+    saved: Path, log: tr.Log, tmp_path: Path
+) -> None:
+    with postgres(tmp_path) as server:
+        with living(saved, tmp_path / "run", server.address) as local:
+            assert send(local, {"user_id": "ann", "item_id": 9}).status == 202
+        server.kill()
+        user = log.users.ids[4]
+        with living(saved, tmp_path / "run", server.address) as local:
+            assert ids(local.post("/v1/recommend", {"user_id": user, "k": 3}))
+            assert send(local, GOOD).code == "store_unavailable"
+            assert local.get("/v1/users/ann").status == 404
+            server.start()
+            until(lambda: local.get("/v1/users/ann").status == 200)
+            until(lambda: send(local, GOOD).status == 202)
+            assert local.get("/v1/users/ann").json["history"][0]["item_id"] == 9
+
+
 @pytest.mark.parametrize(
     "store", ["sqlite:////nowhere/at/all/shop.db", "postgresql://a:hushhush@127.0.0.1:1/x", "x.csv"]
 )

@@ -167,6 +167,18 @@ def test_who_lags_leaves_events_out_and_says_how_many(address: str, monkeypatch:
     assert len(model.asked) == 50
 
 
+def test_slow_models_are_measured_a_second_at_a_time(address: str, monkeypatch: Any) -> None:
+    """A step that took longer than a lease would be done again and again, and never kept."""
+    monkeypatch.setattr(measuring, "_STEP_S", -1.0)
+    model = Counted("v1")
+    measurer = Measurer(address, 1.0, lambda: {"current": model}, max_age=3600, history=100)
+    measurer.step(NOW)
+    with Store.open(address) as store:
+        store.append([shop(7)])
+    assert [measurer.step(NOW) for _ in range(9)] == [1] * 7 + [0] * 2
+    assert [seq for _, _, seq in model.asked] == list(range(1, 8))
+
+
 def test_two_machines_do_not_count_twice_and_one_takes_over(address: str) -> None:
     events, models = shop(300), [Counted("v1"), Counted("v1")]
     one, two = (

@@ -100,13 +100,13 @@ def reason(address: str, error: Exception) -> str:
 
 # -- writing ---------------------------------------------------------------------------------------
 
-_PATIENCE_S = 5  # seconds: for a server to answer, and for whoever else writes to a file
+PATIENCE_S = 5  # seconds: for a server to answer, and for whoever else writes to a file
 
 
-def connect_to_write(address: str) -> Any:
+def connect_to_write(address: str, patience: float = PATIENCE_S) -> Any:
     """A connection that may write, each statement a transaction of its own unless one is begun.
 
-    Commits wait for the disk. A SQLite file is made where there is none; threads may take turns. Driver errors are the caller's.
+    Commits wait for the disk. `patience` is how long it waits for whoever else writes to a file. A SQLite file is made where there is none; threads may take turns. Driver errors are the caller's.
     """
     kind, path = kind_of(address), file_of(address)
     if kind not in ("sqlite", "postgresql"):
@@ -117,7 +117,7 @@ def connect_to_write(address: str) -> Any:
     if path is not None:
         made = module.connect(
             f"{path.absolute().as_uri()}?mode=rwc",
-            uri=True, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False,
+            uri=True, timeout=patience, isolation_level=None, check_same_thread=False,
         )  # fmt: skip
         made.execute("pragma journal_mode = wal")
         made.execute("pragma synchronous = full")
@@ -125,12 +125,12 @@ def connect_to_write(address: str) -> Any:
     made = module.connect(
         re.sub(r"^\w+", kind, address),
         autocommit=True,
-        connect_timeout=_PATIENCE_S,
-        tcp_user_timeout=1000 * _PATIENCE_S,
+        connect_timeout=PATIENCE_S,
+        tcp_user_timeout=1000 * PATIENCE_S,
     )
     made.execute("set synchronous_commit = on")
-    made.execute(f"set lock_timeout = '{_PATIENCE_S}s'")
-    made.execute(f"set idle_in_transaction_session_timeout = '{4 * _PATIENCE_S}s'")
+    made.execute(f"set lock_timeout = '{PATIENCE_S}s'")
+    made.execute(f"set idle_in_transaction_session_timeout = '{4 * PATIENCE_S}s'")
     return made
 
 

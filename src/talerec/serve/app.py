@@ -45,7 +45,7 @@ class App:
         self.api = Api(settings)
         self._routes, self._access = self.api.routes, Access(settings)
         self.shared = SharedState(folder, settings.workers, worker, (*self._routes, "other"))
-        self.memory = Memory(settings, self.shared)
+        self.memory = Memory(settings, self.shared, folder)
         self.holder = ModelHolder(settings.path, folder, self.shared, self.memory.adopt)
         self.api.shared, self.api.holder = self.shared, self.holder
         living = self.api.living

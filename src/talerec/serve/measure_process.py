@@ -37,11 +37,11 @@ class Served:
 
     def __init__(self, model: ServedModel, users: Users, recent: Recent) -> None:
         self.version, self._model, self._users = model.version, model, users
-        self._known = seq_of(model, recent)
+        self._recent = recent
 
     def place(self, user: str, before: list[Kept], event: Kept) -> int | None:
         """The place of the event's item in the list right before the event; None for an event that the model has learned from."""
-        if event.seq <= self._known:
+        if event.seq <= seq_of(self._model, self._recent):
             return None
         rows = self._users.rows(self._model, user, before)
         shown = self._model.first_items(rows, event.time, PLACES)
@@ -56,7 +56,7 @@ class Process:
         assert settings.store is not None
         self._settings = settings
         self.stopping = threading.Event()
-        self._recent = Recent(settings.store, settings.max_history)
+        self._recent = Recent(settings.store, settings.max_history, patient=True)
         self._users = Users(self._recent, settings.max_history)
         paths = {"current": (settings.path, folder)}
         if settings.candidate is not None:

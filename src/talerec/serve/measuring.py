@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import polars as pl
@@ -23,7 +23,8 @@ from talerec.store.store import Store
 logger = logging.getLogger("talerec")
 
 LEASE_S = 15.0  # seconds for which a process that measures is the one
-_STEP = 2000  # rows that are read at a time
+_STEP = 2000  # rows that are read at a time,
+_STEP_S = 1.0  # and seconds until what was measured is kept: far less than a lease
 MAX_BEHIND = 50_000  # rows: farther behind, some are left out
 _SUMMARY_S = 2.0  # seconds between summaries,
 _SUMMARY_SHARE = 20  # or so many times as long as one takes
@@ -90,10 +91,9 @@ class Measurer:
             logger.warning("measuring lags behind: %d events are left out", seq - progress.seq)
             progress = Progress(seq, left_out)
         rows = self._reader.tail(progress.seq, _STEP)
-        if rows:
-            self._take(rows, progress, now)
+        taken = self._take(rows, progress, now) if rows else 0
         self._tell(now, top)
-        return len(rows)
+        return taken
 
     # -- taking turns --
 
@@ -112,14 +112,28 @@ class Measurer:
 
     # -- measuring --
 
-    def _take(self, rows: list[Kept], progress: Progress, now: float) -> None:
-        """Measure what these rows hold, and keep it."""
+    def _take(self, rows: list[Kept], progress: Progress, now: float) -> int:
+        """Measure what the first of these rows hold, for a second at most, and keep it; how many they were."""
         newest = int(1e6 * now)
         live = range(newest - self._max_age, newest + _LATER)
-        sampled = [row for row in rows if is_in_share(row.user, self.share, MEASURED)]
-        measured = list(self._measured((row for row in sampled if row.time in live), now))
-        forgotten = [hash_of(row.user, MEASURED) for row in sampled if row.item is None]
-        after = Progress(rows[-1].seq, progress.left_out)
+        models, histories = self._models(), dict[str, list[Kept]]()
+        measured: list[Measured] = []
+        forgotten: list[int] = []
+        end, taken = time.monotonic() + _STEP_S, 0
+        for row in rows:
+            taken += 1
+            if is_in_share(row.user, self.share, MEASURED):
+                if row.item is None:
+                    forgotten.append(hash_of(row.user, MEASURED))
+                elif row.time in live:
+                    measured += self._measured(row, self._before(row, histories), models, now)
+            if time.monotonic() > end:
+                break
+        after = Progress(rows[taken - 1].seq, progress.left_out)
+        self._keep(measured, after, forgotten)
+        return taken
+
+    def _keep(self, measured: list[Measured], after: Progress, forgotten: list[int]) -> None:
         if not self._store.keep(self._holder, measured, after, forgotten):
             self._progress = None  # another has taken the lease
             return
@@ -129,22 +143,21 @@ class Measurer:
             kept = kept.filter(~pl.col("user").is_in(forgotten)) if forgotten else kept
             self._kept = kept.tail(_MAX_KEPT)
 
-    def _measured(self, rows: Iterable[Kept], now: float) -> Iterable[Measured]:
-        models = self._models()
-        histories: dict[str, list[Kept]] = {}
-        for row in rows:
-            if row.item is None:
-                continue
-            if row.user not in histories:
-                histories[row.user] = self._reader.of_user(row.user, self._history)
-            before = [
-                one for one in histories[row.user] if one.seq < row.seq and one.time <= row.time
-            ]
-            for role, model in models.items():
-                place = model.place(row.user, before, row)
-                user = hash_of(row.user, MEASURED)
-                if place is not None:
-                    yield Measured(row.seq, role, model.version, int(now), user, place)
+    def _before(self, event: Kept, histories: dict[str, list[Kept]]) -> list[Kept]:
+        """The rows of the event's user that had arrived before it, up to its time."""
+        if event.user not in histories:
+            histories[event.user] = self._reader.of_user(event.user, self._history)
+        rows = histories[event.user]
+        return [row for row in rows if row.seq < event.seq and row.time <= event.time]
+
+    def _measured(
+        self, event: Kept, before: list[Kept], models: dict[str, Asked], now: float
+    ) -> Iterator[Measured]:
+        user = hash_of(event.user, MEASURED)
+        for role, model in models.items():
+            place = model.place(event.user, before, event)
+            if place is not None:
+                yield Measured(event.seq, role, model.version, int(now), user, place)
 
     # -- telling --
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from talerec.errors import TalerecError
@@ -30,11 +31,9 @@ logger = logging.getLogger("talerec")
 class Memory:
     """The users and events of one worker. Without a store it knows the users of the artifact alone, and takes no events."""
 
-    def __init__(self, settings: Settings, shared: SharedState) -> None:
+    def __init__(self, settings: Settings, shared: SharedState, folder: Path) -> None:
         self._settings, self._shared = settings, shared
-        self.recent = (
-            None if settings.store is None else Recent(settings.store, settings.max_history)
-        )
+        self.recent = _opened(settings, folder / "store")
         self.users = Users(self.recent, settings.max_history)
         self._writer: Writer | None = None
         self._stop = threading.Event()
@@ -138,6 +137,15 @@ def adopt(recent: Recent, model: ServedModel) -> None:
     except StoreError as error:
         logger.warning("what is popular is counted from now on: %s", error)
         recent.listen(add)
+
+
+def _opened(settings: Settings, was_there: Path) -> Recent | None:
+    """The store. At the start of a service it has to answer; a worker that takes the place of another goes on without it."""
+    if settings.store is None:
+        return None
+    found = Recent(settings.store, settings.max_history, patient=was_there.exists())
+    was_there.touch()
+    return found
 
 
 def _deliver(tickets: list[Ticket]) -> None:

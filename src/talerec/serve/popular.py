@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cached_property
 
 import numpy as np
 
@@ -40,20 +41,31 @@ class PopularNow:
         return self._found
 
     def _ranked(self) -> tuple[Array, Array]:
-        fitted = self._fitted
-        zeros = np.zeros(len(fitted.items))
-        recent = zeros if fitted.recent_counts is None else fitted.recent_counts
-        every = zeros if fitted.log is None else fitted.log.counts()
-        now = recent if not self._changes else self._counted(recent)
-        absent = now == 0
-        order = np.lexsort((-every * absent, -recent * absent, -now))
+        now = self._recent if not self._changes else self._counted()
+        there = np.flatnonzero(now)
+        there = there[np.argsort(-now[there], kind="stable")]
+        rest = self._rest[now[self._rest] == 0]
+        order = np.concatenate([there, rest])
         return order, now[order]
 
-    def _counted(self, recent: Array) -> Array:
+    @cached_property
+    def _recent(self) -> Array:
+        """How often items occur in the log's last days."""
+        counts = self._fitted.recent_counts
+        return np.zeros(len(self._fitted.items)) if counts is None else counts
+
+    @cached_property
+    def _rest(self) -> Array:
+        """All items in the order in which they fill up."""
+        log = self._fitted.log
+        every = self._recent if log is None else log.counts()
+        return np.lexsort((-every, -self._recent))
+
+    def _counted(self) -> Array:
         """The artifact's rows since the beginning of the last days, and the events."""
         since = self.events.since
         if since != self._since:
-            self._since, self._rows = since, self._rows_since(since, recent)
+            self._since, self._rows = since, self._rows_since(since)
         counts = self._rows.copy()
         totals = self.events.totals()
         items = self._fitted.items.of_texts(list(totals))
@@ -61,11 +73,11 @@ class PopularNow:
         np.add.at(counts, items[known], np.array(list(totals.values()), float)[known])
         return counts
 
-    def _rows_since(self, since: int, recent: Array) -> Array:
+    def _rows_since(self, since: int) -> Array:
         log = self._fitted.log
         if log is None:  # of the log's end alone its counts are known
             there = self._fitted.training.get("last_time", 0) >= since
-            return recent if there else np.zeros_like(recent)
+            return self._recent if there else np.zeros_like(self._recent)
         late = log.time >= since
         worth = None if log.weight is None else log.weight[late]
         return np.bincount(log.item[late], worth, len(log.items)).astype(np.float64)

@@ -27,6 +27,7 @@ logger = logging.getLogger("talerec")
 _POLL_S = 0.2  # seconds between looks for new rows
 _PAUSE_S = 1.0  # seconds after a failure in which the store is not asked again
 _STEP = 5000  # rows of one look
+_SHORT_S = 0.1  # seconds that a user's rows may wait for a file: the event loop waits too
 _ROOM = 200_000  # rows that are remembered, of all users together
 BEGIN = 200_000  # rows: who is farther behind than this leaves rows out
 
@@ -54,11 +55,17 @@ class Recent:
         The store; it is opened (made or upgraded if need be), and TalerecError raised where that fails.
     limit : int
         The most rows of one user.
+    room : int
+        The most rows of all users together.
+    patient : bool
+        Whether to go on where the store does not answer yet: it was there before, and is asked again.
     """
 
-    def __init__(self, address: str, limit: int, room: int = _ROOM) -> None:
+    def __init__(
+        self, address: str, limit: int, room: int = _ROOM, *, patient: bool = False
+    ) -> None:
         self._limit, self._room = limit, room
-        self._reader, self._tail = Store.open(address), Store.open(address)
+        self._reader, self._tail = Store(address, _SHORT_S), Store(address)
         self.kind, self.name = self._reader.kind, self._reader.name
         self._listeners: list[Callable[[], Listener | None]] = []
         self.failures = 0
@@ -69,8 +76,21 @@ class Recent:
         self._step = threading.Lock()  # of reading on
         self._asked_again = 0.0
         self._left_out = 0  # how often rows were left out
-        _, self.store, self.seq = self._tail.meta()
-        self.deleted = self._deletions()  # user -> the seq of its last deletion
+        self.store, self.seq = "", -1
+        self.deleted: dict[str, int] = {}  # user -> the seq of its last deletion
+        try:
+            self._begin()
+        except StoreError as error:
+            if not patient:
+                raise
+            logger.warning("the store does not answer, the service goes on without it: %s", error)
+
+    def _begin(self) -> None:
+        """Make or upgrade the tables, and learn where the store stands."""
+        Store.open(self._tail.address).close()
+        _, self.store, seq = self._tail.meta()
+        self.deleted = self._deletions()
+        self.seq = seq  # last: from here on it has begun
 
     def close(self) -> None:
         self._reader.close()
@@ -88,7 +108,7 @@ class Recent:
 
     def load(self, user: str) -> Remembered:
         """The rows of a user from the store, remembered from now on; StoreError where it does not answer."""
-        if time.monotonic() < self._asked_again:
+        if time.monotonic() < self._asked_again or self.seq < 0:
             raise StoreError(f"{self._reader.name} did not answer a moment ago")
         while True:
             left_out, found = self._left_out, self._loaded(user)
@@ -150,6 +170,8 @@ class Recent:
     def catch_up(self) -> None:
         """Read on to the end of the store."""
         with self._step:
+            if self.seq < 0:
+                self._begin()
             while rows := self._tail.tail(self.seq, _STEP):
                 self._apply(rows)
                 if len(rows) < _STEP:

@@ -42,7 +42,8 @@ class Meta(NamedTuple):
 class Store:
     """One connection to a store. Errors of the database are StoreErrors, one line without a password; the next call connects anew."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, patience: float = databases.PATIENCE_S) -> None:
+        self._patience = patience
         self.address, self.name = address, databases.shown(address)
         self.kind = databases.kind_of(address)
         self._connection: Any = None
@@ -82,7 +83,7 @@ class Store:
         with self._lock:
             try:
                 if self._connection is None:
-                    self._connection = databases.connect_to_write(self.address)
+                    self._connection = databases.connect_to_write(self.address, self._patience)
                 yield self._connection
             except TalerecError:
                 raise

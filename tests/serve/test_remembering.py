@@ -1,0 +1,210 @@
+"""Services with a store as people run them: synced before they answer, killed at any moment, several workers, hostile users."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import talerec as tr
+
+pytest.importorskip("msgspec", reason="needs the extra serve")
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+if not Path("/proc/self/task").exists():
+    pytest.skip("needs /proc to find workers", allow_module_level=True)
+
+from postgres import binary, postgres
+from service import Remote, read_answer
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Any]:
+    """The benchmark, whose parts run here with fewer events."""
+    sys.path.insert(0, str(BENCHMARKS))
+    import events
+
+    yield events
+    sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    log = tr.synthetic_log(1500, users=80, items=60, seed=3)
+    return tr.TALE(reg=20).fit(log).save(tmp_path_factory.mktemp("models") / "shop.tale")
+
+
+# -- synced ----------------------------------------------------------------------------------------
+
+
+def post(body: dict[str, Any]) -> bytes:
+    raw = json.dumps(body).encode()
+    head = "POST /v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw
+
+
+def send(connections: list[socket.socket], body: dict[str, Any]) -> list[int]:
+    """The same request over several connections at once."""
+    for one in connections:
+        one.sendall(post(body))
+    return [read_answer(one).status for one in connections]
+
+
+LINE = re.compile(r"^(\d+) +(?:(read|recvfrom|write|sendto|writev|fdatasync|fsync)\((\d+)|<\.\.\. (fdatasync|fsync) resumed)(.*)")  # fmt: skip
+
+
+def test_every_202_comes_after_a_sync_that_began_after_its_request(
+    saved: Path, tmp_path: Path
+) -> None:
+    """The system calls of a worker: requests that wait share a sync, and none is answered before its own."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("needs strace")
+    service = Remote(saved, "--store", f"sqlite:///{tmp_path}/shop.db")
+    out = tmp_path / "calls"
+    try:
+        (worker,) = workers_of(service.process.pid)
+        calls = "trace=read,recvfrom,write,sendto,writev,fdatasync,fsync"
+        command = [strace, "-f", "-s", "40", "-e", calls, "-o", str(out), "-p", str(worker)]
+        tracing = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert tracing.stderr is not None
+        if "attached" not in (said := tracing.stderr.readline()):
+            pytest.skip(f"needs the right to trace a process: {said}")
+        connections = [service.connect() for _ in range(12)]
+        event = {"user_id": "ann", "item_id": 3}
+        for _ in range(10):
+            assert send(connections[:1], {"events": [event]}) == [202]
+        for _ in range(3):
+            assert set(send(connections, {"events": [event]})) == {202}
+        for one in connections:
+            one.close()
+        tracing.terminate()
+        tracing.wait(30)
+        tracing.stderr.close()
+    finally:
+        service.stop()
+    answers, syncs = follow(out.read_text().splitlines())
+    assert answers == 10 + 3 * 12
+    assert 10 <= syncs < answers  # ten were alone, the others came together
+
+
+def workers_of(pid: int) -> list[int]:
+    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [n for n in children if b"spawn_main" in Path(f"/proc/{n}/cmdline").read_bytes()]
+
+
+def follow(lines: list[str]) -> tuple[int, int]:
+    """How many 202s were written and how many syncs ended; each 202 after a sync that began after its request was read."""
+    began: dict[str, int] = {}  # thread -> where its sync began
+    ended: list[tuple[int, int]] = []
+    asked: dict[str, int] = {}  # descriptor -> where its request was read
+    answers = 0
+    for n, line in enumerate(lines):
+        found = LINE.match(line)
+        if found is None:
+            continue
+        thread, call, descriptor, resumed, rest = found.groups()
+        if resumed or (call in ("fdatasync", "fsync") and "unfinished" not in rest):
+            ended.append((began.pop(thread, n), n))
+        elif call in ("fdatasync", "fsync"):
+            began[thread] = n
+        elif call in ("read", "recvfrom") and "POST /v1/events" in rest:
+            asked[descriptor] = n
+        elif "HTTP/1.1 202" in rest:
+            answers += 1
+            assert any(begin > asked[descriptor] for begin, end in ended if end < n), line
+    return answers, len(ended)
+
+
+def test_postgresql_has_flushed_its_log_before_every_202(saved: Path, tmp_path: Path) -> None:
+    """Right after an answer, nothing of the server's log waits for the disk; without synchronous commits much would."""
+    flushed = "select pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()"
+    with postgres(tmp_path) as server, server.connect() as watching:
+        service = Remote(saved, "--store", server.address)
+        try:
+            for n in range(20):
+                sent = {"events": [{"user_id": "ann", "item_id": n}]}
+                assert service.ask("POST", "/v1/events", sent).status == 202
+                assert watching.execute(flushed).fetchone()[0]
+        finally:
+            service.stop()
+
+
+# -- killed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+def test_what_is_acknowledged_is_there_once_whoever_is_killed(
+    bench: Any, store: str, tmp_path: Path
+) -> None:
+    """The benchmark with fewer events: it compares all that is in the store with all that was sent."""
+    if store == "postgresql":
+        pytest.importorskip("psycopg", reason="needs psycopg (extra databases)")
+        if binary("postgres") is None:
+            pytest.skip("needs PostgreSQL's initdb and postgres")
+    given = argparse.Namespace(store=store, events=2400, clients=8, batch=3, kills=3, workers=2)
+    facts = bench.kill(given, tmp_path)
+    assert (facts["kept"], facts["missing"], facts["twice"], facts["unordered"]) == (2400, 0, 0, 0)
+    assert sum(facts["killed"].values()) == 3
+
+
+# -- several workers, many users -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def workers(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    store = f"sqlite:///{tmp_path_factory.mktemp('store')}/shop.db"
+    one = Remote(saved, "--workers", "2", "--store", store)
+    yield one
+    assert one.stop() == 0
+
+
+def test_an_event_is_in_the_next_answer_and_soon_in_that_of_every_worker(
+    bench: Any, workers: Remote
+) -> None:
+    found = asyncio.run(bench.freshness(workers.port, 120, 2, 8))
+    assert found["not_in_the_next_answer"] == 0
+    assert found["max_s"] < 30  # a busy machine; the benchmark looks at one second
+
+
+def test_many_users_and_hostile_ids_are_answered(bench: Any, workers: Remote) -> None:
+    """Users at random, with ids that break what is not careful: no answer is a failure."""
+    rng = np.random.default_rng(3)
+    odd = ["\u202e", "'; drop table talerec_events; --", "../../etc/passwd", "%00", "\U0001f375" * 500,
+           "NaN", "null", "0x10", "1e3", "-0", "007", " x ", "a\nb", "\ufeff", "{}", "\\", "%"]  # fmt: skip
+    users = [*odd, *map(int, rng.integers(-5, 10**18, 200)), *map(str, rng.integers(0, 99, 200))]
+
+    async def ask() -> list[int]:
+        one = bench.Connection(workers.port)
+        found = []
+        for user in users:
+            event = {"user_id": user, "item_id": user, "event": "view"}
+            found.append((await one.ask("POST", "/v1/events", {"events": [event]}))[0])
+            found.append((await one.ask("POST", "/v1/recommend", {"user_id": user, "k": 3}))[0])
+        one.close()
+        return found
+
+    assert set(asyncio.run(ask())) == {200, 202}
+    assert workers.metric('talerec_requests_total{route="/v1/events",status="500"}') == 0
+
+
+def test_a_user_of_very_many_events_is_answered_like_any_other(bench: Any, workers: Remote) -> None:
+    some = [{"user_id": "busy", "item_id": n % 60 + 1, "timestamp": 10**9 + n} for n in range(5000)]
+    for n in range(0, 20_000, 5000):
+        moved = [{**event, "timestamp": event["timestamp"] + n} for event in some]
+        assert workers.ask("POST", "/v1/events", {"events": moved}).status == 202
+    shown = workers.ask("GET", "/v1/users/busy").json["history"]
+    assert len(shown) == 2500
+    assert workers.ask("POST", "/v1/recommend", {"user_id": "busy", "k": 5}).status == 200

@@ -35,21 +35,23 @@ def peak_mb(process: int | str = "self") -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def on_one_machine(source: Path) -> dict[str, float]:
+KINDS = {"tale": tr.TALE, "tempo": tr.Tempo}
+
+
+def on_one_machine(source: Path, kind: str) -> dict[str, float]:
     start = time.perf_counter()
     log = tr.read_log(source)
-    model = tr.TALE(solver="local").fit(log)
+    model = KINDS[kind](solver="local").fit(log)
     model.save(source.with_suffix(".local.tale"), histories=False)
     return {
         "seconds": time.perf_counter() - start,
-        "gram": model.fitted.seconds["gram"],
-        "solve": model.fitted.seconds["solve"],
+        **{f"in {name}": spent for name, spent in model.fitted.seconds.items()},
         "weights": model.weights.nnz,
         "peak_mb": peak_mb(),
     }
 
 
-def on_spark(source: Path, master: str, driver: str) -> dict[str, float]:
+def on_spark(source: Path, kind: str, master: str, driver: str) -> dict[str, float]:
     from pyspark import SparkContext
 
     from talerec import spark
@@ -70,7 +72,7 @@ def on_spark(source: Path, master: str, driver: str) -> dict[str, float]:
     with spark.connected(master, conf) as session:
         session.sparkContext.setLogLevel("OFF")
         start = time.perf_counter()
-        model = spark.fit(tr.TALE(), source, source.with_suffix(".tale"), session=session)
+        model = spark.fit(KINDS[kind](), source, source.with_suffix(".tale"), session=session)
         seconds = time.perf_counter() - start
         java = peak_mb(SparkContext._gateway.proc.pid)
     return {
@@ -101,6 +103,31 @@ def furthest(source: Path) -> float:
     return float(abs(ours - theirs).max() / abs(theirs).max())
 
 
+def numbers_that_differ(source: Path) -> list[str]:
+    """The arrays that queries are made by, and do not agree to the last bit."""
+    ours, theirs = (
+        tr.load(source.with_suffix(end)).fitted.weights.query_arrays
+        for end in (".tale", ".local.tale")
+    )
+    return [n for n in theirs if n not in ours or not np.array_equal(ours[n], theirs[n])]
+
+
+def same_lists(source: Path, users: int = 10_000) -> tuple[int, int]:
+    """How many of some users' lists of 10 are the same by both models."""
+    log = tr.read_log(source)
+    some = np.linspace(0, len(log.users) - 1, min(users, len(log.users))).astype(np.int64)
+    given = [
+        list(zip(log.items.ids.gather(log.item[a:b]), log.time[a:b], strict=True))
+        for a, b in zip(log.ptr[some], log.ptr[some + 1], strict=True)
+    ]
+    ours, theirs = (
+        tr.load(source.with_suffix(end)).recommend_histories(given, k=10).sort("history", "rank")
+        for end in (".tale", ".local.tale")
+    )
+    other = ours.filter(ours["item_id"] != theirs["item_id"])["history"].n_unique()
+    return len(some) - other, len(some)
+
+
 def run_self(*arguments: object) -> dict[str, float]:
     command = [sys.executable, __file__, *map(str, arguments)]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -110,22 +137,29 @@ def run_self(*arguments: object) -> dict[str, float]:
 def report(given: argparse.Namespace, folder: Path) -> None:
     warm = folder / "warm.parquet"
     write(20_000, 2_000, warm)
-    run_self("--local", warm)
-    run_self("--spark", warm, "--master", given.master, "--driver", given.driver)
+    told = ("--model", given.model, "--master", given.master, "--driver", given.driver)
+    run_self("--local", warm, *told)
+    run_self("--spark", warm, *told)
     found = []
     for rows in given.rows:
         source = folder / f"{rows}.parquet"
         write(rows, given.items, source)
-        there = run_self("--spark", source, "--master", given.master, "--driver", given.driver)
-        here = run_self("--local", source)
+        there = run_self("--spark", source, *told)
+        here = run_self("--local", source, *told)
         found.append(there["seconds"])
         print(f"{rows:,} rows, {given.items:,} items, {there['weights']:,} weights")
-        print(f"  local {here['seconds']:.1f} s, {here['peak_mb']:,.0f} MB")
-        stages = ", ".join(f"{n[3:]} {s:.1f}" for n, s in there.items() if n.startswith("in "))
+        stages, steps = (
+            ", ".join(f"{n[3:]} {s:.1f}" for n, s in one.items() if n.startswith("in "))
+            for one in (there, here)
+        )
+        print(f"  local {here['seconds']:.1f} s, {here['peak_mb']:,.0f} MB ({steps})")
         print(f"  Spark {there['seconds']:.1f} s: {there['seconds'] / here['seconds']:.2f} times as long ({stages})")  # fmt: skip
         print(f"  shuffled {there['shuffled'] / 1e6:,.0f} MB, {there['shuffled'] / rows:.0f} bytes per event")  # fmt: skip
         print(f"  driver: Python {there['driver_python_mb']:,.0f} MB, Java {there['driver_java_mb']:,.0f} MB")  # fmt: skip
-        print(f"  weights differ by {furthest(source):.1e} of the largest at most", flush=True)
+        print(f"  weights differ by {furthest(source):.1e} of the largest at most")
+        print(f"  learned numbers that differ: {', '.join(numbers_that_differ(source)) or 'none'}")
+        alike, asked = same_lists(source)
+        print(f"  the same lists: {alike:,} of {asked:,} users", flush=True)
     if len(found) > 1:
         growth = np.log(found[-1] / found[0]) / np.log(given.rows[-1] / given.rows[0])
         print(f"growth exponent of the fit on Spark: {growth:.2f}")
@@ -135,6 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[200_000, 2_000_000])
     parser.add_argument("--items", type=int, default=20_000)
+    parser.add_argument("--model", choices=list(KINDS), default="tempo")
     parser.add_argument("--master", default="local-cluster[2,1,1024]")
     parser.add_argument("--driver", default="1g", help="memory of the driver's Java")
     parser.add_argument("--folder", type=Path, help="where logs and models go (they stay there)")
@@ -142,9 +177,9 @@ def main() -> None:
     parser.add_argument("--spark", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.local:
-        print(json.dumps(on_one_machine(given.local)))
+        print(json.dumps(on_one_machine(given.local, given.model)))
     elif given.spark:
-        print(json.dumps(on_spark(given.spark, given.master, given.driver)))
+        print(json.dumps(on_spark(given.spark, given.model, given.master, given.driver)))
     else:
         with tempfile.TemporaryDirectory() as temporary:
             folder = given.folder or Path(temporary)

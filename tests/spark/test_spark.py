@@ -153,8 +153,10 @@ def test_tempo_learns_what_it_learns_on_one_machine(session, tmp_path):
     assert "number_recency" in expected.fitted.weights.query_arrays  # it did learn
     source, out = write(rows, tmp_path / "log"), tmp_path / "tempo.tale"
     names = spark.Columns(event="event", event_weights=worth)
-    found = fit(tr.Tempo(max_history=400), source, out, session, names=names)
+    found = fit(tr.Tempo(max_history=400), source, out, session, names=names, histories=True)
     assert_same_tempo(found, expected)
+    users = log.users.ids[::7]
+    assert_same_lists(tr.load(out, verify=True).recommend(users, 10), expected.recommend(users, 10))
     assert found.fitted.training == expected.fitted.training
     np.testing.assert_allclose(
         tr.load(out).fitted.recent_counts, expected.fitted.recent_counts, rtol=1e-12
@@ -299,6 +301,100 @@ def test_a_part_that_is_counted_twice_at_once_counts_once(session, machines, tmp
     found = fit(Hesitant(trend=0), write(rows, tmp_path / "log"), tmp_path / "m.tale", session)
     assert speculated(machines) > before
     assert_same_weights(found, tr.TALE(trend=0, solver="local").fit(tr.Log.from_frame(rows)))
+
+
+def fails_first(harm):
+    """`map_rows` whose task number 0 fails at its first attempt, in every stage, when it has sent something or all."""
+    from talerec.spark import sessions
+
+    whole = sessions.map_rows
+
+    def map_rows(frame, work, schema):
+        def run(batches):
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            for batch in work(batches):
+                yield batch
+                harm(context.partitionId(), context.attemptNumber())
+            harm(context.partitionId(), context.attemptNumber())
+
+        return whole(frame, run, schema)
+
+    return map_rows
+
+
+def killed(task: int, attempt: int) -> None:
+    """kill -9 of the process that runs a task."""
+    import os
+    import signal
+
+    if task == 0 and attempt == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def without_room(task: int, attempt: int) -> None:
+    """The disk of one machine is full, and stays so."""
+    if task == 0:
+        raise OSError(28, "No space left on device")
+
+
+def harmed(monkeypatch, harm) -> None:
+    import sys
+
+    from pyspark import cloudpickle
+
+    from talerec.spark import fitting, sessions
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors have no tests
+    made = fails_first(harm)
+    monkeypatch.setattr(sessions, "map_rows", made)
+    monkeypatch.setattr(fitting, "map_rows", made)
+
+
+def test_a_process_killed_in_every_stage_changes_nothing(session, tmp_path, monkeypatch):
+    rows = skewed(9_000)
+    expected = tr.Tempo(solver="local", max_history=300).fit(tr.Log.from_frame(rows))
+    source = write(rows, tmp_path / "log")
+    harmed(monkeypatch, killed)
+    found = fit(tr.Tempo(max_history=300), source, tmp_path / "m.tale", session)
+    assert_same_tempo(found, expected)
+    left = ["log", "m.tale", "m.weights.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
+
+
+def test_a_disk_that_stays_full_is_one_line_and_leaves_nothing(session, tmp_path, monkeypatch):
+    source = write(skewed(1_000), tmp_path / "log")
+    harmed(monkeypatch, without_room)
+    with pytest.raises(TalerecError, match=r"a Spark task failed: .*No space left on device"):
+        fit(tr.Tempo(), source, tmp_path / "m.tale", session)
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
+def test_bad_weights_and_a_huge_user_are_refused_in_one_line(session, tmp_path):
+    from talerec import spark
+
+    rows = skewed(600).with_columns(
+        worth=pl.Series([-1.0, float("nan"), *[1.0] * 598]),
+        event=pl.Series(["view", None, *["buy"] * 598]),
+    )
+    source, out = write(rows, tmp_path / "log"), tmp_path / "m.tale"
+    for names, said in (
+        (
+            {"weight": "worth"},
+            "worth is not a finite number in 1 of 600 rows; weights are 0 or more",
+        ),
+        ({"weight": "none"}, "there is no column 'none'"),
+        ({"event": "event", "event_weights": {"buy": 1.0}}, "event is empty in some rows"),
+        ({"event_weights": {"buy": 1.0}}, "--event-weights needs --event COLUMN"),
+    ):
+        with pytest.raises(TalerecError, match=said):
+            fit(tr.Tempo(), source, out, session, names=spark.Columns(**names))
+    with pytest.raises(TalerecError, match="slit takes no weights of rows"):
+        fit(tr.SLIT(), source, out, session, names=spark.Columns(weight="worth"))
+    with pytest.raises(TalerecError, match=r"user 7 has about \d+ rows, and a task holds 9"):
+        fit(tr.Tempo(), source, out, session, task_rows=9)
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 
 def test_a_worker_lost_in_the_middle_of_the_gram_changes_nothing(session, machines, tmp_path):

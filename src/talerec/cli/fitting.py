@@ -14,6 +14,7 @@ from talerec.cli.options import (
     ItemKey,
     Items,
     Json,
+    KeepHistories,
     NewArtifact,
     NoHistories,
     OneModel,
@@ -82,7 +83,7 @@ def models(name: OneModel = None, json: Json = False) -> None:
     "talerec fit events.csv -o shop.tale",
     "talerec fit events.csv -o shop.tale --model tale --set reg=200 --set decay=1/2",
     "talerec fit events.csv -o shop.tale --items products.csv --params best.json",
-    "talerec fit events -o shop.tale --model tale --engine spark --master spark://host:7077",
+    "talerec fit events -o shop.tale --engine spark --master spark://host:7077",
 )
 def fit(
     source: Source,
@@ -93,6 +94,7 @@ def fit(
     items: Items = None,
     item_key: ItemKey = "item_id",
     no_histories: NoHistories = False,
+    histories: KeepHistories = False,
     updatable: Updatable = False,
     json: Json = False,
 ) -> None:
@@ -106,11 +108,15 @@ def fit(
     engine.check()
     if updatable:
         _check_updatable(made, source, engine, no_histories)
+    if histories and not engine.is_spark:
+        raise TalerecError(
+            "--histories goes with --engine spark: the local engine keeps them anyway"
+        )
     if engine.is_spark and items is not None:
         raise TalerecError("--items goes with --engine local: Spark keeps no item table")
     with reporting(json):
         if engine.is_spark:
-            _fit_on_spark(made, source, ties, engine, out)
+            _fit_on_spark(made, source, ties, engine, out, histories)
         else:
             rows = source.read(ties, items, item_key, needs_time=made.needs_time)
             _warn_of_less(out, rows.rows)
@@ -172,8 +178,10 @@ def update(model: Artifact, source: Source, tolerance: Tolerance = 0.1, json: Js
     updating.show(model, facts, json)
 
 
-def _fit_on_spark(model: Model, source: Source, ties: str, engine: Engine, out: Path) -> None:
-    """Fit on a cluster and save; users' rows stay in the log."""
+def _fit_on_spark(
+    model: Model, source: Source, ties: str, engine: Engine, out: Path, histories: bool
+) -> None:
+    """Fit on a cluster and save; users' rows stay in the log, unless they are asked for."""
     from talerec import spark  # says so itself where pyspark is missing
 
     spark.check_model(model)
@@ -190,7 +198,7 @@ def _fit_on_spark(model: Model, source: Source, ties: str, engine: Engine, out: 
     with spark.connected(engine.master, conf) as session:
         spark.fit(
             model, source.log[0], out, session=session, names=names, work=engine.work, ties=ties,
-            core=source.core, drop_duplicates=source.drop_duplicates,
+            core=source.core, drop_duplicates=source.drop_duplicates, histories=histories,
         )  # fmt: skip
 
 

@@ -287,6 +287,9 @@ NoHistories = Annotated[
     bool,
     flag("--no-histories", "Save the model without users' rows (then no recommend --users)."),
 ]
+KeepHistories = Annotated[
+    bool, flag("--histories", "Keep users' rows in a model that is fitted on Spark.")
+]
 Updatable = Annotated[
     bool, flag("--updatable", "Keep what talerec update needs to add rows that come later.")
 ]

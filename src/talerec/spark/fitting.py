@@ -14,6 +14,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from talerec import artifact
+from talerec.data.log import Log
 from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.models import load
@@ -44,13 +45,14 @@ def fit(
     core: int | None = None,
     ties: str = "file",
     drop_duplicates: bool = False,
+    histories: bool = False,
     weights: str | Path | None = None,
     work: str | Path | None = None,
     task_rows: int = 2_000_000,
     task_pairs: int = 8_000_000,
     solve_bytes: int = 4_000_000_000,
 ) -> Model:
-    """Learn from every row of a log on a cluster, and save the model without histories.
+    """Learn from every row of a log on a cluster, and save the model.
 
     Parameters
     ----------
@@ -64,11 +66,12 @@ def fit(
         Where the fit runs (see `connected`), and a folder that all machines see: by default next to `output`.
     core, drop_duplicates, ties : int; bool; {"file", "item"}
         How the log is cleaned, and the order of rows of one user at one time.
+    histories : bool
+        Keep the users' rows in the artifact, so that it knows its users; the driver then holds their ids.
     task_rows, task_pairs : int
         How many rows, and pairs of rows, one task holds: as many as the memory per core allows.
     solve_bytes : int
-        How much of G a solving task may hold. A smaller half of G is mapped into memory; of a larger one, tasks read
-        what some targets need at a time, which is slower.
+        How much of G a solving task may hold; of a larger half, it reads what some targets need at a time.
 
     Returns
     -------
@@ -80,20 +83,25 @@ def fit(
     TalerecError
         When the model cannot be fitted on a cluster, the log is not valid, or Spark fails.
     """
-    solved = check_model(model)
-    if names.are_weighed and not model.takes_weights:
-        raise TalerecError(f"{model.name} takes no weights of rows (with these parameters)")
+    solved, beside = _checked(model, names), Path(output).absolute()
     artifact.check_target(output)
-    beside = Path(output).absolute()
     parquet = str(weights or f"file://{beside.with_suffix('.weights.parquet')}")
     with _shared_folder(Path(work or beside.parent).absolute()) as folder:
         run = Run(session, folder)
         known = tally(run, source, names, ties, core, drop_duplicates)
         limits = _Limits(task_rows, task_pairs, solve_bytes)
-        model._fitted = _fitted(_gathered(run, known, solved, ties, limits), solved, parquet)
-        model.save(output, histories=False)
+        parts = _gathered(run, known, solved, ties, limits, whole=histories)
+        model._fitted = _fitted(parts, solved, parquet, histories)
+        model.save(output, histories=histories)
     model._fitted = load(output).fitted
     return model
+
+
+def _checked(model: Model, names: Columns) -> Solved:
+    """The model, where it can be fitted to a log with these columns."""
+    if names.are_weighed and not model.takes_weights:
+        raise TalerecError(f"{model.name} takes no weights of rows (with these parameters)")
+    return check_model(model)
 
 
 def check_model(model: Model) -> Solved:
@@ -157,23 +165,26 @@ class _Limits(NamedTuple):
     bytes: int
 
 
-def _gathered(run: Run, known: Tally, model: Solved, ties: str, limits: _Limits) -> _Parts:
-    """Send all rows to the parts of their users, and save them there."""
+def _gathered(
+    run: Run, known: Tally, model: Solved, ties: str, limits: _Limits, *, whole: bool
+) -> _Parts:
+    """Send all rows to the parts of their users, and save them there; `whole`: those that are not learned from too."""
     task_rows, task_pairs = limits.rows, limits.pairs
-    whole = isinstance(model, Tempo)  # it looks at all rows of a user
+    is_tempo = isinstance(model, Tempo)
+    whole = whole or is_tempo  # it looks at all rows of a user
     limit, n = model.max_history, len(known.position)
     wanted = max(run.cores, math.ceil(known.rows / task_rows))
     users = cut_users(run, known, wanted, task_rows if whole else None)
     order = Order(
         str(run.folder / "items.parquet"), ties == "item", None if whole else limit, known.mean
     )
-    rows = Rows(str(run.folder), n, limit, known.time[1])
+    rows = Rows(str(run.folder), n, limit, known.time[1], known.mean is not None)
     giants = int(np.count_nonzero(known.rows_of > task_rows))
     sent = map_rows(known.events, lambda b: spread(b, users, order, task_rows), blocks.CELLS)
 
     def save(part: int, batches: blocks.Batches) -> None:
         log = save_part(batches, part, users, rows, giants, task_pairs)
-        if whole:
+        if is_tempo:
             habits.save_habits(log, part, rows)
 
     with run.stage("rows"):
@@ -185,13 +196,22 @@ def _gathered(run: Run, known: Tally, model: Solved, ties: str, limits: _Limits)
     return _Parts(run, known, ties, rows, users.parts, sizes, sampled)
 
 
-def _fitted(parts: _Parts, model: Solved, parquet: str) -> Fitted:
+def _fitted(parts: _Parts, model: Solved, parquet: str, histories: bool) -> Fitted:
     """What a fit of rows in parts leaves behind."""
     known = parts.known
+    log = _log(parts) if histories else None
     made = _weights(parts, model, Named(parquet, known.ids))
     lately = parts.lately() if isinstance(model, Tempo) else None
     facts, seconds = _training(parts), parts.run.clock.seconds
-    return Fitted(made, Vocabulary(known.ids), None, None, "local", seconds, facts, lately)
+    return Fitted(made, Vocabulary(known.ids), None, log, "local", seconds, facts, lately)
+
+
+def _log(parts: _Parts) -> Log:
+    """All rows as one machine's log, mapped from files."""
+    known = parts.known
+    ptr, item, time, worth, ids = parts.rows.histories(parts.number, known.position)
+    users, items = Vocabulary(ids), Vocabulary(known.ids)
+    return Log(ptr, item, time, users, items, unit=known.unit, ties=parts.ties, weight=worth)
 
 
 def _training(parts: _Parts) -> dict[str, Any]:

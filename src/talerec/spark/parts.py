@@ -5,6 +5,7 @@ Parts are ranges of users in the order of one machine's log, so that rows have t
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -19,6 +20,7 @@ from talerec.data import row_kernels
 from talerec.data.log import Log
 from talerec.data.vocabulary import Vocabulary
 from talerec.runtime.arrays import Array
+from talerec.runtime.files import atomic_write
 from talerec.spark import blocks
 from talerec.spark.blocks import Batches
 
@@ -114,13 +116,14 @@ class Rows(NamedTuple):
     items: int
     limit: int  # newest rows of each user that pairs are made of
     latest: int | None  # time of the log
+    is_weighed: bool = False  # whether rows have weights
     kind: str = ""  # of rows: all, or those of the first fit ("first_")
     is_counted: bool = False  # whether trend counts are there
 
     def log(self, part: int) -> Log:
         """All rows of a part."""
         ptr, item, time = (self._read(name, part) for name in ("ptr", "item", "time"))
-        worth = self._read("weight", part) if self._has("weight", part) else None
+        worth = self._read("weight", part) if self.is_weighed else None
         users, items = (_numbered(size) for size in (len(ptr) - 1, self.items))
         return Log(ptr, item, time, users, items, latest=self.latest, weight=worth)
 
@@ -135,8 +138,28 @@ class Rows(NamedTuple):
         """Save the rows of a part."""
         for name in ("ptr", "item", "time"):
             self.save_array(name, part, getattr(log, name))
-        if log.weight is not None:
-            self.save_array("weight", part, log.weight)
+        if self.is_weighed:
+            self.save_array("weight", part, np.empty(0) if log.weight is None else log.weight)
+
+    def users_file(self, part: int) -> Path:
+        """The file with the ids of a part's users."""
+        return Path(self.folder) / f"users-{part}.parquet"
+
+    def histories(
+        self, parts: int, position: Array
+    ) -> tuple[Array, Array, Array, Array | None, pl.Series]:
+        """The rows of all parts as one machine has them, mapped from files: ptr, item, time, weight, users."""
+        lengths = np.concatenate([np.diff(ptr) for ptr in self.arrays("ptr", parts)])
+        ptr: Array = np.concatenate([[0], np.cumsum(lengths)])
+        for part in range(parts):
+            self.save_array("seen", part, position[self._read("item", part)])
+        item = blocks.joined(self.folder, f"{self.kind}seen", parts, np.int32, "seen")
+        time = blocks.joined(self.folder, f"{self.kind}time", parts, np.int64, "times")
+        worth = None
+        if self.is_weighed:
+            worth = blocks.joined(self.folder, f"{self.kind}weight", parts, np.float64, "worths")
+        there = [pl.read_parquet(self.users_file(part))["id"] for part in range(parts)]
+        return ptr, item, time, worth, pl.concat([ids for ids in there if len(ids)])
 
     def save_array(self, name: str, part: int, array: Array) -> None:
         """Save an array of a part."""
@@ -148,9 +171,6 @@ class Rows(NamedTuple):
 
     def _read(self, name: str, part: int) -> Array:
         return blocks.read_array(self.folder, f"{self.kind}{name}-{part}")
-
-    def _has(self, name: str, part: int) -> bool:
-        return (Path(self.folder) / f"{self.kind}{name}-{part}.npy").exists()
 
 
 def _numbered(size: int) -> Vocabulary:
@@ -181,6 +201,8 @@ def save_part(
     """Put the rows of one part in order and save them, with what the driver wants to know of them."""
     log = _sorted(blocks.frames_of(batches), users, rows)
     rows.save(part, log)
+    with atomic_write(rows.users_file(part), uuid.uuid4().hex) as unfinished:
+        pl.DataFrame({"id": log.users.ids}).write_parquet(unfinished)
     length = np.minimum(np.diff(log.ptr), rows.limit)
     pairs = np.concatenate([[0], np.cumsum(length * (length + 1) // 2)])
     rows.save_array("facts", part, np.array([len(log.users), log.rows, pairs[-1]]))

@@ -291,6 +291,12 @@ class Tempo(Solved):
         checks.inside("usual", usual, 0, max(len(memories.lifetime), 1))
         if (numbers := Numbers.restored(known)) is not None:
             numbers.check(len(memories.lifetime))
+        lengths = known.get("lengths", memories.lifetime)
+        checks.need(
+            lengths.shape == memories.lifetime.shape, "there are other lengths than memories"
+        )
+        if "lengths" in known:
+            checks.need(lengths[int(usual[0])] == 1, "the usual memory has another length than 1")
 
     # -- asking --
 

@@ -93,6 +93,8 @@ WRONG = [
     ("tempo", cut("aside_repeats"), "repeats has not 32 weights"),
     ("tempo", cut("aside_moments"), "other moments than snapshots"),
     ("tempo", put("aside_decay", 0, 0.0), "decay is not above 0"),
+    ("tempo", cut("aside_lengths", 0), "there are other lengths than memories"),
+    ("tempo", put("aside_lengths", 0, 7.0), "the usual memory has another length than 1"),
     ("tempo", put("aside_decay", 0, np.nan), "decay has a number that is not finite"),
     ("tempo", put("indices_2", 0, 4000), "indices of block 2 goes from"),
     ("tempo", put("source_item_2", 0, 4000), "source_item of block 2 goes from"),

@@ -87,6 +87,13 @@ class Memories(NamedTuple):
             mine = self.moments[a:b]
             checks.need((mine[1:] >= mine[:-1]).all(), "the moments of snapshots fall")
 
+    def check_lengths(self, lengths: Array, usual: int) -> None:
+        """Refuse lengths from an artifact that are not those of these memories; number `usual` is the usual one."""
+        same = lengths.shape == self.lifetime.shape
+        checks.need(same, "there are other lengths than memories")
+        checks.need(lengths[usual] == 1, "the usual memory has another length than 1")
+        checks.need(set(lengths.tolist()) <= set(LENGTHS), "lengths that no memory has")
+
 
 class InTime(NamedTuple):
     """The rows of a log in the order of time: items and times."""

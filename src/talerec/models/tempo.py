@@ -314,12 +314,8 @@ class Tempo(Solved):
         checks.inside("usual", usual, 0, max(len(memories.lifetime), 1))
         if (numbers := Numbers.restored(known)) is not None:
             numbers.check(len(memories.lifetime))
-        if "lengths" in known:
-            checks.need(set(known["lengths"].tolist()) <= set(LENGTHS), "lengths are of no memory")
-            checks.need(
-                len(known["lengths"]) == len(memories.lifetime),
-                "lengths are not as many as memories",
-            )
+        if "lengths" in known:  # version 0.1 had none
+            memories.check_lengths(known["lengths"], int(usual[0]))
 
     # -- asking --
 

@@ -88,8 +88,19 @@ class Service:
             if "model" in self.process.stdout.readline():
                 return
             self.process.wait()
+            self.process.stdout.close()
             time.sleep(0.5)
         raise RuntimeError("the service does not start")
+
+    def kill(self) -> None:
+        """End the parent at once; its workers notice, and end too."""
+        self.process.send_signal(signal.SIGKILL)
+        self._ended()
+
+    def _ended(self) -> None:
+        self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def workers(self) -> list[int]:
         """The processes that the parent started."""
@@ -111,7 +122,7 @@ class Service:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(60)
+        self._ended()
 
 
 class Connection:
@@ -135,14 +146,22 @@ class Connection:
         self.worker = fields[b"x-request-id"].partition(b"-")[0]
         content = await reader.readexactly(int(fields[b"content-length"]))
         if fields.get(b"connection") == b"close":
-            self.close()
+            await self.close()
         return int(lines[0].split()[1]), json.loads(content)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._streams is not None:
-            with suppress(Exception):
-                self._streams[1].close()
-        self._streams = None
+            streams, self._streams = self._streams, None
+            streams[1].close()
+            with suppress(OSError):
+                await streams[1].wait_closed()
+
+
+async def stats_of(port: int) -> dict[str, Any]:
+    one = Connection(port)
+    _, found = await one.ask("GET", "/v1/stats")
+    await one.close()
+    return dict(found)
 
 
 async def one_per_worker(port: int, workers: int) -> list[Connection]:
@@ -152,7 +171,7 @@ async def one_per_worker(port: int, workers: int) -> list[Connection]:
         one = Connection(port)
         await one.ask("GET", "/v1/model")
         if found.setdefault(one.worker, one) is not one:
-            one.close()
+            await one.close()
         if len(found) == workers:
             break
     return list(found.values())
@@ -200,7 +219,7 @@ async def send_all(
                 )
             except (OSError, asyncio.IncompleteReadError, TimeoutError, KeyError):
                 status, body = 0, None
-                one.close()
+                await one.close()
             if status == 202:
                 break
             assert status in (0, 503), (status, body)
@@ -210,7 +229,7 @@ async def send_all(
         said["duplicates"] += body["duplicates"]
         begin += size
         acknowledged.append(len(some))
-    one.close()
+    await one.close()
     return said
 
 
@@ -227,8 +246,7 @@ async def killer(
             with suppress(OSError, IndexError):
                 os.kill(rng.choice(service.workers()), signal.SIGKILL)
         elif what == "parent":
-            service.process.send_signal(signal.SIGKILL)
-            service.process.wait()
+            service.kill()
             await asyncio.sleep(0.2)
             await asyncio.to_thread(service.start)
         else:
@@ -340,7 +358,7 @@ def speed(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         service = Service(path, address, given.workers)
         try:
             events, facts = asyncio.run(send_from_clients(service, None, given))
-            stats = asyncio.run(Connection(service.port).ask("GET", "/v1/stats"))[1]["events"]
+            stats = asyncio.run(stats_of(service.port))["events"]
         finally:
             service.stop()
         check_kept(address, events)
@@ -382,7 +400,7 @@ async def freshness(port: int, trials: int, workers: int, at_once: int) -> dict[
                     await asyncio.sleep(0.02)
                 delays.append(time.perf_counter() - since)
         for one in every:
-            one.close()
+            await one.close()
 
     await asyncio.gather(*(run(seed) for seed in range(at_once)))
     delays.sort()
@@ -495,7 +513,7 @@ def ask(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
                         started = time.perf_counter()
                         asyncio.run(send(service.port, asked, 16))
                         rates[name].append(given.slice / (time.perf_counter() - started))
-            kept = asyncio.run(Connection(service.port).ask("GET", "/v1/stats"))[1]["events"]
+            kept = asyncio.run(stats_of(service.port))["events"]
         finally:
             service.stop()
     medians = {name: statistics.median(some) for name, some in rates.items()}
@@ -519,7 +537,7 @@ def soak(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             with feeding(service.port, given.rate, 1000, 200, given.seconds) as feeder:
                 facts = asyncio.run(_soaked(service, bodies, given.seconds))
                 facts["feeder"] = feeder.wait(60)
-            stats = asyncio.run(Connection(service.port).ask("GET", "/v1/stats"))[1]
+            stats = asyncio.run(stats_of(service.port))
         finally:
             service.stop()
     learned = stats["learning"]
@@ -537,6 +555,7 @@ async def _soaked(service: Service, bodies: list[bytes], seconds: float) -> dict
             status, _ = await one.ask("POST", "/v1/recommend", rng.choice(bodies))
             asked, failed = asked + 1, failed + (status != 200)
             await asyncio.sleep(0.005)
+        await one.close()
 
     async def look() -> None:
         while time.monotonic() < end:

@@ -156,6 +156,24 @@ def test_a_bad_rule_is_refused_by_name(service: Local, rule: Any, said: str) -> 
     assert batch.status == 422
 
 
+def test_the_largest_numbers_and_the_oddest_values_are_answered(service: Local) -> None:
+    plain = service.post("/v1/recommend", {"history": ROWS, "k": 9}).body
+    for rule in (
+        {"per": {"category": 10**30}},
+        {"per": {"item_id": 2**63}},
+        {"per": {}, "boost": {}},
+        {"boost": {"category": {"": 1000, "\0": -1000}}},
+        {"boost": {"item_id": {"9" * 5000: 1, "1e400": 1, "inf": 1, "nan": 1, "x": 1}}},
+    ):
+        assert service.post("/v1/recommend", {"history": ROWS, "k": 9, **rule}).body == plain
+    every = {"boost": {"item_id": {str(item): 1000 for item in range(1, 301)}}}
+    found = service.post("/v1/recommend", {"history": ROWS, "k": 9, **every}).json["items"]
+    assert [one["item_id"] for one in found] == [
+        one["item_id"]
+        for one in service.post("/v1/recommend", {"history": ROWS, "k": 9}).json["items"]
+    ]
+
+
 def test_the_document_names_the_columns_that_rules_may_use(service: Local) -> None:
     made = service.get("/openapi.json").json["components"]["schemas"]
     for name, rule in (("RecommendRequest", "per"), ("ExplainRequest", "boost")):

@@ -164,7 +164,7 @@ def kinds_of(model: Asked, column: str, most: Any) -> Kinds:
         if info[column].dtype != pl.Boolean
         else info[column].cast(pl.Int64)
     )
-    return Kinds(kind.fill_null(-1).to_numpy(), int(most))
+    return Kinds(kind.fill_null(-1).to_numpy(), min(int(most), len(info)))
 
 
 # -- so many of a kind, and boosts -----------------------------------------------------------------

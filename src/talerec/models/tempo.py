@@ -20,7 +20,7 @@ from talerec.models._asking import Asked, Moments, Plan, absences, made_queries,
 from talerec.models._blocks import POPULAR, Kept, assembled, lift, other_blocks, times
 from talerec.models._habits import Habits
 from talerec.models._learning import FirstFit, first_memories, learned
-from talerec.models._memories import LENGTHS, InTime, Memories, memories
+from talerec.models._memories import InTime, Memories, memories
 from talerec.models._questions import held_back
 from talerec.models._scoring import OFTEN, Numbers
 from talerec.models._words import in_words

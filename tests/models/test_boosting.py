@@ -109,7 +109,7 @@ def questions(draw: Any) -> Any:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(questions())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_boosted_list_equals_scoring_every_item(form: str, asked: Any) -> None:
     model = model_of(form, asked["B"], asked["table"])
     masks = {name: asked[name] for name in ("where", "deny", "hide_seen")}

@@ -213,7 +213,11 @@ def test_a_restart_forgets_nothing(address: str) -> None:
         run(first)
         store.append([events[120:]])
     second = Measurer(address, 1.0, lambda: {"current": model}, **options)
-    run(second, NOW + LEASE_S + 20)
+    assert second.step(NOW + 9) == 0  # the first might live
+    namesake = Measurer(
+        address, 1.0, lambda: {"current": model}, **options, holder=first._holder
+    )  # it was killed, and this has its place
+    run(namesake, NOW + 10)
     told = published(address)["day"]["models"][0]
     assert told["events"] == 200
     places = by_hand(events, 1.0, 10)

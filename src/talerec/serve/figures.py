@@ -41,7 +41,7 @@ def summary(frame: pl.DataFrame, now: float) -> dict[str, Any]:
 def _window(frame: pl.DataFrame) -> dict[str, Any]:
     means = [pl.len().alias("events"), *(pl.col(name).mean() for name in _METRICS)]
     by_version = frame.group_by("role", "version").agg(*means, pl.col("seq").max())
-    latest = by_version.sort("seq", descending=True).head(_VERSIONS).drop("seq")
+    latest = by_version.sort("seq", "role", descending=True).head(_VERSIONS).drop("seq")
     by_role = {row["role"]: row for row in frame.group_by("role").agg(*means).to_dicts()}
     return {
         "models": latest.to_dicts(),

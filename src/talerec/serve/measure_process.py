@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import uuid
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -66,6 +67,7 @@ class Process:
             for role, (path, place) in paths.items()
         }
         self._asked: dict[str, Served] = {}
+        self._name = _name_of(folder)
 
     def _holder(self, path: Path, copies: Path, own: Path) -> ModelHolder:
         """Whoever measures maps the copies of the workers, and has numbers of its own."""
@@ -107,7 +109,7 @@ class Process:
             try:
                 return Measurer(
                     str(settings.store), settings.measure, self._models,
-                    max_age=86_400 * settings.live_days, history=settings.max_history,
+                    max_age=86_400 * settings.live_days, history=settings.max_history, holder=self._name,
                 )  # fmt: skip
             except StoreError:
                 self.stopping.wait(_PAUSE_S)
@@ -120,6 +122,14 @@ class Process:
             if current is not None and (known is None or known.version != current.version):
                 self._asked[role] = Served(current, self._users, self._recent)
         return {**self._asked}
+
+
+def _name_of(folder: Path) -> str:
+    """A name for whoever measures in a run: the same after a restart, and another on every machine."""
+    file = folder / "measurer"
+    if not file.exists():
+        file.write_text(uuid.uuid4().hex)
+    return file.read_text()
 
 
 def run_measurer(settings: Settings, folder: Path) -> None:

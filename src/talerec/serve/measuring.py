@@ -62,15 +62,24 @@ class Measurer:
         Seconds: older events are not live ones (an import of history, say).
     history : int
         The most rows of a user.
+    holder : str, optional
+        Under which name it takes its turns: whoever takes the place of a process that was killed has its name, and need not wait.
     """
 
     def __init__(
-        self, address: str, share: float, models: Models, *, max_age: float, history: int
+        self,
+        address: str,
+        share: float,
+        models: Models,
+        *,
+        max_age: float,
+        history: int,
+        holder: str | None = None,
     ) -> None:
         self._store, self._reader = Measures.open(address), Store.open(address)
         self.share, self._models = share, models
         self._max_age, self._history = int(1e6 * max_age), history
-        self._holder, self._until = uuid.uuid4().hex, 0.0
+        self._holder, self._until = holder or uuid.uuid4().hex, 0.0
         self._progress: Progress | None = None
         self._kept = figures.frame_of([])
         self._next_summary = 0.0

@@ -75,14 +75,34 @@ def on_spark(source: Path, kind: str, master: str, driver: str) -> dict[str, flo
         model = spark.fit(KINDS[kind](), source, source.with_suffix(".tale"), session=session)
         seconds = time.perf_counter() - start
         java = peak_mb(SparkContext._gateway.proc.pid)
+        moved = shuffled(events)
+        bare = floor(session, source.parent, moved)
     return {
         "seconds": seconds,
         **{f"in {name}": spent for name, spent in model.fitted.seconds.items()},
         "weights": model.weights.nnz,
         "driver_python_mb": peak_mb(),
         "driver_java_mb": java,
-        "shuffled": shuffled(events),
+        "shuffled": moved,
+        "floor": bare,
     }
+
+
+def floor(session, folder: Path, total: int, tasks: int = 8) -> float:
+    """Seconds in which Spark carries so many bytes from tasks to tasks, and nothing is computed."""
+    from talerec.spark import blocks
+    from talerec.spark.sessions import Run, run_tasks, send_tasks
+
+    run, size = Run(session, folder), total // tasks**2
+
+    def send(number: int):
+        draw = np.random.default_rng(number)
+        for block in range(tasks):
+            yield blocks.cells(block, number, draw.integers(0, 256, size, np.uint8))
+
+    start = time.perf_counter()
+    run_tasks(send_tasks(run, tasks, send), tasks, lambda _, b: blocks.chained(b, np.uint8))
+    return time.perf_counter() - start
 
 
 def shuffled(folder: Path) -> int:
@@ -154,7 +174,7 @@ def report(given: argparse.Namespace, folder: Path) -> None:
         )
         print(f"  local {here['seconds']:.1f} s, {here['peak_mb']:,.0f} MB ({steps})")
         print(f"  Spark {there['seconds']:.1f} s: {there['seconds'] / here['seconds']:.2f} times as long ({stages})")  # fmt: skip
-        print(f"  shuffled {there['shuffled'] / 1e6:,.0f} MB, {there['shuffled'] / rows:.0f} bytes per event")  # fmt: skip
+        print(f"  shuffled {there['shuffled'] / 1e6:,.0f} MB, {there['shuffled'] / rows:.0f} bytes per event; a bare job takes {there['floor']:.1f} s for them")  # fmt: skip
         print(f"  driver: Python {there['driver_python_mb']:,.0f} MB, Java {there['driver_java_mb']:,.0f} MB")  # fmt: skip
         print(f"  weights differ by {furthest(source):.1e} of the largest at most")
         print(f"  learned numbers that differ: {', '.join(numbers_that_differ(source)) or 'none'}")

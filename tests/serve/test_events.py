@@ -100,6 +100,30 @@ def test_the_next_answer_is_the_librarys_for_the_history_with_the_event(
             assert [one["score"] for one in said.json["items"]] == own["score"].to_list()
 
 
+@pytest.mark.parametrize("kind", ["tempo", "sknn", "markov", "popular"])
+def test_every_kind_of_model_answers_for_users_with_events(
+    kind: str, log: tr.Log, tmp_path: Path
+) -> None:
+    path = tr.MODELS[kind]().fit(log).save(tmp_path / "m.tale")
+    model = tr.load(path)
+    with living(path, tmp_path / "run", f"sqlite:///{tmp_path}/shop.db") as local:
+        for place in (0, 7):
+            user, rows = log.users.ids[place], history_of(log, place)
+            late = int(log.time.max()) + 7200 * SECOND
+            rows += [(5, late), (9, late + SECOND)]
+            sent = [{"user_id": user, "item_id": i, "timestamp": t} for i, t in rows[-2:]]
+            assert send(local, *sent).status == 202
+            for hide in (False, True):
+                asked = {"user_id": user, "k": 7, "hide_seen": hide}
+                own = model.recommend_histories([rows], k=7, hide_seen=hide)
+                assert ids(local.post("/v1/recommend", asked)) == own["item_id"].to_list()
+                asked["as_of"] = late + DAY
+                own = model.recommend_histories([rows], k=7, hide_seen=hide, as_of=late + DAY)
+                assert ids(local.post("/v1/recommend", asked)) == own["item_id"].to_list()
+        stranger = local.post("/v1/recommend", {"user_id": "nobody", "k": 60}).json
+        assert (stranger["fallback"], len(stranger["items"])) == ("trending", 60)
+
+
 def test_without_events_a_user_is_answered_as_the_library_does(
     service: Local, saved: Path, log: tr.Log, tmp_path: Path
 ) -> None:

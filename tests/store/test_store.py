@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -182,6 +184,30 @@ def test_a_store_that_may_not_be_written_is_refused(server: Any) -> None:
         connection.execute("alter database readonly set default_transaction_read_only = on")
     with pytest.raises(StoreError, match="read-only transaction"):
         Store.open(server.address.replace("/postgres", "/readonly"))
+
+
+def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    """Asked by somebody without rights, since root has all of them."""
+    folder = tmp_path / "others"
+    folder.mkdir()
+    Store.open(f"sqlite:///{folder}/shop.db").close()
+    for path in (folder / "shop.db", folder):
+        path.chmod(0o555)
+    for place in (tmp_path, *tmp_path.parents):
+        if "pytest" in str(place):
+            place.chmod(0o755)
+    code = f"""
+import os, pwd, sqlite3, polars
+from talerec.store.store import Store
+if os.geteuid() == 0:
+    os.seteuid(pwd.getpwnam("nobody").pw_uid)
+Store.open("sqlite:///{folder}/shop.db")
+"""
+    given: dict[str, Any] = {"capture_output": True, "text": True}
+    ran = subprocess.run([sys.executable, "-c", code], **given)
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith("talerec.store.events.StoreError: sqlite:///")
+    assert re.search("readonly|unable to open", last)
 
 
 def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:

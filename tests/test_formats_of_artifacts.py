@@ -1,4 +1,4 @@
-"""Artifacts of earlier formats load, and answer as they did when they were saved."""
+"""Artifacts of today's and of earlier formats load, and answer as they did when they were saved (`artifacts/make.py`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import talerec as tr
+from talerec import artifact
 
 FOLDER = Path(__file__).parent / "artifacts"
 EVERY = sorted(path for path in FOLDER.glob("format-*/*.tale"))
@@ -15,8 +16,10 @@ ASKED = [[1, 2, 3], [14], [5, 5, 7, 0, 3], []]
 MOMENT = 1_600_900_000 * 10**6
 
 
-def test_there_is_an_artifact_of_every_earlier_format():
-    assert len(EVERY) == 7
+def test_there_are_artifacts_of_every_format():
+    folders = {path.parent.name for path in EVERY}
+    assert folders == {f"format-{number + 1}" for number in range(artifact.FORMAT)}
+    assert len(EVERY) == 16
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -40,3 +43,11 @@ def test_saved_again_it_has_todays_format_and_the_same_answers(path, tmp_path):
     for hide in (False, True):
         found = again.recommend_histories(ASKED, k=5, hide_seen=hide)
         assert found.equals(model.recommend_histories(ASKED, k=5, hide_seen=hide))
+
+
+def test_an_artifact_of_today_can_be_updated_by_a_later_version():
+    model = tr.load(FOLDER / "format-2" / "tempo-updatable.tale")
+    log = model.fitted.log
+    last = log.keep(log.time == log.time.max()).to_frame()
+    later = last.with_columns(timestamp=last["timestamp"].dt.offset_by("1d"))
+    assert tr.update(model, later).rows == len(later)

@@ -35,7 +35,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: Module -> the public names that are loaded from it.
 _NAMES = {

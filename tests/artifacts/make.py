@@ -1,0 +1,68 @@
+"""Artifacts of today's format with their answers, for the tests of later versions: run once, when a format is new.
+
+    python tests/artifacts/make.py          # writes tests/artifacts/format-N
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+import talerec as tr
+from talerec import artifact
+
+ASKED = [[1, 2, 3], [14], [5, 5, 7, 0, 3], []]
+USERS = [f"u{n}" for n in (0, 1, 10, 11, 12, 13)]
+MOMENT = 1_600_900_000 * 10**6
+
+
+def log(users: int) -> tr.Log:
+    """Users who go through fifteen items, often to the next one."""
+    rng = np.random.default_rng(4)
+    rows = []
+    for user in range(users):
+        time, item = 1_600_000_000 + int(rng.integers(0, 10**6)), int(rng.integers(0, 15))
+        for _ in range(int(rng.integers(3, 12))):
+            time += int(rng.choice([0, 60, 86_400]))
+            item = (item + 1) % 15 if rng.random() < 0.5 else int(rng.integers(0, 15))
+            rows.append((f"u{user}", item, time))
+    schema = ["user_id", "item_id", "timestamp"]
+    return tr.Log.from_frame(pl.DataFrame(rows, schema=schema, orient="row"))
+
+
+def answers(model: tr.Model) -> dict[str, list[list[object]]]:
+    """What the tests ask."""
+    found = {}
+    for hide in (False, True):
+        found[f"histories-{hide}"] = model.recommend_histories(ASKED, k=5, hide_seen=hide).rows()
+        found[f"users-{hide}"] = model.recommend(USERS, k=4, hide_seen=hide, as_of=MOMENT).rows()
+    found["explain"] = model.explain([1, 2, 3], 7).rows()
+    return {name: [list(row) for row in rows] for name, rows in found.items()}
+
+
+def main() -> None:
+    out = Path(__file__).parent / f"format-{artifact.FORMAT}"
+    small, large = log(25), log(900)
+    fitted = {
+        "tempo-sparse": tr.Tempo(solver="local", span=0.2).fit(small),
+        "tempo-dense": tr.Tempo(solver="exact", span=0.2).fit(small),
+        "tempo-learned": tr.Tempo().fit(large),
+        "tempo-updatable": tr.Tempo(solver="local").fit(small),
+        "tale": tr.TALE(solver="exact").fit(small),
+        "blend": tr.Blend(parts="tempo,rules", weights_of_parts="1,0.3").fit(small),
+        "stan": tr.STAN().fit(small),
+        "fpmc": tr.FPMC(factors=4, epochs=2).fit(small),
+        "popular": tr.Popular().fit(small),
+    }
+    kept = {}
+    for name, model in fitted.items():
+        model.save(out / f"{name}.tale", updatable=name.endswith("updatable"))
+        kept[name] = answers(model)
+    (out / "answers.json").write_text(json.dumps(kept, indent=0) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -88,7 +88,7 @@ def test_a_bad_option_of_evaluate_is_refused_in_one_line(
     [
         ("", "log.csv"),
         ("user_id,item_id,timestamp\n", "the log is empty: it has no rows"),
-        ("user_id,item_id\n1,2\n", "there is no column 'timestamp'"),
+        ("user_id,timestamp\n1,2\n", "there is no column 'item_id'"),
         ("user_id,item_id,timestamp\n1,2,\n", "row 1: timestamp is empty"),
         ("user_id,item_id,timestamp\n1,2,soon\n", "row 1: timestamp 'soon' is not a time"),
         ("user_id,item_id,timestamp\n1,,2020-01-01\n", "row 1: item_id is empty"),
@@ -102,6 +102,17 @@ def test_a_bad_log_is_refused_in_one_line(
     path.write_text(content)
     target = ["-o", tmp_path / "m.tale"] if command == "fit" else []
     assert said in refusal(command, path, *target)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("command", ["fit", "evaluate"])
+def test_a_log_without_times_is_refused_where_times_are_needed(
+    command: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("user_id,item_id\n1,2\n")
+    target = ["-o", tmp_path / "m.tale"] if command == "fit" else []
+    assert "there is no column 'timestamp'" in refusal(command, path, *target)
     assert list(tmp_path.iterdir()) == [path]
 
 

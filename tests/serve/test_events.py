@@ -548,7 +548,7 @@ def test_a_locked_store_acknowledges_nothing_and_answers_go_on(
 def test_answers_go_on_without_the_server_and_events_do_when_it_is_back(
     saved: Path, log: tr.Log, tmp_path: Path
 ) -> None:
-    with postgres(tmp_path) as server, living(saved, tmp_path / "run", server.address) as local:
+    with postgres() as server, living(saved, tmp_path / "run", server.address) as local:
         seen, other = log.users.ids[3], log.users.ids[4]
         assert send(local, {"user_id": seen, "item_id": 9}).status == 202
         known = local.post("/v1/recommend", {"user_id": seen, "k": 5}).json
@@ -570,7 +570,7 @@ def test_answers_go_on_without_the_server_and_events_do_when_it_is_back(
 def test_a_worker_that_takes_the_place_of_another_goes_on_without_the_store(
     saved: Path, log: tr.Log, tmp_path: Path
 ) -> None:
-    with postgres(tmp_path) as server:
+    with postgres() as server:
         with living(saved, tmp_path / "run", server.address) as local:
             assert send(local, {"user_id": "ann", "item_id": 9}).status == 202
         server.kill()

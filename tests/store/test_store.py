@@ -243,8 +243,8 @@ def test_a_full_store_keeps_nothing_of_the_group(tmp_path: Path) -> None:
     assert store.append([[ann("cup", 2)]]) == [Added(1, 0)]  # a new connection has room
 
 
-def test_a_server_that_was_killed_is_connected_to_again(tmp_path: Path, opened: Any) -> None:
-    with postgres(tmp_path) as running:
+def test_a_server_that_was_killed_is_connected_to_again(opened: Any) -> None:
+    with postgres() as running:
         store = opened(running.address)
         assert store.append([[ann("tea", 1, event_id="e")]]) == [Added(1, 0)]
         running.kill()
@@ -380,6 +380,27 @@ def test_who_joins_late_is_told_of_every_row_once_and_forgotten_when_it_is_gone(
         recent.catch_up()
         assert len(recent._listeners) == 2
         recent.close()
+
+
+def test_a_listener_that_fails_keeps_nobody_from_knowing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"sqlite:///{tmp_path}/shop.db"
+    recent, heard = Recent(address, 10), list[Kept]()
+
+    def fail(rows: list[Kept]) -> None:
+        raise KeyError("oh")
+
+    recent.attach(fail)
+    recent.attach(heard.extend)
+    assert recent.load("ann").rows == []
+    with Store.open(address) as store:
+        store.append([[ann("tea", 1)]])
+    recent.catch_up()
+    assert [row.item for row in recent.load("ann").rows] == ["tea"]
+    assert len(heard) == 1
+    assert "a listener failed" in caplog.text
+    recent.close()
 
 
 def test_far_behind_users_are_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,12 +91,21 @@ def test_a_file_of_parameters_names_its_model(log: Path, tmp_path: Path) -> None
     assert talerec("evaluate", log, *options).json["model"] == "tale"
 
 
-def test_the_default_on_spark_is_refused_with_a_model_that_runs_there(
-    log: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ("--model", "ease"),
+            "Spark does not fit ease; it fits tempo, tale, slit and slist (--model tempo)",
+        ),
+        (("--event", "kind"), "--event goes with --event-weights on Spark"),
+    ],
+)
+def test_what_has_no_place_on_spark_is_refused_by_name(
+    log: Path, tmp_path: Path, given: tuple[str, ...], said: str
 ) -> None:
     pytest.importorskip("pyspark")
-    said = refusal("fit", log, "-o", tmp_path / "m.tale", "--engine", "spark")
-    assert said == "Spark does not fit tempo; it fits tale, slit and slist (--model tale)"
+    assert refusal("fit", log, "-o", tmp_path / "m.tale", "--engine", "spark", *given) == said
 
 
 @pytest.mark.parametrize("command", ["fit", "evaluate", "tune"])

@@ -113,6 +113,10 @@ def test_every_model_can_be_fitted_and_asked_from_the_command_line(
         (["--master", "spark://h:1"], "error: --master goes with --engine spark\n"),
         (["--spark-conf", "a=b"], "error: --spark-conf goes with --engine spark\n"),
         (["--work", "w"], "error: --work goes with --engine spark\n"),
+        (
+            ["--histories"],
+            "error: --histories goes with --engine spark: the local engine keeps them anyway\n",
+        ),
     ],
 )
 def test_options_of_spark_go_with_spark(tmp_path: Path, options: list[str], said: str) -> None:

@@ -47,8 +47,7 @@ def store_of(kind: str, folder: Path) -> Iterator[tuple[str, Any]]:
         return
     from postgres import Postgres
 
-    folder.chmod(0o755)
-    server = Postgres(folder)
+    server = Postgres()
     try:
         yield server.address, server
     finally:
@@ -598,7 +597,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--learn", default="every=20s")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="pytest-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="talerec-bench-") as name:
         found = globals()[given.what](given, Path(name))
     print(json.dumps({"what": given.what, "store": given.store, **found}, indent=1))
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,20 +28,16 @@ def binary(name: str) -> str | None:
 
 
 class Postgres:
-    """A server in a folder of its own; it can be killed and started again."""
+    """A server in a folder of its own, apart from others that only root may enter; it can be killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         initdb, self._program = binary("initdb"), binary("postgres")
         if initdb is None or self._program is None:
             pytest.skip("needs PostgreSQL's initdb and postgres")
         as_root = hasattr(os, "geteuid") and os.geteuid() == 0
         self._user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if as_root else {}
-        self._home = folder / "pg"
-        self._home.mkdir()
+        self._home = Path(tempfile.mkdtemp(prefix="talerec-pg-"))
         if as_root:
-            for place in (folder, *folder.parents):
-                if place.owner() == "root" and place != Path("/tmp") and "pytest" in str(place):
-                    place.chmod(0o755)
             os.chown(self._home, pwd.getpwnam("nobody").pw_uid, -1)
         secret = self._home / "pw"
         secret.write_text(PASSWORD)
@@ -98,13 +95,14 @@ class Postgres:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)  # a fast shutdown
             self.process.wait(60)
+        shutil.rmtree(self._home, ignore_errors=True)
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[Postgres]:
+def postgres() -> Iterator[Postgres]:
     """A server until the block ends; skipped by name where PostgreSQL or its driver is not installed."""
     pytest.importorskip("psycopg", reason="needs psycopg (extra databases)")
-    server = Postgres(folder)
+    server = Postgres()
     try:
         yield server
     finally:

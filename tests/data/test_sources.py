@@ -375,7 +375,7 @@ def test_duckdb_gives_the_same_model(csv: Path, tmp_path: Path) -> None:
 
 
 def test_postgresql_gives_the_same_model(frame: pl.DataFrame, csv: Path, tmp_path: Path) -> None:
-    with postgres(tmp_path) as server:
+    with postgres() as server:
         place = server.address.partition("://")[2]
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(

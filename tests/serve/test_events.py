@@ -100,6 +100,30 @@ def test_the_next_answer_is_the_librarys_for_the_history_with_the_event(
             assert [one["score"] for one in said.json["items"]] == own["score"].to_list()
 
 
+@pytest.mark.parametrize("kind", ["tempo", "sknn", "markov", "popular"])
+def test_every_kind_of_model_answers_for_users_with_events(
+    kind: str, log: tr.Log, tmp_path: Path
+) -> None:
+    path = tr.MODELS[kind]().fit(log).save(tmp_path / "m.tale")
+    model = tr.load(path)
+    with living(path, tmp_path / "run", f"sqlite:///{tmp_path}/shop.db") as local:
+        for place in (0, 7):
+            user, rows = log.users.ids[place], history_of(log, place)
+            late = int(log.time.max()) + 7200 * SECOND
+            rows += [(5, late), (9, late + SECOND)]
+            sent = [{"user_id": user, "item_id": i, "timestamp": t} for i, t in rows[-2:]]
+            assert send(local, *sent).status == 202
+            for hide in (False, True):
+                asked = {"user_id": user, "k": 7, "hide_seen": hide}
+                own = model.recommend_histories([rows], k=7, hide_seen=hide)
+                assert ids(local.post("/v1/recommend", asked)) == own["item_id"].to_list()
+                asked["as_of"] = late + DAY
+                own = model.recommend_histories([rows], k=7, hide_seen=hide, as_of=late + DAY)
+                assert ids(local.post("/v1/recommend", asked)) == own["item_id"].to_list()
+        stranger = local.post("/v1/recommend", {"user_id": "nobody", "k": 60}).json
+        assert (stranger["fallback"], len(stranger["items"])) == ("trending", 60)
+
+
 def test_without_events_a_user_is_answered_as_the_library_does(
     service: Local, saved: Path, log: tr.Log, tmp_path: Path
 ) -> None:
@@ -524,7 +548,7 @@ def test_a_locked_store_acknowledges_nothing_and_answers_go_on(
 def test_answers_go_on_without_the_server_and_events_do_when_it_is_back(
     saved: Path, log: tr.Log, tmp_path: Path
 ) -> None:
-    with postgres(tmp_path) as server, living(saved, tmp_path / "run", server.address) as local:
+    with postgres() as server, living(saved, tmp_path / "run", server.address) as local:
         seen, other = log.users.ids[3], log.users.ids[4]
         assert send(local, {"user_id": seen, "item_id": 9}).status == 202
         known = local.post("/v1/recommend", {"user_id": seen, "k": 5}).json
@@ -546,7 +570,7 @@ def test_answers_go_on_without_the_server_and_events_do_when_it_is_back(
 def test_a_worker_that_takes_the_place_of_another_goes_on_without_the_store(
     saved: Path, log: tr.Log, tmp_path: Path
 ) -> None:
-    with postgres(tmp_path) as server:
+    with postgres() as server:
         with living(saved, tmp_path / "run", server.address) as local:
             assert send(local, {"user_id": "ann", "item_id": 9}).status == 202
         server.kill()

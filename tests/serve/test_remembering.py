@@ -131,7 +131,7 @@ def follow(lines: list[str]) -> tuple[int, int]:
 def test_postgresql_has_flushed_its_log_before_every_202(saved: Path, tmp_path: Path) -> None:
     """Right after an answer, nothing of the server's log waits for the disk; without synchronous commits much would."""
     flushed = "select pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()"
-    with postgres(tmp_path) as server, server.connect() as watching:
+    with postgres() as server, server.connect() as watching:
         service = Remote(saved, "--store", server.address)
         try:
             for n in range(20):

@@ -15,8 +15,8 @@ from talerec.store.store import Store
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with postgres(tmp_path_factory.mktemp("server")) as running:
+def server() -> Iterator[Any]:
+    with postgres() as running:
         yield running
 
 

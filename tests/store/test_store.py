@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,30 @@ def test_a_store_that_may_not_be_written_is_refused(server: Any) -> None:
         Store.open(server.address.replace("/postgres", "/readonly"))
 
 
+def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    """Asked by somebody without rights, since root has all of them."""
+    folder = tmp_path / "others"
+    folder.mkdir()
+    Store.open(f"sqlite:///{folder}/shop.db").close()
+    for path in (folder / "shop.db", folder):
+        path.chmod(0o555)
+    for place in (tmp_path, *tmp_path.parents):
+        if "pytest" in str(place):
+            place.chmod(0o755)
+    code = f"""
+import os, pwd, sqlite3, polars
+from talerec.store.store import Store
+if os.geteuid() == 0:
+    os.seteuid(pwd.getpwnam("nobody").pw_uid)
+Store.open("sqlite:///{folder}/shop.db")
+"""
+    given: dict[str, Any] = {"capture_output": True, "text": True}
+    ran = subprocess.run([sys.executable, "-c", code], **given)
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith("talerec.store.events.StoreError: sqlite:///")
+    assert re.search("readonly|unable to open", last)
+
+
 def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "shop.db").write_bytes(b"not a database, but long enough to be looked at" * 100)
     with pytest.raises(StoreError, match="not a database"):
@@ -217,8 +243,8 @@ def test_a_full_store_keeps_nothing_of_the_group(tmp_path: Path) -> None:
     assert store.append([[ann("cup", 2)]]) == [Added(1, 0)]  # a new connection has room
 
 
-def test_a_server_that_was_killed_is_connected_to_again(tmp_path: Path, opened: Any) -> None:
-    with postgres(tmp_path) as running:
+def test_a_server_that_was_killed_is_connected_to_again(opened: Any) -> None:
+    with postgres() as running:
         store = opened(running.address)
         assert store.append([[ann("tea", 1, event_id="e")]]) == [Added(1, 0)]
         running.kill()
@@ -354,6 +380,27 @@ def test_who_joins_late_is_told_of_every_row_once_and_forgotten_when_it_is_gone(
         recent.catch_up()
         assert len(recent._listeners) == 2
         recent.close()
+
+
+def test_a_listener_that_fails_keeps_nobody_from_knowing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"sqlite:///{tmp_path}/shop.db"
+    recent, heard = Recent(address, 10), list[Kept]()
+
+    def fail(rows: list[Kept]) -> None:
+        raise KeyError("oh")
+
+    recent.attach(fail)
+    recent.attach(heard.extend)
+    assert recent.load("ann").rows == []
+    with Store.open(address) as store:
+        store.append([[ann("tea", 1)]])
+    recent.catch_up()
+    assert [row.item for row in recent.load("ann").rows] == ["tea"]
+    assert len(heard) == 1
+    assert "a listener failed" in caplog.text
+    recent.close()
 
 
 def test_far_behind_users_are_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

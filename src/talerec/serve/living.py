@@ -28,6 +28,7 @@ _REMAINS = (
     "the weights of the model hold what was learned from this user until the next fit;"
     " fits, updates and imports leave these rows out"
 )
+_MANY = 1000  # events: checking more would delay other requests
 _COUNTED = ("events_accepted", "events_duplicate", "events_waiting", "store_failures", "store_commits")  # fmt: skip
 
 
@@ -101,8 +102,11 @@ class Living:
         """Keep events: 202 once they are on disk."""
         self.check_privacy()
         request = await read_json(http, schemas.EventsRequest, self._settings)
-        unit = http.model.model.fitted.unit
-        events = checked_events(request, unit, self._settings.max_events)
+        given = (request, http.model.model.fitted.unit, self._settings.max_events)
+        if len(request.events) > _MANY:
+            events = await self._in_thread(checked_events, *given)
+        else:
+            events = checked_events(*given)
         added = await self.memory.keep(events)
         return Response(encode(schemas.EventsAdded(added.accepted, added.duplicates)), status=202)
 

@@ -207,8 +207,11 @@ class Recent:
             listener = reference()
             if listener is None:
                 self._listeners.remove(reference)
-            else:
+                continue
+            try:
                 listener(rows)
+            except Exception:  # users' rows come all the same
+                logger.exception("a listener failed")
         for row in rows:
             with self._lock:
                 if row.item is None:

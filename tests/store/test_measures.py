@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 from talerec.store.events import Event
@@ -61,6 +62,27 @@ def test_a_summary_is_read_by_all_and_old_rows_go(address: str) -> None:
         assert other.measured_since(0) == [row(2, moment=20)]
         other.publish("who", "no", 0)
         assert other.summary() == '{"a": "\u00e9"}'
+
+
+def test_many_who_make_a_store_at_once_all_get_it(tmp_path: Path) -> None:
+    """SQLite does not wait when a new file is made ready for reading while writing: all but one of those who try are refused."""
+    found: list[object] = []
+    for turn in range(15):
+        address, start = f"sqlite:///{tmp_path}/{turn}.db", threading.Barrier(4)
+
+        def make(address: str = address, start: threading.Barrier = start) -> None:
+            start.wait()
+            try:
+                Store.open(address).close()
+            except Exception as error:
+                found.append(error)
+
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == []
 
 
 def test_many_who_want_to_measure_take_turns(address: str) -> None:

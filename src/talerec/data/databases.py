@@ -8,6 +8,7 @@ postgresql://user@host:5432/shop
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
@@ -119,7 +120,7 @@ def connect_to_write(address: str, patience: float = PATIENCE_S) -> Any:
             f"{path.absolute().as_uri()}?mode=rwc",
             uri=True, timeout=patience, isolation_level=None, check_same_thread=False,
         )  # fmt: skip
-        made.execute("pragma journal_mode = wal")
+        _write_ahead(made, module, patience)
         made.execute("pragma synchronous = full")
         return made
     made = module.connect(
@@ -132,6 +133,19 @@ def connect_to_write(address: str, patience: float = PATIENCE_S) -> Any:
     made.execute(f"set lock_timeout = '{PATIENCE_S}s'")
     made.execute(f"set idle_in_transaction_session_timeout = '{4 * PATIENCE_S}s'")
     return made
+
+
+def _write_ahead(connection: Any, module: Any, patience: float) -> None:
+    """Let a SQLite file be read while it is written. Of several who make a new file, SQLite lets all but one fail at once: they try again."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("pragma journal_mode = wal")
+            return
+        except module.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
 
 
 # -- queries ---------------------------------------------------------------------------------------

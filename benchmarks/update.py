@@ -75,7 +75,7 @@ def warm(model: Any, tolerance: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--tolerance", type=float, default=0.1)
+    parser.add_argument("--tolerance", type=float, default=0.2)
     parser.add_argument("--model", default="tale")
     parser.add_argument("--set", action="append", default=[])
     asked = parser.parse_args()

@@ -1,6 +1,6 @@
 """Artifacts of today's format with their answers, for the tests of later versions: run once, when a format is new.
 
-    python tests/artifacts/make.py          # writes tests/artifacts/format-N
+python tests/artifacts/make.py          # writes tests/artifacts/format-N
 """
 
 from __future__ import annotations

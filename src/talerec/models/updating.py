@@ -38,7 +38,7 @@ from talerec.solvers.residuals import worst_steps
 logger = logging.getLogger("talerec")
 
 #: By how much a weight may be off, as a share of its target's largest one, before the target is solved again.
-TOLERANCE = 0.1
+TOLERANCE = 0.2
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import polars as pl
 
 from talerec import artifact
 from talerec.errors import TalerecError
-from talerec.models import params
+from talerec.models import own, params
 from talerec.models.base import Model, restore
 from talerec.models.bert4rec import BERT4Rec
 from talerec.models.blend import Blend
@@ -83,10 +83,11 @@ Blend.known = {name: model for name, model in MODELS.items() if model is not Ble
 
 
 def model_class(name: str) -> type[Model]:
-    """The class of the model with this name; an unknown name is refused."""
-    if name not in MODELS:
+    """The class of the model with this name, or at this place (``module:Class``); an unknown name is refused."""
+    found = MODELS.get(name) or own.find(name)
+    if found is None:
         raise TalerecError(f"there is no model {name!r}; the models are {', '.join(MODELS)}")
-    return MODELS[name]
+    return found
 
 
 def load(path: str | Path, *, verify: bool = False) -> Model:
@@ -125,10 +126,14 @@ def load(path: str | Path, *, verify: bool = False) -> Model:
 def opened(kept: artifact.Bundle, path: str | Path, *, verify: bool = False) -> Model:
     """The model that an artifact holds, checked as in `load`; `path` is for messages."""
     name = kept.facts["model"]
-    if name not in MODELS:
-        raise TalerecError(f"{path} holds a model {name!r}, which this version does not know")
+    kind = MODELS.get(name) or own.find(name)
+    if kind is None:
+        raise TalerecError(
+            f"{path} holds a model {name!r}, which this version does not know; a model of your own is known "
+            f"once its module is imported (for commands: {own.VARIABLE}=module)"
+        )
     try:
-        return restore(params.build(MODELS[name], kept.facts["params"]), kept, verify=verify)
+        return restore(params.build(kind, kept.facts["params"]), kept, verify=verify)
     except TalerecError as error:
         raise TalerecError(f"{path} holds a model that cannot be used: {error}") from None
     except (LookupError, TypeError, ValueError, AttributeError, pl.exceptions.PolarsError) as error:

@@ -15,7 +15,7 @@ from talerec import artifact
 from talerec.data.histories import Histories
 from talerec.data.log import Log, as_log
 from talerec.errors import NotFittedError, TalerecError
-from talerec.models import asking, checks, keeping, params
+from talerec.models import asking, checks, keeping, own, params
 from talerec.models.cache import FitCache
 from talerec.models.keeping import Fitted
 from talerec.models.recommending import Recommends
@@ -47,6 +47,10 @@ class Model(params.HasParams, Recommends, ABC):
     _fitted: Fitted | None = None
     _cache: FitCache | None = None
     _kept: Any = None  # what an earlier fit settled, while rows are added to it
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        own.adopt(cls)
 
     # -- what a model defines --
 
@@ -164,6 +168,8 @@ class Model(params.HasParams, Recommends, ABC):
             self._cache = None
         facts = keeping.training_facts(log)
         self._fitted = Fitted(weights, log.items, log.info, log, solver, clock.seconds, facts)
+        if own.is_own(type(self)):
+            self._check_loaded()
         return self
 
     @property
@@ -262,6 +268,7 @@ class Model(params.HasParams, Recommends, ABC):
         Path
             The folder.
         """
+        own.check_named(type(self))
         fitted = self._settled() if updatable and histories else keeping.not_updatable(self.fitted)
         kept = keeping.bundle(self.name, self.params, fitted, histories=histories)
         kept.facts["chosen"] = self.chosen()

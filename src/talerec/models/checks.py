@@ -18,6 +18,7 @@ from talerec.errors import TalerecError
 from talerec.models.keeping import Fitted
 from talerec.models.settled import Settled
 from talerec.ranking.blocks import Block, DenseBlock, RunsBlock, SparseBlock
+from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array
 from talerec.solvers.half import Half
 
@@ -32,18 +33,27 @@ def check_fitted(fitted: Fitted, *, verify: bool = False) -> None:
     n = len(fitted.items)
     _check_ids(fitted.items.ids, "item")
     _check_training(fitted.training, n)
-    for number, block in enumerate(fitted.weights.blocks):
-        _check_block(block, f"block {number}", n, verify)
-    for name, counts in (("base", fitted.weights.base), ("lately", fitted.kept_recent_counts)):
-        if counts is not None:
-            need(counts.shape == (n,), f"{name} has the shape {counts.shape}, not ({n},)")
-            need(not np.isinf(counts).any(), f"{name} has a number that is not finite")
-    for name, array in fitted.weights.query_arrays.items():
-        finite(name, array, verify)
+    check_weights(fitted.weights, n, verify=verify)
+    _check_counts("lately", fitted.kept_recent_counts, n)
     if fitted.log is not None:
         _check_log(fitted.log)
     if fitted.settled is not None and verify:  # who only asks does not read it: `update` looks too
         check_settled(fitted.settled, n)
+
+
+def check_weights(weights: Weights, items: int, *, verify: bool = False) -> None:
+    """Raise TalerecError where weights are not those of so many items, or hold numbers that are not finite."""
+    for number, block in enumerate(weights.blocks):
+        _check_block(block, f"block {number}", items, verify)
+    _check_counts("base", weights.base, items)
+    for name, array in weights.query_arrays.items():
+        finite(name, array, verify)
+
+
+def _check_counts(name: str, counts: Array | None, items: int) -> None:
+    if counts is not None:
+        need(counts.shape == (items,), f"{name} has the shape {counts.shape}, not ({items},)")
+        need(not np.isinf(counts).any(), f"{name} has a number that is not finite")
 
 
 def check_item_sources(fitted: Fitted) -> None:

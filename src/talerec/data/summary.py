@@ -89,7 +89,7 @@ def tie_note(share: float, ties: str) -> str | None:
         return f"{known}; the figures are means over random orders ({ties}), with their spread"
     return (
         f"{known}, yet the order taken ({ties}) decides what is learned and asked;"
-        " --ties random:0..4 shows how much of a figure rests on it"
+        " evaluate --ties random:0..4 shows how much of a figure rests on it"
     )
 
 

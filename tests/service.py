@@ -147,7 +147,11 @@ class Remote:
             stderr=subprocess.DEVNULL,
         )
         assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], 120)[0], "the service said nothing"
+        said = (
+            select.poll()
+        )  # which takes numbers of files above 1,024, as a long run of tests has them
+        said.register(self.process.stdout, select.POLLIN)
+        assert said.poll(120_000), "the service said nothing"
         said = self.process.stdout.readline()
         self.port = int(said.split("://127.0.0.1:")[1].split("/")[0])
         self.url = f"http://127.0.0.1:{self.port}"

@@ -94,7 +94,10 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         ("sqlite3", "data.databases"),
         ("duckdb", "data.databases"),
         ("psycopg", "data.databases"),
-        ("pyspark", "spark.sessions spark.events spark.trend spark.fitting spark.recommending"),
+        (
+            "pyspark",
+            "spark.sessions spark.events spark.fitting spark.recommending spark.solving spark.tally",
+        ),
     ],
 )
 def test_a_special_library_is_imported_in_its_home_only(library, home):

@@ -211,7 +211,10 @@ def _log(parts: _Parts) -> Log:
     known = parts.known
     ptr, item, time, worth, ids = parts.rows.histories(parts.number, known.position)
     users, items = Vocabulary(ids), Vocabulary(known.ids)
-    return Log(ptr, item, time, users, items, unit=known.unit, ties=parts.ties, weight=worth)
+    return Log(
+        ptr, item, time, users, items, unit=known.unit, ties=parts.ties, weight=worth,
+        weight_unit=known.weight_unit,
+    )  # fmt: skip
 
 
 def _training(parts: _Parts) -> dict[str, Any]:
@@ -227,6 +230,7 @@ def _training(parts: _Parts) -> dict[str, Any]:
         "ties": parts.ties,
         "time_read_as": known.unit,
         **({} if known.mean is None else {"weighed": True}),
+        **({} if known.weight_unit is None else {"weight_unit": known.weight_unit}),
     }
 
 

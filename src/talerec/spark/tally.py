@@ -47,6 +47,9 @@ class Tally:
     unit: str  # that times were read as
     numeric: bool  # users are text, and every one a whole number
     mean: float | None  # of the rows' weights; None where all weigh the same
+    weight_unit: (
+        float | None
+    )  # the mean of the rows' weights, however even they are; None: they have none
 
     @property
     def rows(self) -> int:
@@ -76,11 +79,11 @@ def tally(
         counts = _counted(run, events, "cleaned")
         totals = _totals(counts)
         time = [totals["first"], totals["last"]]
-    mean = None
-    if names.are_weighed and not are_even(totals["light"], totals["heavy"]):
-        mean = totals["worth"] / totals["kept"]
+    weight_unit = totals["worth"] / totals["kept"] if names.are_weighed else None
+    is_weighed = names.are_weighed and not are_even(totals["light"], totals["heavy"])
+    mean = weight_unit if is_weighed else None
     ranked = _ranked(run.folder, counts.filter(pl.col("kept") > 0))
-    return Tally(events, *ranked, (time[0], time[1]), unit, numeric, mean)
+    return Tally(events, *ranked, (time[0], time[1]), unit, numeric, mean, weight_unit)
 
 
 def _counted(run: Run, events: DataFrame, name: str) -> pl.DataFrame:

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from talerec.cli import main
+from talerec.cli import main, tables  # noqa: F401 - its console takes the width of the first moment
 
 SOURCE = str(Path(main.__file__).parents[2])
 PYTHONPATH = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))

@@ -25,12 +25,12 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from postgres import postgres
-from service import Answer, Local
+from service import JSON, Answer, Local
 from talerec.serve.app import App
 from talerec.serve.service import ServedModel
 from talerec.serve.settings import Settings
 from talerec.serve.users import STORE, STORE_SEQ, Users
-from talerec.store.events import Event
+from talerec.store.events import Event, StoreError
 from talerec.store.recent import Recent
 from talerec.store.store import Store
 
@@ -565,6 +565,55 @@ def test_answers_go_on_without_the_server_and_events_do_when_it_is_back(
         rows = local.get(f"/v1/users/{seen}").json["history"]
         assert [row["item_id"] for row in rows[-2:]] == [9, 10]
         assert "topsecret" not in local.get("/v1/stats").body.decode()
+
+
+def test_a_store_that_hangs_takes_nothing_from_answers(
+    saved: Path, log: tr.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that takes questions and says nothing: users are answered from the model's log, and all else as ever."""
+    address, free, asked = f"sqlite:///{tmp_path}/shop.db", threading.Event(), []
+
+    def hang(*given: Any) -> list[Any]:
+        asked.append(given)
+        assert free.wait(120)
+        return []
+
+    with living(saved, tmp_path / "run", address, measure=1.0, timeout=5) as local:
+        recent = local.app.memory.recent
+        assert recent is not None
+        monkeypatch.setattr(recent, "kind", "postgresql")  # which is asked in threads
+        monkeypatch.setattr(recent._reader, "of_user", hang)
+        monkeypatch.setattr(recent._tail, "tail", hang)
+        monkeypatch.setattr(local.app.api.living.live, "_look", hang)
+        users = log.users.ids[:6].to_list()
+        own = [tr.load(saved).recommend([user], k=5)["item_id"].to_list() for user in users]
+        questions = [("POST", "/v1/recommend", {"user_id": user, "k": 5}) for user in users]
+        others = [("POST", "/v1/similar", {"item_id": int(log.items.ids[0])}), ("GET", "/v1/items?q=1", None)]  # fmt: skip
+        others += [("GET", "/v1/stats", None), ("GET", "/metrics", None)]
+        try:
+            answers = [one for one, _ in local.ask_all([*questions, *others], JSON)]
+            assert [one.status for one in answers] == [200] * 10
+            assert [ids(one) for one in answers[:6]] == own
+            assert not local.get("/v1/stats").json["store"]["answers"]
+            before = len(asked)
+            assert ids(local.post("/v1/recommend", {"user_id": users[5], "k": 5})) == own[5]
+            assert len(asked) == before  # nobody asks but whoever reads on
+        finally:
+            free.set()
+        until(lambda: local.get("/v1/stats").json["store"]["answers"])
+
+
+def test_reading_a_user_is_ended_by_the_server_and_other_work_is_not(tmp_path: Path) -> None:
+    with postgres() as server:
+        hasty, patient = Store(server.address, longest=0.2), Store(server.address)
+        with pytest.raises(StoreError, match="statement timeout"):
+            hasty._read("select pg_sleep(20)", ())
+        assert patient._read("show statement_timeout", ()) == [("0",)]
+        recent = Recent(server.address, 10)
+        assert recent._reader._read("show statement_timeout", ()) == [("5s",)]
+        assert recent._tail._read("show statement_timeout", ()) == [("0",)]
+        for one in (hasty, patient, recent):
+            one.close()
 
 
 def test_a_worker_that_takes_the_place_of_another_goes_on_without_the_store(

@@ -30,11 +30,13 @@ class Users:
         self.recent, self._limit = recent, limit
 
     def known(self, model: ServedModel, user: str) -> UserRows | None:
-        """The rows of a user, where they are at hand; None where `find` has to ask the store, which may take a while."""
+        """The rows of a user, where they are at hand; None where `find` has to ask the store, which may take a while. While the store does not answer, as far as the artifact knows."""
         if self.recent is None:
             return self.rows(model, user, [])
         found = self.recent.get(user)
-        if found is None and self.recent.kind == "sqlite" and self.recent.answers:
+        if found is None and not self.recent.answers:
+            return self.rows(model, user, [])
+        if found is None and self.recent.kind == "sqlite":
             return self.find(model, user)  # a look into an index of a file: quicker than a thread
         return None if found is None else self._merged(model, user, found)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
 from bisect import bisect_left
 from collections import OrderedDict
@@ -19,13 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from talerec.data.databases import PATIENCE_S
 from talerec.store.events import Kept, StoreError
 from talerec.store.store import Store
 
 logger = logging.getLogger("talerec")
 
 _POLL_S = 0.2  # seconds between looks for new rows
-_PAUSE_S = 1.0  # seconds after a failure in which the store is not asked again
+_PAUSE_S = 1.0  # seconds after a failure until whoever reads on asks again
 _STEP = 5000  # rows of one look
 _SHORT_S = 0.1  # seconds that a user's rows may wait for a file: the event loop waits too
 _ROOM = 200_000  # rows that are remembered, of all users together
@@ -65,7 +65,7 @@ class Recent:
         self, address: str, limit: int, room: int = _ROOM, *, patient: bool = False
     ) -> None:
         self._limit, self._room = limit, room
-        self._reader, self._tail = Store(address, _SHORT_S), Store(address)
+        self._reader, self._tail = Store(address, _SHORT_S, PATIENCE_S), Store(address)
         self.kind, self.name = self._reader.kind, self._reader.name
         self._listeners: list[Callable[[], Listener | None]] = []
         self.failures = 0
@@ -74,7 +74,7 @@ class Recent:
         self._size = 0
         self._lock = threading.Lock()  # of what is remembered
         self._step = threading.Lock()  # of reading on
-        self._asked_again = 0.0
+        self._failed = False  # until reading on succeeds
         self._left_out = 0  # how often rows were left out
         self.store, self.seq = "", -1
         self.deleted: dict[str, int] = {}  # user -> the seq of its last deletion
@@ -108,7 +108,7 @@ class Recent:
 
     def load(self, user: str) -> Remembered:
         """The rows of a user from the store, remembered from now on; StoreError where it does not answer."""
-        if time.monotonic() < self._asked_again or self.seq < 0:
+        if not self.answers:
             raise StoreError(f"{self._reader.name} did not answer a moment ago")
         while True:
             left_out, found = self._left_out, self._loaded(user)
@@ -123,7 +123,7 @@ class Recent:
         try:
             rows = self._reader.of_user(user, self._limit)
         except StoreError:
-            self._note_failure()
+            self.note_failure()
             raise
         finally:
             with self._lock:
@@ -175,8 +175,9 @@ class Recent:
             while rows := self._tail.tail(self.seq, _STEP):
                 self._apply(rows)
                 if len(rows) < _STEP:
-                    return
+                    break
                 self._leave_out_what_is_far_behind()
+            self._failed = False
 
     def attach(self, listener: Listener, after: int | None = None) -> None:
         """Tell a function of all rows after a seq (None: that come from now on), at most the last 200,000 of them.
@@ -246,18 +247,19 @@ class Recent:
                 if not told:
                     logger.warning("the store does not answer: %s", error)
                 told = True
-                self._note_failure()
+                self.note_failure()
                 stop.wait(_PAUSE_S)
                 continue
             if told:
                 logger.info("the store answers again")
             told = False
 
-    def _note_failure(self) -> None:
+    def note_failure(self) -> None:
+        """The store did not answer: until reading on succeeds, it is not asked for users."""
         self.failures += 1
-        self._asked_again = time.monotonic() + _PAUSE_S
+        self._failed = True
 
     @property
     def answers(self) -> bool:
         """Did the store answer when it was last asked?"""
-        return time.monotonic() >= self._asked_again
+        return not self._failed and self.seq >= 0

@@ -29,6 +29,7 @@ from service import JSON, Answer, Local
 from talerec.serve.app import App
 from talerec.serve.service import ServedModel
 from talerec.serve.settings import Settings
+from talerec.serve.shared import SharedState
 from talerec.serve.users import STORE, STORE_SEQ, Users
 from talerec.store.events import Event, StoreError
 from talerec.store.recent import Recent
@@ -344,6 +345,53 @@ def test_what_one_worker_writes_the_others_know(saved: Path, log: tr.Log, tmp_pa
         assert other.post("/v1/recommend", {"user_id": user, "k": 5}).json != before
         one.ask("DELETE", f"/v1/users/{user}")
         until(lambda: other.get(f"/v1/users/{user}").status == 404)
+
+
+def test_a_deletion_is_answered_when_every_worker_knows_it(
+    saved: Path, log: tr.Log, tmp_path: Path
+) -> None:
+    """Two workers of one run; what the other knows is looked at right after the answer, without waiting."""
+    address = f"sqlite:///{tmp_path}/shop.db"
+    with (
+        living(saved, tmp_path / "run", address, workers=2) as one,
+        living(saved, tmp_path / "run", address, workers=2, worker=1) as other,
+    ):
+        for user in log.users.ids[:5].to_list():
+            assert other.get(f"/v1/users/{user}").status == 200
+            assert one.ask("DELETE", f"/v1/users/{user}").status == 200
+            assert other.get(f"/v1/users/{user}").status == 404
+
+
+def test_a_worker_that_reads_no_more_does_not_keep_a_deletion_from_its_answer(
+    saved: Path, log: tr.Log, tmp_path: Path
+) -> None:
+    with living(saved, tmp_path / "run", f"sqlite:///{tmp_path}/shop.db", workers=2) as one:
+        stuck = SharedState(tmp_path / "run", 2, 1, (*one.app.api.routes, "other"))
+        stuck.set_version("1")
+        assert one.ask("DELETE", f"/v1/users/{log.users.ids[4]}").status == 200
+
+
+def test_who_was_deleted_stays_so_for_a_worker_that_begins_without_the_store(
+    saved: Path, log: tr.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, user = f"sqlite:///{tmp_path}/shop.db", log.users.ids[4]
+    with living(saved, tmp_path / "run", address) as local:
+        assert local.ask("DELETE", f"/v1/users/{user}").status == 200
+    begin = Recent._begin
+    down = [True]
+
+    def fail(recent: Recent) -> None:
+        if down[0]:
+            raise StoreError("down")
+        begin(recent)
+
+    monkeypatch.setattr(Recent, "_begin", fail)
+    with living(saved, tmp_path / "run", address) as local:
+        assert local.get(f"/v1/users/{user}").code == "unknown_user"
+        assert local.get(f"/v1/users/{log.users.ids[5]}").status == 200
+        down[0] = False
+        until(lambda: local.get("/v1/stats").json["store"]["seq"] == 1)
+        assert local.get(f"/v1/users/{user}").code == "unknown_user"
 
 
 def until(fact: Any) -> None:

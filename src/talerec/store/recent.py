@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from talerec.data.databases import PATIENCE_S
+from talerec.errors import TalerecError
 from talerec.store.events import Kept, StoreError
 from talerec.store.store import Store
 
@@ -76,8 +77,10 @@ class Recent:
         self._step = threading.Lock()  # of reading on
         self._failed = False  # until reading on succeeds
         self._left_out = 0  # how often rows were left out
+        self.caught_up: Callable[[], None] = lambda: None  # told whenever the end was reached
         self.store, self.seq = "", -1
         self.deleted: dict[str, int] = {}  # user -> the seq of its last deletion
+        self.last_deletion = 0  # the seq of the last one of all
         try:
             self._begin()
         except StoreError as error:
@@ -90,7 +93,16 @@ class Recent:
         Store.open(self._tail.address).close()
         _, self.store, seq = self._tail.meta()
         self.deleted = self._deletions()
+        self.last_deletion = max(self.deleted.values(), default=0)
         self.seq = seq  # last: from here on it has begun
+
+    def recall(self, store: str, deleted: dict[str, int]) -> None:
+        """Know of deletions, as long as the store has not answered yet."""
+        with self._step:
+            if self.seq < 0:
+                self.store = store
+                for user, seq in deleted.items():
+                    self.deleted[user] = max(seq, self.deleted.get(user, 0))
 
     def close(self) -> None:
         self._reader.close()
@@ -178,6 +190,7 @@ class Recent:
                     break
                 self._leave_out_what_is_far_behind()
             self._failed = False
+            self.caught_up()
 
     def attach(self, listener: Listener, after: int | None = None) -> None:
         """Tell a function of all rows after a seq (None: that come from now on), at most the last 200,000 of them.
@@ -216,7 +229,7 @@ class Recent:
         for row in rows:
             with self._lock:
                 if row.item is None:
-                    self.deleted[row.user] = row.seq
+                    self.deleted[row.user] = self.last_deletion = row.seq
                 if (found := self._users.get(row.user)) is not None:
                     self._change(found, row)
                 for waiting in self._loading.get(row.user, ()):
@@ -233,6 +246,7 @@ class Recent:
             self._users.clear()
             self._size, self._left_out = 0, self._left_out + 1
             self.seq, self.deleted = top - BEGIN, deleted
+            self.last_deletion = max(deleted.values(), default=0)
 
     def _deletions(self) -> dict[str, int]:
         return {user: row.seq for user, row in self._tail.deletions().items()}
@@ -243,9 +257,10 @@ class Recent:
         while not stop.wait(_POLL_S):
             try:
                 self.catch_up()
-            except StoreError as error:
+            except Exception as error:  # whatever it is: without this thread nothing is known
                 if not told:
-                    logger.warning("the store does not answer: %s", error)
+                    unexpected = None if isinstance(error, TalerecError) else error
+                    logger.warning("the store does not answer: %s", error, exc_info=unexpected)
                 told = True
                 self.note_failure()
                 stop.wait(_PAUSE_S)

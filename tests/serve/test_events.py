@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import shutil
 import sqlite3
 import threading
 import time
@@ -536,6 +538,52 @@ def test_a_user_who_is_not_there_and_ids_that_nobody_has(service: Local) -> None
     assert row["item_id"] == odd
     assert service.post("/v1/recommend", {"user_id": odd, "k": 2}).status == 200
     assert service.get("/v1/stats").json["store"]["seq"] == 1
+
+
+# -- what is remembered -----------------------------------------------------------------------------
+
+
+def test_what_is_remembered_of_users_holds_no_model_that_was_replaced(
+    saved: Path, log: tr.Log, tmp_path: Path
+) -> None:
+    """Users who asked each under another model, and never again: the kernel says which files are mapped."""
+    recent = Recent(f"sqlite:///{tmp_path}/shop.db", 100)
+    users = Users(recent, 100)
+    for n, user in enumerate(log.users.ids[:4].to_list()):
+        copy = tmp_path / f"replaced{n}.tale"
+        shutil.copytree(saved, copy)
+        model = ServedModel.open(copy, verify=False)
+        found = users.find(model, str(user))
+        assert len(found)
+        assert not found.item.flags.writeable
+        del model, found
+        gc.collect()
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("needs /proc to see what is mapped")
+    assert "replaced" not in maps.read_text()
+    recent.close()
+
+
+def test_what_was_made_of_rows_counts_and_goes_with_the_models_it_was_made_for(
+    saved: Path, log: tr.Log, tmp_path: Path
+) -> None:
+    recent = Recent(f"sqlite:///{tmp_path}/shop.db", 100, room=60)
+    users, model = Users(recent, 100), ServedModel.open(saved, verify=False)
+    user = str(log.users.ids[4])
+    versions = [f"{n:016x}" for n in range(8)]
+    users.served = lambda: versions[:2]
+    for version in versions:
+        model.version = version
+        rows = users.find(model, user)
+    made = recent._users[user].made
+    assert set(made) == {*versions[:2], versions[-1]}
+    assert recent._size == 1 + 3 * (1 + len(rows) // 16)
+    for other in log.users.ids.to_list():
+        users.find(model, str(other))
+    assert recent._size == sum(one.size for one in recent._users.values()) <= 60
+    assert len(recent._users) < len(log.users.ids) == 80
+    recent.close()
 
 
 # -- a store that fails ----------------------------------------------------------------------------

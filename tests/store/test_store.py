@@ -327,7 +327,7 @@ def test_what_is_remembered_is_what_a_dictionary_would_have(
         ]
     gone = {row.user for row in heard if row.item is None}
     assert set(recent.deleted) == gone == {user for what, user, _ in steps if what == "forget"}
-    assert recent._size == sum(1 + len(one.rows) for one in recent._users.values())
+    assert recent._size == sum(one.size for one in recent._users.values())
     recent.close()
     store.close()
 

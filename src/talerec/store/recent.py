@@ -14,7 +14,7 @@ import threading
 import weakref
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,12 @@ class Remembered:
     """The last events of a user, by time and then seq, and what others have made of them: `made` is emptied when they change."""
 
     rows: list[Kept]
-    made: dict[Any, Any] = field(default_factory=dict)
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """The room that it takes, in events: of what was made, sixteen rows of numbers take about that of one."""
+        return 1 + len(self.rows) + sum(1 + len(one) // 16 for one in self.made.values())
 
 
 class Recent:
@@ -156,16 +161,32 @@ class Recent:
         found = self._users.get(user)
         if found is None:
             found = self._users[user] = Remembered(rows)
-            self._size += 1 + len(rows)
+            self._size += found.size
             for row in meanwhile:
                 self._change(found, row)
-            while self._size > self._room and len(self._users) > 1:
-                self._size -= 1 + len(self._users.popitem(last=False)[1].rows)
+            self._make_room()
         return found
+
+    def _make_room(self) -> None:
+        while self._size > self._room and len(self._users) > 1:
+            self._size -= self._users.popitem(last=False)[1].size
+
+    def keep_made(
+        self, user: str, rows: list[Kept], made: dict[str, Any], beside: Collection[str]
+    ) -> None:
+        """Remember what was made of these rows of a user, unless there are others by now; of what was made before, that with these names."""
+        with self._lock:
+            found = self._users.get(user)
+            if found is not None and found.rows is rows:
+                self._size -= found.size
+                before = {name: one for name, one in found.made.items() if name in beside}
+                found.made = before | made
+                self._size += found.size
+                self._make_room()
 
     def _change(self, found: Remembered, row: Kept) -> None:
         """Put a row in its place, unless it is there; a deletion removes the rows before it."""
-        before = len(found.rows)
+        size, before = found.size, len(found.rows)
         if row.item is None:
             found.rows = [one for one in found.rows if one.seq > row.seq]
         else:
@@ -175,7 +196,7 @@ class Recent:
             rows = [*found.rows[:place], row, *found.rows[place:]]
             found.rows = rows[-self._limit :]
         found.made = {}
-        self._size += len(found.rows) - before
+        self._size += found.size - size
 
     # -- reading on --
 

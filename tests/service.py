@@ -44,9 +44,9 @@ class Answer(NamedTuple):
 class Local:
     """The application without a server: ASGI messages go in and out."""
 
-    def __init__(self, path: Path, folder: Path, **settings: Any) -> None:
+    def __init__(self, path: Path, folder: Path, worker: int = 0, **settings: Any) -> None:
         folder.mkdir(exist_ok=True)
-        self.app = App(Settings(path=path, **settings), folder)
+        self.app = App(Settings(path=path, **settings), folder, worker)
         self.app.holder.refresh()
 
     def ask(

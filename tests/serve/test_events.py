@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import shutil
 import sqlite3
 import threading
 import time
@@ -25,12 +27,13 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from postgres import postgres
-from service import Answer, Local
+from service import JSON, Answer, Local
 from talerec.serve.app import App
 from talerec.serve.service import ServedModel
 from talerec.serve.settings import Settings
+from talerec.serve.shared import SharedState
 from talerec.serve.users import STORE, STORE_SEQ, Users
-from talerec.store.events import Event
+from talerec.store.events import Event, StoreError
 from talerec.store.recent import Recent
 from talerec.store.store import Store
 
@@ -346,6 +349,53 @@ def test_what_one_worker_writes_the_others_know(saved: Path, log: tr.Log, tmp_pa
         until(lambda: other.get(f"/v1/users/{user}").status == 404)
 
 
+def test_a_deletion_is_answered_when_every_worker_knows_it(
+    saved: Path, log: tr.Log, tmp_path: Path
+) -> None:
+    """Two workers of one run; what the other knows is looked at right after the answer, without waiting."""
+    address = f"sqlite:///{tmp_path}/shop.db"
+    with (
+        living(saved, tmp_path / "run", address, workers=2) as one,
+        living(saved, tmp_path / "run", address, workers=2, worker=1) as other,
+    ):
+        for user in log.users.ids[:5].to_list():
+            assert other.get(f"/v1/users/{user}").status == 200
+            assert one.ask("DELETE", f"/v1/users/{user}").status == 200
+            assert other.get(f"/v1/users/{user}").status == 404
+
+
+def test_a_worker_that_reads_no_more_does_not_keep_a_deletion_from_its_answer(
+    saved: Path, log: tr.Log, tmp_path: Path
+) -> None:
+    with living(saved, tmp_path / "run", f"sqlite:///{tmp_path}/shop.db", workers=2) as one:
+        stuck = SharedState(tmp_path / "run", 2, 1, (*one.app.api.routes, "other"))
+        stuck.set_version("1")
+        assert one.ask("DELETE", f"/v1/users/{log.users.ids[4]}").status == 200
+
+
+def test_who_was_deleted_stays_so_for_a_worker_that_begins_without_the_store(
+    saved: Path, log: tr.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, user = f"sqlite:///{tmp_path}/shop.db", log.users.ids[4]
+    with living(saved, tmp_path / "run", address) as local:
+        assert local.ask("DELETE", f"/v1/users/{user}").status == 200
+    begin = Recent._begin
+    down = [True]
+
+    def fail(recent: Recent) -> None:
+        if down[0]:
+            raise StoreError("down")
+        begin(recent)
+
+    monkeypatch.setattr(Recent, "_begin", fail)
+    with living(saved, tmp_path / "run", address) as local:
+        assert local.get(f"/v1/users/{user}").code == "unknown_user"
+        assert local.get(f"/v1/users/{log.users.ids[5]}").status == 200
+        down[0] = False
+        until(lambda: local.get("/v1/stats").json["store"]["seq"] == 1)
+        assert local.get(f"/v1/users/{user}").code == "unknown_user"
+
+
 def until(fact: Any) -> None:
     end = time.monotonic() + 30
     while not fact():
@@ -490,6 +540,52 @@ def test_a_user_who_is_not_there_and_ids_that_nobody_has(service: Local) -> None
     assert service.get("/v1/stats").json["store"]["seq"] == 1
 
 
+# -- what is remembered -----------------------------------------------------------------------------
+
+
+def test_what_is_remembered_of_users_holds_no_model_that_was_replaced(
+    saved: Path, log: tr.Log, tmp_path: Path
+) -> None:
+    """Users who asked each under another model, and never again: the kernel says which files are mapped."""
+    recent = Recent(f"sqlite:///{tmp_path}/shop.db", 100)
+    users = Users(recent, 100)
+    for n, user in enumerate(log.users.ids[:4].to_list()):
+        copy = tmp_path / f"replaced{n}.tale"
+        shutil.copytree(saved, copy)
+        model = ServedModel.open(copy, verify=False)
+        found = users.find(model, str(user))
+        assert len(found)
+        assert not found.item.flags.writeable
+        del model, found
+        gc.collect()
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("needs /proc to see what is mapped")
+    assert "replaced" not in maps.read_text()
+    recent.close()
+
+
+def test_what_was_made_of_rows_counts_and_goes_with_the_models_it_was_made_for(
+    saved: Path, log: tr.Log, tmp_path: Path
+) -> None:
+    recent = Recent(f"sqlite:///{tmp_path}/shop.db", 100, room=60)
+    users, model = Users(recent, 100), ServedModel.open(saved, verify=False)
+    user = str(log.users.ids[4])
+    versions = [f"{n:016x}" for n in range(8)]
+    users.served = lambda: versions[:2]
+    for version in versions:
+        model.version = version
+        rows = users.find(model, user)
+    made = recent._users[user].made
+    assert set(made) == {*versions[:2], versions[-1]}
+    assert recent._size == 1 + 3 * (1 + len(rows) // 16)
+    for other in log.users.ids.to_list():
+        users.find(model, str(other))
+    assert recent._size == sum(one.size for one in recent._users.values()) <= 60
+    assert len(recent._users) < len(log.users.ids) == 80
+    recent.close()
+
+
 # -- a store that fails ----------------------------------------------------------------------------
 
 
@@ -565,6 +661,55 @@ def test_answers_go_on_without_the_server_and_events_do_when_it_is_back(
         rows = local.get(f"/v1/users/{seen}").json["history"]
         assert [row["item_id"] for row in rows[-2:]] == [9, 10]
         assert "topsecret" not in local.get("/v1/stats").body.decode()
+
+
+def test_a_store_that_hangs_takes_nothing_from_answers(
+    saved: Path, log: tr.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that takes questions and says nothing: users are answered from the model's log, and all else as ever."""
+    address, free, asked = f"sqlite:///{tmp_path}/shop.db", threading.Event(), []
+
+    def hang(*given: Any) -> list[Any]:
+        asked.append(given)
+        assert free.wait(120)
+        return []
+
+    with living(saved, tmp_path / "run", address, measure=1.0, timeout=5) as local:
+        recent = local.app.memory.recent
+        assert recent is not None
+        monkeypatch.setattr(recent, "kind", "postgresql")  # which is asked in threads
+        monkeypatch.setattr(recent._reader, "of_user", hang)
+        monkeypatch.setattr(recent._tail, "tail", hang)
+        monkeypatch.setattr(local.app.api.living.live, "_look", hang)
+        users = log.users.ids[:6].to_list()
+        own = [tr.load(saved).recommend([user], k=5)["item_id"].to_list() for user in users]
+        questions = [("POST", "/v1/recommend", {"user_id": user, "k": 5}) for user in users]
+        others = [("POST", "/v1/similar", {"item_id": int(log.items.ids[0])}), ("GET", "/v1/items?q=1", None)]  # fmt: skip
+        others += [("GET", "/v1/stats", None), ("GET", "/metrics", None)]
+        try:
+            answers = [one for one, _ in local.ask_all([*questions, *others], JSON)]
+            assert [one.status for one in answers] == [200] * 10
+            assert [ids(one) for one in answers[:6]] == own
+            assert not local.get("/v1/stats").json["store"]["answers"]
+            before = len(asked)
+            assert ids(local.post("/v1/recommend", {"user_id": users[5], "k": 5})) == own[5]
+            assert len(asked) == before  # nobody asks but whoever reads on
+        finally:
+            free.set()
+        until(lambda: local.get("/v1/stats").json["store"]["answers"])
+
+
+def test_reading_a_user_is_ended_by_the_server_and_other_work_is_not(tmp_path: Path) -> None:
+    with postgres() as server:
+        hasty, patient = Store(server.address, longest=0.2), Store(server.address)
+        with pytest.raises(StoreError, match="statement timeout"):
+            hasty._read("select pg_sleep(20)", ())
+        assert patient._read("show statement_timeout", ()) == [("0",)]
+        recent = Recent(server.address, 10)
+        assert recent._reader._read("show statement_timeout", ()) == [("5s",)]
+        assert recent._tail._read("show statement_timeout", ()) == [("0",)]
+        for one in (hasty, patient, recent):
+            one.close()
 
 
 def test_a_worker_that_takes_the_place_of_another_goes_on_without_the_store(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -326,7 +327,7 @@ def test_what_is_remembered_is_what_a_dictionary_would_have(
         ]
     gone = {row.user for row in heard if row.item is None}
     assert set(recent.deleted) == gone == {user for what, user, _ in steps if what == "forget"}
-    assert recent._size == sum(1 + len(one.rows) for one in recent._users.values())
+    assert recent._size == sum(one.size for one in recent._users.values())
     recent.close()
     store.close()
 
@@ -400,6 +401,35 @@ def test_a_listener_that_fails_keeps_nobody_from_knowing(
     assert [row.item for row in recent.load("ann").rows] == ["tea"]
     assert len(heard) == 1
     assert "a listener failed" in caplog.text
+    recent.close()
+
+
+def test_reading_on_outlasts_whatever_goes_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"sqlite:///{tmp_path}/shop.db"
+    monkeypatch.setattr("talerec.store.recent._POLL_S", 0.01)
+    monkeypatch.setattr("talerec.store.recent._PAUSE_S", 0.01)
+    recent, stop, failed = Recent(address, 10), threading.Event(), threading.Event()
+    read = recent._tail.tail
+
+    def tail(after: int, limit: int) -> list[Kept]:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("nobody thought of this")
+        return read(after, limit)
+
+    monkeypatch.setattr(recent._tail, "tail", tail)
+    with Store(address) as store:
+        store.append([[ann("tea", 1)]])
+    watching = threading.Thread(target=recent.watch, args=(stop,), daemon=True)
+    watching.start()
+    end = monotonic() + 30
+    while recent.seq < 1 and watching.is_alive() and monotonic() < end:
+        sleep(0.01)
+    stop.set()
+    watching.join(30)
+    assert (recent.seq, recent.answers) == (1, True)
     recent.close()
 
 

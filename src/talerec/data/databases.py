@@ -104,10 +104,16 @@ def reason(address: str, error: Exception) -> str:
 PATIENCE_S = 5  # seconds: for a server to answer, and for whoever else writes to a file
 
 
-def connect_to_write(address: str, patience: float = PATIENCE_S) -> Any:
+#: A server that is gone without a word is noticed after about ten seconds.
+_KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
+
+
+def connect_to_write(
+    address: str, patience: float = PATIENCE_S, longest: float | None = None
+) -> Any:
     """A connection that may write, each statement a transaction of its own unless one is begun.
 
-    Commits wait for the disk. `patience` is how long it waits for whoever else writes to a file. A SQLite file is made where there is none; threads may take turns. Driver errors are the caller's.
+    Commits wait for the disk. `patience` is how long it waits for whoever else writes to a file, `longest` how long a statement may take on a server. A SQLite file is made where there is none; threads may take turns. Driver errors are the caller's.
     """
     kind, path = kind_of(address), file_of(address)
     if kind not in ("sqlite", "postgresql"):
@@ -128,9 +134,12 @@ def connect_to_write(address: str, patience: float = PATIENCE_S) -> Any:
         autocommit=True,
         connect_timeout=PATIENCE_S,
         tcp_user_timeout=1000 * PATIENCE_S,
+        **_KEEPALIVES,
     )
     made.execute("set synchronous_commit = on")
     made.execute(f"set lock_timeout = '{PATIENCE_S}s'")
+    if longest is not None:
+        made.execute(f"set statement_timeout = {round(1000 * longest)}")
     made.execute(f"set idle_in_transaction_session_timeout = '{4 * PATIENCE_S}s'")
     return made
 

@@ -13,6 +13,7 @@ from talerec.errors import TalerecError
 from talerec.serve import openapi, parsing, schemas, static
 from talerec.serve.batching import RecommendQueue
 from talerec.serve.errors import ApiError, busy
+from talerec.serve.live import prometheus_lines
 from talerec.serve.living import Living
 from talerec.serve.parsing import HttpRequest, read_body, read_json
 from talerec.serve.reload import ModelHolder
@@ -103,6 +104,7 @@ class Api:
     def stop(self) -> None:
         for pool in (self._pool, self._reloads):
             pool.shutdown(wait=False, cancel_futures=True)
+        self.living.stop()
 
     async def in_thread(
         self, work: Callable[..., T], *arguments: Any, pool: ThreadPoolExecutor | None = None
@@ -247,9 +249,7 @@ class Api:
 
     async def _metrics(self, http: HttpRequest) -> Response:
         facts = None if http.current is None else http.current.times()
-        measured: list[str] = []
-        if self.settings.measure:
-            measured = await self.in_thread(self.living.live.prometheus_lines)
+        measured = prometheus_lines(await self.living.figures())
         text = self.shared.prometheus_text(facts, self.living.learning_metrics(), measured)
         return Response(text, (TEXT, NO_STORE))
 

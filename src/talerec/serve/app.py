@@ -57,6 +57,7 @@ class App:
         if settings.candidate is not None:
             self.api.candidate = self._holder(settings.candidate, folder / "candidate")
             living.candidate = self.api.candidate
+        self.memory.users.served = self._versions
         self.max_connections = settings.connections
         self._in_flight = 0
         self._numbers = itertools.count(1)
@@ -84,6 +85,10 @@ class App:
     def _holders(self) -> list[ModelHolder]:
         candidate = [] if self.api.candidate is None else [self.api.candidate]
         return [self.holder, *candidate, *self.beside.values()]
+
+    def _versions(self) -> set[str]:
+        """The models that are served now."""
+        return {one.current.version for one in self._holders() if one.current is not None}
 
     def start(self) -> None:
         """Begin to watch the artifacts, and the store."""

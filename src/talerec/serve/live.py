@@ -38,13 +38,19 @@ class Live:
         self._settings = settings
         self._store: Measures | None = None
         self._lock = threading.Lock()
-        self._read, self._found = 0.0, None
+        self._read = 0.0
+        self._found: dict[str, Any] | None = None
 
     def begin(self) -> None:
         """Let the events from now on be measured: whoever measures starts later than the workers."""
         if self._settings.measure and self._settings.store is not None:
             with suppress(StoreError), Measures(self._settings.store) as store:
                 store.begin()
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        """What was read last."""
+        return self._found
 
     def figures(self) -> dict[str, Any] | None:
         """What was measured; this may take a while, where the store does."""
@@ -65,21 +71,21 @@ class Live:
             return self._found
         return None if text is None else json.loads(text)
 
-    def prometheus_lines(self) -> list[str]:
-        """The figures in the text format of Prometheus."""
-        found = self.figures()
-        if found is None:
-            return []
-        lines: list[str] = []
-        for name, (full, about) in _ALL.items():
-            lines += [*_about(full, about), f"{full} {found[name]:g}"]
-        for name, about in _GAUGES.items():
-            lines += _about(_NAMES[name], about)
-            for window in WINDOWS:
-                for one in found[window]["models"]:
-                    labels = f'role="{one["role"]}",version="{one["version"]}",window="{window}"'
-                    lines.append(f"{_NAMES[name]}{{{labels}}} {one[name]:.6g}")
-        return lines
+
+def prometheus_lines(found: dict[str, Any] | None) -> list[str]:
+    """Figures in the text format of Prometheus."""
+    if found is None:
+        return []
+    lines: list[str] = []
+    for name, (full, about) in _ALL.items():
+        lines += [*_about(full, about), f"{full} {found[name]:g}"]
+    for name, about in _GAUGES.items():
+        lines += _about(_NAMES[name], about)
+        for window in WINDOWS:
+            for one in found[window]["models"]:
+                labels = f'role="{one["role"]}",version="{one["version"]}",window="{window}"'
+                lines.append(f"{_NAMES[name]}{{{labels}}} {one[name]:.6g}")
+    return lines
 
 
 def _about(name: str, text: str) -> list[str]:

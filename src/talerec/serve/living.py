@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from talerec.serve import schemas
 from talerec.serve.errors import ApiError
@@ -22,6 +25,7 @@ from talerec.serve.settings import Settings, is_local
 from talerec.serve.shared import SharedState
 from talerec.serve.user_rows import UserRows
 
+T = TypeVar("T")
 InThread = Callable[..., Awaitable[Any]]
 
 _REMAINS = (
@@ -29,6 +33,8 @@ _REMAINS = (
     " fits, updates and imports leave these rows out"
 )
 _MANY = 1000  # events: checking more would delay other requests
+_THREADS = 2  # that ask the store
+_SOON_S = 1.0  # seconds to wait for the store
 _COUNTED = ("events_accepted", "events_duplicate", "events_waiting", "store_failures", "store_commits")  # fmt: skip
 
 
@@ -37,6 +43,7 @@ class Living:
 
     def __init__(self, settings: Settings, in_thread: InThread) -> None:
         self._settings, self._in_thread = settings, in_thread
+        self._asking = ThreadPoolExecutor(_THREADS, "ask the store")
         self.live = Live(settings)
         self.candidate: ModelHolder | None = None
         self.memory: Memory
@@ -62,8 +69,27 @@ class Living:
             raise ApiError(404, "no_histories", "this model was saved without users' histories")
         rows = users.known(model, user)
         if rows is None:
-            rows = await self._in_thread(users.find, model, user)
+            instead = partial(users.rows, model, user, [])
+            rows = await self._of_store(instead, users.find, model, user)
         return rows
+
+    async def _of_store(self, instead: Callable[[], T], work: Callable[..., T], *given: Any) -> T:
+        """What work that asks the store finds, in threads of its own: a store that hangs takes none from other answers.
+
+        Where it does not answer soon, `instead`; so it is until whoever reads on in the store hears of it again.
+        """
+        recent, loop = self.memory.recent, asyncio.get_running_loop()
+        if recent is None or not recent.answers:
+            return instead()
+        try:
+            async with asyncio.timeout(_SOON_S):
+                return await loop.run_in_executor(self._asking, work, *given)
+        except TimeoutError:
+            recent.note_failure()
+            return instead()
+
+    def stop(self) -> None:
+        self._asking.shutdown(wait=False, cancel_futures=True)
 
     def check_privacy(self) -> None:
         """Histories of users are not for everybody: beyond this machine they need the token."""
@@ -120,10 +146,16 @@ class Living:
             self.memory.facts(),
             counted,
             read_state(self.folder),
-            await self._in_thread(self.live.figures),
+            await self.figures(),
             self._candidate(),
         )
         return Response(encode(facts))
+
+    async def figures(self) -> dict[str, Any] | None:
+        """What was measured; where the store does not answer soon, what was read before."""
+        if not self._settings.measure:
+            return None
+        return await self._of_store(lambda: self.live.last, self.live.figures)
 
     def _candidate(self) -> schemas.CandidateFacts | None:
         served = None if self.candidate is None else self.candidate.current

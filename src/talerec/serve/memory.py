@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from talerec.errors import TalerecError
+from talerec.serve.deletions import Deletions
 from talerec.serve.errors import ApiError, busy, store_unavailable
 from talerec.serve.service import ServedModel
 from talerec.serve.settings import Settings
@@ -27,6 +29,9 @@ from talerec.store.writing import FullError, Ticket, Writer
 
 logger = logging.getLogger("talerec")
 
+_KNOWN_S = 1.0  # seconds to wait until all workers know of a deletion
+_POLL_S = 0.01  # seconds between looks at that
+
 
 class Memory:
     """The users and events of one worker. Without a store it knows the users of the artifact alone, and takes no events."""
@@ -34,6 +39,11 @@ class Memory:
     def __init__(self, settings: Settings, shared: SharedState, folder: Path) -> None:
         self._settings, self._shared = settings, shared
         self.recent = _opened(settings, folder / "store")
+        self._deletions = Deletions(folder, shared.worker)
+        if self.recent is not None:
+            self._deletions.recall(self.recent)
+            self._publish()
+            self.recent.caught_up = self._publish
         self.users = Users(self.recent, settings.max_history)
         self._writer: Writer | None = None
         self._stop = threading.Event()
@@ -44,6 +54,12 @@ class Memory:
         """Let a model that is about to be served know which events came after it."""
         if self.recent is not None:
             adopt(self.recent, model)
+
+    def _publish(self) -> None:
+        """Let others know up to where this worker has read, after what it read of deletions is kept."""
+        assert self.recent is not None
+        self._deletions.keep(self.recent)
+        self._shared.set_seq(self.recent.seq)
 
     def start(self) -> None:
         """Begin to write, and to read on."""
@@ -77,8 +93,11 @@ class Memory:
         return added
 
     async def forget(self, user: str) -> int:
-        """Delete a user; once this returns that is on disk, and this worker knows it. The seq of the deletion."""
+        """Delete a user; once this returns that is on disk, and all workers that read on know it. The seq of the deletion."""
         seq: int = await self._written(Ticket(forget=user))
+        end = time.monotonic() + _KNOWN_S
+        while not self._shared.is_known_everywhere(seq) and time.monotonic() < end:
+            await asyncio.sleep(_POLL_S)
         return seq
 
     async def _written(self, ticket: Ticket) -> Any:

@@ -78,7 +78,7 @@ HELP = {
     "talerec_model_loaded_timestamp_seconds": "When the model in use was loaded, in Unix seconds.",
 }
 NOTHING: Mapping[str, float] = {}
-_VERSION, _READY, _STATE_COLUMNS = 0, 1, 2
+_VERSION, _READY, _SEQ, _STATE_COLUMNS = 0, 1, 2, 3
 
 
 class SharedState:
@@ -118,7 +118,16 @@ class SharedState:
         self._states[self.worker, _READY] = version is not None
         self._states[self.worker, _VERSION] = int(version or "0", 16)
 
+    def set_seq(self, seq: int) -> None:
+        """Publish up to where this worker has read the store."""
+        self._states[self.worker, _SEQ] = max(seq, 0)
+
     # -- all workers --
+
+    def is_known_everywhere(self, seq: int) -> bool:
+        """Has every ready worker read the store up to here?"""
+        rows = self._states[: self.workers]
+        return bool((rows[rows[:, _READY] > 0, _SEQ] >= seq).all())
 
     def total(self, name: str) -> float:
         """The sum of a gauge or counter over all workers."""

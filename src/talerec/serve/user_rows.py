@@ -28,6 +28,12 @@ class UserRows:
     def __len__(self) -> int:
         return len(self.item)
 
+    def copied(self) -> UserRows:
+        """The same rows, which hold nothing of the file that they were mapped from."""
+        item, time = self.item.copy(), self.time.copy()
+        item.flags.writeable = time.flags.writeable = False
+        return UserRows(item, time, self.events)
+
 
 def histories_of(users: Sequence[UserRows]) -> Histories:
     """The histories of several users."""

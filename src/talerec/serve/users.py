@@ -7,6 +7,7 @@ events; simultaneous rows of the artifact come first.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,16 @@ class Users:
 
     def __init__(self, recent: Recent | None, limit: int) -> None:
         self.recent, self._limit = recent, limit
+        self.served: Callable[[], Collection[str]] = tuple  # the versions of models in use
 
     def known(self, model: ServedModel, user: str) -> UserRows | None:
-        """The rows of a user, where they are at hand; None where `find` has to ask the store, which may take a while."""
+        """The rows of a user, where they are at hand; None where `find` has to ask the store, which may take a while. While the store does not answer, as far as the artifact knows."""
         if self.recent is None:
             return self.rows(model, user, [])
         found = self.recent.get(user)
-        if found is None and self.recent.kind == "sqlite" and self.recent.answers:
+        if found is None and not self.recent.answers:
+            return self.rows(model, user, [])
+        if found is None and self.recent.kind == "sqlite":
             return self.find(model, user)  # a look into an index of a file: quicker than a thread
         return None if found is None else self._merged(model, user, found)
 
@@ -55,11 +59,11 @@ class Users:
 
     def _merged(self, model: ServedModel, user: str, found: Remembered) -> UserRows:
         made, rows = found.made, found.rows  # in this order: `made` is replaced after `rows`
-        if model.version not in made:
-            if len(made) > 4:  # of models that were served since
-                made.clear()
-            made[model.version] = self.rows(model, user, rows)
-        merged: UserRows = made[model.version]
+        merged: UserRows | None = made.get(model.version)
+        if merged is None:
+            assert self.recent is not None
+            merged = self.rows(model, user, rows).copied()  # nothing of a model that is replaced
+            self.recent.keep_made(user, rows, {model.version: merged}, self.served())
         return merged
 
     def rows(self, model: ServedModel, user: str, rows: list[Kept]) -> UserRows:

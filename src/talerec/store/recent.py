@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from talerec.data.databases import PATIENCE_S
+from talerec.errors import TalerecError
 from talerec.store.events import Kept, StoreError
 from talerec.store.store import Store
 
 logger = logging.getLogger("talerec")
 
 _POLL_S = 0.2  # seconds between looks for new rows
-_PAUSE_S = 1.0  # seconds after a failure in which the store is not asked again
+_PAUSE_S = 1.0  # seconds after a failure until whoever reads on asks again
 _STEP = 5000  # rows of one look
 _SHORT_S = 0.1  # seconds that a user's rows may wait for a file: the event loop waits too
 _ROOM = 200_000  # rows that are remembered, of all users together
@@ -43,7 +44,12 @@ class Remembered:
     """The last events of a user, by time and then seq, and what others have made of them: `made` is emptied when they change."""
 
     rows: list[Kept]
-    made: dict[Any, Any] = field(default_factory=dict)
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """The room that it takes, in events: of what was made, sixteen rows of numbers take about that of one."""
+        return 1 + len(self.rows) + sum(1 + len(one) // 16 for one in self.made.values())
 
 
 class Recent:
@@ -65,7 +71,7 @@ class Recent:
         self, address: str, limit: int, room: int = _ROOM, *, patient: bool = False
     ) -> None:
         self._limit, self._room = limit, room
-        self._reader, self._tail = Store(address, _SHORT_S), Store(address)
+        self._reader, self._tail = Store(address, _SHORT_S, PATIENCE_S), Store(address)
         self.kind, self.name = self._reader.kind, self._reader.name
         self._listeners: list[Callable[[], Listener | None]] = []
         self.failures = 0
@@ -74,10 +80,12 @@ class Recent:
         self._size = 0
         self._lock = threading.Lock()  # of what is remembered
         self._step = threading.Lock()  # of reading on
-        self._asked_again = 0.0
+        self._failed = False  # until reading on succeeds
         self._left_out = 0  # how often rows were left out
+        self.caught_up: Callable[[], None] = lambda: None  # told whenever the end was reached
         self.store, self.seq = "", -1
         self.deleted: dict[str, int] = {}  # user -> the seq of its last deletion
+        self.last_deletion = 0  # the seq of the last one of all
         try:
             self._begin()
         except StoreError as error:
@@ -90,7 +98,16 @@ class Recent:
         Store.open(self._tail.address).close()
         _, self.store, seq = self._tail.meta()
         self.deleted = self._deletions()
+        self.last_deletion = max(self.deleted.values(), default=0)
         self.seq = seq  # last: from here on it has begun
+
+    def recall(self, store: str, deleted: dict[str, int]) -> None:
+        """Know of deletions, as long as the store has not answered yet."""
+        with self._step:
+            if self.seq < 0:
+                self.store = store
+                for user, seq in deleted.items():
+                    self.deleted[user] = max(seq, self.deleted.get(user, 0))
 
     def close(self) -> None:
         self._reader.close()
@@ -108,7 +125,7 @@ class Recent:
 
     def load(self, user: str) -> Remembered:
         """The rows of a user from the store, remembered from now on; StoreError where it does not answer."""
-        if time.monotonic() < self._asked_again or self.seq < 0:
+        if not self.answers:
             raise StoreError(f"{self._reader.name} did not answer a moment ago")
         while True:
             left_out, found = self._left_out, self._loaded(user)
@@ -123,7 +140,7 @@ class Recent:
         try:
             rows = self._reader.of_user(user, self._limit)
         except StoreError:
-            self._note_failure()
+            self.note_failure()
             raise
         finally:
             with self._lock:
@@ -144,16 +161,32 @@ class Recent:
         found = self._users.get(user)
         if found is None:
             found = self._users[user] = Remembered(rows)
-            self._size += 1 + len(rows)
+            self._size += found.size
             for row in meanwhile:
                 self._change(found, row)
-            while self._size > self._room and len(self._users) > 1:
-                self._size -= 1 + len(self._users.popitem(last=False)[1].rows)
+            self._make_room()
         return found
+
+    def _make_room(self) -> None:
+        while self._size > self._room and len(self._users) > 1:
+            self._size -= self._users.popitem(last=False)[1].size
+
+    def keep_made(
+        self, user: str, rows: list[Kept], made: dict[str, Any], beside: Collection[str]
+    ) -> None:
+        """Remember what was made of these rows of a user, unless there are others by now; of what was made before, that with these names."""
+        with self._lock:
+            found = self._users.get(user)
+            if found is not None and found.rows is rows:
+                self._size -= found.size
+                before = {name: one for name, one in found.made.items() if name in beside}
+                found.made = before | made
+                self._size += found.size
+                self._make_room()
 
     def _change(self, found: Remembered, row: Kept) -> None:
         """Put a row in its place, unless it is there; a deletion removes the rows before it."""
-        before = len(found.rows)
+        size, before = found.size, len(found.rows)
         if row.item is None:
             found.rows = [one for one in found.rows if one.seq > row.seq]
         else:
@@ -163,7 +196,7 @@ class Recent:
             rows = [*found.rows[:place], row, *found.rows[place:]]
             found.rows = rows[-self._limit :]
         found.made = {}
-        self._size += len(found.rows) - before
+        self._size += found.size - size
 
     # -- reading on --
 
@@ -175,8 +208,10 @@ class Recent:
             while rows := self._tail.tail(self.seq, _STEP):
                 self._apply(rows)
                 if len(rows) < _STEP:
-                    return
+                    break
                 self._leave_out_what_is_far_behind()
+            self._failed = False
+            self.caught_up()
 
     def attach(self, listener: Listener, after: int | None = None) -> None:
         """Tell a function of all rows after a seq (None: that come from now on), at most the last 200,000 of them.
@@ -215,7 +250,7 @@ class Recent:
         for row in rows:
             with self._lock:
                 if row.item is None:
-                    self.deleted[row.user] = row.seq
+                    self.deleted[row.user] = self.last_deletion = row.seq
                 if (found := self._users.get(row.user)) is not None:
                     self._change(found, row)
                 for waiting in self._loading.get(row.user, ()):
@@ -232,6 +267,7 @@ class Recent:
             self._users.clear()
             self._size, self._left_out = 0, self._left_out + 1
             self.seq, self.deleted = top - BEGIN, deleted
+            self.last_deletion = max(deleted.values(), default=0)
 
     def _deletions(self) -> dict[str, int]:
         return {user: row.seq for user, row in self._tail.deletions().items()}
@@ -242,22 +278,24 @@ class Recent:
         while not stop.wait(_POLL_S):
             try:
                 self.catch_up()
-            except StoreError as error:
+            except Exception as error:  # whatever it is: without this thread nothing is known
                 if not told:
-                    logger.warning("the store does not answer: %s", error)
+                    unexpected = None if isinstance(error, TalerecError) else error
+                    logger.warning("the store does not answer: %s", error, exc_info=unexpected)
                 told = True
-                self._note_failure()
+                self.note_failure()
                 stop.wait(_PAUSE_S)
                 continue
             if told:
                 logger.info("the store answers again")
             told = False
 
-    def _note_failure(self) -> None:
+    def note_failure(self) -> None:
+        """The store did not answer: until reading on succeeds, it is not asked for users."""
         self.failures += 1
-        self._asked_again = time.monotonic() + _PAUSE_S
+        self._failed = True
 
     @property
     def answers(self) -> bool:
         """Did the store answer when it was last asked?"""
-        return time.monotonic() >= self._asked_again
+        return not self._failed and self.seq >= 0

@@ -40,10 +40,18 @@ class Meta(NamedTuple):
 
 
 class Store:
-    """One connection to a store. Errors of the database are StoreErrors, one line without a password; the next call connects anew."""
+    """One connection to a store. Errors of the database are StoreErrors, one line without a password; the next call connects anew.
 
-    def __init__(self, address: str, patience: float = databases.PATIENCE_S) -> None:
-        self._patience = patience
+    `patience`: seconds to wait for whoever else writes to a file. `longest`: seconds after which a server ends a statement.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        patience: float = databases.PATIENCE_S,
+        longest: float | None = None,
+    ) -> None:
+        self._patience, self._longest = patience, longest
         self.address, self.name = address, databases.shown(address)
         self.kind = databases.kind_of(address)
         self._connection: Any = None
@@ -83,7 +91,9 @@ class Store:
         with self._lock:
             try:
                 if self._connection is None:
-                    self._connection = databases.connect_to_write(self.address, self._patience)
+                    self._connection = databases.connect_to_write(
+                        self.address, self._patience, self._longest
+                    )
                 yield self._connection
             except TalerecError:
                 raise

@@ -17,7 +17,7 @@ from talerec.errors import TalerecError
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
-from command import refusal
+from command import refusal, works
 from service import Local, Remote
 from talerec.serve import learning
 from talerec.serve.settings import read_interval
@@ -122,6 +122,38 @@ def test_a_deleted_user_is_not_learned_from(log: tr.Log, address: str, tmp_path:
     history = local.get(f"/v1/users/{gone}").json["history"]
     assert [row["item_id"] for row in history] == [7, 9]
     local.app.stop()
+
+
+def test_an_update_does_not_bring_a_deleted_user_back(
+    log: tr.Log, address: str, tmp_path: Path
+) -> None:
+    """Neither for who asks nor for the next learning; events that were learned before the update count once."""
+    first, events = parts(log)
+    path = tr.TALE(reg=20).fit(first).save(tmp_path / "shop.tale", updatable=True)
+    gone = log.users.ids[0]
+    stays = next(int(event.user) for event in events if event.user != str(gone))
+    with Store.open(address) as store:
+        store.append([events])
+        store.forget(str(gone), events[-1].time + DAY)
+        assert learning.learn(path, address)
+        before = len(_history(path, address, tmp_path / "a", stays))
+        rows(first).write_parquet(tmp_path / "old.parquet")
+        works("update", path, tmp_path / "old.parquet", "--time-unit", "us")
+        assert gone in tr.load(path).fitted.log.users.ids.to_list()
+        assert _history(path, address, tmp_path / "b", gone) is None
+        assert len(_history(path, address, tmp_path / "c", stays)) == before
+        store.append([[Event("5", "7", events[-1].time + 1)]])
+        assert learning.learn(path, address)
+    assert gone not in tr.load(path).fitted.log.users.ids.to_list()
+    assert tr.load(path).fitted.training["store_seq"] == len(events) + 2
+
+
+def _history(path: Path, address: str, folder: Path, user: int) -> Any:
+    local = Local(path, folder, store=address)
+    try:
+        return local.get(f"/v1/users/{user}").json.get("history")
+    finally:
+        local.app.stop()
 
 
 def test_a_deletion_alone_is_something_to_learn(log: tr.Log, address: str, tmp_path: Path) -> None:

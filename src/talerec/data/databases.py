@@ -127,6 +127,7 @@ def connect_to_write(address: str, patience: float = PATIENCE_S) -> Any:
     made = module.connect(
         re.sub(r"^\w+", kind, address),
         autocommit=True,
+        client_encoding="utf8",
         connect_timeout=PATIENCE_S,
         tcp_user_timeout=1000 * PATIENCE_S,
     )

@@ -43,7 +43,7 @@ class Postgres:
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
         data = ["-D", str(self._home / "data")]
-        made = [initdb, *data, "-U", "shop", "--auth=scram-sha-256", "--no-sync"]
+        made = [initdb, *data, "-U", "shop", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8", "--no-locale"]  # fmt: skip
         given = {"check": True, "capture_output": True, "cwd": self._home, **self._user}
         subprocess.run([*made, f"--pwfile={secret}"], **given)
         self._port = _free_port()

@@ -483,6 +483,41 @@ def test_addresses_are_shown_without_secrets(address: str, seen: str) -> None:
     assert "p@ss" not in told or "p%40" not in address
 
 
+@pytest.mark.parametrize(
+    ("address", "seen"),
+    [
+        ("postgresql://u:one/two@host/db", "postgresql://u:***@host/db"),
+        ("postgresql://u:one#two@host/db", "postgresql://u:***@host/db"),
+        ("postgresql://u:one?two@host/db", "postgresql://u:***@host/db"),
+        ("postgresql://u:one@two@127.0.0.1:1/db", "postgresql://u:***@127.0.0.1:1/db"),
+        ("postgresql://u:one[two@host/db", "postgresql://u:***@host/db"),
+        ("postgres://u:one%zztwo@127.0.0.1:1/db", "postgres://u:***@127.0.0.1:1/db"),
+        ("postgresql://u@127.0.0.1:1/db?password=one two&x=1", "postgresql://u@127.0.0.1:1/db?..."),
+        ("postgresql:///db?user=u&password=onetwo&foo=2", "postgresql:///db?..."),
+        ("postgresql://127.0.0.1/db?password=one@two", "postgresql://127.0.0.1/db?..."),
+        ("postgresql://127.0.0.1:1/db?password=one@two", "postgresql://127.0.0.1:***?..."),
+    ],
+)  # fmt: skip
+def test_a_password_of_any_signs_is_never_shown(address: str, seen: str) -> None:
+    """Neither by us, nor by the driver, which takes it for parts of the address."""
+    pytest.importorskip("psycopg", reason="needs psycopg (extra databases)")
+    assert shown(address) == seen
+    with pytest.raises(TalerecError) as refused:
+        tr.read_log(address, query=QUERY)
+    assert "one" not in str(refused.value).replace("None", "")
+    assert "two" not in str(refused.value)
+    if "onetwo" not in address and "%" not in address:
+        quoted = without_password(address, "no host 'two@host', no port 'one'")
+        assert "one" not in quoted
+        assert "two" not in quoted
+
+
+def test_an_address_that_cannot_be_read_is_refused_without_it() -> None:
+    with pytest.raises(TalerecError, match="an address of https cannot be read") as refused:
+        tr.read_log("https://u:one[two@host/log.csv")
+    assert "two" not in str(refused.value)
+
+
 def test_a_log_without_times_is_described_as_far_as_it_goes(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("user_id,item_id\n1,a\n1,b\n2,a\n1,a\n")

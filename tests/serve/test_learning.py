@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
+import shutil
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,15 @@ from talerec.errors import TalerecError
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
-from command import refusal
+from command import refusal, works
 from service import Local, Remote
-from talerec.serve import learning
-from talerec.serve.settings import read_interval
+from talerec.serve import learnable, learning
+from talerec.serve.server import Supervisor
+from talerec.serve.service import ServedModel
+from talerec.serve.settings import Settings, read_interval
+from talerec.serve.users import Users, seq_of
 from talerec.store.events import Event
+from talerec.store.recent import Recent
 from talerec.store.store import Store
 
 DAY = 86_400 * 10**6
@@ -124,6 +131,83 @@ def test_a_deleted_user_is_not_learned_from(log: tr.Log, address: str, tmp_path:
     local.app.stop()
 
 
+def test_an_update_does_not_bring_a_deleted_user_back(
+    log: tr.Log, address: str, tmp_path: Path
+) -> None:
+    """Neither for who asks nor for the next learning; events that were learned before the update count once."""
+    first, events = parts(log)
+    path = tr.TALE(reg=20).fit(first).save(tmp_path / "shop.tale", updatable=True)
+    gone = log.users.ids[0]
+    stays = next(int(event.user) for event in events if event.user != str(gone))
+    with Store.open(address) as store:
+        store.append([events])
+        store.forget(str(gone), events[-1].time + DAY)
+        assert learning.learn(path, address)
+        before = len(_history(path, address, tmp_path / "a", stays))
+        rows(first).write_parquet(tmp_path / "old.parquet")
+        works("update", path, tmp_path / "old.parquet", "--time-unit", "us")
+        assert gone in tr.load(path).fitted.log.users.ids.to_list()
+        assert _history(path, address, tmp_path / "b", gone) is None
+        assert len(_history(path, address, tmp_path / "c", stays)) == before
+        store.append([[Event("5", "7", events[-1].time + 1)]])
+        assert learning.learn(path, address)
+    assert gone not in tr.load(path).fitted.log.users.ids.to_list()
+    assert tr.load(path).fitted.training["store_seq"] == len(events) + 2
+
+
+def test_a_store_from_a_backup_is_served_and_learned(
+    log: tr.Log, address: str, tmp_path: Path, caplog: Any
+) -> None:
+    """Its new events have numbers that the model has learned from already, also once there are as many as there were."""
+    first, events = parts(log)
+    path = tr.TALE(reg=20).fit(first).save(tmp_path / "shop.tale")
+    with Store.open(address) as store:
+        store.append([events[:1]])
+        with sqlite3.connect(tmp_path / "copy.db") as copy, store._used() as connection:
+            connection.backup(copy)
+        copy.close()
+        store.append([events[1:5]])
+    assert learning.learn(path, address)
+    for ending in ("", "-wal", "-shm"):
+        Path(f"{tmp_path}/shop.db{ending}").unlink(missing_ok=True)
+    (tmp_path / "copy.db").rename(tmp_path / "shop.db")
+    late = events[-1].time
+    with Store.open(address) as store:
+        store.append([[Event("7001", "5", late)]])
+        served = shutil.copytree(path, tmp_path / "served.tale")
+        said = learning.learn(path, address)
+        assert said is not None
+        assert (said["rows"], said["seq"]) == (1, 2)
+        assert "it was put back from a backup" in caplog.text
+        recent, model = Recent(address, 2500), ServedModel.open(served, verify=False)
+        users = Users(recent, 2500)
+        assert len(users.find(model, "7001")) == 1
+        store.append([[Event("7001", str(n), late + n) for n in range(1, 9)]])  # up to row 10
+        recent.catch_up()
+        assert len(users.find(model, "7001")) == 9
+        recent.close()
+
+
+def test_a_process_that_lags_takes_no_store_for_one_from_a_backup(
+    log: tr.Log, address: str, tmp_path: Path
+) -> None:
+    path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
+    with Store.open(address) as store:
+        recent = Recent(address, 2500)
+        store.append([[Event("7001", "5", int(log.time.max()) + n) for n in range(3)]])
+        assert learning.learn(path, address)
+        assert seq_of(ServedModel.open(path, verify=False), recent) == 3
+        recent.close()
+
+
+def _history(path: Path, address: str, folder: Path, user: int) -> Any:
+    local = Local(path, folder, store=address)
+    try:
+        return local.get(f"/v1/users/{user}").json.get("history")
+    finally:
+        local.app.stop()
+
+
 def test_a_deletion_alone_is_something_to_learn(log: tr.Log, address: str, tmp_path: Path) -> None:
     path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
     gone = log.users.ids[0]
@@ -208,6 +292,23 @@ def test_a_failure_is_told_and_the_old_model_stays(
     assert state["learned"]["version"] == artifact.read_manifest(path)["version"] != before
 
 
+def test_what_a_stopped_learner_left_is_removed(tmp_path: Path) -> None:
+    """Not while another process learns for the same artifact."""
+    path = tmp_path / "shop.tale"
+    unfinished = learnable.room_of(path) / "new"
+    (unfinished / "half").mkdir(parents=True)
+    supervisor = Supervisor(Settings(path=path), tmp_path, None)
+    supervisor._learner = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(99,))  # fmt: skip
+    supervisor._learner.start()
+    with (learnable.room_of(path) / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        learnable.remove_unfinished(path)
+        assert unfinished.exists()
+    supervisor._stop()
+    assert not supervisor._learner.is_alive()
+    assert not unfinished.exists()
+
+
 # -- the service -----------------------------------------------------------------------------------
 
 
@@ -249,12 +350,15 @@ def test_what_cannot_be_learned_again_is_refused_at_the_start(
     shuffled = tr.Markov().fit(tr.order_ties(log, "random:1")).save(tmp_path / "random.tale")
     weighed = log.to_frame().with_columns(pl.int_range(1, pl.len() + 1).alias("w"))
     heavy = tr.Markov().fit(tr.Log.from_frame(weighed, weight="w")).save(tmp_path / "heavy.tale")
+    even = tr.Log.from_frame(log.to_frame().with_columns(w=pl.lit(2.0)), weight="w")
+    steady = tr.Markov().fit(even).save(tmp_path / "steady.tale")
     good = model.save(tmp_path / "good.tale")
     learn = ("--store", address, "--learn", "every=1m")
     assert "saved without histories" in refusal("serve", bare, *learn)
     assert "without times" in refusal("serve", timeless, *learn)
     assert "ties random:1" in refusal("serve", shuffled, *learn)
     assert "weights of rows" in refusal("serve", heavy, *learn)
+    assert "weights of rows" in refusal("serve", steady, *learn)
     assert "give --store too" in refusal("serve", good, "--learn", "every=1m")
     said = refusal("serve", good, "--store", "postgresql://a:hushhush@127.0.0.1:1/x", "--port", "0")
     assert "refused" in said

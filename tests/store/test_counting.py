@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from hypothesis import given
@@ -28,3 +29,11 @@ def test_counts_are_those_of_the_days_before_the_latest_event(
     since = max(0, latest - 24) * HOUR
     assert counts.since == since
     assert counts.totals() == Counter(item for item, time in rows if time >= since)
+
+
+def test_a_row_of_the_future_leaves_out_no_other() -> None:
+    now = time.time_ns() // 1000
+    counts = RecentCounts(days=7)
+    counts.add([Kept(1, "u", "typo", now + 30 * 24 * HOUR), Kept(2, "u", "soon", now + 20 * HOUR)])
+    counts.add([Kept(3, "u", "tea", now)])
+    assert counts.totals() == Counter(["soon", "tea"])

@@ -18,9 +18,18 @@ from hypothesis import strategies as st
 from postgres import postgres
 from talerec.errors import TalerecError
 from talerec.store import schema
-from talerec.store.events import Added, ConflictError, Event, Kept, StoreError, checked_id
+from talerec.store.events import (
+    Added,
+    ConflictError,
+    Event,
+    Kept,
+    RefusedError,
+    StoreError,
+    checked_id,
+)  # fmt: skip
 from talerec.store.recent import Recent
 from talerec.store.store import Store
+from talerec.store.writing import Ticket, Writer
 
 
 def ann(item: str, time: int, **more: Any) -> Event:
@@ -185,6 +194,49 @@ def test_a_store_that_may_not_be_written_is_refused(server: Any) -> None:
         connection.execute("alter database readonly set default_transaction_read_only = on")
     with pytest.raises(StoreError, match="read-only transaction"):
         Store.open(server.address.replace("/postgres", "/readonly"))
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_does_not_keep_every_id_is_refused(server: Any, encoding: str) -> None:
+    name = f"as_{encoding.lower()}"
+    with server.connect() as connection:
+        connection.execute(f"create database {name} encoding '{encoding}' template template0")
+    with pytest.raises(TalerecError, match=f"{encoding}.* create database ... encoding 'UTF8'"):
+        Store.open(server.address.replace("/postgres", f"/{name}"))
+
+
+def test_ids_are_kept_whatever_encoding_the_client_would_have(
+    server: Any, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    store = opened(server.address)
+    store.append([[Event("ż", "tea", 1)]])
+    assert [row.user for row in store.of_user("ż", 9)] == ["ż"]
+
+
+def test_a_request_that_cannot_be_kept_fails_alone(address: str, opened: Any) -> None:
+    """Though it was committed together with others."""
+    ready, done = threading.Event(), threading.Event()
+    tickets = [Ticket([ann(f"i{n}", n)]) for n in range(6)]
+    bad = "a\0b" if address.startswith("postgresql") else "\ud800"
+    tickets[3] = Ticket([Event(bad, "tea", 1)])
+    store = opened(address)
+
+    def deliver(some: list[Ticket]) -> None:
+        if tickets[5] in some:
+            done.set()
+
+    writer = Writer(store, deliver, lambda: ready.wait(30) and None)
+    for ticket in tickets:
+        writer.submit(ticket)
+    ready.set()
+    assert done.wait(30)
+    assert [ticket.outcome == Added(1, 0) for ticket in tickets] == [True] * 3 + [False] + [
+        True
+    ] * 2
+    assert isinstance(tickets[3].outcome, RefusedError | UnicodeError)
+    assert [row.item for row in store.tail(0)] == ["i0", "i1", "i2", "i4", "i5"]
+    writer.stop(30)
 
 
 def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path) -> None:

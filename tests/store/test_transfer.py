@@ -98,6 +98,26 @@ def test_rows_of_a_deleted_user_are_left_out_unless_they_are_later(
     )
 
 
+def test_who_is_deleted_during_an_import_stays_deleted(
+    address: str, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = opened(address), opened(address)
+    monkeypatch.setattr(transfer, "_BATCH", 2)
+    log = tr.Log.from_frame(frame([("ann", "x", n) for n in range(6)]), time_unit="s")
+    add, calls = store.add_missing, []
+
+    def with_a_deletion(events: list[Event]) -> Any:
+        calls.append(events)
+        found = add(events)
+        if len(calls) == 1:
+            other.forget("ann", 4_000_000)
+        return found
+
+    monkeypatch.setattr(store, "add_missing", with_a_deletion)
+    assert transfer.import_log(store, log) == transfer.Imported(6, 3, 0, 3)
+    assert [row.time for row in store.of_user("ann", 9)] == [5_000_000]
+
+
 def test_an_empty_store_is_exported_with_its_columns(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path}/shop.db"
     Store.open(address).close()

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import polars as pl
 
@@ -42,7 +42,8 @@ _ROWS = 100_000  # fetched at a time
 
 def kind_of(address: str) -> str | None:
     """The kind of database that an address names: sqlite, duckdb, postgresql; None for anything else."""
-    scheme = urlsplit(address).scheme.lower() if "://" in address else ""
+    before, mark, _ = address.partition("://")
+    scheme = before.lower() if mark else ""
     return SCHEMES.get(scheme) or (None if scheme else ENDINGS.get(Path(address).suffix.lower()))
 
 
@@ -53,7 +54,7 @@ def file_of(address: str) -> Path | None:
         return None
     if "://" not in address:
         return Path(address)
-    return Path(unquote(urlsplit(address).path[1:]))
+    return Path(unquote(_split(address).path[1:]))
 
 
 def driver(kind: str) -> Any:
@@ -132,6 +133,7 @@ def connect_to_write(
     made = module.connect(
         re.sub(r"^\w+", kind, address),
         autocommit=True,
+        client_encoding="utf8",
         connect_timeout=PATIENCE_S,
         tcp_user_timeout=1000 * PATIENCE_S,
         **_KEEPALIVES,
@@ -225,21 +227,68 @@ def shown(address: str) -> str:
     """An address as people may see it: without its password, and without a query string, which may hold keys."""
     if "://" not in address:
         return address
-    parts = urlsplit(address)
-    login, at, host = parts.netloc.rpartition("@")
-    user, colon, _ = login.partition(":")
-    place = f"{user}{':***' if colon else ''}{at}{host}"
-    return f"{parts.scheme}://{place}{parts.path}" + ("?..." if parts.query else "")
+    parts = _parts(address)
+    return f"{parts.scheme}://{parts.place}" + ("?..." if parts.query else "")
 
 
 def without_password(address: str, text: str) -> str:
-    """A text without the secrets of an address that it may quote."""
-    parts = urlsplit(address) if "://" in address else None
-    if parts is None:
+    """A text without the secrets of an address that it may quote, whole or in pieces."""
+    if "://" not in address:
         return text
     text = text.replace(address, shown(address))
-    login = parts.netloc.rpartition("@")[0]
-    password = login.partition(":")[2]
-    for secret in {parts.query, password, unquote(password)} - {""}:
+    parts = _parts(address)
+    named = [value for key, value in parse_qsl(parts.query) if "password" in key.lower()]
+    secrets = {parts.query, parts.password, unquote(parts.password), *named}
+    if kind_of(address) == "postgresql":  # its driver takes unquoted signs for ends of parts
+        pieces = {piece for secret in secrets - {parts.query} for piece in _ENDS.split(secret)}
+        secrets |= {piece for piece in pieces if len(piece) > 1}
+    for secret in sorted(secrets - {""}, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
+
+
+_ENDS = re.compile(r"[@/?#&=:,\[\]\s]")
+
+
+class _Parts(NamedTuple):
+    """Of an address: `place` is what people may see of it, the query apart."""
+
+    scheme: str
+    place: str
+    password: str
+    query: str
+
+
+def _parts(address: str) -> _Parts:
+    if kind_of(address) == "postgresql":
+        return _postgresql_parts(address)
+    parts = _split(address)
+    login, at, host = parts.netloc.rpartition("@")
+    user, colon, password = login.partition(":")
+    place = f"{user}{':***' if colon else ''}{at}{host}{parts.path}"
+    return _Parts(parts.scheme, place, password, parts.query)
+
+
+def _postgresql_parts(address: str) -> _Parts:
+    """People paste passwords as they are: up to the last @ everything after the user is one, whatever signs it has."""
+    scheme, _, rest = address.partition("://")
+    login, at, after = rest.rpartition("@")
+    user, colon, password = login.partition(":")
+    if not at or re.search(r"[/?#]", user):  # an @ of the query
+        user = colon = password = at = ""
+        after = rest
+    place, _, query = after.partition("?")
+    if re.search(
+        r"\?.*=", password, re.DOTALL
+    ):  # or of a query: what comes after it may be secret too
+        query = rest.partition("?")[2]
+        return _Parts(scheme.lower(), f"{user}:***", password, query)
+    return _Parts(scheme.lower(), f"{user}{':***' if colon else ''}{at}{place}", password, query)
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError as error:
+        scheme = address.partition("://")[0]
+        raise TalerecError(f"an address of {scheme} cannot be read: {error}") from None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ def check_learnable(path: Path) -> dict[str, Any]:
         raise TalerecError(
             f"--learn: {path} was saved without histories: fit it without --no-histories"
         )
-    if training.get("weighed"):
+    if training.get("weighed") or "weight_unit" in training:  # also where all rows weigh the same
         raise TalerecError(
             f"--learn: {path} was fitted with weights of rows, which events do not have"
         )
@@ -38,6 +41,19 @@ def check_learnable(path: Path) -> dict[str, Any]:
             f"--learn: {parent} cannot be written, so that {path} cannot be replaced"
         )
     return manifest
+
+
+def room_of(path: Path) -> Path:
+    """The folder beside an artifact in which the next one is made; who holds its file `lock` has it."""
+    return path.absolute().parent / f".{path.name}.learning"
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what a process that was ended has left in the room of an artifact, unless another learns there."""
+    room = room_of(path)
+    with suppress(OSError), (room / "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(room / "new", ignore_errors=True)
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> None:

@@ -35,9 +35,9 @@ from talerec.errors import TalerecError
 from talerec.models import params, updating
 from talerec.models.base import Model
 from talerec.serve import logs
-from talerec.serve.learnable import check_learnable, read_state, write_state
+from talerec.serve.learnable import check_learnable, read_state, room_of, write_state
 from talerec.serve.settings import Settings
-from talerec.serve.users import STORE, STORE_SEQ
+from talerec.serve.users import STORE, STORE_SEQ, seq_in, warn_if_put_back
 from talerec.store.store import Store
 
 logger = logging.getLogger("talerec")
@@ -103,7 +103,9 @@ def learn(path: Path, address: str) -> dict[str, Any] | None:
         with Store(address) as store:
             meta = store.meta()
             training = manifest["training"]
-            seq = int(training.get(STORE_SEQ, 0)) if training.get(STORE) == meta.store else 0
+            seq = seq_in(training, meta.store)
+            if warn_if_put_back(store.name, meta.seq, seq):
+                seq = 0
             if meta.seq <= seq:
                 return None
             gone, events = set(store.deletions(seq)), _events(store, seq, meta.seq)
@@ -121,7 +123,7 @@ def learn(path: Path, address: str) -> dict[str, Any] | None:
 @contextmanager
 def _alone(path: Path) -> Iterator[Path]:
     """A folder beside the artifact for the new one; one process at a time has it. What a killed one left there goes."""
-    room = path.absolute().parent / f".{path.name}.learning"
+    room = room_of(path)
     room.mkdir(exist_ok=True)
     with (room / "lock").open("wb") as lock:
         try:

@@ -190,6 +190,8 @@ class Supervisor:
             if worker.is_alive():
                 worker.kill()
                 worker.join()
+        if self._learner is not None:
+            learnable.remove_unfinished(self._settings.path)
 
 
 def _work(settings: Settings, folder: Path, address: Any, n: int) -> None:

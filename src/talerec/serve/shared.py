@@ -223,10 +223,18 @@ def _mapped(path: Path, shape: tuple[int, int], dtype: type) -> Array:
     """
     try:
         with path.open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * 8)
+            _reserve(file.fileno(), shape[0] * shape[1] * 8)
     except OSError as error:
         raise TalerecError(f"{path} cannot be written: {error.strerror or error}") from None
     return np.asarray(np.memmap(path, dtype, "r+", shape=shape))
+
+
+def _reserve(file: int, size: int) -> None:
+    """Give a file room on the disk; where the system has no call for it, as macOS, its length at least."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    elif os.fstat(file).st_size < size:
+        os.ftruncate(file, size)
 
 
 def resident_bytes() -> int:

@@ -6,9 +6,11 @@ events; simultaneous rows of the artifact come first.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,6 +21,8 @@ from talerec.serve.service import ServedModel
 from talerec.serve.user_rows import UserRows
 from talerec.store.events import Kept
 from talerec.store.recent import Recent, Remembered
+
+logger = logging.getLogger("talerec")
 
 #: Facts of the training of a model: the store whose events its histories hold, and up to which seq.
 STORE, STORE_SEQ = "store", "store_seq"
@@ -89,8 +93,38 @@ _EMPTY.flags.writeable = _NO_TIME.flags.writeable = False
 
 def seq_of(model: ServedModel, recent: Recent) -> int:
     """The last seq of this store whose event is in the histories of a model."""
-    training = model.facts["training"]
-    return int(training.get(STORE_SEQ, 0)) if training.get(STORE) == recent.store else 0
+    seq = seq_in(model.facts["training"], recent.store)
+    if recent.seq < seq and model not in _put_back:
+        _put_back[model] = _is_put_back(recent, seq)
+    return 0 if _put_back.get(model) else seq
+
+
+def seq_in(training: dict[str, Any], store: str) -> int:
+    """The last seq of a store that the facts of a training name."""
+    return int(training.get(STORE_SEQ, 0)) if training.get(STORE) == store else 0
+
+
+#: Models that know more of the store than it has, or seemed to: its next events have numbers that the model takes for old ones.
+_put_back: WeakKeyDictionary[ServedModel, bool] = WeakKeyDictionary()
+
+
+def _is_put_back(recent: Recent, seq: int) -> bool:
+    """Was the store put back from a backup since the model learned from it? A process that only lags asks the store itself."""
+    try:
+        found = recent._tail.meta().seq
+    except TalerecError:
+        return False
+    return warn_if_put_back(recent.name, found, seq)
+
+
+def warn_if_put_back(name: str, found: int, seq: int) -> bool:
+    """Has a store fewer rows than a model has learned from? That is told."""
+    if found < seq:
+        logger.warning(
+            "%s ends at row %d, and the model has learned up to row %d: it was put back from a backup, and its rows are taken as new ones",
+            name, found, seq,
+        )  # fmt: skip
+    return found < seq
 
 
 def _join(

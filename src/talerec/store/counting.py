@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 
 from talerec.store.events import Kept
@@ -12,6 +13,8 @@ _HOUR = 3_600_000_000  # microseconds
 
 class RecentCounts:
     """Counts of items, by hours: hours that are more than `days` before the latest event are left out.
+
+    Events of the future are not counted: one wrong time would leave out all others. Clocks may differ by a day.
 
     `changes` grows with every change, so that whoever makes something of the counts knows when to make it again.
     """
@@ -25,10 +28,11 @@ class RecentCounts:
 
     def add(self, rows: list[Kept]) -> None:
         """Count the events among these rows."""
+        end = time.time_ns() // 1000 // _HOUR + 24
         with self._lock:
             for row in rows:
                 hour = row.time // _HOUR
-                if row.item is None or hour < self._latest - self._hours:
+                if row.item is None or not self._latest - self._hours <= hour <= end:
                     continue
                 if hour > self._latest:
                     self._latest = hour

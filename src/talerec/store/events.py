@@ -15,6 +15,10 @@ class StoreError(TalerecError):
     """The database cannot be reached, or refuses; nothing was kept."""
 
 
+class RefusedError(StoreError):
+    """The database refuses these values; others may go on."""
+
+
 class ConflictError(TalerecError):
     """An `event_id` that is known with other contents. `place` is that of the event among those of its request."""
 

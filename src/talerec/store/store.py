@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from talerec.data import databases
 from talerec.errors import TalerecError
 from talerec.store import schema
-from talerec.store.events import Added, ConflictError, Event, Kept, StoreError
+from talerec.store.events import Added, ConflictError, Event, Kept, RefusedError, StoreError
 
 T = TypeVar("T")
 Outcome = Added | ConflictError
@@ -99,10 +99,13 @@ class Store:
                 raise
             except BaseException as error:
                 self.close()
-                if self.kind is None or not isinstance(error, databases.driver(self.kind).Error):
+                module = None if self.kind is None else databases.driver(self.kind)
+                if module is None or not isinstance(error, module.Error):
                     raise
                 said = databases.reason(self.address, error)
-                raise StoreError(f"{self.name}: {said}") from None
+                is_refused = isinstance(error, module.DataError | module.IntegrityError)
+                kind = RefusedError if is_refused else StoreError
+                raise kind(f"{self.name}: {said}") from None
 
     @contextmanager
     def _transaction(self, connection: Any) -> Iterator[None]:
@@ -118,6 +121,7 @@ class Store:
     def _prepare(self, connection: Any) -> None:
         with self._transaction(connection):
             if self.kind == "postgresql":
+                self._check_encoding(connection)
                 connection.execute(f"select pg_advisory_xact_lock({_LOCK})")
             found = self._version(connection)
             if found > schema.VERSION:
@@ -128,6 +132,13 @@ class Store:
             connection.execute(
                 "update talerec_meta set seq = seq"
             )  # refused where nothing can be written
+
+    def _check_encoding(self, connection: Any) -> None:
+        found = connection.execute("show server_encoding").fetchone()[0]
+        if found != "UTF8":
+            raise TalerecError(
+                f"{self.name} is encoded as {found}, which does not keep every id: create database ... encoding 'UTF8' template template0"
+            )
 
     def _version(self, connection: Any) -> int:
         there = (
@@ -159,22 +170,37 @@ class Store:
             self._insert(connection, seq, rows)
         return outcomes
 
-    def add_missing(self, events: Sequence[Event]) -> int:
-        """Keep events, without an `event_id`, that are not there with the same user, item and time: how many were kept.
+    def add_missing(self, events: Sequence[Event]) -> tuple[int, int]:
+        """Keep events, without an `event_id`, that are not there with the same user, item and time: how many were kept, and how many are of deleted users.
 
-        Where some are there less often than among these, those that lack are kept.
+        Where some are there less often than among these, those that lack are kept. Events of a deleted user are kept where
+        they are later than the deletion.
         """
         with self._used() as connection, self._transaction(connection):
             seq = self._hold(connection)
-            there = self._counts(connection, events)
+            gone = self._gone(connection, {event.user for event in events})
+            alive = [event for event in events if event.time > gone.get(event.user, event.time - 1)]
+            there = self._counts(connection, alive)
             fresh = []
-            for event in events:
+            for event in alive:
                 if there[event[:3]] > 0:
                     there[event[:3]] -= 1
                 else:
                     fresh.append(event)
             self._insert(connection, seq, fresh)
-        return len(fresh)
+        return len(fresh), len(events) - len(alive)
+
+    def _gone(self, connection: Any, users: set[str]) -> dict[str, int]:
+        """When those of these users who were deleted were."""
+        what = "select user_id, time from talerec_deletions where user_id"
+        rows = (
+            connection.execute(
+                f"{what} in (select value from json_each(?))", (json.dumps([*users]),)
+            )
+            if self.kind == "sqlite"
+            else connection.execute(f"{what} = any(%s)", ([*users],))
+        )
+        return dict(rows)
 
     def _counts(self, connection: Any, events: Sequence[Event]) -> Counter[tuple[str, str, int]]:
         """How often each user, item and time of these is there."""

@@ -48,7 +48,6 @@ def import_log(store: Store, log: Log) -> Imported:
     )
     who = log.user_codes()
     order = np.lexsort((who, log.time))
-    gone = {user: row.time for user, row in store.deletions().items()}
     added = deleted = 0
     tick = stage("import", float(log.rows))
     for rows in _batches(order, who, log.time):
@@ -57,9 +56,8 @@ def import_log(store: Store, log: Log) -> Imported:
             Event(users[user], items[item], time, name)
             for user, item, time, name in zip(*parts, _names(log, rows), strict=True)
         ]
-        alive = [event for event in some if event.time > gone.get(event.user, -1)]
-        deleted += len(some) - len(alive)
-        added += store.add_missing(alive)
+        new, gone = store.add_missing(some)
+        added, deleted = added + new, deleted + gone
         tick(len(rows))
     return Imported(log.rows, added, log.rows - added - deleted, deleted)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from talerec.errors import TalerecError
-from talerec.store.events import Added, Event, StoreError
+from talerec.store.events import Added, Event, RefusedError, StoreError
 from talerec.store.store import Store
 
 logger = logging.getLogger("talerec")
@@ -94,13 +94,7 @@ class Writer:
     def _run(self) -> None:
         while tickets := self._next():
             started = time.perf_counter()
-            try:
-                self._commit(tickets)
-            except Exception as error:
-                if not isinstance(error, TalerecError):
-                    logger.exception("writing to the store failed")
-                for ticket in tickets:
-                    ticket.outcome = ticket.outcome or error
+            self._settle(tickets)
             self.commits, self.seconds = (
                 self.commits + 1,
                 self.seconds + time.perf_counter() - started,
@@ -108,6 +102,21 @@ class Writer:
             with self._changed:
                 self._size -= sum(ticket.size for ticket in tickets)
             self._deliver(tickets)
+
+    def _settle(self, tickets: list[Ticket]) -> None:
+        """Commit tickets, so that all have outcomes. Where the store refuses them together, each is tried alone, so that it fails for its own faults only."""
+        try:
+            self._commit(tickets)
+        except Exception as error:
+            if not isinstance(error, TalerecError):
+                logger.exception("writing to the store failed")
+            is_away = isinstance(error, StoreError) and not isinstance(error, RefusedError)
+            left = [ticket for ticket in tickets if ticket.outcome is None]
+            for ticket in left:
+                if is_away or len(tickets) == 1:
+                    ticket.outcome = error
+                else:
+                    self._settle([ticket])
 
     def _next(self) -> list[Ticket]:
         """The tickets of the next commit: events together, a deletion alone; none at the end."""

@@ -12,7 +12,7 @@ import pytest
 
 import talerec as tr
 from command import refusal, talerec, works
-from talerec.cli import main
+from talerec.cli import main, tables
 
 COMMANDS = [known.name or known.callback.__name__ for known in main.app.registered_commands]
 
@@ -174,6 +174,7 @@ def test_evaluate_on_validation_hiding_seen_with_other_cutoffs(log: Path) -> Non
 def test_evaluate_prints_a_table_that_fits(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for width in (80, 50, 30):
         monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(tables.out, "_width", width)  # it took the width of the first command
         page = works("evaluate", log)
         assert all(metric in page for metric in METRICS if metric not in ("NDCG@1", "MRR@1"))
         assert "…" not in page

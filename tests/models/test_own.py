@@ -100,10 +100,11 @@ def test_a_name_that_is_taken_is_refused():
 
 
 def test_a_model_without_a_name_of_its_own_is_not_saved(tmp_path):
-    class Nameless(tr.Rules):
-        pass
+    class Nameless(Linear):
+        def learn_weights(self, log, clock):
+            return tr.Weights(follows(log)), None
 
-    with pytest.raises(TalerecError, match="Nameless needs a name of its own"):
+    with pytest.raises(TalerecError, match="Nameless needs a name: name"):
         Nameless().fit(LOG).save(tmp_path / "x.tale")
     assert not (tmp_path / "x.tale").exists()
 

@@ -223,9 +223,9 @@ def test_an_event_that_the_model_has_learned_from_is_no_question(
     measurer, now = process._open(), time.time()
     assert measurer is not None
     measurer.step(now)
-    process._holders["current"].start()
     with Store.open(store) as kept:
         kept.append([[Event("5", "7", int(now * SECOND)) for _ in range(5)]])
+    process._holders["current"].start()
     while measurer.step(now):
         pass
     with Measures.open(store) as kept:

@@ -50,7 +50,7 @@ def is_own(kind: type[Any]) -> bool:
 def check_named(kind: type[Any]) -> None:
     """Refuse to save a model that could not be found again."""
     name = getattr(kind, "name", None)
-    if not isinstance(name, str) or KNOWN.get(name) is not kind:
+    if not isinstance(name, str) or KNOWN.get(name) not in kind.__mro__:
         known = "" if name is None else f" of its own ({name!r} is another model's)"
         raise TalerecError(
             f'{kind.__name__} needs a name{known}: name: ClassVar[str] = "{kind.__name__.lower()}"'

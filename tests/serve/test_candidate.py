@@ -210,7 +210,7 @@ def wanted_place(model: tr.Model, log: tr.Log, events: list[Event], n: int) -> i
 def test_an_event_that_the_model_has_learned_from_is_no_question(
     log: tr.Log, models: dict[str, tr.Model], tmp_path: Path
 ) -> None:
-    from talerec.serve.users import STORE, STORE_SEQ
+    from talerec.models.keeping import STORE, STORE_SEQ
 
     store = f"sqlite:///{tmp_path}/shop.db"
     with Store.open(store) as kept:

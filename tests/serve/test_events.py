@@ -28,11 +28,12 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from postgres import postgres
 from service import JSON, Answer, Local
+from talerec.models.keeping import STORE, STORE_SEQ
 from talerec.serve.app import App
 from talerec.serve.service import ServedModel
 from talerec.serve.settings import Settings
 from talerec.serve.shared import SharedState
-from talerec.serve.users import STORE, STORE_SEQ, Users
+from talerec.serve.users import Users
 from talerec.store.events import Event, StoreError
 from talerec.store.recent import Recent
 from talerec.store.store import Store

@@ -24,6 +24,9 @@ logger = logging.getLogger("talerec")
 #: Days before the log's last row: what was popular in them is shown where nothing is known of the asker.
 RECENT_DAYS = 7.0
 
+#: Facts of the training of a model: the store whose events its histories hold, and up to which seq.
+STORE, STORE_SEQ = "store", "store_seq"
+
 
 @dataclass(frozen=True, eq=False)
 class Fitted:

@@ -40,9 +40,6 @@ logger = logging.getLogger("talerec")
 #: By how much a weight may be off, as a share of its target's largest one, before the target is solved again.
 TOLERANCE = 0.2
 
-#: Facts of an artifact that learned from a store: rows from elsewhere may be of users who were deleted in it, so that they hold no longer.
-_OF_A_STORE = ("store", "store_seq")
-
 
 @dataclass(frozen=True)
 class Update:
@@ -107,7 +104,8 @@ def update(model: Model, rows: Log | Any, *, tolerance: float = TOLERANCE) -> Up
     info = described(before.info, whole)
     whole = replace(whole, info=info)
     facts = {**before.training, **keeping.training_facts(whole)}
-    facts = {name: fact for name, fact in facts.items() if name not in _OF_A_STORE}
+    for name in (keeping.STORE, keeping.STORE_SEQ):
+        facts.pop(name, None)  # rows from elsewhere may be of users who were deleted there
     facts["updates"] = int(before.training.get("updates", 0)) + 1
     model._fitted = Fitted(
         weights, whole.items, info, whole, before.solver, clock.seconds, facts, settled=settled

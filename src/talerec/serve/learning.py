@@ -34,10 +34,11 @@ from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.models import params, updating
 from talerec.models.base import Model
+from talerec.models.keeping import STORE, STORE_SEQ
 from talerec.serve import logs
 from talerec.serve.learnable import check_learnable, read_state, room_of, write_state
 from talerec.serve.settings import Settings
-from talerec.serve.users import STORE, STORE_SEQ, seq_in, warn_if_put_back
+from talerec.serve.users import seq_in, warn_if_put_back
 from talerec.store.store import Store
 
 logger = logging.getLogger("talerec")

@@ -16,6 +16,7 @@ import numpy as np
 
 from talerec.data.log import Log
 from talerec.errors import TalerecError
+from talerec.models.keeping import STORE, STORE_SEQ
 from talerec.runtime.arrays import Array
 from talerec.serve.service import ServedModel
 from talerec.serve.user_rows import UserRows
@@ -23,9 +24,6 @@ from talerec.store.events import Kept
 from talerec.store.recent import Recent, Remembered
 
 logger = logging.getLogger("talerec")
-
-#: Facts of the training of a model: the store whose events its histories hold, and up to which seq.
-STORE, STORE_SEQ = "store", "store_seq"
 
 
 class Users:
@@ -111,7 +109,7 @@ _put_back: WeakKeyDictionary[ServedModel, bool] = WeakKeyDictionary()
 def _is_put_back(recent: Recent, seq: int) -> bool:
     """Was the store put back from a backup since the model learned from it? A process that only lags asks the store itself."""
     try:
-        found = recent._tail.meta().seq
+        found = recent.end()
     except TalerecError:
         return False
     return warn_if_put_back(recent.name, found, seq)

@@ -200,6 +200,10 @@ class Recent:
 
     # -- reading on --
 
+    def end(self) -> int:
+        """The last seq of the store itself, which this process may not have read yet."""
+        return self._tail.meta().seq
+
     def catch_up(self) -> None:
         """Read on to the end of the store."""
         with self._step:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_tasks import counted, in_parts, ranks, skewed_log, spans_of
+from test_tasks import counted, counts_of, in_parts, ranks, skewed_log
 
 import talerec as tr
 from logs import logs, quick
@@ -14,6 +14,7 @@ from talerec.models import _questions
 from talerec.models._memories import InTime, memories
 from talerec.runtime.arrays import dense
 from talerec.spark import blocks, habits, halves, tasks
+from talerec.spark.counting import Layout, Paced, make_files, write_part
 
 PARTS = 3
 
@@ -111,15 +112,21 @@ def test_both_directions_of_a_pair_meet_where_they_are_evened_out(tmp_path, same
     rows, item = in_parts(log, tmp_path, limit=40), ranks(log)
     rows = counted(rows, tempo, tmp_path)
     own = tempo.habits(log)
-    counting, n, folder = tasks.Paced(tempo, own.interval, own.joint), rows.items, str(tmp_path)
+    counting, n, folder = Paced(tempo, own.interval, own.joint), rows.items, str(tmp_path)
     edges = np.array([0, 5, n // 2, n])
-    spans = list(enumerate(spans_of(rows)))
+    layout = Layout.of(folder, list(rows.arrays("newest", PARTS)))
+    make_files(counting, rows, layout)
+    for part in range(PARTS):
+        write_part(counting, rows, part, layout)
+    counts = counts_of(layout, n)
     sent = [
-        b for s, span in spans for b in tasks.gram_cells(counting, rows, span, s, edges, folder)
+        batch
+        for number, one in enumerate(counts)
+        for batch in tasks.gram_cells(counting, rows, layout, one, number, edges)
     ]
     for block in range(3):
-        tasks.owner_sums(sent_to(block, sent), block, edges, n, folder)
-    tied = sum(float(one[0]) for one in blocks.load_blocks(folder, "tied", len(spans)))
+        tasks.owner_sums(sent_to(block, sent), block, edges, counts, n, folder)
+    tied = sum(float(one[0]) for one in blocks.load_blocks(folder, "tied", PARTS))
     share = halves.sums_of(folder, 3, tied).share(tempo.even)
     assert 0 < share < 1
     targets, K = np.array([0, 9, n]), np.zeros((n, n))
@@ -129,6 +136,8 @@ def test_both_directions_of_a_pair_meet_where_they_are_evened_out(tmp_path, same
                 [batch], np.int32, np.int32, np.float64
             )
             K[item[source], item[target]] = value
+    target, source, value = halves.own_entries(edges, share, None, 0, n, folder)
+    K[item[source], item[target]] = value
     whole = tempo.gram(log)
     np.testing.assert_allclose(K, dense(whole.K), rtol=1e-10)
     assert halves.entries_of(folder, 3, n, share) == np.count_nonzero(K)

@@ -22,10 +22,9 @@ def run(code: str) -> str:
 def test_tasks_are_imported_and_run_where_pyspark_is_missing():
     code = (
         "import numpy as np\n"
-        "from talerec.gram.gram import Gram\n"
-        "from talerec.spark import habits, halves, parts, sizes, tasks\n"
-        "half, edges = halves.half_of(Gram(np.eye(2), np.eye(2))), np.array([0, 1, 2])\n"
-        "sent = list(halves.owner_cells(half, np.arange(2), edges, 0))\n"
+        "from talerec.spark import counting, habits, halves, parts, sizes, tasks\n"
+        "lines, edges = halves.Lines(np.arange(3), np.zeros(2, np.int32), np.ones((2, 2))), np.arange(3)\n"
+        "sent = list(halves.line_cells(lines, edges, 0))\n"
         "print([batch.column('block')[0].as_py() for batch in sent], tasks.gram_cells.__name__)\n"
     )
     assert run(BLOCKED + code) == "[0, 1] gram_cells\n"

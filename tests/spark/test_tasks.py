@@ -18,8 +18,9 @@ from talerec.gram.row_weights import trend_counts
 from talerec.runtime.arrays import dense
 from talerec.solvers.local import local, local_columns
 from talerec.spark import blocks, halves, tasks
+from talerec.spark.counting import Layout, Plain, make_files, write_part
 from talerec.spark.parts import Rows
-from talerec.spark.sizes import Sizes
+from talerec.spark.sizes import Counts, Sizes
 
 
 def ranks(log: tr.Log) -> np.ndarray:
@@ -41,29 +42,34 @@ def in_parts(log: tr.Log, folder, parts: int = 3, limit: int = 2500, **settings)
     return rows
 
 
-def spans_of(rows: Rows, parts: int = 3) -> list[tasks.Span]:
-    """Each part in two spans."""
-    sizes = [len(ptr) - 1 for ptr in rows.arrays("ptr", parts)]
-    cuts = [(0, size // 2, size) for size in sizes]
-    return [tasks.Span(p, a, b) for p, at in enumerate(cuts) for a, b in pairwise(at)]
+def counts_of(layout: Layout, items: int) -> list[Counts]:
+    """The targets of each group of rows in two tasks."""
+    cuts = pairwise(np.unique([0, items // 2, items]))
+    return [Counts(group, a, b) for a, b in cuts for group in range(len(layout.sizes))]
 
 
-def summed(counting, rows: Rows, edges, folder):
-    """G and K by rank, from parts of the users and blocks of owners."""
+def summed(counting, rows: Rows, edges, folder, parts: int = 3, most: int = 10**9):
+    """G and K by rank, from parts of the users, groups of rows and blocks of owners."""
     n, place = rows.items, str(folder)
+    layout = Layout.of(folder, list(rows.arrays("newest", parts)), most)
+    make_files(counting, rows, layout)
+    for part in range(parts):
+        write_part(counting, rows, part, layout)
+    counts = counts_of(layout, n)
     sent = [
         batch
-        for number, span in reversed(list(enumerate(spans_of(rows))))
-        for batch in tasks.gram_cells(counting, rows, span, number, edges, place)
+        for number, one in reversed(list(enumerate(counts)))
+        for batch in tasks.gram_cells(counting, rows, layout, one, number, edges)
     ]
     whole = np.zeros((3, n, n))
     for block in range(len(edges) - 1):
         lo, hi = edges[block], edges[block + 1]
         mine = [batch for batch in sent if batch.column("block")[0].as_py() == block]
-        half = halves.summed(mine, lo, hi, n)
+        half = halves.summed(tasks.found_lines(mine, lo, hi, counts, place), lo, hi, n)
         row = np.repeat(np.arange(lo, hi), np.diff(half.starts))
         whole[:, row, half.column] = half.value.T
     G, into, out = whole
+    assert not out.diagonal().any()
     return G + np.tril(G, -1).T, into.T + out
 
 
@@ -93,10 +99,16 @@ def counted(rows: Rows, model, folder, parts: int = 3) -> Rows:
 
 
 @quick
-@given(logs(max_users=7, max_items=6), st.sampled_from(["tale", "joint", "slit", "slist"]))
-def test_grams_of_parts_add_up_to_the_gram_of_the_log(tmp_path_factory, log, kind):
+@given(
+    logs(max_users=7, max_items=6),
+    st.sampled_from(["tale", "multi", "joint", "slit", "slist", "slis"]),
+    st.sampled_from([1, 5, 10**9]),
+)
+def test_grams_of_parts_add_up_to_the_gram_of_the_log(tmp_path_factory, log, kind, most):
     model = {
         "tale": tr.TALE(window=10, trend=0.3),
+        "multi": tr.TALE(targets="multi", trend=0, floor=0.0, decay=0.01),
+        "slis": tr.TALE(alpha=1.0),
         "joint": tr.TALE(same_time="joint", trend=0, alpha=0.3),
         "slit": tr.SLIT(decay_user=40.0),
         "slist": tr.SLIST(norm="l1"),
@@ -107,7 +119,7 @@ def test_grams_of_parts_add_up_to_the_gram_of_the_log(tmp_path_factory, log, kin
         rows = counted(rows, model, folder)
     n = len(log.items)
     edges = np.unique([0, n // 3, n // 2, n])
-    G, K = summed(tasks.Plain(model), rows, edges, folder)
+    G, K = summed(Plain(model), rows, edges, folder, most=most)
     whole = model.gram(log)
     by_rank = np.ix_(item, item)
     np.testing.assert_allclose(G, dense(whole.G)[by_rank], rtol=1e-12, atol=1e-300)
@@ -143,21 +155,34 @@ def skewed_log(rows: int = 6_000) -> tr.Log:
     return tr.Log.from_frame(pl.DataFrame({"user_id": user, "item_id": item, "timestamp": time}))
 
 
-def test_no_block_of_a_skewed_log_has_much_more_than_its_share(tmp_path):
-    log = skewed_log()
-    rows = in_parts(log, tmp_path)
+def test_no_task_of_a_skewed_log_has_much_more_than_its_share():
+    """Neither of the rows that are counted, though a third of them are of one item, nor of the pairs that are summed."""
+    log, tasks_wanted = skewed_log(), 8
     length = np.diff(log.ptr)
+    pairs = int((length * (length + 1) // 2).sum())
     rows_of = np.sort(np.bincount(log.item))[::-1]
-    cuts = [np.array([0, len(ptr) - 1]) for ptr in rows.arrays("ptr", 3)]
-    sizes = Sizes.of(8, rows_of, int((length * (length + 1) // 2).sum()), cuts, 10**6, 10**9, 10**9)
-    entries = np.zeros(8)
-    for number, span in enumerate(sizes.spans):
-        made = tasks.gram_cells(tasks.Plain(tr.TALE(trend=0)), rows, span, number, sizes.owners, str(tmp_path))  # fmt: skip
-        for batch in made:
-            entries[batch.column("block")[0].as_py()] += len(batch.column("cells")[0].values[2].as_py()) / 4  # fmt: skip
+    sizes = Sizes.of(tasks_wanted, rows_of, pairs, 10**6, 10**9, 10**9)
+    counts = sizes.counted([log.rows])
+    held = np.array([rows_of[lo:hi].sum() for _, lo, hi in counts])
+    assert tasks_wanted // 2 < len(counts) <= tasks_wanted
+    assert held.max() <= max(rows_of[0], 2.5 * held.mean())
+    G = dense(tr.TALE(trend=0).gram(log).G)[np.ix_(ranks(log), ranks(log))]
+    owned = np.count_nonzero(np.tril(G), axis=1)
+    entries = np.add.reduceat(owned, sizes.owners[:-1])
     assert entries.max() < 2.5 * entries.mean()
-    assert len(sizes.targets) == 9
-    assert rows.items == sizes.owners[-1] == sizes.targets[-1] == sizes.sources[-1]
+    assert len(sizes.targets) == tasks_wanted + 1
+    assert len(log.items) == sizes.owners[-1] == sizes.targets[-1] == sizes.sources[-1]
+
+
+def test_groups_of_rows_share_out_the_targets_of_each():
+    sizes = Sizes.of(4, np.array([40, 30, 20, 10]), 1000, 10**6, 100, 10**9)
+    counts = sizes.counted([80, 20])
+    for group in range(2):
+        mine = [(lo, hi) for g, lo, hi in counts if g == group]
+        assert mine[0][0] == 0
+        assert mine[-1][1] == 4
+        assert all(a[1] == b[0] for a, b in pairwise(mine))
+    assert len([1 for g, _, _ in counts if g == 0]) > len([1 for g, _, _ in counts if g == 1])
 
 
 def columns_of(gram, item):
@@ -221,24 +246,63 @@ def test_targets_solved_in_ranges_have_the_weights_of_the_local_solver(neighbors
     np.testing.assert_allclose(B, expected, rtol=1e-5, atol=1e-9)
 
 
-def test_a_block_that_is_summed_twice_leaves_the_same_bytes(tmp_path):
+def test_a_task_that_runs_twice_leaves_the_same_bytes(tmp_path):
     rows = in_parts(skewed_log(1_000), tmp_path / "rows", 4)
-    n, edges, counting = rows.items, np.array([0, rows.items]), tasks.Plain(tr.TALE(trend=0))
-    sent = [
-        batch
-        for number, span in enumerate(spans_of(rows, 4))
-        for batch in tasks.gram_cells(counting, rows, span, number, edges, str(tmp_path))
-    ]
+    n, edges, counting = rows.items, np.array([0, rows.items]), Plain(tr.TALE(trend=0))
     found = []
-    for attempt, batches in enumerate((sent, sent[::-1], sent)):
+    for attempt in range(3):
         folder = tmp_path / ("other" if attempt == 1 else "one")
         folder.mkdir(exist_ok=True)
-        tasks.owner_sums(batches, 0, edges, n, str(folder))
-        targets = np.array([0, 3, n])
-        out = list(halves.target_cells(0, 0.3, None, targets, n, str(folder)))
+        layout = Layout.of(folder, list(rows.arrays("newest", 4)), 500)
+        if attempt < 2:
+            make_files(counting, rows, layout)
+        for part in (3, 1, 2, 0) if attempt else range(4):
+            write_part(counting, rows, part, layout)
+        counts = counts_of(layout, n)
+        sent = [
+            batch
+            for number, one in enumerate(counts)
+            for batch in tasks.gram_cells(counting, rows, layout, one, number, edges)
+        ]
+        tasks.owner_sums(sent[::-1] if attempt else sent, 0, edges, counts, n, str(folder))
+        out = list(halves.target_cells(0, 0.3, None, np.array([0, 3, n]), n, str(folder)))
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         found.append(([batch.to_pydict() for batch in out], files))
+    assert len(layout.sizes) > 1
     assert found[0] == found[1] == found[2]
+
+
+def test_entries_of_k_reach_their_targets_once_from_owners_and_from_others(tmp_path):
+    rows = in_parts(skewed_log(1_000), tmp_path / "rows", 2)
+    n, counting, share = rows.items, Plain(tr.TALE(trend=0)), 0.3
+    owners, targets = np.unique([0, 2, n // 2, n]), np.unique([0, 1, n // 3, n])
+    layout = Layout.of(tmp_path, list(rows.arrays("newest", 2)))
+    make_files(counting, rows, layout)
+    for part in range(2):
+        write_part(counting, rows, part, layout)
+    counts = [Counts(0, 0, n)]
+    sent = list(tasks.gram_cells(counting, rows, layout, counts[0], 0, owners))
+    K = np.zeros((n, n))
+    wanted = np.arange(n) % 3 != 0
+    for block in range(len(owners) - 1):
+        mine = [batch for batch in sent if batch.column("block")[0].as_py() == block]
+        tasks.owner_sums(mine, block, owners, counts, n, str(tmp_path))
+    passed = [
+        batch
+        for block in range(len(owners) - 1)
+        for batch in halves.target_cells(block, share, wanted, targets, n, str(tmp_path))
+    ]
+    for block, (lo, hi) in enumerate(pairwise(targets)):
+        mine = [batch for batch in passed if batch.column("block")[0].as_py() == block]
+        for target, source, value in (
+            blocks.chained(mine, np.int32, np.int32, np.float64),
+            halves.own_entries(owners, share, wanted, lo, hi, str(tmp_path)),
+        ):
+            assert ((target >= lo) & (target < hi)).all()
+            np.add.at(K, (source, target), value)
+    log = skewed_log(1_000)
+    whole = dense(tr.TALE(trend=0).gram(log).K)[np.ix_(ranks(log), ranks(log))]
+    np.testing.assert_allclose(K, (whole + share * whole.T) * wanted, rtol=1e-12)
 
 
 def test_counts_of_the_whole_log_rule_in_a_part_of_it():

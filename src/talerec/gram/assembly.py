@@ -83,6 +83,26 @@ def assemble(
     return _sparse(pairs, by_item, chunks, indptr, memory, wanted)
 
 
+def assemble_targets(
+    item: Array, pairs: Pairs, items: int, longest: int, lo: int, hi: int, wanted: Wanted = BOTH
+) -> SparseSums:
+    """M and K' of the targets lo..hi alone, one part of a sum: G is M + M' of all targets. Rows of item -1 do not exist.
+
+    item: of every row; `longest`: rows of the user who has most. Arrays may be mapped from files: what is held grows
+    with the rows and the pairs of these targets, and with the number of items.
+    """
+    rows = np.flatnonzero((item >= lo) & (item < hi))
+    ptr, places = row_kernels.group_rows(item[rows], items)
+    by_item = RowsByItem(ptr, rows[places], item, pairs.begin, pairs.after, longest)
+    counts = np.zeros(items, np.int64)
+    count_pattern(by_item, lo, hi, counts)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    M, KT = (np.empty(indptr[-1] if matrix else 0) for matrix in wanted)
+    out = SparseSums(indptr, np.empty(indptr[-1], np.int32), M, KT)
+    pairs.sparse(pairs.args, by_item, lo, hi, out)
+    return out
+
+
 def _rows_by_item(log: Log, targets: Array | None) -> tuple[Array, Array]:
     """Rows by item, of all items or of some."""
     if targets is None:

@@ -13,11 +13,11 @@ from talerec.data.log import Log
 from talerec.data.times import DAY
 from talerec.errors import TalerecError
 from talerec.gram import pairs, worth_pairs
-from talerec.gram.assembly import ONLY_G, ONLY_K, Pairs, assemble, longest_history
+from talerec.gram.assembly import ONLY_K, Pairs, assemble, longest_history
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import age_weights, newest_rows, trend_scale
-from talerec.runtime.arrays import Array, Matrix, is_sparse
-from talerec.runtime.lazy import sparse
+from talerec.gram.summands import Summand
+from talerec.runtime.arrays import Array, Matrix
 
 TARGETS = ("single", "multi")  # the next row, or all later ones
 NORMS = ("none", "l1", "symmetric")
@@ -74,14 +74,29 @@ def tale_gram(
     >>> tr.tale_gram(tr.synthetic_log(200), **weights, same_time="ordered", max_history=2500)
     Gram(20 items, dense)
     """
+    told = (decay, floor, window, trend, trend_side, same_time, max_history, targets)
+    return tale_summand(log, *told).gram(memory)
+
+
+def tale_summand(
+    log: Log,
+    decay: float,
+    floor: float,
+    window: float,
+    trend: float,
+    trend_side: str,
+    same_time: str,
+    max_history: int,
+    targets: str = "single",
+) -> Summand:
+    """The pairs of `tale_gram`."""
     if targets == "multi" and same_time == "joint":
         raise TalerecError("same_time=joint has one target at a time: use targets=single")
     if targets == "multi" and log.weight is not None:
         raise TalerecError("rows of several targets take no weights: use targets=single")
     log = newest_rows(log, max_history)
     scale = trend_scale(log, window, trend, trend_side)
-    made = _tale_pairs(log, scale, decay * DAY, floor, same_time, targets)
-    return Gram(*assemble(log, made, memory))
+    return Summand(log, _tale_pairs(log, scale, decay * DAY, floor, same_time, targets))
 
 
 def tale_columns(
@@ -201,13 +216,29 @@ def slit_gram(
     >>> tr.slit_gram(tr.synthetic_log(200), position=1.0, max_history=2500)
     Gram(20 items, dense)
     """
+    told = (position, max_history, targets, norm, decay_user, window, trend, trend_side)
+    return slit_summand(log, *told).gram(memory)
+
+
+def slit_summand(
+    log: Log,
+    position: float,
+    max_history: int,
+    targets: str = "multi",
+    norm: str = "none",
+    decay_user: float = 0.0,
+    window: float = 0.0,
+    trend: float = 0.0,
+    trend_side: str = "both",
+) -> Summand:
+    """The pairs of `slit_gram`."""
     log = newest_rows(log, max_history)
     scale = trend_scale(log, window, trend, trend_side)
     made, columns = _slit_pairs(log, scale, position, targets, norm, decay_user)
-    gram = Gram(*assemble(log, made, memory))
     if norm != "symmetric":
-        return gram
-    return gram.scaled(*(_column_share(log, entries) for entries in columns))
+        return Summand(log, made)
+    of_sources, of_targets = (_column_share(log, entries) for entries in columns)
+    return Summand(log, made, roots=(of_sources, of_targets))
 
 
 def _slit_pairs(
@@ -264,6 +295,13 @@ def slis_gram(
     >>> tr.slis_gram(tr.Log.from_frame(pl.DataFrame(rows)), max_history=2500).G.tolist()
     [[2.0, 1.0], [1.0, 1.0]]
     """
+    return slis_summand(log, max_history, norm, decay_user).gram(memory)
+
+
+def slis_summand(
+    log: Log, max_history: int, norm: str = "none", decay_user: float = 0.0
+) -> Summand:
+    """The pairs of `slis_gram`."""
     log = newest_rows(log, max_history)
     age = age_weights(log, decay_user)
     once = row_kernels.last_rows(log.ptr, log.item, len(log.items))
@@ -272,12 +310,10 @@ def slis_gram(
     begin = np.repeat(log.ptr[:-1], np.diff(log.ptr)).astype(np.int32)
     args = pairs.WeighedRows(begin, age * _row_share(count, norm) ** 2)
     made = Pairs(begin, _next(log), args, pairs.alike_sparse, pairs.alike_dense)
-    G, _ = assemble(log, made, memory, ONLY_G)
-    gram = Gram(G, _transposed(G))
     if norm != "symmetric":
-        return gram
+        return Summand(log, made, is_alike=True)
     share = _column_share(log, np.ones(log.rows))
-    return gram.scaled(share, share)
+    return Summand(log, made, is_alike=True, roots=(share, share))
 
 
 def gap_counts(log: Log, weight: Array, *, max_history: int, memory: int | None = None) -> Matrix:
@@ -322,10 +358,3 @@ def _begin(log: Log, gap: int) -> Array:
 def _next(log: Log) -> Array:
     """For every row, the one after it: rows are in order, and none is simultaneous."""
     return np.arange(1, log.rows + 1, dtype=np.int32)
-
-
-def _transposed(G: Matrix) -> Matrix:
-    """A symmetric G by column, without a copy."""
-    if not is_sparse(G):
-        return G.T
-    return sparse.csc_array((G.data, G.indices, G.indptr), shape=G.shape)

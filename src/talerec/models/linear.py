@@ -11,6 +11,7 @@ import numpy as np
 from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.gram.gram import Gram
+from talerec.gram.summands import Summand
 from talerec.models.base import Model
 from talerec.models.params import LEARN, SCORE, SOLVE, param
 from talerec.models.settled import Settled
@@ -67,6 +68,10 @@ class Solved(Linear):
     @abstractmethod
     def gram(self, log: Log) -> Gram:
         """G and K of the training rows."""
+
+    def summands(self, log: Log) -> list[Summand]:
+        """The pairs of rows that the Gram is summed from, where it is nothing but their sum."""
+        raise NotImplementedError
 
     def penalty(self, own: Array) -> Array:
         """What is added to the diagonal of G, given that diagonal."""

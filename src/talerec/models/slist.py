@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from talerec.data.log import Log
-from talerec.gram.builders import NORMS, TARGETS, slis_gram, slit_gram
+from talerec.gram.builders import (
+    NORMS,
+    TARGETS,
+    slis_summand,
+    slit_summand,
+)
 from talerec.gram.gram import Gram
+from talerec.gram.summands import Summand, mixed, total
 from talerec.models.linear import Solved
 from talerec.models.params import SOLVE, param
 from talerec.solvers.solve import Solution, solve_bounded
@@ -30,16 +36,16 @@ class Sessions(Solved):
     def needs_time(self) -> bool:
         return self.decay_user > 0
 
-    def _slis_gram(self, log: Log) -> Gram:
-        return slis_gram(log, **self._gram_options())
+    def gram(self, log: Log) -> Gram:
+        return total(self.summands(log), self.budget)
 
-    def _gram_options(self) -> dict[str, Any]:
-        return {
-            "max_history": self.max_history,
-            "norm": self.norm,
-            "decay_user": self.decay_user,
-            "memory": self.budget,
-        }
+    def _slis(self, log: Log) -> Summand:
+        return slis_summand(log, **self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        names = ("max_history", "norm", "decay_user")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -62,8 +68,8 @@ class SLIS(Sessions):
         1.0, "the most that an item may weigh for itself", low=0, search=(0.0, 1.0), stage=SOLVE
     )
 
-    def gram(self, log: Log) -> Gram:
-        return self._slis_gram(log)
+    def summands(self, log: Log) -> list[Summand]:
+        return [self._slis(log)]
 
     def solution(self, gram: Gram) -> Solution:
         return solve_bounded(gram, self.reg, self.xi, solver=self.solver, neighbors=self.neighbors)
@@ -89,11 +95,11 @@ class SLIT(Sessions):
     )
     targets: str = param("multi", "the next row is the target, or all later ones", choices=TARGETS)
 
-    def gram(self, log: Log) -> Gram:
-        return self._slit_gram(log)
+    def summands(self, log: Log) -> list[Summand]:
+        return [self._slit(log)]
 
-    def _slit_gram(self, log: Log) -> Gram:
-        return slit_gram(log, position=self.position, targets=self.targets, **self._gram_options())
+    def _slit(self, log: Log) -> Summand:
+        return slit_summand(log, position=self.position, targets=self.targets, **self._options)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -112,9 +118,5 @@ class SLIST(SLIT):
 
     alpha: float = param(0.2, "share of SLIS; 0 is SLIT alone", low=0, high=1, search=(0.0, 1.0))
 
-    def gram(self, log: Log) -> Gram:
-        if self.alpha == 0:
-            return self._slit_gram(log)
-        if self.alpha == 1:
-            return self._slis_gram(log)
-        return self.alpha * self._slis_gram(log) + (1 - self.alpha) * self._slit_gram(log)
+    def summands(self, log: Log) -> list[Summand]:
+        return mixed(self.alpha, lambda: self._slis(log), lambda: self._slit(log))

@@ -55,7 +55,7 @@ class SWalk(SLIT):
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         with clock("gram"):
-            slit, slis = self.gram(log), self._slis_gram(log)
+            slit, slis = self.gram(log), self._slis(log).gram(self.budget)
         with clock("solve"):
             R, solver = self._transition_weights(slit, self.solver)
             similar, _ = self._transition_weights(slis, solver)

@@ -7,8 +7,15 @@ from typing import Any, ClassVar
 
 from talerec.data.histories import Histories
 from talerec.data.log import Log
-from talerec.gram.builders import TARGETS, slis_gram, slit_gram, tale_columns, tale_gram
+from talerec.gram.builders import (
+    TARGETS,
+    slis_summand,
+    slit_summand,
+    tale_columns,
+    tale_summand,
+)
 from talerec.gram.gram import Gram
+from talerec.gram.summands import Summand, mixed, total
 from talerec.models.linear import Solved
 from talerec.models.params import param
 from talerec.ranking import places
@@ -89,22 +96,22 @@ class TALE(Solved):
 
     def gram(self, log: Log) -> Gram:
         """G and K of the training rows."""
-        if self.alpha == 0:
-            return self._tale_gram(log)
-        slis = slis_gram(log, max_history=self.max_history, memory=self.budget)
-        return (
-            slis if self.alpha == 1 else self.alpha * slis + (1 - self.alpha) * self._tale_gram(log)
+        return total(self.summands(log), self.budget)
+
+    def summands(self, log: Log) -> list[Summand]:
+        return mixed(
+            self.alpha, lambda: slis_summand(log, self.max_history), lambda: self._tale(log)
         )
 
-    def _tale_gram(self, log: Log) -> Gram:
+    def _tale(self, log: Log) -> Summand:
         if self.position:
-            return slit_gram(log, position=self.position, targets=self.targets, **self._trend)
-        return tale_gram(log, targets=self.targets, **self._times, **self._trend)
+            return slit_summand(log, self.position, targets=self.targets, **self._trend)
+        return tale_summand(log, targets=self.targets, **self._times, **self._trend)
 
     @property
     def _trend(self) -> dict[str, Any]:
         names = ("window", "trend", "trend_side", "max_history")
-        return {**{name: getattr(self, name) for name in names}, "memory": self.budget}
+        return {name: getattr(self, name) for name in names}
 
     @property
     def _times(self) -> dict[str, Any]:
@@ -115,7 +122,8 @@ class TALE(Solved):
         return self.alpha == 0 and self.targets == "single" and not self.position
 
     def target_columns(self, log: Log, targets: Array) -> Matrix:
-        return tale_columns(log, targets, **self._times, **self._trend)
+        told = {**self._times, **self._trend, "memory": self.budget}
+        return tale_columns(log, targets, **told)
 
     def query(self, histories: Histories) -> Query:
         moments = histories.moments(joint=self.same_time == "joint")

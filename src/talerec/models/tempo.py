@@ -12,9 +12,10 @@ import numpy as np
 from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.errors import TalerecError
-from talerec.gram.builders import tale_columns, tale_gram, tied_weight
+from talerec.gram.builders import tale_columns, tale_summand, tied_weight
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import counted, newest_rows
+from talerec.gram.summands import Summand
 from talerec.models import _habits, checks
 from talerec.models._asking import Asked, Moments, Plan, absences, made_queries, remaining, rules
 from talerec.models._blocks import POPULAR, Kept, assembled, lift, other_blocks, times
@@ -121,14 +122,14 @@ class Tempo(Solved):
     def gram(self, log: Log) -> Gram:
         rows, joint = self._counted(log), self._joint(log)
         if self._kept is not None:
-            made = tale_gram(rows, **self._weighing(self._kept.decay, joint))
-            return made.with_turned(self._kept.turned)
+            made = tale_summand(rows, **self._weighing(self._kept.decay, joint))
+            return made.gram(self.budget).with_turned(self._kept.turned)
         made, tied = self.one_way(rows, _habits.interval(log), joint)
-        return made.two_way(self.even, tied)
+        return made.gram(self.budget).two_way(self.even, tied)
 
-    def one_way(self, rows: Log, interval: float, joint: bool) -> tuple[Gram, float]:
-        """G and K of rows whose pace is known, and what simultaneous rows have in K: those of parts of a log add up."""
-        made = tale_gram(rows, **self._weighing(self.pace * interval, joint))
+    def one_way(self, rows: Log, interval: float, joint: bool) -> tuple[Summand, float]:
+        """The pairs of rows whose pace is known, and what simultaneous rows have in K: those of parts of a log add up."""
+        made = tale_summand(rows, **self._weighing(self.pace * interval, joint))
         return made, self._tied(rows, joint)
 
     def _counted(self, log: Log) -> Log:
@@ -144,7 +145,6 @@ class Tempo(Solved):
             "trend_side": "both",
             "same_time": "joint" if joint else "ordered",
             "max_history": self.max_history,
-            "memory": self.budget,
         }
 
     def _tied(self, rows: Log, joint: bool) -> float:
@@ -261,14 +261,15 @@ class Tempo(Solved):
     def target_columns(self, log: Log, targets: Array) -> Matrix:
         assert self._kept is not None
         weighing = self._weighing(self._kept.decay, bool(self._kept.joint))
-        return tale_columns(self._counted(log), targets, **weighing, turned=self._kept.turned)
+        weighing |= {"turned": self._kept.turned, "memory": self.budget}
+        return tale_columns(self._counted(log), targets, **weighing)
 
     def settle(self, log: Log) -> Settled:
         known = self.fitted.weights.query_arrays
         if "lengths" not in known:
             raise TalerecError("this tempo was fitted by an earlier version: fit it anew")
         rows, kept = self._counted(log), self._as_kept(0.0)
-        gram = tale_gram(rows, **self._weighing(kept.decay, kept.joint))
+        gram = tale_summand(rows, **self._weighing(kept.decay, kept.joint)).gram(self.budget)
         turned = gram.turned_share(self.even, self._tied(rows, kept.joint))
         if self.fitted.solver != "local":
             return Settled(turned=turned)

@@ -25,6 +25,7 @@ from talerec.models.tempo import Tempo
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array
 from talerec.spark import blocks, habits, tasks
+from talerec.spark.counting import Plain
 from talerec.spark.events import NAMES, Columns, Source
 from talerec.spark.parts import Order, Rows, save_part, spread
 from talerec.spark.sessions import Run, map_rows, run_tasks
@@ -169,7 +170,7 @@ def _gathered(
     run: Run, known: Tally, model: Solved, ties: str, limits: _Limits, *, whole: bool
 ) -> _Parts:
     """Send all rows to the parts of their users, and save them there; `whole`: those that are not learned from too."""
-    task_rows, task_pairs = limits.rows, limits.pairs
+    task_rows = limits.rows
     is_tempo = isinstance(model, Tempo)
     whole = whole or is_tempo  # it looks at all rows of a user
     limit, n = model.max_history, len(known.position)
@@ -183,15 +184,14 @@ def _gathered(
     sent = map_rows(known.events, lambda b: spread(b, users, order, task_rows), blocks.CELLS)
 
     def save(part: int, batches: blocks.Batches) -> None:
-        log = save_part(batches, part, users, rows, giants, task_pairs)
+        log = save_part(batches, part, users, rows, giants)
         if is_tempo:
             habits.save_habits(log, part, rows)
 
     with run.stage("rows"):
         run_tasks(sent, users.parts, save)
-    cuts = [np.array(at) for at in rows.arrays("cuts", users.parts)]
     pairs = sum(int(facts[2]) for facts in rows.arrays("facts", users.parts))
-    sizes = Sizes.of(run.cores, known.rows_of, pairs, cuts, *limits)
+    sizes = Sizes.of(run.cores, known.rows_of, pairs, *limits)
     sampled = np.concatenate(list(rows.arrays("giants", users.parts)), axis=1)
     return _Parts(run, known, ties, rows, users.parts, sizes, sampled)
 
@@ -249,5 +249,5 @@ def _weights(parts: _Parts, model: Solved, named: Named) -> Weights:
     if told.get("trend"):
         window, side = told["window"], told["trend_side"]
         rows = count_trends(run, rows, parts.number, parts.trends, window, side)
-    work = Work(rows, tasks.Plain(model), model)
-    return Weights(solve_rows(run, work, parts.sizes, position, named))
+    work = Work(rows, Plain(model), model)
+    return Weights(solve_rows(run, work, parts.sizes, parts.number, position, named))

@@ -6,23 +6,23 @@ Items are numbered by rank, 0 the most popular. Of two items the rarer, whose nu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from talerec.data import row_kernels
-from talerec.gram.gram import Gram, Sums
+from talerec.gram.accumulators import SparseSums
+from talerec.gram.gram import Sums
 from talerec.gram.sparse_kernels import sort_positions
 from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel
-from talerec.runtime.lazy import sparse
-from talerec.solvers.compressed import Compressed, by_column, by_row
 from talerec.spark import blocks
+from talerec.spark.counting import Counted
 
-#: What is known of a pair: its entry of G, its entry of K into the owner, its entry of K from the owner.
-G, INTO, OUT = range(3)
+#: What is known of a pair: its entry of G, its entry of K into the owner, its entry of K from the owner; both of K.
+G, INTO, OUT, BOTH = range(4)
 
 
 class Half(NamedTuple):
@@ -33,107 +33,129 @@ class Half(NamedTuple):
     value: Array
 
 
-def half_of(gram: Gram) -> Half:
-    """The pairs of a Gram; what is zero throughout is left out."""
-    whole, into = by_row(gram.G), by_column(gram.K)
-    out = by_row(sparse.csr_array(gram.K))
-    for matrix in (whole, into, out):
-        _require_order(matrix)
-    made: tuple[Array, Array, Array] = _below(whole, into, out)
-    return Half(*made)
+class Lines(NamedTuple):
+    """Entries by owner, as `Half` has them, with two values each: of G, and of K in one direction."""
+
+    starts: Array
+    column: Array
+    value: Array
 
 
-def _require_order(matrix: Compressed) -> None:
-    """Lines of a Gram ascend; a merge of lines that do not would lose entries."""
-    step = np.diff(matrix.indices) > 0
-    begins = matrix.starts[1:-1]
-    step[begins[(begins > 0) & (begins < len(matrix.indices))] - 1] = True
-    assert step.all(), "the entries of a Gram are not in order"
+def split(counted: Counted, lo: int, hi: int) -> tuple[Lines, Lines]:
+    """What the targets lo..hi were counted, by owner: lines of their own (lo is the first), and lines of rarer sources (0 is)."""
+    sums, share, is_alike = counted
+    made: tuple[Array, ...] = _split(sums, lo, hi, share, is_alike)
+    return Lines(*made[:3]), Lines(*made[3:])
 
 
 @kernel
-def _below(whole: Compressed, into: Compressed, out: Compressed) -> tuple[Array, Array, Array]:
-    """Entries on and below the diagonal of three matrices, merged row by row; of `out`, those below alone."""
-    n = len(whole.starts) - 1
-    room = len(whole.indices) + len(into.indices) + len(out.indices)
-    starts, end = np.zeros(n + 1, np.int64), 0
-    column, value = np.empty(room, np.int32), np.empty((room, 3))
-    for i in range(n):
-        x, y, z = whole.starts[i], into.starts[i], out.starts[i]
-        while True:
-            first = whole.indices[x] if x < whole.starts[i + 1] else np.int32(i + 1)
-            second = into.indices[y] if y < into.starts[i + 1] else np.int32(i + 1)
-            third = out.indices[z] if z < out.starts[i + 1] else np.int32(i + 1)
-            j = min(first, second, third)
-            if j > i:
-                break
-            value[end] = 0.0
-            if first == j:
-                value[end, 0] = whole.values[x]
-                x += 1
-            if second == j:
-                value[end, 1] = into.values[y]
-                y += 1
-            if third == j:
-                if j < i:
-                    value[end, 2] = out.values[z]
-                z += 1
-            if value[end, 0] != 0.0 or value[end, 1] != 0.0 or value[end, 2] != 0.0:
-                column[end] = j
+def _split(sums: SparseSums, lo: int, hi: int, share: float, is_alike: bool) -> tuple[Array, ...]:
+    """M and K' of some targets; G has twice the diagonal of M. Where K is G, an entry of K is that of G."""
+    indptr, indices = sums.indptr, sums.indices
+    M, K = sums.M, (sums.M if is_alike else sums.K)
+    own, other = np.zeros(hi - lo + 1, np.int64), np.zeros(len(indptr), np.int64)
+    for j in range(lo, hi):
+        for x in range(indptr[j], indptr[j + 1]):
+            if M[x] != 0.0 or K[x] != 0.0:
+                if indices[x] <= j:
+                    own[j - lo + 1] += 1
+                else:
+                    other[indices[x] + 1] += 1
+    own, other = np.cumsum(own), np.cumsum(other)
+    own_column, column = np.empty(own[-1], np.int32), np.empty(other[-1], np.int32)
+    own_value, value = np.empty((own[-1], 2)), np.empty((other[-1], 2))
+    free, end = other.copy(), 0
+    for j in range(lo, hi):
+        for x in range(indptr[j], indptr[j + 1]):
+            if M[x] == 0.0 and K[x] == 0.0:
+                continue
+            i = indices[x]
+            g, k = share * M[x], share * K[x]
+            if i == j:
+                g, k = 2.0 * g, (2.0 * k if is_alike else k)
+            if i <= j:
+                own_column[end] = i
+                own_value[end, 0], own_value[end, 1] = g, k
                 end += 1
-        starts[i + 1] = end
-    return starts, column[:end].copy(), value[:end].copy()
+            else:
+                column[free[i]] = j
+                value[free[i], 0], value[free[i], 1] = g, k
+                free[i] += 1
+    return own, own_column, own_value, other, column, value
 
 
-def owner_cells(half: Half, names: Array, edges: Array, part: int) -> Iterator[pa.RecordBatch]:
-    """Cut a half into blocks of owners, from one edge to the next; `names` (ascending): the numbers of its items in all."""
-    bounds = np.searchsorted(names, edges)
-    for block in np.flatnonzero(np.diff(half.starts[bounds])):
-        a, b = bounds[block], bounds[block + 1]
-        length = np.diff(half.starts[a : b + 1]).astype(np.int32)
-        span = slice(half.starts[a], half.starts[b])
-        rows = names[a:b][length > 0].astype(np.int32)
-        column = names[half.column[span]].astype(np.int32)
-        yield blocks.cells(int(block), part, rows, length[length > 0], column, half.value[span])
+def line_cells(lines: Lines, edges: Array, part: int) -> Iterator[pa.RecordBatch]:
+    """Send lines, one for each item, to blocks of owners, from one edge to the next."""
+    for block in np.flatnonzero(np.diff(lines.starts[edges])):
+        a, b = edges[block], edges[block + 1]
+        length = np.diff(lines.starts[a : b + 1]).astype(np.int32)
+        span = slice(lines.starts[a], lines.starts[b])
+        rows = (a + np.flatnonzero(length)).astype(np.int32)
+        yield blocks.cells(
+            int(block), part, rows, length[length > 0], lines.column[span], lines.value[span]
+        )
 
 
-def summed(batches: blocks.Batches, lo: int, hi: int, n: int) -> Half:
-    """What all parts found for the owners lo..hi, added up in the order of the parts."""
-    kinds = (np.int32, np.int32, np.int32, np.float64)
-    row, length, column, value = blocks.chained(batches, *kinds)
+class Found(NamedTuple):
+    """Lines of one block of owners as they arrive: owners, entries of each, their columns and two values each."""
+
+    arrays: list[Array]
+    way: int  # what the second values are: INTO, OUT, or BOTH
+
+
+KINDS = (np.int32, np.int32, np.int32, np.float64)
+
+
+def summed(found: Sequence[Found], lo: int, hi: int, n: int) -> Half:
+    """What all tasks found for the owners lo..hi, added up in the order in which it is given."""
+    row, length, column, value = (
+        np.concatenate([np.empty(0, kind), *(one.arrays[x] for one in found)])
+        for x, kind in enumerate(KINDS)
+    )
+    ways = [np.full(len(one.arrays[0]), one.way, np.int8) for one in found]
     ptr, order = row_kernels.group_rows(row - np.int32(lo), hi - lo)
     starts = np.concatenate([[0], np.cumsum(length, dtype=np.int64)])
-    made: tuple[Array, Array, Array] = _summed(ptr, order, starts, column, value.reshape(-1, 3), n)
+    lines = Lines(starts, column, value.reshape(-1, 2))
+    made: tuple[Array, Array, Array] = _summed(
+        ptr, order, np.concatenate([np.empty(0, np.int8), *ways]), lines, lo, n
+    )
     return Half(*made)
 
 
 @kernel
 def _summed(
-    ptr: Array, order: Array, starts: Array, column: Array, value: Array, n: int
+    ptr: Array, order: Array, ways: Array, lines: Lines, lo: int, n: int
 ) -> tuple[Array, Array, Array]:
-    """Owner r has the lines order[ptr[r]..ptr[r + 1]], and line q the entries starts[q]..starts[q + 1]."""
+    """Owner lo + r has the lines order[ptr[r]..ptr[r + 1]]; what is zero throughout is left out."""
+    column, value = lines.column, lines.value
     room, end = len(column), 0
     bounds, columns = np.zeros(len(ptr), np.int64), np.empty(room, np.int32)
     values, sums = np.empty((room, 3)), np.zeros((n, 3))
-    seen, spare = np.full(n, -1, np.int32), np.empty(n, np.int32)
+    seen, spare, found = np.full(n, -1, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
     for r in range(len(ptr) - 1):
-        first = end
+        count = 0
         for x in range(ptr[r], ptr[r + 1]):
-            for e in range(starts[order[x]], starts[order[x] + 1]):
+            way = ways[order[x]]
+            for e in range(lines.starts[order[x]], lines.starts[order[x] + 1]):
                 j = column[e]
                 if seen[j] != r:
                     seen[j] = r
-                    columns[end] = j
-                    end += 1
+                    found[count] = j
+                    count += 1
                 sums[j, 0] += value[e, 0]
-                sums[j, 1] += value[e, 1]
-                sums[j, 2] += value[e, 2]
-        sort_positions(columns[first:end], n, spare)
-        for x in range(first, end):
-            j = columns[x]
-            for v in range(3):
-                values[x, v] = sums[j, v]
-                sums[j, v] = 0.0
+                if way != OUT:
+                    sums[j, 1] += value[e, 1]
+                if way != INTO and j != lo + r:
+                    sums[j, 2] += value[e, 1]
+        sort_positions(found[:count], n, spare)
+        for x in range(count):
+            j = found[x]
+            if sums[j, 0] != 0.0 or sums[j, 1] != 0.0 or sums[j, 2] != 0.0:
+                columns[end] = j
+                for v in range(3):
+                    values[end, v] = sums[j, v]
+                end += 1
+            sums[j, 0] = sums[j, 1] = sums[j, 2] = 0.0
         bounds[r + 1] = end
     return bounds, columns[:end].copy(), values[:end].copy()
 
@@ -192,22 +214,41 @@ def entries_of(folder: str, count: int, n: int, share: float) -> int:
     return int(2 * either + own) if share else int(into + out + n)
 
 
+def _entries(folder: str, block: int) -> list[Array]:
+    """Owner, other, into and out of the entries of K of a block of owners."""
+    names = ("owner", "other", "into", "out")
+    return [blocks.load_array(folder, f"{name}-{block}") for name in names]
+
+
 def target_cells(
     block: int, share: float, wanted: Array | None, edges: Array, n: int, folder: str
 ) -> Iterator[pa.RecordBatch]:
-    """The entries of K + share K' of a block of owners, sent on to the blocks of their targets."""
-    owner, other, into, out = (
-        blocks.load_array(folder, f"{name}-{block}") for name in ("owner", "other", "into", "out")
-    )
-    own = owner == other
-    to_owner = into + share * np.where(own, into, out)
-    to_other = np.where(own, 0.0, out + share * into)
-    target, source = np.concatenate([owner, other]), np.concatenate([other, owner])
-    value = np.concatenate([to_owner, to_other])
-    stays = value != 0 if wanted is None else (value != 0) & wanted[target]
-    target, source, value = target[stays], source[stays], value[stays]
+    """The entries of K + share K' from the owners of a block, sent to the blocks of their targets."""
+    owner, target, into, out = _entries(folder, block)
+    value = out + share * into
+    stays = (value != 0) & (owner != target)
+    if wanted is not None:
+        stays &= wanted[target]
+    target, source, value = target[stays], owner[stays], value[stays]
     ptr, order = row_kernels.group_rows(target, n)
     bounds = ptr[edges]
     for number in np.flatnonzero(np.diff(bounds)):
         at = order[bounds[number] : bounds[number + 1]]
         yield blocks.cells(int(number), block, target[at], source[at], value[at])
+
+
+def own_entries(
+    owners: Array, share: float, wanted: Array | None, lo: int, hi: int, folder: str
+) -> tuple[Array, Array, Array]:
+    """The entries of K + share K' into the owners lo..hi: target, source, value."""
+    first, last = np.searchsorted(owners, lo, "right") - 1, np.searchsorted(owners, hi, "left")
+    found = []
+    for block in range(first, last):
+        target, source, into, out = _entries(folder, block)
+        span = slice(*np.searchsorted(target, (lo, hi)))
+        target, source, into, out = (one[span] for one in (target, source, into, out))
+        value = into + share * np.where(target == source, into, out)
+        stays = value != 0 if wanted is None else (value != 0) & wanted[target]
+        found.append((target[stays], source[stays], value[stays]))
+    target, source, value = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return target, source, value

@@ -140,6 +140,19 @@ class Rows(NamedTuple):
             self.save_array(name, part, getattr(log, name))
         if self.is_weighed:
             self.save_array("weight", part, np.empty(0) if log.weight is None else log.weight)
+        length = np.minimum(np.diff(log.ptr), self.limit)
+        self.save_array("newest", part, np.array([length.sum(), length.max(initial=1)]))
+
+    def example(self, rows: int) -> Log:
+        """One user with so many rows of one item, with all that rows of parts have."""
+        ones = np.ones(rows, np.int64)
+        worth = ones.astype(np.float64) if self.is_weighed else None
+        trends = ones if self.is_counted else None
+        named = (_numbered(1), _numbered(self.items))
+        item = np.zeros(rows, np.int32)
+        return Log(
+            np.array([0, rows]), item, ones, *named, latest=self.latest, weight=worth, trends=trends
+        )
 
     def users_file(self, part: int) -> Path:
         """The file with the ids of a part's users."""
@@ -177,38 +190,15 @@ def _numbered(size: int) -> Vocabulary:
     return Vocabulary(pl.Series(np.arange(size)))
 
 
-def some_users(log: Log, a: int, b: int) -> Log:
-    """The rows of users a..b of a log, with the items that they have: an item's number in the log is its id."""
-    lo, hi = log.ptr[a], log.ptr[b]
-    there = np.bincount(log.item[lo:hi], minlength=len(log.items)) > 0
-    renumber = np.cumsum(there, dtype=np.int32) - np.int32(1)
-    trends, worth = (None if one is None else one[lo:hi] for one in (log.trends, log.weight))
-    return replace(
-        log,
-        ptr=log.ptr[a : b + 1] - lo,
-        item=renumber[log.item[lo:hi]],
-        time=log.time[lo:hi],
-        users=_numbered(b - a),
-        items=Vocabulary(pl.Series(np.flatnonzero(there).astype(np.int32))),
-        trends=trends,
-        weight=worth,
-    )
-
-
-def save_part(
-    batches: Batches, part: int, users: Users, rows: Rows, giants: int, task_pairs: int
-) -> Log:
+def save_part(batches: Batches, part: int, users: Users, rows: Rows, giants: int) -> Log:
     """Put the rows of one part in order and save them, with what the driver wants to know of them."""
     log = _sorted(blocks.frames_of(batches), users, rows)
     rows.save(part, log)
     with atomic_write(rows.users_file(part), uuid.uuid4().hex) as unfinished:
         pl.DataFrame({"id": log.users.ids}).write_parquet(unfinished)
     length = np.minimum(np.diff(log.ptr), rows.limit)
-    pairs = np.concatenate([[0], np.cumsum(length * (length + 1) // 2)])
-    rows.save_array("facts", part, np.array([len(log.users), log.rows, pairs[-1]]))
-    marks = np.arange(1, pairs[-1] // task_pairs + 1) * task_pairs
-    cuts = np.concatenate([[0], np.searchsorted(pairs, marks), [len(log.users)]])
-    rows.save_array("cuts", part, np.unique(cuts))
+    pairs = int((length * (length + 1) // 2).sum())
+    rows.save_array("facts", part, np.array([len(log.users), log.rows, pairs]))
     rows.save_array("giants", part, _sampled_times(log, giants))
     return log
 

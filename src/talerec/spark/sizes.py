@@ -6,27 +6,38 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from talerec.runtime.arrays import Array
 from talerec.runtime.threads import equal_work
-from talerec.spark.tasks import Span
 
 _TARGET_COST = 1000  # what a target costs beside its sources, counted in sources
 
 
+class Counts(NamedTuple):
+    """A task: targets that are counted in the rows of a group."""
+
+    group: int
+    lo: int
+    hi: int
+
+
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """Users in spans; owners of pairs, targets and sources in blocks of about equal work.
+    """Owners of pairs, targets and sources in blocks of about equal work.
 
     Blocks are given by their edges: those of owners and targets by popularity rank, those of sources by position.
     """
 
     rows: int
+    pairs: int
     task_rows: int
+    task_pairs: int
     solve_bytes: int  # of G that a solving task may hold
-    spans: list[Span]
+    cores: int
+    rows_of: Array  # of items, by rank
     owners: Array
     targets: Array
     sources: Array
@@ -37,33 +48,39 @@ class Sizes:
         cores: int,
         rows_of: Array,
         pairs: int,
-        cuts: Sequence[Array],
         task_rows: int,
         task_pairs: int,
         solve_bytes: int,
     ) -> Sizes:
-        """Cut a log whose items have `rows_of` rows, by rank, and whose users have `pairs` pairs of rows in all.
-
-        cuts: where the users of each part are cut, so that a span has about `task_pairs` pairs.
-        """
+        """Cut a log whose items have `rows_of` rows, by rank, and whose users have `pairs` pairs of rows in all."""
         n, rows = len(rows_of), int(rows_of.sum())
         tasks = max(cores, math.ceil(pairs / task_pairs))
-        spans = [
-            Span(part, int(a), int(b)) for part, at in enumerate(cuts) for a, b in pairwise(at)
-        ]
         popular = rows_of.astype(np.float64)
         shared = popular * np.cumsum(popular)  # the chance of a pair with a more popular item
-        owned = np.minimum(shared * (pairs / shared.sum()), np.arange(1.0, n + 1) * len(spans))
+        owned = np.minimum(shared * (pairs / shared.sum()), np.arange(1.0, n + 1))
         sources = np.minimum(popular * (2 * pairs / rows), n)
         return cls(
             rows,
+            pairs,
             task_rows,
+            task_pairs,
             solve_bytes,
-            spans,
+            cores,
+            rows_of,
             edges(owned, tasks),
             edges(sources + _TARGET_COST, tasks),
             edges(np.ones(n), tasks),
         )
+
+    def counted(self, groups: Sequence[int]) -> list[Counts]:
+        """Which targets tasks count in each group of rows (their numbers), so that each has about as many pairs."""
+        total, found = max(sum(groups), 1), []
+        for group, rows in enumerate(groups):
+            pairs = self.pairs * (rows / total)
+            wanted = max(math.ceil(self.cores / len(groups)), math.ceil(pairs / self.task_pairs))
+            cuts = edges(self.rows_of.astype(np.float64), wanted)
+            found += [Counts(group, int(a), int(b)) for a, b in pairwise(cuts)]
+        return found
 
 
 def edges(work: Array, blocks: int) -> Array:

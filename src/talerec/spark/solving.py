@@ -16,6 +16,7 @@ from talerec.models.linear import Solved
 from talerec.runtime.arrays import Array, Matrix, shrink_indptr
 from talerec.runtime.lazy import sparse
 from talerec.spark import blocks, halves, tasks
+from talerec.spark.counting import Counting, Layout, make_files, write_part
 from talerec.spark.parts import Rows
 from talerec.spark.sessions import Run, map_tasks, run_tasks, send_tasks, spark_schema
 from talerec.spark.sizes import Sizes
@@ -33,43 +34,51 @@ class Work(NamedTuple):
     """What is solved: of which rows, how they are counted, and for which targets (a flag per rank; None: all)."""
 
     rows: Rows
-    counting: tasks.Counting
+    counting: Counting
     model: Solved
     wanted: Array | None = None
     even: float = 0.0  # how far the directions of pairs are evened out
 
 
-def solve_rows(run: Run, work: Work, sizes: Sizes, position: Array, named: Named | None) -> Matrix:
+def solve_rows(
+    run: Run, work: Work, sizes: Sizes, parts: int, position: Array, named: Named | None
+) -> Matrix:
     """Weights, source x target by position, as one CSR matrix that is mapped from files."""
     folder = run.folder / f"{work.rows.kind}gram"
     folder.mkdir()
     folder.chmod(0o777)
     blocks.save_array(folder, "position", position)
-    _count(run, work, sizes, str(folder))
-    share = _write_half(run, work, sizes, folder, position)
+    _count(run, work, sizes, parts, folder)
+    share = _write_half(run, work, sizes, parts, folder, position)
     entries = halves.entries_of(str(folder), len(sizes.owners) - 1, len(position), share)
     settings = tasks.SolveSettings(work.model.neighbors, entries, sizes.solve_bytes)
     return _solve(run, work, sizes, folder, share, settings, named)
 
 
-def _count(run: Run, work: Work, sizes: Sizes, folder: str) -> None:
-    """Each span of users counted by one task, each block of owners summed by another."""
-    spans, owners, n = sizes.spans, sizes.owners, work.rows.items
-    rows, counting = work.rows, work.counting
+def _count(run: Run, work: Work, sizes: Sizes, parts: int, folder: Path) -> None:
+    """Parts lay out their rows, tasks count some targets each, and others sum blocks of owners."""
+    rows, counting, owners, n = work.rows, work.counting, sizes.owners, work.rows.items
+    layout = Layout.of(folder, list(rows.arrays("newest", parts)))
+    make_files(counting, rows, layout)
+    counts = sizes.counted(layout.sizes)
     sent = send_tasks(
         run,
-        len(spans),
-        lambda s: tasks.gram_cells(counting, rows, spans[s], s, owners, folder),
+        len(counts),
+        lambda t: tasks.gram_cells(counting, rows, layout, counts[t], t, owners),
     )
+    place = str(folder)
     with run.stage("gram"):
+        run_tasks(run.numbers(parts), parts, lambda p, _: write_part(counting, rows, p, layout))
         run_tasks(
             sent,
             len(owners) - 1,
-            lambda b, batches: tasks.owner_sums(batches, b, owners, n, folder),
+            lambda b, batches: tasks.owner_sums(batches, b, owners, counts, n, place),
         )
 
 
-def _write_half(run: Run, work: Work, sizes: Sizes, folder: Path, position: Array) -> float:
+def _write_half(
+    run: Run, work: Work, sizes: Sizes, parts: int, folder: Path, position: Array
+) -> float:
     """Join the blocks of G to one file of columns and one of values, and save what all tasks need of them; the share of K'."""
     owners, place = sizes.owners, str(folder)
     count = len(owners) - 1
@@ -89,7 +98,7 @@ def _write_half(run: Run, work: Work, sizes: Sizes, folder: Path, position: Arra
         run_tasks(run.numbers(count), count, write)
     owned = blocks.load_blocks(folder, "owned", count)
     blocks.save_array(folder, "owned", sum(owned, np.zeros(len(position), np.int64)))
-    tied = blocks.load_blocks(folder, "tied", len(sizes.spans))
+    tied = blocks.load_blocks(folder, "tied", parts)
     return halves.sums_of(place, count, math.fsum(float(one[0]) for one in tied)).share(work.even)
 
 
@@ -116,17 +125,21 @@ def _solve(
 ) -> Matrix:
     """Solve blocks of targets and order the weights by source: as Parquet, and as one CSR matrix that is mapped."""
     place, n, wanted = str(folder), work.rows.items, work.wanted
-    targets, sources = sizes.targets, sizes.sources
+    owners, targets, sources = sizes.owners, sizes.targets, sizes.sources
+
+    def own(lo: int, hi: int) -> tuple[Array, Array, Array]:
+        return halves.own_entries(owners, share, wanted, lo, hi, place)
+
     columns = send_tasks(
         run,
-        len(sizes.owners) - 1,
+        len(owners) - 1,
         lambda b: halves.target_cells(b, share, wanted, targets, n, place),
     )
     found = map_tasks(
         columns,
         len(targets) - 1,
         "block",
-        lambda c, b: tasks.solved_cells(b, c, targets, sources, settings, place),
+        lambda c, b: tasks.solved_cells(b, c, targets, sources, settings, own, place),
         blocks.CELLS,
     )
     with run.stage("solve"):

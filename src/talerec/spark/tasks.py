@@ -7,11 +7,11 @@ rarer, whose number is higher, owns their pair, so that the most popular item ow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,17 +21,16 @@ from talerec.data import row_kernels
 from talerec.data.log import Log
 from talerec.data.vocabulary import Vocabulary
 from talerec.gram import row_weights
-from talerec.gram.gram import Gram
 from talerec.models.base import Model
-from talerec.models.linear import Solved
-from talerec.models.tempo import Tempo
 from talerec.runtime.arrays import Array, Matrix, shrink_indptr
 from talerec.runtime.lazy import sparse
 from talerec.solvers.local import local_columns
 from talerec.solvers.pieces import local_pieces
 from talerec.spark import blocks, halves
 from talerec.spark.blocks import Batches, load_array, read_array, save_array
-from talerec.spark.parts import Rows, some_users
+from talerec.spark.counting import Counting, Layout, count_targets
+from talerec.spark.parts import Rows
+from talerec.spark.sizes import Counts
 
 _WEIGHT_ROWS = 2**16  # weights that are given external ids at a time
 
@@ -140,56 +139,70 @@ def save_counts(batches: Batches, part: int, rows: Rows) -> None:
 # -- Gram ------------------------------------------------------------------------------------------
 
 
-class Counting(Protocol):
-    """What makes the Gram of a part of the users."""
-
-    def gram(self, log: Log) -> tuple[Gram, float]:
-        """G and K of a part, and what simultaneous rows have in K where that is asked for."""
-
-
-class Plain(NamedTuple):
-    """A model whose Gram is the sum of its parts' Grams."""
-
-    model: Solved
-
-    def gram(self, log: Log) -> tuple[Gram, float]:
-        return self.model.gram(log), 0.0
-
-
-class Paced(NamedTuple):
-    """Tempo, which is told what the whole log says of its users."""
-
-    model: Tempo
-    interval: float
-    joint: bool
-
-    def gram(self, log: Log) -> tuple[Gram, float]:
-        return self.model.one_way(log, self.interval, self.joint)
-
-
-class Span(NamedTuple):
-    """Some users of a part."""
-
-    part: int
-    first: int
-    last: int
-
-
 def gram_cells(
-    counting: Counting, rows: Rows, span: Span, number: int, edges: Array, folder: str
+    counting: Counting, rows: Rows, layout: Layout, counts: Counts, number: int, edges: Array
 ) -> Iterator[pa.RecordBatch]:
-    """The Gram of some users, each pair in the row of its owner, cut into blocks of owners."""
-    log = some_users(rows.newest(span.part), span.first, span.last)
-    made, tied = counting.gram(log) if log.rows else (None, 0.0)
-    save_array(folder, f"tied-{number}", np.array([tied]))
-    if made is not None:
-        yield from halves.owner_cells(halves.half_of(made), log.items.ids.to_numpy(), edges, number)
+    """Count some targets: pairs that they own are saved, those of rarer sources go to the blocks of their owners."""
+    group, lo, hi = counts
+    for summand, counted in enumerate(count_targets(counting, rows, layout, group, lo, hi)):
+        own, others = halves.split(counted, lo, hi)
+        for name, array in own._asdict().items():
+            save_array(layout.folder, f"own_{name}-{number}-{summand}", array)
+        save_array(layout.folder, f"alike-{summand}", np.array([counted.is_alike]))
+        yield from halves.line_cells(others, edges, number * _SUMMANDS + summand)
 
 
-def owner_sums(batches: Batches, block: int, edges: Array, n: int, folder: str) -> None:
-    """Sum what all parts found for one block of owners, and save it."""
+_SUMMANDS = 2  # that a Gram has at most
+
+
+def owner_sums(
+    batches: Batches, block: int, edges: Array, counts: Sequence[Counts], n: int, folder: str
+) -> None:
+    """Sum what all tasks found for one block of owners, and save it."""
     lo, hi = int(edges[block]), int(edges[block + 1])
-    halves.save_block(halves.summed(batches, lo, hi, n), lo, block, folder)
+    found = found_lines(batches, lo, hi, counts, folder)
+    halves.save_block(halves.summed(found, lo, hi, n), lo, block, folder)
+
+
+def found_lines(
+    batches: Batches, lo: int, hi: int, counts: Sequence[Counts], folder: str
+) -> list[halves.Found]:
+    """What tasks saved for the owners lo..hi, and what they sent."""
+    alike = [bool(one[0]) for one in _there(folder, "alike")]
+    found = [
+        halves.Found(lines, halves.BOTH if is_alike else halves.INTO)
+        for summand, is_alike in enumerate(alike)
+        for lines in _own_lines(counts, summand, lo, hi, folder)
+    ]
+    for part, arrays in blocks.arrays_of(batches, *halves.KINDS):
+        way = halves.BOTH if alike[part % _SUMMANDS] else halves.OUT
+        found.append(halves.Found(arrays, way))
+    return found
+
+
+def _there(folder: str, name: str) -> Iterator[Array]:
+    """The arrays name-0, name-1 and so on that are there."""
+    number = 0
+    while (Path(folder) / f"{name}-{number}.npy").exists():
+        yield read_array(folder, f"{name}-{number}")
+        number += 1
+
+
+def _own_lines(
+    counts: Sequence[Counts], summand: int, lo: int, hi: int, folder: str
+) -> Iterator[list[Array]]:
+    """The lines that tasks have saved for the owners lo..hi: owner, length, columns, values."""
+    for number, (_, first, last) in enumerate(counts):
+        a, b = max(first, lo), min(last, hi)
+        if a < b:
+            starts, column, value = (
+                load_array(folder, f"own_{name}-{number}-{summand}")
+                for name in halves.Lines._fields
+            )
+            starts = starts[a - first : b - first + 1]
+            span = slice(starts[0], starts[-1])
+            owner = np.arange(a, b, dtype=np.int32)
+            yield [owner, np.diff(starts), column[span], value[span].reshape(-1)]
 
 
 def degree_order(row_counts: Array, column_counts: Iterable[Array], position: Array) -> Array:
@@ -240,12 +253,17 @@ def solved_cells(
     targets: Array,
     sources: Array,
     settings: SolveSettings,
+    own: Callable[[int, int], tuple[Array, Array, Array]],
     folder: str,
 ) -> Iterator[pa.RecordBatch]:
-    """Solve one block of targets from their columns of K and the half of G that all tasks map; weights go on by source."""
+    """Solve one block of targets from their columns of K and the half of G that all tasks map; weights go on by source.
+
+    own: the entries of K of pairs that targets own; the others come in batches.
+    """
     lo, hi = int(targets[block]), int(targets[block + 1])
     position = read_array(folder, "position")  # of each rank
-    target, source, value = blocks.chained(batches, np.int32, np.int32, np.float64)
+    sent = blocks.chained(batches, np.int32, np.int32, np.float64)
+    target, source, value = (np.concatenate(two) for two in zip(own(lo, hi), sent, strict=True))
     columns = columns_of(target, source, value, lo, hi, position)
     source, target, weight = _solved(columns, settings, folder, lo, hi)
     source, target = position[source], position[target]

@@ -25,6 +25,7 @@ from talerec.ranking.blocks import block_of
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array
 from talerec.spark import blocks, habits, tasks
+from talerec.spark.counting import Paced
 from talerec.spark.parts import Rows, time_cuts
 from talerec.spark.sessions import Run, run_tasks, send_tasks
 from talerec.spark.sizes import Sizes
@@ -55,7 +56,8 @@ class Study:
         if numbers is not None and numbers.lift[0]:
             factor = np.exp(float(numbers.lift[0]) * appeal(counts)).astype(np.float32)
             named = named._replace(factor=factor)
-        leads = solve_rows(self.run, self._work(self.rows, own), self.sizes, self.position, named)
+        work = self._work(self.rows, own)
+        leads = solve_rows(self.run, work, self.sizes, self.parts, self.position, named)
         return model.assembled(
             block_of(leads), own, numbers, counts, lambda lengths: self._memories(lengths)
         )
@@ -68,7 +70,7 @@ class Study:
         model = self.model
         if model.trend:
             rows = count_trends(self.run, rows, self.parts, self.trends, model.window, "both")
-        counting = tasks.Paced(model, own.interval, own.joint)
+        counting = Paced(model, own.interval, own.joint)
         return Work(rows, counting, model, even=model.even)
 
     # -- rows in the order of time --
@@ -118,7 +120,7 @@ class Study:
         habits_then = self._habits(first)
         study = replace(self, model=self.model.first_fit(), rows=first)
         work = study._work(first, habits_then)._replace(wanted=asking.wanted)
-        leads = block_of(solve_rows(self.run, work, self.sizes, self.position, None))
+        leads = solve_rows(self.run, work, self.sizes, self.parts, self.position, None)
         span = self.model.span
         with self.run.stage("learn"):
             self._alone(
@@ -126,7 +128,7 @@ class Study:
             )
             time = habits.in_time(first).time
             known = self.model.known(
-                leads,
+                block_of(leads),
                 habits_then,
                 habits.load_memories(first),
                 counts,

@@ -12,21 +12,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
+import plan
 import talerec as tr
 
 
-def write(rows: int, items: int, path: Path) -> None:
-    tr.synthetic_log(rows, items=items, titles=False).to_frame().write_parquet(
-        path, row_group_size=500_000
-    )
+def write(rows: int, items: int, path: Path, users: int | None = None) -> None:
+    log = tr.synthetic_log(rows, items=items, users=users, titles=False)
+    path.with_suffix(".size").write_text(json.dumps(asdict(plan.described(log))))
+    log.to_frame().write_parquet(path, row_group_size=500_000)
 
 
 def peak_mb(process: int | str = "self") -> float:
@@ -51,7 +55,7 @@ def on_one_machine(source: Path, kind: str) -> dict[str, float]:
     }
 
 
-def on_spark(source: Path, kind: str, master: str, driver: str) -> dict[str, float]:
+def on_spark(source: Path, kind: str, master: str, driver: str, **limits: int) -> dict[str, float]:
     from pyspark import SparkContext
 
     from talerec import spark
@@ -72,7 +76,9 @@ def on_spark(source: Path, kind: str, master: str, driver: str) -> dict[str, flo
     with spark.connected(master, conf) as session:
         session.sparkContext.setLogLevel("OFF")
         start = time.perf_counter()
-        model = spark.fit(KINDS[kind](), source, source.with_suffix(".tale"), session=session)
+        model = spark.fit(
+            KINDS[kind](), source, source.with_suffix(".tale"), session=session, **limits
+        )
         seconds = time.perf_counter() - start
         java = peak_mb(SparkContext._gateway.proc.pid)
         moved = shuffled(events)
@@ -163,10 +169,20 @@ def report(given: argparse.Namespace, folder: Path) -> None:
     found = []
     for rows in given.rows:
         source = folder / f"{rows}.parquet"
-        write(rows, given.items, source)
-        there = run_self("--spark", source, *told)
-        here = run_self("--local", source, *told)
+        write(rows, given.items, source, given.users)
+        if given.before:
+            before(given, source)
+        limits = () if given.solve_bytes is None else ("--solve-bytes", given.solve_bytes)
+        there = run_self("--spark", source, *told, *limits)
         found.append(there["seconds"])
+        if given.record:
+            size = plan.Size(**json.loads(source.with_suffix(".size").read_text()))
+            took = {n[3:]: s for n, s in there.items() if n.startswith("in ")}
+            plan.record(given.record, given.model, given.cores, size, took, int(there["shuffled"]), not given.unseen)  # fmt: skip
+        if given.alone:
+            print(f"{rows:,} rows: {there['seconds']:.1f} s ({there})", flush=True)
+            continue
+        here = run_self("--local", source, *told)
         print(f"{rows:,} rows, {given.items:,} items, {there['weights']:,} weights")
         stages, steps = (
             ", ".join(f"{n[3:]} {s:.1f}" for n, s in one.items() if n.startswith("in "))
@@ -185,6 +201,20 @@ def report(given: argparse.Namespace, folder: Path) -> None:
         print(f"growth exponent of the fit on Spark: {growth:.2f}")
 
 
+def before(given: argparse.Namespace, source: Path) -> None:
+    """The same log by another checkout, in its own words."""
+    script = given.before / "benchmarks" / "spark.py"
+    command = [sys.executable, str(script), "--spark", str(source), "--master", given.master, "--driver", given.driver]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(given.before / "src")}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    was = json.loads(done.stdout.splitlines()[-1])
+    for path in source.parent.glob(f"{source.stem}.*"):
+        if path.suffix in (".events", ".tale", ".weights"):
+            shutil.rmtree(path, ignore_errors=True)
+    stages = ", ".join(f"{n[3:]} {s:.1f}" for n, s in was.items() if n.startswith("in "))
+    print(f"before: {was['seconds']:.1f} s ({stages}); shuffled {was['shuffled'] / 1e6:,.0f} MB", flush=True)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[200_000, 2_000_000])
@@ -193,13 +223,23 @@ def main() -> None:
     parser.add_argument("--master", default="local-cluster[2,1,1024]")
     parser.add_argument("--driver", default="1g", help="memory of the driver's Java")
     parser.add_argument("--folder", type=Path, help="where logs and models go (they stay there)")
+    parser.add_argument("--users", type=int, help="by default one for every 10 rows")
+    parser.add_argument(
+        "--before", type=Path, help="an earlier checkout, to be measured beside this"
+    )
+    parser.add_argument("--solve-bytes", type=int, help="of G that a solving task may hold")
+    parser.add_argument("--alone", action="store_true", help="Spark alone, without one machine")
+    parser.add_argument("--record", type=Path, help="add runs on Spark to this file (plan.py)")
+    parser.add_argument("--unseen", action="store_true", help="... which plan.py is not fitted to")
+    parser.add_argument("--cores", type=int, default=2, help="that the master has")
     parser.add_argument("--local", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--spark", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.local:
         print(json.dumps(on_one_machine(given.local, given.model)))
     elif given.spark:
-        print(json.dumps(on_spark(given.spark, given.model, given.master, given.driver)))
+        limits = {} if given.solve_bytes is None else {"solve_bytes": given.solve_bytes}
+        print(json.dumps(on_spark(given.spark, given.model, given.master, given.driver, **limits)))
     else:
         with tempfile.TemporaryDirectory() as temporary:
             folder = given.folder or Path(temporary)

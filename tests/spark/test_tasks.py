@@ -140,7 +140,7 @@ def test_slices_of_a_giant_item_count_what_lies_in_all_of_them(tmp_path_factory,
     for piece in slices:
         mine = time[at == piece]
         rows = np.arange(len(mine), dtype=np.int32)
-        tasks.save_sorted_times([blocks.cells(piece, 0, rows, mine, rows)], folder, piece)
+        tasks.save_sorted_times([blocks.cells(piece, 0, rows, mine)], folder, piece)
     after = 7 if side == "both" else 0
     by_hand = [sum(-7 <= o - d <= after for o in days) for d in days]
     assert tasks.sliced_counts(time, slices, 7, side, folder).tolist() == by_hand

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
@@ -80,35 +80,43 @@ def read_events(
     session: SparkSession, source: Source, names: Columns, ties: str
 ) -> tuple[DataFrame, str]:
     """The log as user, item, time (microseconds) and place (its order at equal times); and how times were read."""
-    events = raw_events(session, source, names, ties)
-    found = events.agg(*checks(events)).first()
+    plain, events = raw_events(session, source, names, ties)
+    found = plain.agg(*checks(plain)).first()
     assert found is not None
     unit, _ = checked(events, names, found.asDict())
     return in_microseconds(events, unit), unit
 
 
-def raw_events(session: SparkSession, source: Source, names: Columns, ties: str) -> DataFrame:
-    """The log as user, item, time (as it stands), place (its order at equal times), and weight where rows have one."""
+class Raw(NamedTuple):
+    """A log as user, item, time (as it stands), place, and weight where rows have one: read twice, by what a pass needs."""
+
+    plain: DataFrame  # its places mean nothing, and cost nothing
+    placed: DataFrame  # with the order of rows at equal times
+
+
+def raw_events(session: SparkSession, source: Source, names: Columns, ties: str) -> Raw:
+    """The log, with columns under names of our own."""
     if ties not in ("file", "item"):
         raise TalerecError(f"ties is {ties!r}; on Spark it takes file or item")
     if not isinstance(source, DataFrame):
-        frame = _read_files(session, source)
+        frame, placed = _read_files(session, source)
     elif ties == "file":
         raise TalerecError(
             "rows of a DataFrame have no order: take ties=item, or the path of Parquet files"
         )
     else:
-        frame = source.withColumn(_PLACE, F.lit(0).cast("long"))
+        frame = placed = source.withColumn(_PLACE, F.lit(0).cast("long"))
     known = [name for name in frame.columns if not name.startswith(_PREFIX)]
     refuse_missing(known, names.needed)
     kinds = {name: frame.schema[name].dataType for name in names.needed}
-    return frame.select(
+    columns = [
         _id(names.user, kinds[names.user]).alias("user"),
         _id(names.item, kinds[names.item]).alias("item"),
         _number(names.time, kinds[names.time]).alias("time", metadata=_kind(kinds[names.time])),
         F.col(_PLACE).alias("place"),
         *([worth(frame, names).alias("weight")] if names.are_weighed else []),
-    )
+    ]
+    return Raw(frame.select(*columns), placed.select(*columns))
 
 
 def in_microseconds(events: DataFrame, unit: str) -> DataFrame:
@@ -117,23 +125,26 @@ def in_microseconds(events: DataFrame, unit: str) -> DataFrame:
     return events.withColumn("time", _microseconds(F.col("time"), unit, whole))
 
 
-def _read_files(session: SparkSession, path: str | Path) -> DataFrame:
-    """Parquet files with the place of every row: files in the order of their names, rows as they stand."""
+def _read_files(session: SparkSession, path: str | Path) -> tuple[DataFrame, DataFrame]:
+    """Parquet files, and the same with the place of every row: files in the order of their names, rows as they stand."""
     address = re.sub(r"^(\w+):/(?!/)", r"\1://", str(path))  # pathlib has dropped a slash
     frame = session.read.parquet(address)
-    file, row = F.col("_metadata.file_path"), F.col("_metadata.row_index")
-    files = sorted(found[0] for found in frame.select(file).distinct().collect())
+    row = F.col("_metadata.row_index")
+    plain = frame.withColumn(_PLACE, row)
+    files = sorted(re.sub("^file:/+", "file:/", name) for name in frame.inputFiles())
+    if len(files) < 2:
+        return plain, plain
     names = {
         _PREFIX + "file": pa.array(files, pa.string()),
         _PREFIX + "number": pa.array(range(len(files)), pa.int64()),
     }
     numbers = F.broadcast(session.createDataFrame(pa.table(names)))
+    file = F.col("_metadata.file_path")
     placed = frame.select("*", file.alias(_PREFIX + "file"), row.alias(_PREFIX + "row")).join(
         numbers, _PREFIX + "file"
     )
-    return placed.withColumn(
-        _PLACE, F.col(_PREFIX + "number") * F.lit(_FILE_ROWS) + F.col(_PREFIX + "row")
-    )
+    place = F.col(_PREFIX + "number") * F.lit(_FILE_ROWS) + F.col(_PREFIX + "row")
+    return plain, placed.withColumn(_PLACE, place)
 
 
 def _id(name: str, kind: T.DataType) -> Any:

@@ -190,10 +190,20 @@ def _gathered(
 
     with run.stage("rows"):
         run_tasks(sent, users.parts, save)
-    pairs = sum(int(facts[2]) for facts in rows.arrays("facts", users.parts))
+    facts = np.sum(list(rows.arrays("facts", users.parts)), axis=0)
+    pairs = int(facts[2])
+    _require_all(int(facts[1]), known.rows, cut=not whole)
     sizes = Sizes.of(run.cores, known.rows_of, pairs, *limits)
     sampled = np.concatenate(list(rows.arrays("giants", users.parts)), axis=1)
     return _Parts(run, known, ties, rows, users.parts, sizes, sampled)
+
+
+def _require_all(arrived: int, counted: int, *, cut: bool) -> None:
+    """Refuse a log that changed between two passes over it; `cut`: early rows of long histories did not travel."""
+    if arrived > counted or (arrived < counted and not cut):
+        raise TalerecError(
+            f"the log had {counted:,} rows when they were counted and {arrived:,} when they were read: do not write to it meanwhile"
+        )
 
 
 def _fitted(parts: _Parts, model: Solved, parquet: str, histories: bool) -> Fitted:

@@ -134,6 +134,10 @@ class Rows(NamedTuple):
         log = log if recent.all() else log.keep(recent)
         return replace(log, trends=self._read("trend", part)) if self.is_counted else log
 
+    def asked(self, part: int) -> Array:
+        """The rows of a part in the order in which their trends are asked for."""
+        return self._read("asked", part)
+
     def save(self, part: int, log: Log) -> None:
         """Save the rows of a part."""
         for name in ("ptr", "item", "time"):

@@ -40,6 +40,7 @@ class Tally:
     """A log that was read, checked and cleaned: its rows, and what was counted on the way."""
 
     events: DataFrame
+    plain: DataFrame  # the same rows, whose places mean nothing
     ids: pl.Series  # of items, by position
     position: Array  # of items, by popularity rank
     rows_of: Array  # of items, by popularity rank
@@ -62,20 +63,19 @@ def tally(
 ) -> Tally:
     """Read, check and clean a log in one pass that also counts its items; another where it is cleaned."""
     with run.stage("read"):
-        events = raw_events(run.session, source, names, ties)
-    counts = _counted(run, events, "counts")
+        plain, events = raw_events(run.session, source, names, ties)
+    counts = _counted(run, plain, "counts")
     totals = _totals(counts)
     unit, time = checked(events, names, totals)
     numeric = not totals["texts"]
     _check_worth(names, totals)
-    events = in_microseconds(events, unit)
-    if names.are_weighed:
-        events = events.where(F.col("weight") > 0)
+    events, plain = (_worthy(in_microseconds(one, unit)) for one in (events, plain))
     if drop_duplicates:
         events = one_of_each(run, events)
     if core is not None:
         events = k_core(run, events, core)
     if drop_duplicates or core is not None:
+        plain = events
         counts = _counted(run, events, "cleaned")
         totals = _totals(counts)
         time = [totals["first"], totals["last"]]
@@ -83,7 +83,12 @@ def tally(
     is_weighed = names.are_weighed and not are_even(totals["light"], totals["heavy"])
     mean = weight_unit if is_weighed else None
     ranked = _ranked(run.folder, counts.filter(pl.col("kept") > 0))
-    return Tally(events, *ranked, (time[0], time[1]), unit, numeric, mean, weight_unit)
+    return Tally(events, plain, *ranked, (time[0], time[1]), unit, numeric, mean, weight_unit)
+
+
+def _worthy(events: DataFrame) -> DataFrame:
+    """Events without those of weight 0."""
+    return events.where(F.col("weight") > 0) if "weight" in events.columns else events
 
 
 def _counted(run: Run, events: DataFrame, name: str) -> pl.DataFrame:
@@ -142,7 +147,7 @@ def cut_users(run: Run, known: Tally, parts: int, most: int | None) -> Users:
     every = max(known.rows // (_PER_PART * parts), 1)
     picked = F.pmod(F.xxhash64("user", "time"), F.lit(every)) == 0
     with run.stage("users"):
-        found = known.events.where(picked).groupBy("user").count().toArrow()
+        found = known.plain.where(picked).groupBy("user").count().toArrow()
     sampled = pl.DataFrame(found)
     if most is not None and not sampled.is_empty():
         _refuse_huge(sampled, every, most)

@@ -77,21 +77,23 @@ class TrendPlan(NamedTuple):
 def trend_cells(
     rows: Rows, part: int, plan: TrendPlan, *, popular: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Send the rows of a part to the tasks that count them: all, or those of popular items alone."""
+    """Send the rows of a part to the tasks that count them: all, or those of popular items alone. Counts come back in that order."""
     log = rows.newest(part)
     ptr, order = row_kernels.group_rows(plan.task_of(log.item, log.time), plan.total)
+    if not popular:
+        rows.save_array("asked", part, order.astype(np.int32))
     for task in np.flatnonzero(np.diff(ptr)):
         if task >= plan.buckets or not popular:
             at = order[ptr[task] : ptr[task + 1]]
-            yield blocks.cells(int(task), part, log.item[at], log.time[at], at.astype(np.int32))
+            yield blocks.cells(int(task), part, log.item[at], log.time[at])
 
 
-_TREND = (np.int32, np.int64, np.int32)
+_TREND = (np.int32, np.int64)
 
 
 def save_sorted_times(batches: Batches, folder: str, task: int) -> None:
     """Save the times of one slice of a popular item in order."""
-    _, time, _ = blocks.chained(batches, *_TREND)
+    _, time = blocks.chained(batches, *_TREND)
     save_array(folder, f"times-{task}", np.sort(time))
 
 
@@ -111,8 +113,8 @@ def counted_cells(
     else:
         counts = sliced_counts(time, slices, window, side, folder)
     ends = np.cumsum([len(arrays[0]) for _, arrays in found])
-    for (part, arrays), mine in zip(found, np.split(counts, ends[:-1]), strict=True):
-        yield blocks.cells(part, task, arrays[2], mine)
+    for (part, _), mine in zip(found, np.split(counts, ends[:-1]), strict=True):
+        yield blocks.cells(part, task, mine.astype(np.uint32))
 
 
 def sliced_counts(
@@ -130,9 +132,9 @@ def sliced_counts(
 
 def save_counts(batches: Batches, part: int, rows: Rows) -> None:
     """Save the trend counts of a part in the order of its rows."""
-    row, count = blocks.chained(batches, np.int32, np.int64)
-    counts = np.empty(len(row), np.int64)
-    counts[row] = count
+    (count,) = blocks.chained(batches, np.uint32)
+    counts = np.empty(len(count), np.int64)
+    counts[rows.asked(part)] = count
     rows.save_array("trend", part, counts)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -130,12 +132,11 @@ def test_both_directions_of_a_pair_meet_where_they_are_evened_out(tmp_path, same
     share = halves.sums_of(folder, 3, tied).share(tempo.even)
     assert 0 < share < 1
     targets, K = np.array([0, 9, n]), np.zeros((n, n))
-    for block in range(3):
-        for batch in halves.target_cells(block, share, None, targets, n, folder):
-            ((_, (target, source, value)),) = blocks.arrays_of(
-                [batch], np.int32, np.int32, np.float64
-            )
-            K[item[source], item[target]] = value
+    sent = [b for x in range(3) for b in halves.target_cells(x, share, None, targets, n, folder)]
+    for block, (lo, hi) in enumerate(pairwise(targets)):
+        found = halves.sent_entries(sent_to(block, sent), lo, hi)
+        target, source, value = (np.concatenate(parts) for parts in found)
+        K[item[source], item[target]] = value
     target, source, value = halves.own_entries(edges, share, None, 0, n, folder)
     K[item[source], item[target]] = value
     whole = tempo.gram(log)

@@ -295,7 +295,7 @@ def test_entries_of_k_reach_their_targets_once_from_owners_and_from_others(tmp_p
     for block, (lo, hi) in enumerate(pairwise(targets)):
         mine = [batch for batch in passed if batch.column("block")[0].as_py() == block]
         for target, source, value in (
-            blocks.chained(mine, np.int32, np.int32, np.float64),
+            (np.concatenate(parts) for parts in halves.sent_entries(mine, lo, hi)),
             halves.own_entries(owners, share, wanted, lo, hi, str(tmp_path)),
         ):
             assert ((target >= lo) & (target < hi)).all()

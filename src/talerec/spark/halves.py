@@ -166,39 +166,74 @@ def _summed(
 def save_block(half: Half, lo: int, block: int, folder: str) -> None:
     """Save what was summed for a block of owners: its rows of G, its entries of K, and sums over them."""
     size = len(half.starts) - 1
-    row = np.repeat(np.arange(lo, lo + size, dtype=np.int32), np.diff(half.starts))
-    own = half.column == row
-    _save_g(row - lo, half.column, half.value[:, G], own, size, lo, block, folder)
-    leads = (half.value[:, INTO] != 0) | (half.value[:, OUT] != 0)
-    entries = (row[leads], half.column[leads], half.value[leads, INTO], half.value[leads, OUT])
-    for name, array in zip(("owner", "other", "into", "out"), entries, strict=True):
+    column, value, diagonal, row_count = _entries_of_g(half, lo)
+    found = {
+        "column": column,
+        "value": value,
+        "diagonal": diagonal,
+        "row_count": row_count,
+        "column_count": np.bincount(column, minlength=lo + size),
+        **dict(zip(_ENTRIES, _entries_of_k(half, lo), strict=True)),
+    }
+    sums, counts = _sums_of_k(half, lo)
+    found |= {"sums": np.append(sums.sum(axis=0), diagonal.sum()), "entries": counts.sum(axis=0)}
+    for name, array in found.items():
         blocks.save_array(folder, f"{name}-{block}", array)
-    difference = np.where(own, 0.0, half.value[:, INTO] - half.value[:, OUT])
-    sums = [
-        2 * float((difference**2).sum()),
-        float(half.value[:, INTO].sum() + half.value[:, OUT].sum()),
-        float(half.value[own, INTO].sum()),
-        float(half.value[own, G].sum()),
-    ]
-    blocks.save_array(folder, f"sums-{block}", np.array(sums))
-    ways = [np.count_nonzero(half.value[~own, way]) for way in (INTO, OUT)]
-    counts = [*ways, np.count_nonzero(leads & ~own), np.count_nonzero(half.value[own, INTO])]
-    blocks.save_array(folder, f"entries-{block}", np.array(counts))
 
 
-def _save_g(
-    row: Array, column: Array, value: Array, own: Array, size: int, lo: int, block: int, folder: str
-) -> None:
-    """Save a block of G: its diagonal, and of the other entries the columns, the values and how many an item has."""
-    diagonal = np.zeros(size)
-    diagonal[row[own]] = value[own]
-    stays = ~own & (value != 0)
-    columns = column[stays]
-    blocks.save_array(folder, f"diagonal-{block}", diagonal)
-    blocks.save_array(folder, f"row_count-{block}", np.bincount(row[stays], minlength=size))
-    blocks.save_array(folder, f"column_count-{block}", np.bincount(columns, minlength=lo + size))
-    blocks.save_array(folder, f"column-{block}", columns)
-    blocks.save_array(folder, f"value-{block}", value[stays])
+@kernel
+def _entries_of_g(half: Half, lo: int) -> tuple[Array, Array, Array, Array]:
+    """Of the entries of G that are not its diagonal the columns, the values and how many an owner has; and the diagonal."""
+    starts, column, value = half
+    size = len(starts) - 1
+    columns, values = np.empty(len(column), np.int32), np.empty(len(column))
+    diagonal, counts, end = np.zeros(size), np.zeros(size, np.int64), 0
+    for r in range(size):
+        for x in range(starts[r], starts[r + 1]):
+            if column[x] == lo + r:
+                diagonal[r] = value[x, 0]
+            elif value[x, 0] != 0.0:
+                columns[end], values[end] = column[x], value[x, 0]
+                counts[r] += 1
+                end += 1
+    return columns[:end].copy(), values[:end].copy(), diagonal, counts
+
+
+@kernel
+def _entries_of_k(half: Half, lo: int) -> tuple[Array, Array, Array, Array]:
+    """Owner, other, into and out of the pairs that K knows."""
+    starts, column, value = half
+    room, end = len(column), 0
+    owner, other = np.empty(room, np.int32), np.empty(room, np.int32)
+    into, out = np.empty(room), np.empty(room)
+    for r in range(len(starts) - 1):
+        for x in range(starts[r], starts[r + 1]):
+            if value[x, 1] != 0.0 or value[x, 2] != 0.0:
+                owner[end], other[end] = lo + r, column[x]
+                into[end], out[end] = value[x, 1], value[x, 2]
+                end += 1
+    return owner[:end].copy(), other[:end].copy(), into[:end].copy(), out[:end].copy()
+
+
+@kernel
+def _sums_of_k(half: Half, lo: int) -> tuple[Array, Array]:
+    """By owner: what `Sums` wants to know of K, and how many entries lead in, out, either way, and to the item itself."""
+    starts, column, value = half
+    size = len(starts) - 1
+    sums, counts = np.zeros((size, 3)), np.zeros((size, 4), np.int64)
+    for r in range(size):
+        for x in range(starts[r], starts[r + 1]):
+            into, out = value[x, 1], value[x, 2]
+            sums[r, 1] += into + out
+            if column[x] == lo + r:
+                sums[r, 2] += into
+                counts[r, 3] += into != 0.0
+            else:
+                sums[r, 0] += 2 * (into - out) ** 2
+                counts[r, 0] += into != 0.0
+                counts[r, 1] += out != 0.0
+                counts[r, 2] += into != 0.0 or out != 0.0
+    return sums, counts
 
 
 def sums_of(folder: str, count: int, tied: float) -> Sums:
@@ -214,10 +249,12 @@ def entries_of(folder: str, count: int, n: int, share: float) -> int:
     return int(2 * either + own) if share else int(into + out + n)
 
 
+_ENTRIES = ("owner", "other", "into", "out")
+
+
 def _entries(folder: str, block: int) -> list[Array]:
     """Owner, other, into and out of the entries of K of a block of owners."""
-    names = ("owner", "other", "into", "out")
-    return [blocks.load_array(folder, f"{name}-{block}") for name in names]
+    return [blocks.load_array(folder, f"{name}-{block}") for name in _ENTRIES]
 
 
 def target_cells(
@@ -234,7 +271,21 @@ def target_cells(
     bounds = ptr[edges]
     for number in np.flatnonzero(np.diff(bounds)):
         at = order[bounds[number] : bounds[number + 1]]
-        yield blocks.cells(int(number), block, target[at], source[at], value[at])
+        length = np.diff(ptr[edges[number] : edges[number + 1] + 1]).astype(np.int32)
+        yield blocks.cells(int(number), block, length, source[at], value[at])
+
+
+def sent_entries(
+    batches: blocks.Batches, lo: int, hi: int
+) -> tuple[list[Array], list[Array], list[Array]]:
+    """What `target_cells` sent to the targets lo..hi: target, source, value, each in pieces, the first of which is empty."""
+    targets = np.arange(lo, hi, dtype=np.int32)
+    kinds = (np.int32, np.int32, np.float64)
+    found = [[np.empty(0, kind) for kind in kinds]]
+    for _, (length, source, value) in blocks.arrays_of(batches, *kinds):
+        found.append([np.repeat(targets, length), source, value])
+    targets_of, sources, values = (list(parts) for parts in zip(*found, strict=True))
+    return targets_of, sources, values
 
 
 def own_entries(

@@ -264,8 +264,10 @@ def solved_cells(
     """
     lo, hi = int(targets[block]), int(targets[block + 1])
     position = read_array(folder, "position")  # of each rank
-    sent = blocks.chained(batches, np.int32, np.int32, np.float64)
-    target, source, value = (np.concatenate(two) for two in zip(own(lo, hi), sent, strict=True))
+    sent = halves.sent_entries(batches, lo, hi)
+    target, source, value = (
+        np.concatenate([mine, *others]) for mine, others in zip(own(lo, hi), sent, strict=True)
+    )
     columns = columns_of(target, source, value, lo, hi, position)
     source, target, weight = _solved(columns, settings, folder, lo, hi)
     source, target = position[source], position[target]

@@ -25,3 +25,8 @@ def data() -> Path:
     if not path.is_dir():
         pytest.fail(f"TALEREC_DATA is {folder}, which is no folder")
     return path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first: short ones are left when a worker has run out of its own and takes those of another."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

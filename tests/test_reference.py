@@ -50,6 +50,7 @@ def test_ml_1m_has_its_5_core(ml1m, data):
     assert (len(log.users), len(log.items), log.rows) == (6_040, 3_416, 999_611)
 
 
+@pytest.mark.slow
 def test_tale_on_beauty_exact(beauty):
     model = tr.TALE(reg=100, decay=0.5, floor=0.4, trend=0, recency=2, solver="exact")
     assert_figures(model, beauty, [0.0286, 0.0667, 0.0879, 0.0481, 0.0549])
@@ -71,6 +72,7 @@ def test_tale_on_ml_100k_exact(data):
     assert_figures(model, split, [0.0329, 0.0912, 0.1559, 0.0617, 0.0823])
 
 
+@pytest.mark.slow
 def test_the_published_configuration_on_beauty(beauty):
     """Past-only counts; the published program counts them over all rows, we over training rows only."""
     model = tr.TALE(

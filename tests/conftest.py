@@ -9,6 +9,9 @@ import pytest
 
 import bare
 
+#: Threads of torch that have nothing to do sleep: two workers on two cores would wait for each other's spinning.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 #: The same tests as on a system that has neither these modules nor these files.
 BARE = bool(os.environ.get("TALEREC_BARE"))
 if BARE:

@@ -9,6 +9,9 @@ import pytest
 
 import bare
 
+#: Threads of torch that have nothing to do sleep: two workers on two cores would wait for each other's spinning.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 #: The same tests as on a system that has neither these modules nor these files.
 BARE = bool(os.environ.get("TALEREC_BARE"))
 if BARE:
@@ -25,3 +28,8 @@ def data() -> Path:
     if not path.is_dir():
         pytest.fail(f"TALEREC_DATA is {folder}, which is no folder")
     return path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first: short ones are left when a worker has run out of its own and takes those of another."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ HEAVY = (
 )  # fmt: skip
 
 
+@cache
 def modules() -> dict[str, Path]:
     found = {}
     for path in SOURCE.rglob("*.py"):
@@ -36,10 +38,17 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
+def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Every import of a file, wherever in the file it is."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported(path: Path) -> set[str]:
-    """Modules of the package that a file imports, wherever in the file it does, and in whichever way."""
+    """Modules of the package that a file imports, in whichever way."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in imports(path):
         if isinstance(node, ast.Import):
             every = (alias.name for alias in node.names)
             names |= {
@@ -104,12 +113,12 @@ def test_a_special_library_is_imported_in_its_home_only(library, home):
     for name, path in modules().items():
         roots = {
             alias.name.split(".")[0]
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in imports(path)
             if isinstance(node, ast.Import)
             for alias in node.names
         } | {
             (node.module or "").split(".")[0]
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in imports(path)
             if isinstance(node, ast.ImportFrom)
         }
         at_home = any(fnmatchcase(name, place) for place in home.split())

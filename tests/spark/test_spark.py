@@ -143,9 +143,9 @@ def assert_same_tempo(found, expected) -> None:
 def test_tempo_learns_what_it_learns_on_one_machine(session, tmp_path):
     from talerec import spark
 
-    rows = skewed(20_000, "item {}").with_columns(
+    rows = skewed(10_000, "item {}").with_columns(
         pl.col("user_id").cast(pl.String),  # text whose order is that of numbers
-        event=pl.Series(np.random.default_rng(5).choice(["view", "buy", "odd"], 20_000)),
+        event=pl.Series(np.random.default_rng(5).choice(["view", "buy", "odd"], 10_000)),
     )
     worth = {"view": 1.0, "buy": 3.0, "odd": 0.0}
     log = tr.Log.from_frame(rows, event="event", event_weights=worth)
@@ -353,7 +353,7 @@ def harmed(monkeypatch, harm) -> None:
 
 
 def test_a_process_killed_in_every_stage_changes_nothing(session, tmp_path, monkeypatch):
-    rows = skewed(9_000)
+    rows = skewed(5_000)
     expected = tr.Tempo(solver="local", max_history=300).fit(tr.Log.from_frame(rows))
     source = write(rows, tmp_path / "log")
     harmed(monkeypatch, killed)
@@ -398,7 +398,7 @@ def test_bad_weights_and_a_huge_user_are_refused_in_one_line(session, tmp_path):
 
 
 def test_a_worker_lost_in_the_middle_of_the_gram_changes_nothing(session, machines, tmp_path):
-    rows = skewed(12_000)
+    rows = skewed(8_000)
     expected = tr.TALE(solver="local", max_history=400).fit(tr.Log.from_frame(rows))
     lost: list[float] = []
 

@@ -86,7 +86,10 @@ class _Search:
             logger.info("going on after %d trials that are in the study", len(before))
         best = max((trial.value for trial in before), default=-math.inf)
         while len(self.finished()) < self.trials:
-            value, values = self._one(objective)
+            try:
+                value, values = self._one(objective)
+            except _optuna().exceptions.UpdateFinishedTrialError:
+                continue  # two processes had reached for the same trial, and the other was first
             tick(1)
             if value > best:
                 best = value

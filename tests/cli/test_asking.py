@@ -115,6 +115,44 @@ def test_explanations_add_up(model: Path) -> None:
     assert [row["item_id"] for row in found["contributions"]] == ["i0", "i1", "i0"]
 
 
+def test_a_user_is_explained_by_the_rows_of_the_model(model: Path) -> None:
+    fitted = tr.load(model)
+    for user in (3, 7):
+        best = fitted.recommend([user], 1)
+        item, score = best["item_id"][0], best["score"][0]
+        found = talerec("explain", model, "--user", user, "--item", item, "--json").json
+        own = fitted.explain_user(user, item)
+        assert [row["item_id"] for row in found["contributions"]] == own["item_id"].to_list()
+        assert found["score"] == pytest.approx(score, abs=1e-12)
+        page = works("explain", model, "--user", user, "--item", item)
+        assert f"{score:+.4f}" in page
+
+
+def test_explain_takes_a_user_or_a_history(model: Path, log: Path, tmp_path: Path) -> None:
+    one = "give --user or --history, one of the two"
+    assert refusal("explain", model, "--item", "i1") == one
+    assert refusal("explain", model, "--item", "i1", "--user", 3, "--history", "i2") == one
+    said = refusal("explain", model, "--item", "i1", "--user", "nobody")
+    assert said == "user 'nobody' is not known to the model"
+    bare = tmp_path / "bare.tale"
+    works("fit", log, "-o", bare, "--model", "markov", "--no-histories")
+    said = refusal("explain", bare, "--item", "i1", "--user", 3)
+    assert said == f"{bare} was saved without histories: use --history, not --user"
+
+
+def test_after_a_long_history_the_rows_that_matter_are_shown_and_the_others_summed(
+    model: Path,
+) -> None:
+    history = [f"i{n % 12}" for n in range(60)]
+    own = tr.load(model).explain(history, "i5")["contribution"].to_list()
+    page = works("explain", model, "--history", ",".join(history), "--item", "i5")
+    shown = [float(given) for given in re.findall(r" ([+-]\d\.\d{4})\s*$", page, re.MULTILINE)]
+    assert re.search(r"40 other rows +[+-]0\.0000", page)  # only the last 12 count at all
+    assert len(shown) == 20 + 1 + 1
+    assert sorted(shown[:20])[-5:] == pytest.approx(sorted(own)[-5:], abs=1e-4)
+    assert shown[-1] == pytest.approx(sum(own), abs=1e-4)
+
+
 def test_explaining_a_base_score_names_it(log: Path, tmp_path: Path) -> None:
     works("fit", log, "-o", tmp_path / "p.tale", "--model", "popular")
     page = works("explain", tmp_path / "p.tale", "--history", "i1", "--item", "i2")

@@ -55,14 +55,32 @@ def test_version() -> None:
     assert works("--version") == f"talerec {tr.__version__}\n"
 
 
-def test_models_lists_every_model_with_its_parameters() -> None:
-    page = works("models")
-    assert all(name in page for name in tr.MODELS)
+def test_models_has_one_line_for_every_model() -> None:
+    lines = works("models").splitlines()
+    assert len(lines) < len(tr.MODELS) + 8
+    for name, kind in tr.MODELS.items():
+        (line,) = [line for line in lines if line.split()[:1] == [name]]
+        said = line.split(name, 1)[1].split()
+        assert said == [*kind.good_for.split(), *([kind.extra] if kind.extra else [])]
+
+
+def test_one_model_is_shown_with_its_parameters_and_what_it_needs() -> None:
+    page = works("models", "tale")
     assert all(name in page for name in tr.TALE().params)
+    assert tr.TALE.paper in page
+    assert "pip install 'talerec[torch]'" in works("models", "sasrec")
+    for name in ("tempo", "popular", "blend"):
+        assert "Paper:" not in works("models", name)
+
+
+def test_models_as_json_have_everything() -> None:
     kinds = {kind["model"]: kind for kind in talerec("models", "--json").json}
     assert set(kinds) == set(tr.MODELS)
     defaults = {row["name"]: row["default"] for row in kinds["tale"]["parameters"]}
     assert defaults == tr.TALE().params
+    assert {name: kind["extra"] for name, kind in kinds.items()} == {
+        name: kind.extra for name, kind in tr.MODELS.items()
+    }
 
 
 # -- describe, fit, evaluate -----------------------------------------------------------------------

@@ -104,6 +104,26 @@ def test_the_next_answer_is_the_librarys_for_the_history_with_the_event(
             assert [one["score"] for one in said.json["items"]] == own["score"].to_list()
 
 
+def test_a_user_is_explained_with_the_events_of_the_store(
+    service: Local, saved: Path, log: tr.Log
+) -> None:
+    model, moment = tr.load(saved), int(log.time.max()) + 5 * SECOND
+    user, rows = log.users.ids[7], history_of(log, 7)
+    sent = [("never-seen", moment), (5, moment + SECOND)]
+    send(service, *({"user_id": user, "item_id": i, "timestamp": t} for i, t in sent))
+    rows += sent
+    best = service.post("/v1/recommend", {"user_id": user, "k": 1}).json["items"][0]
+    said = service.post("/v1/explain", {"user_id": user, "item_id": best["item_id"]}).json
+    own = model.explain(rows, best["item_id"], unknown="skip")["contribution"].to_list()
+    assert [row["item_id"] for row in said["rows"]] == [item for item, _ in rows]
+    assert [row["contribution"] for row in said["rows"]] == pytest.approx(own, abs=1e-12)
+    assert said["score"] == pytest.approx(best["score"], abs=1e-9)
+    stranger = service.post("/v1/explain", {"user_id": "nobody", "item_id": 5}).json
+    assert (stranger["rows"], stranger["score"]) == ([], 0.0)
+    for asked in ({}, {"history": [], "user_id": user}):
+        assert service.post("/v1/explain", {**asked, "item_id": 5}).code == "invalid"
+
+
 @pytest.mark.parametrize("kind", ["tempo", "sknn", "markov", "popular"])
 def test_every_kind_of_model_answers_for_users_with_events(
     kind: str, log: tr.Log, tmp_path: Path

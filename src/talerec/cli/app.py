@@ -96,6 +96,12 @@ def group(panel: Panel, name: str, help: str) -> typer.Typer:
     return made
 
 
+def given(context: typer.Context) -> set[str]:
+    """The parameters of a command that its caller named, also if with their usual values."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+
+
 def sort_commands() -> None:
     """Put the commands in the order of the help page's headings."""
     place = {panel.value: place for place, panel in enumerate(Panel)}

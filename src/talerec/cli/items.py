@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _TITLE = columns.TITLES[0]
 _NOTHING = "nothing to recommend: no item is left that the history gives a score"
 _LAST = 5  # rows of a history that a heading names
+_EXPLAINED = 20  # rows of a history that an explanation shows one by one
 _RANKED = (columns.SCORE, columns.RANK)
 
 Titles = dict[str, str]  # by item id as text
@@ -137,6 +138,17 @@ def explanation(
 
     words = [*(described(row, names) for row in history), "any history"][: boosts.count(None)]
     words += [f"boost of {boost}" for boost in boosts if boost is not None]
-    lines = [[word, f"{given:+.4f}"] for word, given in zip(words, shares, strict=True)]
+    lines = [[word, f"{given:+.4f}"] for word, given in _largest(words, shares, len(history))]
     lines.append(["score", f"{score:+.4f}"])
     tables.table(f"Why {described(item, names)}", ["history row", "adds"], lines, total=True)
+
+
+def _largest(words: list[str], shares: list[float], rows: int) -> list[tuple[str, float]]:
+    """What is shown of an explanation: everything or, after a long history, the rows that matter most and the sum of the others."""
+    every = list(zip(words, shares, strict=True))
+    if rows <= _EXPLAINED:
+        return every
+    order = sorted(range(rows), key=lambda row: -abs(shares[row]))
+    shown, others = sorted(order[:_EXPLAINED]), order[_EXPLAINED:]
+    rest = (f"{len(others):,} other rows", sum(shares[row] for row in others))
+    return [*(every[row] for row in shown), rest, *every[rows:]]

@@ -15,6 +15,7 @@ from talerec.errors import TalerecError
 if TYPE_CHECKING:
     import polars as pl
 
+    from talerec.data.log import Log
     from talerec.models.base import Model
     from talerec.models.choosing import Limits
     from talerec.runtime.arrays import Array
@@ -42,9 +43,7 @@ def users(model: Model, path: Path, text: str, unknown: str) -> Array:
 
     from talerec.models.lists import all_users
 
-    log = model.fitted.log
-    if log is None:
-        raise TalerecError(f"{path} was saved without histories: use --history, not --users")
+    log = _kept_log(model, path, "--users")
     if text == "all":
         return all_users(model)
     given = _in_file(Path(text[1:])) if text.startswith("@") else ids(text) or []
@@ -58,6 +57,19 @@ def users(model: Model, path: Path, text: str, unknown: str) -> Array:
         logger.info("skipped, not known to the model: %s", tables.listed(skipped))
     known = found[found >= 0]
     return known[np.sort(np.unique(known, return_index=True)[1])]
+
+
+def items_of(model: Model, path: Path, user: str) -> list[Any]:
+    """The items of a user's rows, oldest first."""
+    log = _kept_log(model, path, "--user")
+    place = int(log.users.positions([user], "user", "error")[0])
+    return log.items.ids.gather(log.item[log.ptr[place] : log.ptr[place + 1]]).to_list()
+
+
+def _kept_log(model: Model, path: Path, option: str) -> Log:
+    if model.fitted.log is None:
+        raise TalerecError(f"{path} was saved without histories: use --history, not {option}")
+    return model.fitted.log
 
 
 def _in_file(path: Path) -> list[Any]:

@@ -67,18 +67,29 @@ def _plain(value: Any) -> str:
 
 
 def models(kinds: list[dict[str, Any]]) -> None:
-    """Every model and its parameters."""
-    for kind in kinds:
-        rows = [
-            [p["name"], f"{p['default']}", p["help"], p["takes"], _search(p["search"])]
-            for p in kind["parameters"]
-        ]
-        title = f"{kind['model']}: {kind['about']}"
-        if rows:
-            table(title, ["--set", "default", "meaning", "takes", "search"], rows)
-        else:
-            heading(title)
-        note(f"{kind['paper']}\n")
+    """Every model in a line."""
+    rows = [[kind["model"], kind["good_for"], kind["extra"] or ""] for kind in kinds]
+    table(f"{len(kinds)} models", ["--model", "good for", "extra"], rows)
+    note("an extra is installed by pip install 'talerec[NAME]'")
+    line("talerec models NAME shows one: its parameters, what they mean, and its paper")
+
+
+def model(kind: dict[str, Any]) -> None:
+    """A model and its parameters."""
+    title = f"{kind['model']}: {kind['about']}"
+    rows = [
+        [p["name"], f"{p['default']}", p["help"], p["takes"], _search(p["search"])]
+        for p in kind["parameters"]
+    ]
+    if rows:
+        table(title, ["--set", "default", "meaning", "takes", "search"], rows)
+    else:
+        heading(title)
+    extra = kind["extra"] and f"Needs an extra: pip install 'talerec[{kind['extra']}]'"
+    good_for = kind["good_for"] and f"Good for: {kind['good_for']}"
+    paper = kind["paper"] and f"Paper: {kind['paper']}"
+    for text in filter(None, (good_for, extra, paper)):
+        note(text)
 
 
 def _search(span: tuple[float, float] | None) -> str:

@@ -85,13 +85,13 @@ class SimilarRequest(Struct, forbid_unknown_fields=True):
 
 
 class ExplainRequest(Struct, forbid_unknown_fields=True):
-    """Ask what each row of a history contributes to the score of an item, and what boosts add to it.
+    """Ask what each row of a history, or of a user, contributes to the score of an item, and what boosts add to it.
 
-    The other options are those of the list whose spread boosts are measured by.
+    Give `history` or `user_id`, as for recommendations. The other options are those of the list whose spread boosts are measured by.
     """
 
-    history: list[HistoryRow]
     item_id: Id
+    history: list[HistoryRow] = msgspec.field(default_factory=NoHistory)
     recency: Annotated[float, Meta(gt=0)] | None = None
     as_of: Moment | None = None
     hide_seen: bool = False
@@ -99,6 +99,13 @@ class ExplainRequest(Struct, forbid_unknown_fields=True):
     deny: list[Id] | None = None
     where: Condition | None = None
     boost: Boosts | None = None
+    user_id: Id | None = None
+
+
+class UserExplainRequest(ExplainRequest):
+    """The same of a user, once its rows are found, as in `UserRequest`."""
+
+    history: Any = None
 
 
 class Reason(Struct, gc=False):

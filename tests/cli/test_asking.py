@@ -95,6 +95,41 @@ def test_a_history_of_unknown_items_is_refused_or_gives_nothing_and_says_so(mode
     assert talerec(*skip, "--json").json == [{"history": 0, "items": []}]
 
 
+def test_a_list_that_is_shorter_than_asked_for_says_why(
+    model: Path, log: Path, items: Path, tmp_path: Path
+) -> None:
+    def said(*options: object) -> str:
+        return " ".join(works("recommend", *options).split())
+
+    ask = (model, "--history", "i1,i7,i1", "-k")
+    assert "instead of" not in said(*ask, 12)
+    assert "10 instead of 11: 2 in the history (--hide-seen)" in said(*ask, 11, "--hide-seen")
+    some = (*ask, 4, "--allow", "i1,i2,i3", "--deny", "i3", "--hide-seen")
+    why = "1 instead of 4: 2 of 12 items may come (--allow, --deny), 1 in the history (--hide-seen)"
+    assert why in said(*some)
+    none = said(*ask, 2, "--where", "title = 'Nothing'")
+    assert none.endswith("(0 instead of 2: 0 of 12 items may come (--where))")
+    kinds = pl.DataFrame({"item_id": [f"i{n}" for n in range(12)], "kind": ["a", "b"] * 6})
+    kinds.write_csv(tmp_path / "kinds.csv")
+    fit = ("fit", log, "-o", tmp_path / "m.tale", "--model", "markov")
+    works(*fit, "--items", tmp_path / "kinds.csv")
+    two = said(tmp_path / "m.tale", "--history", "i1,i2", "-k", 5, "--per", "kind=1")
+    assert "2 instead of 5: at most 1 of a kind may come (--per)" in two
+    after = pl.read_csv(log).sort("user_id", "timestamp")
+    follow = {
+        b
+        for part in after.partition_by("user_id")
+        for a, b in zip(part["item_id"], part["item_id"][1:], strict=False)
+        if a == "i1"
+    }
+    rest = f"{len(follow)} instead of 12: {12 - len(follow)} without a score after this history"
+    assert rest in said(tmp_path / "m.tale", "--history", "i1", "-k", 12)
+    out = tmp_path / "lists.csv"
+    assert "lists are shorter than 12" in said(
+        model, "--users", "all", "-k", 12, "--hide-seen", "-o", out
+    )
+
+
 def test_similar_items(model: Path) -> None:
     assert "After Tent [red] (i0)" in works("similar", model, "i0", "-k", 3)
     found = talerec("similar", model, "i0", "-k", 3, "--json").json
@@ -231,10 +266,12 @@ def test_the_demo_compares_explains_saves_and_says_what_to_do_next(tmp_path: Pat
         assert "tempo, the default, is TALE at the log's own pace" in " ".join(text.split())
         assert re.search(r"[A-Z]\w+ [A-Z]\w+ [A-Z]\w+.* \([+-]0\.\d{3}\)", text)
         assert "Next was:" in text
-    commands = re.findall(r"^  talerec ((?:recommend|similar) .*)$", page, re.MULTILINE)
-    assert len(commands) == 2
+    commands = re.findall(r"^  talerec ((?:recommend|similar|explain) .*)$", page, re.MULTILINE)
+    assert len(commands) == 3
     for command in commands:
         assert "score" in works(*command.split())
+    shares = re.findall(r" [+-]\d\.\d{4}", works(*commands[1].split()))
+    assert any(float(share) for share in shares)
     assert (out / "report.html").resolve().as_uri() in page
     assert (out / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert "talerec fit YOUR_LOG.csv" in page

@@ -13,6 +13,7 @@ import pytest
 import talerec as tr
 from command import refusal, talerec, works
 from talerec.cli import main, tables
+from talerec.runtime import compiling
 
 COMMANDS = [known.name or known.callback.__name__ for known in main.app.registered_commands]
 
@@ -49,6 +50,15 @@ def test_every_command_explains_itself(command: str) -> None:
 def test_commands_that_read_a_log_say_how_to_name_its_columns(command: str) -> None:
     page = works(command, "--help")
     assert all(flag in page for flag in ("--user ", "--item ", "--time ", "--time-unit", "--core"))
+
+
+@pytest.mark.parametrize(
+    "command", [(), ("explain",), ("serve",), ("events",), ("events", "export")]
+)
+def test_options_without_a_value_show_none(command: tuple[str, ...]) -> None:
+    page = works(*command, "--help")
+    assert "--help" in page
+    assert "bool" not in page.lower()
 
 
 def test_version() -> None:
@@ -94,6 +104,16 @@ def test_describe_counts(log: Path) -> None:
     assert (facts["users"], facts["items"], facts["rows"]) == (20, 12, 200)
 
 
+def test_describe_says_how_to_drop_duplicates(log: Path, tmp_path: Path) -> None:
+    assert "--drop-duplicates" not in works("describe", log)
+    lines = log.read_text().splitlines()
+    path = tmp_path / "twice.csv"
+    path.write_text("\n".join([*lines, *lines[1:6], lines[1]]))
+    said = "6 rows repeat user, item and time of another: --drop-duplicates keeps one of each"
+    assert said in works("describe", path)
+    assert "--drop-duplicates keeps" not in works("describe", path, "--drop-duplicates")
+
+
 def test_describe_takes_other_columns_and_a_core(log: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.tsv"
     frame = pl.read_csv(log).rename({"user_id": "u", "item_id": "i", "timestamp": "t"})
@@ -107,6 +127,24 @@ def test_fit_says_what_it_saved(log: Path, tmp_path: Path) -> None:
     first = page.splitlines()[0]
     assert "m.tale: tempo from 200 rows of 20 users and 12 items" in first
     assert re.search(r"version [0-9a-f]{16}$", first)
+
+
+def test_fit_says_how_many_items_the_table_describes(log: Path, tmp_path: Path) -> None:
+    table = tmp_path / "items.csv"
+    for known, words in ((12, "describes every item of the log: 12 of 12"), (5, "5 of 12")):
+        pl.DataFrame({"item_id": [f"i{n}" for n in range(known)]}).write_csv(table)
+        fit = talerec("fit", log, "-o", tmp_path / "m.tale", "--model", "popular", "--items", table)
+        assert f"{words} ids match" in fit.err
+
+
+def test_timings_say_how_much_of_them_is_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, said in (
+        (0.0, "gram 2.00 s"),
+        (1.5, "gram 2.00 s (this run spent 1.5 s on compiling"),
+    ):
+        monkeypatch.setattr(compiling._compilations, "total", compiling.Compiled(3, seconds))
+        assert tables.timings({"gram": 2.0}).startswith(said)
+        assert ("talerec warm" in tables.timings({"gram": 2.0})) == (seconds > 0)
 
 
 def test_fit_in_json_is_the_manifest(log: Path, tmp_path: Path) -> None:

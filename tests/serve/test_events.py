@@ -445,14 +445,14 @@ FUTURE = time.time() + 3 * 86_400
         ({**GOOD, "timestamp": -5}, "events[2]: timestamp -5 lies before 1970"),
         ({**GOOD, "timestamp": "yesterday"}, "events[2]: 'yesterday' is not a time"),
         ({**GOOD, "timestamp": 1e300}, "events[2]: timestamp 1e+300 is beyond any date"),
-        ({**GOOD, "timestamp": True}, "$.events[2].timestamp"),
-        ({"user_id": "ann"}, "missing required field `item_id` - at `$.events[2]`"),
-        ({**GOOD, "item_id": None}, "`$.events[2].item_id`"),
-        ({**GOOD, "item_id": 1.5}, "`$.events[2].item_id`"),
-        ({**GOOD, "item_id": [1]}, "`$.events[2].item_id`"),
-        ({**GOOD, "event": "x" * 101}, "`$.events[2].event`"),
-        ({**GOOD, "price": 5}, "unknown field `price` - at `$.events[2]`"),
-        (5, "`$.events[2]`"),
+        ({**GOOD, "timestamp": True}, "events[2].timestamp: expected "),
+        ({"user_id": "ann"}, "events[2]: item_id is missing"),
+        ({**GOOD, "item_id": None}, "events[2].item_id: expected int | str, got null"),
+        ({**GOOD, "item_id": 1.5}, "events[2].item_id: expected int | str, got float"),
+        ({**GOOD, "item_id": [1]}, "events[2].item_id: expected int | str, got array"),
+        ({**GOOD, "event": "x" * 101}, "events[2].event: expected str of length <= 100"),
+        ({**GOOD, "price": 5}, "events[2]: there is no field price"),
+        (5, "events[2]: expected object, got int"),
     ],
 )  # fmt: skip
 def test_a_bad_event_is_refused_by_its_place_and_nothing_is_kept(
@@ -460,7 +460,7 @@ def test_a_bad_event_is_refused_by_its_place_and_nothing_is_kept(
 ) -> None:
     answer = service.post("/v1/events", {"events": [GOOD, GOOD, bad, GOOD]})
     assert answer.status == 422
-    assert answer.code in ("invalid", "invalid_event")
+    assert answer.code == "invalid_event"
     assert said in answer.json["error"]["message"]
     assert service.get("/v1/users/ann").status == 404
     assert service.get("/v1/stats").json["store"]["seq"] == 0

@@ -58,6 +58,7 @@ def recommend(
 ) -> None:
     """Recommend items to users of the training log, or after histories of your own."""
     from talerec.cli import items
+    from talerec.cli.fewer import Fewer
     from talerec.models import load
 
     if (users is None) == (not history):
@@ -74,6 +75,8 @@ def recommend(
             histories = [ids(text) or [] for text in history]
             frame = made.recommend_histories(histories, k, **options)
             askers = _headings(made, histories)
+            known = [made.fitted.items.positions(one, "item", "skip") for one in histories]
+            rows = dict(enumerate(known))
         else:
             asked = lists.users(made, model, users, unknown)
             if out is not None or (json and len(asked) > lists.MANY):
@@ -82,7 +85,11 @@ def recommend(
             names = lists.names(made, asked)
             frame = made.recommend(names, k, **options)
             askers = {user: f"User {user}" for user in names}
-    items.recommendations(made, frame, askers, json=json)
+            rows = dict(zip(names, lists.rows_of(made, asked), strict=True))
+    short = Fewer(made, k, options)
+    items.recommendations(
+        made, frame, askers, lambda key, found: short.why(rows[key], found), json=json
+    )
 
 
 def _numbers(settings: list[str]) -> dict[str, int]:

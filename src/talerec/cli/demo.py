@@ -63,7 +63,7 @@ def run(rows: int, seed: int, out: Path) -> Path:
     tables.line(f"Saved: {target}, {out / 'report.md'}, and a page for your browser:")
     tables.line(f"  {(out / 'report.html').resolve().as_uri()}")
     tables.line("Next, with this model:")
-    for command in _next_steps(split.train, target):
+    for command in _next_steps(models[DEFAULT], split.train, target):
         tables.line(f"  {command}")
     tables.line(
         "And with a log of your own (columns user_id, item_id, timestamp, or say --user, --item, --time):"
@@ -96,10 +96,16 @@ def _target(out: Path) -> Path:
     return artifact.check_target(out / "shop.tale")
 
 
-def _next_steps(log: Log, target: Path) -> list[str]:
+def _next_steps(model: Model, log: Log, target: Path) -> list[str]:
     users = ",".join(str(user) for user in log.users.ids[:2])
+    first = model.recommend(log.users.ids[:1], k=1, hide_seen=True)
+    why = [
+        f"talerec explain {target} --user {user} --item {item}"
+        for user, item in first.select(columns.USER, columns.ITEM).iter_rows()
+    ]
     return [
         f"talerec recommend {target} --users {users} --hide-seen",
+        *why,
         f"talerec similar {target} {log.items.ids[0]}",
         f"talerec serve {target}          # an HTTP service, and a page to try it",
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -57,9 +57,17 @@ def last_rows(history: Sequence[Any]) -> Sequence[Any]:
 
 
 def recommendations(
-    model: Model, frame: pl.DataFrame, askers: dict[Any, str], *, json: bool
+    model: Model,
+    frame: pl.DataFrame,
+    askers: dict[Any, str],
+    why: Callable[[Any, int], str | None],
+    *,
+    json: bool,
 ) -> None:
-    """What each asker (key in the frame's first column -> heading) is recommended, also if it is nothing."""
+    """What each asker (key in the frame's first column -> heading) is recommended, also if it is nothing.
+
+    `why` says of an asker why so few items were found, where they are fewer than were asked for.
+    """
     names, asker = titles(model, frame[columns.ITEM].unique()), frame.columns[0]
     parts = {key[0]: part for key, part in frame.partition_by(asker, as_dict=True).items()}
     nothing = frame.clear()
@@ -68,7 +76,8 @@ def recommendations(
         as_json([{asker: key, "items": items_json(part, names)} for key, part in found])
         return
     for key, heading in askers.items():
-        ranking(heading, parts.get(key, nothing), names)
+        part = parts.get(key, nothing)
+        ranking(heading, part, names, why(key, len(part)))
 
 
 def of_users(model: Model, frame: pl.DataFrame, askers: Iterator[Any]) -> Iterator[dict[str, Any]]:
@@ -82,18 +91,20 @@ def of_users(model: Model, frame: pl.DataFrame, askers: Iterator[Any]) -> Iterat
             yield {asker: key, "items": []}
 
 
-def ranking(heading: str, frame: pl.DataFrame, names: Titles) -> None:
-    """Recommendations of one asker as a table."""
+def ranking(heading: str, frame: pl.DataFrame, names: Titles, why: str | None = None) -> None:
+    """Recommendations of one asker as a table, and why they are so few."""
     from talerec.cli import tables
 
     if frame.is_empty():
-        tables.line(f"{heading}: {_NOTHING}")
+        tables.line(f"{heading}: {_NOTHING}" + (f" ({why})" if why else ""))
         return
     rows = [
         [str(row[columns.RANK]), described(row[columns.ITEM], names), f"{row[columns.SCORE]:.4f}"]
         for row in frame.iter_rows(named=True)
     ]
     tables.table(heading, ["rank", "item", "score"], rows)
+    if why:
+        tables.note(why)
 
 
 def items_json(frame: pl.DataFrame, names: Titles) -> list[dict[str, Any]]:

@@ -62,8 +62,14 @@ def users(model: Model, path: Path, text: str, unknown: str) -> Array:
 def items_of(model: Model, path: Path, user: str) -> list[Any]:
     """The items of a user's rows, oldest first."""
     log = _kept_log(model, path, "--user")
-    place = int(log.users.positions([user], "user", "error")[0])
-    return log.items.ids.gather(log.item[log.ptr[place] : log.ptr[place + 1]]).to_list()
+    (rows,) = rows_of(model, log.users.positions([user], "user", "error"))
+    return log.items.ids.gather(rows).to_list()
+
+
+def rows_of(model: Model, asked: Array) -> list[Array]:
+    """The positions of the items of users' rows."""
+    log = model.fitted.log
+    return [] if log is None else [log.item[log.ptr[u] : log.ptr[u + 1]] for u in asked]
 
 
 def _kept_log(model: Model, path: Path, option: str) -> Log:
@@ -124,7 +130,7 @@ def stream(
         return
     begun = perf_counter()
     written = lists.write(out, made, len(asked))
-    _say(out, written, perf_counter() - begun, json)
+    _say(out, written, k, perf_counter() - begun, json)
 
 
 def names(model: Model, asked: Array) -> list[Any]:
@@ -146,7 +152,7 @@ def _print(model: Model, made: Iterator[pl.DataFrame], asked: Array) -> None:
     terminal.as_json_list(every())
 
 
-def _say(out: Path, written: Any, seconds: float, json: bool) -> None:
+def _say(out: Path, written: Any, k: int, seconds: float, json: bool) -> None:
     from talerec.cli import tables, terminal
 
     if json:
@@ -157,3 +163,7 @@ def _say(out: Path, written: Any, seconds: float, json: bool) -> None:
         f"{out}: {written.rows:,} rows for {written.users:,} users{without}, "
         f"{written.users / max(seconds, 1e-9):,.0f} users a second"
     )
+    if written.rows < k * written.users:
+        tables.note(
+            f"lists are shorter than {k} where seen items are hidden, rules leave fewer items, or others have no score"
+        )

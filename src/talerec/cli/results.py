@@ -38,6 +38,10 @@ def facts(title: str, values: dict[str, Any]) -> None:
     """A description of a log as a table."""
     rows = [[_WORDS.get(n, n.replace("_", " ")), _fact(n, value)] for n, value in values.items()]
     table(title, ["", ""], rows)
+    if copies := values["duplicate_rows"]:
+        line(
+            f"Note: {copies:,} rows repeat user, item and time of another: --drop-duplicates keeps one of each"
+        )
     if remark := tie_note(values["ties"] or 0.0, "file"):
         line(f"Note: {remark}")
 
@@ -116,7 +120,7 @@ def fitted(path: Path, manifest: dict[str, Any]) -> None:
 def evaluation(result: Evaluation) -> None:
     """Accuracy over all cases and over groups of them, then what the lists are like."""
     hidden = ", seen items hidden" if result.hide_seen else ""
-    title = f"{result.model}, {result.split}: {len(result.frame):,} {result.on} cases{hidden}"
+    title = f"{result.model}, {result.split}: {result.asked}{hidden}"
     _overall(result, title)
     _groups(result)
     lists = [[name, number(value)] for name, value in result.lists.items()]

@@ -59,8 +59,17 @@ def listed(values: Sequence[Any], most: int = 10) -> str:
 
 
 def timings(seconds: dict[str, float]) -> str:
-    """How long each step took."""
-    return ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+    """How long each step took, and how much of that was compiling."""
+    from talerec.runtime.compiling import compiled
+
+    said = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+    compiling = compiled().seconds
+    if compiling < _WORTH_SAYING:
+        return said
+    return f"{said} (this run spent {compiling:.1f} s on compiling, once: talerec warm does all of it ahead)"
+
+
+_WORTH_SAYING = 0.05  # seconds of compiling
 
 
 def settings(params: dict[str, Any]) -> str:
@@ -88,7 +97,11 @@ def table_of_columns(title: str, names: list[str], columns: dict[str, list[str]]
     """Print columns with `names` at the left, as several tables where one is too wide for the screen."""
     for some in _that_fit(columns, out.width - 4 - max(map(len, names))):
         cells = [names, *(columns[name] for name in some)]
+        title = title if next(iter(columns)) in some else f"{title.removesuffix(_MORE)}{_MORE}"
         table(title, ["", *some], [list(row) for row in zip(*cells, strict=True)])
+
+
+_MORE = ", continued"
 
 
 def _that_fit(columns: dict[str, list[str]], room: int) -> Iterator[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -320,11 +321,26 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
     try:
         return _decoded(body, kind)
     except msgspec.ValidationError as error:
-        raise ApiError(422, "invalid", str(error)) from None
+        message = _in_words(str(error))
+        code = "invalid_event" if message.startswith("events[") else "invalid"
+        raise ApiError(422, code, message) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, "malformed_json", str(error)) from None
     except RecursionError:
         raise ApiError(400, "malformed_json", "the JSON is nested too deeply") from None
+
+
+def _in_words(said: str) -> str:
+    """What is wrong with a value, after its place: "events[3]: item_id is missing"."""
+    text, _, place = said.partition(" - at `$")
+    text = _MISSING.sub(r"\1 is missing", text)
+    text = _UNKNOWN.sub(r"there is no field \1", text).replace("`", "")
+    place = place.removesuffix("`").removeprefix(".")
+    return f"{place}: {text[:1].lower()}{text[1:]}" if place else text
+
+
+_MISSING = re.compile("Object missing required field `(.*)`")
+_UNKNOWN = re.compile("Object contains unknown field `(.*)`")
 
 
 def _decoded(body: bytes | bytearray, kind: type[T]) -> T:

@@ -609,3 +609,16 @@ def test_an_item_tables_ids_are_where_the_log_has_its_own(write: Any) -> None:
     info = read_log(log, **named, item_key="code").info
     assert info is not None
     assert info["title"].to_list() == ["A", None]
+
+
+def test_an_item_tables_titles_may_have_any_name(
+    write: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write("items.csv", "item_id,Bezeichnung,title,007\na,12,T,5\n")
+    found = read_items(path, title="Bezeichnung")
+    assert found.to_dicts() == [{"item_id": "a", "title": "12", "007": 5}]  # a title is text
+    with pytest.raises(InvalidLogError, match=r"no column 'Name'.*--item-title NAME says which"):
+        read_items(path, title="Name")
+    with caplog.at_level("INFO", "talerec"):
+        read_items(write("items.csv", "item_id,Bezeichnung\na,12\n"))
+    assert "no column of titles (title, name, " in caplog.text

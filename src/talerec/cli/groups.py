@@ -225,6 +225,15 @@ class ItemTable:
             panel=_TABLE,
         ),
     ] = None
+    item_title: Annotated[
+        str | None,
+        option(
+            "--item-title",
+            metavar="COLUMN",
+            help="Its column of titles; title, name and the like unless given.",
+            panel=_TABLE,
+        ),
+    ] = None
     items_sep: Annotated[
         str | None,
         option(
@@ -237,9 +246,9 @@ class ItemTable:
 
     def check(self) -> None:
         """Refuse options of a table without a table."""
-        for name, value in (("--item-key", self.item_key), ("--items-sep", self.items_sep)):
-            if value is not None and self.items is None:
-                raise TalerecError(f"{name} goes with --items")
+        for name, value in unusual(self).items():
+            if self.items is None:
+                raise TalerecError(f"{as_option(name, value)} goes with --items")
 
     def read(self, item: str) -> pl.DataFrame | None:
         """The table, if one is given; `item` is the log's column of ids."""
@@ -247,7 +256,9 @@ class ItemTable:
 
         if self.items is None:
             return None
-        return readers.items_of_log(self.items, self.item_key, item, _sign(self.items_sep))
+        return readers.items_of_log(
+            self.items, self.item_key, item, self.item_title, _sign(self.items_sep)
+        )
 
 
 @dataclass(frozen=True)

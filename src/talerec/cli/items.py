@@ -98,8 +98,13 @@ def ranking(heading: str, frame: pl.DataFrame, names: Titles, why: str | None = 
     if frame.is_empty():
         tables.line(f"{heading}: {_NOTHING}" + (f" ({why})" if why else ""))
         return
+    digits = tables.decimals(frame[columns.SCORE])
     rows = [
-        [str(row[columns.RANK]), described(row[columns.ITEM], names), f"{row[columns.SCORE]:.4f}"]
+        [
+            str(row[columns.RANK]),
+            described(row[columns.ITEM], names),
+            f"{row[columns.SCORE]:.{digits}f}",
+        ]
         for row in frame.iter_rows(named=True)
     ]
     tables.table(heading, ["rank", "item", "score"], rows)
@@ -132,7 +137,7 @@ def explanation(
 ) -> None:
     """What each row of a history adds to a score. A row beyond them is the model's base score, or a boost."""
     names = titles(model, [*history, item])
-    score = frame[columns.SHARE].sum()
+    score = float(frame[columns.SHARE].sum())
     boosts = (
         frame[columns.BOOST].to_list() if columns.BOOST in frame.columns else [None] * len(frame)
     )
@@ -149,8 +154,9 @@ def explanation(
 
     words = [*(described(row, names) for row in history), "any history"][: boosts.count(None)]
     words += [f"boost of {boost}" for boost in boosts if boost is not None]
-    lines = [[word, f"{given:+.4f}"] for word, given in _largest(words, shares, len(history))]
-    lines.append(["score", f"{score:+.4f}"])
+    digits = tables.decimals([*shares, score])
+    sums = [*_largest(words, shares, len(history)), ("score", score)]
+    lines = [[word, f"{given:+.{digits}f}"] for word, given in sums]
     tables.table(f"Why {described(item, names)}", ["history row", "adds"], lines, total=True)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich import box
@@ -40,6 +42,17 @@ def number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def decimals(values: Iterable[float]) -> int:
+    """How many decimals show three digits of the largest of some values: four, unless all are small."""
+    largest = max(map(abs, values), default=0.0)
+    if not 0 < largest < math.inf:
+        return _DECIMALS
+    return min(max(_DECIMALS, 2 - math.floor(math.log10(largest))), _MOST_DECIMALS)
+
+
+_DECIMALS, _MOST_DECIMALS = 4, 12
 
 
 def duration(days: float | None) -> str:
@@ -105,14 +118,21 @@ _MORE = ", continued"
 
 
 def _that_fit(columns: dict[str, list[str]], room: int) -> Iterator[list[str]]:
-    """Names of columns, in as many groups as it takes for each to fit."""
+    """Names of columns, in as many groups as it takes for each to fit; those with the same second line stay together."""
+    widths = {
+        name: 3 + max(len(text) for text in [*name.splitlines(), *cells])
+        for name, cells in columns.items()
+    }
     some: list[str] = []
     taken = 0
-    for name, cells in columns.items():
-        width = 3 + max(len(text) for text in [*name.splitlines(), *cells])
-        if some and taken + width > room:
-            yield some
-            some, taken = [], 0
-        some.append(name)
-        taken += width
+    for _, run in groupby(columns, key=lambda name: name.partition("\n")[2]):
+        names = list(run)
+        together = sum(widths[name] for name in names)
+        for name in names:
+            needed = together if name == names[0] and together <= room else widths[name]
+            if some and taken + needed > room:
+                yield some
+                some, taken = [], 0
+            some.append(name)
+            taken += widths[name]
     yield some

@@ -57,7 +57,7 @@ def demo(
 @command(Panel.MODELS, "talerec models", "talerec models slist")
 def models(name: OneModel = None, json: Json = False) -> None:
     """List the models; of one, its parameters with defaults, meaning and search ranges, and its paper."""
-    from talerec.models import MODELS, model_class, params
+    from talerec.models import MODELS, model_class, own, params
 
     kinds = [
         {
@@ -68,7 +68,7 @@ def models(name: OneModel = None, json: Json = False) -> None:
             "paper": kind.paper,
             "parameters": params.described(kind),
         }
-        for kind in ([model_class(name)] if name else MODELS.values())
+        for kind in ([model_class(name)] if name else [*MODELS.values(), *own.named()])
     ]
     if json:
         from talerec.cli import terminal

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _TITLE = columns.TITLES[0]
 _NOTHING = "nothing to recommend: no item is left that the history gives a score"
 _LAST = 5  # rows of a history that a heading names
+_ANY = "any history"
 _EXPLAINED = 20  # rows of a history that an explanation shows one by one
 _RANKED = (columns.SCORE, columns.RANK)
 
@@ -152,12 +153,14 @@ def explanation(
         return
     from talerec.cli import tables
 
-    words = [*(described(row, names) for row in history), "any history"][: boosts.count(None)]
+    words = [*(described(row, names) for row in history), _ANY][: boosts.count(None)]
     words += [f"boost of {boost}" for boost in boosts if boost is not None]
     digits = tables.decimals([*shares, score])
     sums = [*_largest(words, shares, len(history)), ("score", score)]
     lines = [[word, f"{given:+.{digits}f}"] for word, given in sums]
     tables.table(f"Why {described(item, names)}", ["history row", "adds"], lines, total=True)
+    if _ANY in words:
+        tables.note(f"{_ANY}: what the item scores whatever is in it, such as by being popular")
 
 
 def _largest(words: list[str], shares: list[float], rows: int) -> list[tuple[str, float]]:

@@ -595,6 +595,10 @@ def test_an_item_table_may_have_another_separator(write: Any) -> None:
     ]
     with pytest.raises(InvalidLogError, match="--items-sep ';' reads such a file"):
         read_items(path)
+    with pytest.raises(TalerecError, match="--items-sep is ';;'; it takes one character"):
+        read_items(path, sep=";;")
+    with pytest.raises(TalerecError, match="--items-sep goes with text files"):
+        read_items(write("items.parquet", "PAR1"), sep=";")
 
 
 def test_an_item_tables_ids_are_where_the_log_has_its_own(write: Any) -> None:
@@ -619,6 +623,9 @@ def test_an_item_tables_titles_may_have_any_name(
     assert found.to_dicts() == [{"item_id": "a", "title": "12", "007": 5}]  # a title is text
     with pytest.raises(InvalidLogError, match=r"no column 'Name'.*--item-title NAME says which"):
         read_items(path, title="Name")
+    for key in ("item_id", "Bezeichnung"):
+        with pytest.raises(TalerecError, match="titles cannot be in its column of ids"):
+            read_items(path, item=key, title="item_id" if key == "item_id" else key)
     with caplog.at_level("INFO", "talerec"):
         read_items(write("items.csv", "item_id,Bezeichnung\na,12\n"))
     assert "no column of titles (title, name, " in caplog.text

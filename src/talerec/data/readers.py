@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
@@ -14,7 +15,7 @@ from talerec.data.file_errors import named_errors
 from talerec.data.frames import refuse_missing
 from talerec.data.log import Log
 from talerec.data.sources import File, Source
-from talerec.errors import InvalidLogError
+from talerec.errors import InvalidLogError, TalerecError
 
 logger = logging.getLogger("talerec")
 
@@ -134,6 +135,8 @@ def items_of_log(
 def _items(
     path: str | Path, item: str, title: str | None, sep: str | None, or_usual: bool = False
 ) -> pl.DataFrame:
+    if title in (item, columns.ITEM):
+        raise TalerecError(f"the item table's titles cannot be in its column of ids, {title!r}")
     with sources.opened(path) as files:
         tables = [_table(file, sep, {item, title or item}) for file in files]
         if or_usual and not any(item in table.columns for table in tables):
@@ -166,7 +169,7 @@ def _titled(table: pl.DataFrame, title: str | None) -> pl.DataFrame:
 
 def _table(file: File, sep: str | None, plain: set[str]) -> pl.DataFrame:
     """All columns of a file; in text, ids and titles are text, and other columns what their values are."""
-    with named_errors(file, sep):
+    with _own_option(), named_errors(file, sep):
         frame = formats.scan(file.path, sep)
         if not formats.is_text(file.path, sep):
             return frame.collect()
@@ -177,6 +180,15 @@ def _table(file: File, sep: str | None, plain: set[str]) -> pl.DataFrame:
             )
         every = formats.text_columns(frame, names)
         return formats.with_types(every, {*plain, columns.ITEM, *columns.TITLES})
+
+
+@contextmanager
+def _own_option() -> Iterator[None]:
+    """Errors about separators name the option of item tables."""
+    try:
+        yield
+    except TalerecError as error:
+        raise type(error)(str(error).replace(" --sep ", " --items-sep ")) from None
 
 
 def _refuse_without(file: File, there: list[str], name: str, way: str) -> None:

@@ -112,7 +112,11 @@ def group(panel: Panel, name: str, help: str) -> typer.Typer:
     return made
 
 
-def given(context: typer.Context) -> set[str]:
+#: A command line that is being run.
+Context = typer.Context
+
+
+def given(context: Context) -> set[str]:
     """The parameters of a command that its caller named, also if with their usual values."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}

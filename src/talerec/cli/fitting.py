@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from talerec.cli.app import Panel, command, given, reporting, run_service, warn
+from talerec.cli.app import Context, Panel, command, given, reporting, run_service, warn
 from talerec.cli.groups import READ_WITH, Choice, Engine, ItemTable, Source, unusual
 from talerec.cli.options import (
     Artifact,
@@ -179,7 +177,7 @@ def _warn_of_less(out: Path, rows: int) -> None:
     "talerec update shop.tale today.csv --items products.csv",
 )
 def update(
-    context: typer.Context,
+    context: Context,
     model: Artifact,
     source: Source,
     table: ItemTable,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import talerec
@@ -71,11 +72,20 @@ _ELSEWHERE = {
 }
 
 
+_SOURCE = "https://github.com/talerec/talerec/blob/main"
+#: A file of the source tree that no wheel has, named as code and not yet a link.
+_FILE = re.compile(
+    r"(?<!\[)`((?:benchmarks|tests|tools|deploy)/[\w./-]+\.\w+|SECURITY\.md|constraints\.txt)`"
+)
+
+
 def _link_pages(app: Any, name: str, source: list[str]) -> None:
-    """Links to files of the project's root lead to the pages that show them."""
+    """Links to files of the project's root lead to the pages that show them, names of other files to the source tree."""
     up = "../" * (name.count("/"))
     for file, page in _ELSEWHERE.items():
         source[0] = source[0].replace(f"](../{up}{file}", f"]({up}{page}")
+        source[0] = source[0].replace(f"`{file}`", f"[`{file}`]({up}{page})")
+    source[0] = _FILE.sub(rf"[`\1`]({_SOURCE}/\1)", source[0])
 
 
 def _link_included(app: Any, path: Any, parent: str, source: list[str]) -> None:

@@ -1,6 +1,6 @@
-"""The pictures and the gallery of the documentation, made by the library itself: `python docs/pictures.py`.
+"""The pictures, the gallery and the page of commands of the documentation, made by the library itself: `python docs/pictures.py`.
 
-Everything is written to docs/made: charts as SVG files, and the reports of the gallery as pages of their own. README's
+Everything is written to docs/made: charts as SVG files, the reports of the gallery as pages of their own, commands as Markdown. README's
 picture is kept in docs/static.
 """
 
@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 
 import talerec as tr
@@ -95,6 +96,7 @@ def main() -> None:
     (DOCS / "static" / "why.svg").write_text(page.picture(why(log, model)), "utf-8")
     (MADE / "learned.svg").write_text(page.picture(learned(model)), "utf-8")
     (MADE / "growth.svg").write_text(page.picture(growth(figures["growth"])), "utf-8")
+    (MADE / "commands.md").write_text(commands.page(), "utf-8")
     for name, text in gallery(log).items():
         (MADE / "gallery" / f"{name}.html").write_text(text, "utf-8")
 

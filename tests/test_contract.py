@@ -83,7 +83,8 @@ def test_a_model_has_a_name_a_paper_and_documented_parameters(model):
     import dataclasses
 
     assert model.name
-    assert model.paper
+    assert model.good_for
+    assert "docs/" not in model.paper  # whoever has a wheel has no such file
     assert all(field.metadata["help"] for field in dataclasses.fields(model))
     json.dumps(model.params)
 
@@ -165,6 +166,17 @@ def test_contributions_add_up_to_the_score(model):
         for row in model.recommend_histories([history], k=8).iter_rows(named=True):
             given = model.explain(history, row["item_id"])
             assert given["contribution"].sum() == pytest.approx(row["score"], abs=1e-12)
+
+
+def test_a_users_contributions_add_up_to_the_score_it_is_recommended_by(model):
+    log = model.fitted.log
+    for place, user in enumerate(log.users.ids[:4].to_list()):
+        own = log.items.ids.gather(log.item[log.ptr[place] : log.ptr[place + 1]])
+        found = model.recommend([user], k=8)
+        for item, score in found.select("item_id", "score").iter_rows():
+            given = model.explain_user(user, item)
+            assert given["contribution"].sum() == pytest.approx(score, rel=1e-12, abs=1e-12)
+            assert given["item_id"][: len(own)].to_list() == own.to_list()
 
 
 def test_an_answer_on_positions_is_the_recommendation_with_its_reasons(model):

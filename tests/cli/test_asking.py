@@ -95,6 +95,41 @@ def test_a_history_of_unknown_items_is_refused_or_gives_nothing_and_says_so(mode
     assert talerec(*skip, "--json").json == [{"history": 0, "items": []}]
 
 
+def test_a_list_that_is_shorter_than_asked_for_says_why(
+    model: Path, log: Path, items: Path, tmp_path: Path
+) -> None:
+    def said(*options: object) -> str:
+        return " ".join(works("recommend", *options).split())
+
+    ask = (model, "--history", "i1,i7,i1", "-k")
+    assert "instead of" not in said(*ask, 12)
+    assert "10 instead of 11: 2 in the history (--hide-seen)" in said(*ask, 11, "--hide-seen")
+    some = (*ask, 4, "--allow", "i1,i2,i3", "--deny", "i3", "--hide-seen")
+    why = "1 instead of 4: 2 of 12 items may come (--allow, --deny), 1 in the history (--hide-seen)"
+    assert why in said(*some)
+    none = said(*ask, 2, "--where", "title = 'Nothing'")
+    assert none.endswith("(0 instead of 2: 0 of 12 items may come (--where))")
+    kinds = pl.DataFrame({"item_id": [f"i{n}" for n in range(12)], "kind": ["a", "b"] * 6})
+    kinds.write_csv(tmp_path / "kinds.csv")
+    fit = ("fit", log, "-o", tmp_path / "m.tale", "--model", "markov")
+    works(*fit, "--items", tmp_path / "kinds.csv")
+    two = said(tmp_path / "m.tale", "--history", "i1,i2", "-k", 5, "--per", "kind=1")
+    assert "2 instead of 5: at most 1 of a kind may come (--per)" in two
+    after = pl.read_csv(log).sort("user_id", "timestamp")
+    follow = {
+        b
+        for part in after.partition_by("user_id")
+        for a, b in zip(part["item_id"], part["item_id"][1:], strict=False)
+        if a == "i1"
+    }
+    rest = f"{len(follow)} instead of 12: {12 - len(follow)} without a score after this history"
+    assert rest in said(tmp_path / "m.tale", "--history", "i1", "-k", 12)
+    out = tmp_path / "lists.csv"
+    assert "lists are shorter than 12" in said(
+        model, "--users", "all", "-k", 12, "--hide-seen", "-o", out
+    )
+
+
 def test_similar_items(model: Path) -> None:
     assert "After Tent [red] (i0)" in works("similar", model, "i0", "-k", 3)
     found = talerec("similar", model, "i0", "-k", 3, "--json").json
@@ -113,6 +148,44 @@ def test_explanations_add_up(model: Path) -> None:
     shares = [row["contribution"] for row in found["contributions"]]
     assert sum(shares) == pytest.approx(found["score"], abs=1e-12)
     assert [row["item_id"] for row in found["contributions"]] == ["i0", "i1", "i0"]
+
+
+def test_a_user_is_explained_by_the_rows_of_the_model(model: Path) -> None:
+    fitted = tr.load(model)
+    for user in (3, 7):
+        best = fitted.recommend([user], 1)
+        item, score = best["item_id"][0], best["score"][0]
+        found = talerec("explain", model, "--user", user, "--item", item, "--json").json
+        own = fitted.explain_user(user, item)
+        assert [row["item_id"] for row in found["contributions"]] == own["item_id"].to_list()
+        assert found["score"] == pytest.approx(score, abs=1e-12)
+        page = works("explain", model, "--user", user, "--item", item)
+        assert f"{score:+.4f}" in page
+
+
+def test_explain_takes_a_user_or_a_history(model: Path, log: Path, tmp_path: Path) -> None:
+    one = "give --user or --history, one of the two"
+    assert refusal("explain", model, "--item", "i1") == one
+    assert refusal("explain", model, "--item", "i1", "--user", 3, "--history", "i2") == one
+    said = refusal("explain", model, "--item", "i1", "--user", "nobody")
+    assert said == "user 'nobody' is not known to the model"
+    bare = tmp_path / "bare.tale"
+    works("fit", log, "-o", bare, "--model", "markov", "--no-histories")
+    said = refusal("explain", bare, "--item", "i1", "--user", 3)
+    assert said == f"{bare} was saved without histories: use --history, not --user"
+
+
+def test_after_a_long_history_the_rows_that_matter_are_shown_and_the_others_summed(
+    model: Path,
+) -> None:
+    history = [f"i{n % 12}" for n in range(60)]
+    own = tr.load(model).explain(history, "i5")["contribution"].to_list()
+    page = works("explain", model, "--history", ",".join(history), "--item", "i5")
+    shown = [float(given) for given in re.findall(r" ([+-]\d\.\d{4})\s*$", page, re.MULTILINE)]
+    assert re.search(r"40 other rows +[+-]0\.0000", page)  # only the last 12 count at all
+    assert len(shown) == 20 + 1 + 1
+    assert sorted(shown[:20])[-5:] == pytest.approx(sorted(own)[-5:], abs=1e-4)
+    assert shown[-1] == pytest.approx(sum(own), abs=1e-4)
 
 
 def test_explaining_a_base_score_names_it(log: Path, tmp_path: Path) -> None:
@@ -193,10 +266,12 @@ def test_the_demo_compares_explains_saves_and_says_what_to_do_next(tmp_path: Pat
         assert "tempo, the default, is TALE at the log's own pace" in " ".join(text.split())
         assert re.search(r"[A-Z]\w+ [A-Z]\w+ [A-Z]\w+.* \([+-]0\.\d{3}\)", text)
         assert "Next was:" in text
-    commands = re.findall(r"^  talerec ((?:recommend|similar) .*)$", page, re.MULTILINE)
-    assert len(commands) == 2
+    commands = re.findall(r"^  talerec ((?:recommend|similar|explain) .*)$", page, re.MULTILINE)
+    assert len(commands) == 3
     for command in commands:
         assert "score" in works(*command.split())
+    shares = re.findall(r" [+-]\d\.\d{4}", works(*commands[1].split()))
+    assert any(float(share) for share in shares)
     assert (out / "report.html").resolve().as_uri() in page
     assert (out / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert "talerec fit YOUR_LOG.csv" in page

@@ -13,6 +13,7 @@ import pytest
 import talerec as tr
 from command import refusal, talerec, works
 from talerec.cli import main, tables
+from talerec.runtime import compiling
 
 COMMANDS = [known.name or known.callback.__name__ for known in main.app.registered_commands]
 
@@ -51,18 +52,45 @@ def test_commands_that_read_a_log_say_how_to_name_its_columns(command: str) -> N
     assert all(flag in page for flag in ("--user ", "--item ", "--time ", "--time-unit", "--core"))
 
 
+@pytest.mark.parametrize(
+    "command", [(), ("explain",), ("serve",), ("events",), ("events", "export")]
+)
+def test_options_without_a_value_show_none(command: tuple[str, ...]) -> None:
+    page = works(*command, "--help")
+    assert "--help" in page
+    assert "bool" not in page.lower()
+
+
 def test_version() -> None:
     assert works("--version") == f"talerec {tr.__version__}\n"
 
 
-def test_models_lists_every_model_with_its_parameters() -> None:
-    page = works("models")
-    assert all(name in page for name in tr.MODELS)
+def test_models_has_one_line_for_every_model() -> None:
+    lines = works("models").splitlines()
+    assert len(lines) < len(tr.MODELS) + 8
+    for name, kind in tr.MODELS.items():
+        (line,) = [line for line in lines if line.split()[:1] == [name]]
+        said = line.split(name, 1)[1].split()
+        assert said == [*kind.good_for.split(), *([kind.extra] if kind.extra else [])]
+
+
+def test_one_model_is_shown_with_its_parameters_and_what_it_needs() -> None:
+    page = works("models", "tale")
     assert all(name in page for name in tr.TALE().params)
+    assert tr.TALE.paper in page
+    assert "pip install 'talerec[torch]'" in works("models", "sasrec")
+    for name in ("tempo", "popular", "blend"):
+        assert "Paper:" not in works("models", name)
+
+
+def test_models_as_json_have_everything() -> None:
     kinds = {kind["model"]: kind for kind in talerec("models", "--json").json}
     assert set(kinds) == set(tr.MODELS)
     defaults = {row["name"]: row["default"] for row in kinds["tale"]["parameters"]}
     assert defaults == tr.TALE().params
+    assert {name: kind["extra"] for name, kind in kinds.items()} == {
+        name: kind.extra for name, kind in tr.MODELS.items()
+    }
 
 
 # -- describe, fit, evaluate -----------------------------------------------------------------------
@@ -74,6 +102,16 @@ def test_describe_counts(log: Path) -> None:
     assert re.search(r"rows +200\b", page)
     facts = talerec("describe", log, "--json").json
     assert (facts["users"], facts["items"], facts["rows"]) == (20, 12, 200)
+
+
+def test_describe_says_how_to_drop_duplicates(log: Path, tmp_path: Path) -> None:
+    assert "--drop-duplicates" not in works("describe", log)
+    lines = log.read_text().splitlines()
+    path = tmp_path / "twice.csv"
+    path.write_text("\n".join([*lines, *lines[1:6], lines[1]]))
+    said = "6 rows repeat user, item and time of another: --drop-duplicates keeps one of each"
+    assert said in works("describe", path)
+    assert "--drop-duplicates keeps" not in works("describe", path, "--drop-duplicates")
 
 
 def test_describe_takes_other_columns_and_a_core(log: Path, tmp_path: Path) -> None:
@@ -89,6 +127,24 @@ def test_fit_says_what_it_saved(log: Path, tmp_path: Path) -> None:
     first = page.splitlines()[0]
     assert "m.tale: tempo from 200 rows of 20 users and 12 items" in first
     assert re.search(r"version [0-9a-f]{16}$", first)
+
+
+def test_fit_says_how_many_items_the_table_describes(log: Path, tmp_path: Path) -> None:
+    table = tmp_path / "items.csv"
+    for known, words in ((12, "describes every item of the log: 12 of 12"), (5, "5 of 12")):
+        pl.DataFrame({"item_id": [f"i{n}" for n in range(known)]}).write_csv(table)
+        fit = talerec("fit", log, "-o", tmp_path / "m.tale", "--model", "popular", "--items", table)
+        assert f"{words} ids match" in fit.err
+
+
+def test_timings_say_how_much_of_them_is_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, said in (
+        (0.0, "gram 2.00 s"),
+        (1.5, "gram 2.00 s (this run spent 1.5 s on compiling"),
+    ):
+        monkeypatch.setattr(compiling._compilations, "total", compiling.Compiled(3, seconds))
+        assert tables.timings({"gram": 2.0}).startswith(said)
+        assert ("talerec warm" in tables.timings({"gram": 2.0})) == (seconds > 0)
 
 
 def test_fit_in_json_is_the_manifest(log: Path, tmp_path: Path) -> None:

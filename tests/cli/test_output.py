@@ -47,6 +47,25 @@ def test_durations_are_for_people(days: float | None, text: str) -> None:
     assert tables.duration(days) == text
 
 
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [([], 4), ([0.0], 4), ([123.0, 0.001], 4), ([0.05], 4), ([-0.0012, 0.0001], 5), ([1e-30], 12)],
+)
+def test_small_numbers_are_shown_with_three_digits(values: list[float], shown: int) -> None:
+    assert tables.decimals(values) == shown
+
+
+def test_columns_of_one_kind_stand_in_one_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["a\nx", "b\nx", "c\ny", "d\ny"]
+    monkeypatch.setattr(tables.out, "_width", 50)
+    tables.table_of_columns("Kinds", ["n"], {name: ["1234567890"] for name in names})
+    said = capsys.readouterr().out
+    assert [line.split() for line in said.splitlines() if "a" in line.split() or "c" in line.split()] == [["a", "b"], ["c", "d"]]  # fmt: skip
+    assert said.count("Kinds\n") == said.count("Kinds, continued\n") == 1
+
+
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": PYTHONPATH, "TERM": "xterm", "COLUMNS": "80"}
 

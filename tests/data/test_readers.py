@@ -522,7 +522,9 @@ def test_an_item_table_without_ids_is_refused(write: Write) -> None:
     path = write("items.csv", "id,title\na,A\n")
     with pytest.raises(TalerecError) as caught:
         read_items(path)
-    assert str(caught.value) == f"{path}: there is no column 'item_id'; the columns are id, title"
+    assert str(caught.value) == (
+        f"{path}: there is no column 'item_id'; the columns are id, title (--item-key NAME says which holds the ids)"
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"item_id,title\na,b,c\n", b"item_id\n\xff\n"])
@@ -581,3 +583,49 @@ def test_a_file_is_parsed_once(ending: str, write: Write, monkeypatch: pytest.Mo
     monkeypatch.setattr(pl.LazyFrame, "collect", counted)
     read_log(path)
     assert scans == ["SCAN"]
+
+
+# -- item tables with other separators and names ---------------------------------------------------
+
+
+def test_an_item_table_may_have_another_separator(write: Any) -> None:
+    path = write("items.csv", "item_id;title;price\na;Tent, red;5\n")
+    assert read_items(path, sep=";").to_dicts() == [
+        {"item_id": "a", "title": "Tent, red", "price": 5}
+    ]
+    with pytest.raises(InvalidLogError, match="--items-sep ';' reads such a file"):
+        read_items(path)
+    with pytest.raises(TalerecError, match="--items-sep is ';;'; it takes one character"):
+        read_items(path, sep=";;")
+    with pytest.raises(TalerecError, match="--items-sep goes with text files"):
+        read_items(write("items.parquet", "PAR1"), sep=";")
+
+
+def test_an_item_tables_ids_are_where_the_log_has_its_own(write: Any) -> None:
+    log = write("log.csv", "user_id,sku,timestamp\nann,a,2024-05-01\nann,b,2024-05-02\n")
+    for content in ("sku,title\na,A\n", "item_id,title\na,A\n", "item_id,sku,title\n9,a,A\n"):
+        info = read_log(log, item="sku", items=write("items.csv", content)).info
+        assert info is not None
+        assert info["title"].to_list() == ["A", None]
+    named = {"item": "sku", "items": write("items.csv", "code,title\na,A\n")}
+    with pytest.raises(InvalidLogError, match=r"'item_id'.*code, title.*--item-key NAME"):
+        read_log(log, **named)
+    info = read_log(log, **named, item_key="code").info
+    assert info is not None
+    assert info["title"].to_list() == ["A", None]
+
+
+def test_an_item_tables_titles_may_have_any_name(
+    write: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write("items.csv", "item_id,Bezeichnung,title,007\na,12,T,5\n")
+    found = read_items(path, title="Bezeichnung")
+    assert found.to_dicts() == [{"item_id": "a", "title": "12", "007": 5}]  # a title is text
+    with pytest.raises(InvalidLogError, match=r"no column 'Name'.*--item-title NAME says which"):
+        read_items(path, title="Name")
+    for key in ("item_id", "Bezeichnung"):
+        with pytest.raises(TalerecError, match="titles cannot be in its column of ids"):
+            read_items(path, item=key, title="item_id" if key == "item_id" else key)
+    with caplog.at_level("INFO", "talerec"):
+        read_items(write("items.csv", "item_id,Bezeichnung\na,12\n"))
+    assert "no column of titles (title, name, " in caplog.text

@@ -189,6 +189,20 @@ def test_iso_text_may_leave_out_the_seconds(text: str) -> None:
     assert read([text])[0] == [NOON - 5 * 10**6]
 
 
+@quick
+@given(stamps)
+def test_with_dots_the_day_comes_first(stamp: datetime) -> None:
+    for spelling in ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y", "%d.%m.%Y %H:%M:%S.%f"):
+        text = stamp.strftime(spelling)
+        assert read([text])[0] == [moment(datetime.strptime(text, spelling))]
+
+
+@pytest.mark.parametrize("value", ["32.01.2020", "01.13.2020", "01.02.20", "10/01/2019"])
+def test_dates_that_could_be_others_are_refused(value: str) -> None:
+    said = refusal(["2020-01-02", value])
+    assert said.startswith(f"row 2: t {value!r} ")
+
+
 def test_iso_dates_are_midnight() -> None:
     assert read(["2020-01-02"])[0] == [moment(datetime(2020, 1, 2))]
 

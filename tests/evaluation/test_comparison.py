@@ -64,6 +64,19 @@ def test_a_clear_difference_is_found_and_its_direction_named(results):
     assert back.metrics["NDCG@10"].p == pytest.approx(headline.p, abs=0.01)
 
 
+def test_a_comparison_prints_as_its_verdict(results):
+    found = compare(results["popular"], results["tale"])
+    assert repr(found) == f"Comparison({found.verdict[:-1]})"
+    assert len(repr(found).splitlines()) == 1
+
+
+def test_cases_of_several_orders_are_said_to_be_of_fewer_users(results):
+    assert results["tale"].asked == "240 test cases of 80 users in 3 orders of ties"
+    assert results["tale"].asked in repr(results["tale"])
+    one = evaluate_log(tr.Popular(), walk())
+    assert one.asked == "80 test cases"
+
+
 def test_a_model_against_itself_shows_no_difference(results):
     found = compare(results["tale"], results["tale"])
     assert not found.significant
@@ -216,10 +229,13 @@ def test_a_result_is_shown_in_one_line_and_as_a_small_table(results):
     result = replace(results["tale"], model="<b>tale</b>")
     hit, gain = (result.metrics[name] for name in ("HR@10", "NDCG@10"))
     assert repr(result) == (
-        f"Evaluation(<b>tale</b>, leave-one-out, 240 test cases: HR@10 {hit:.4f}, NDCG@10 {gain:.4f})"
+        f"Evaluation(<b>tale</b>, leave-one-out, 240 test cases of 80 users in 3 orders of ties: HR@10 {hit:.4f}, NDCG@10 {gain:.4f})"
     )
     table = ET.fromstring(result._repr_html_())
-    assert table.find("caption").text == "<b>tale</b>, leave-one-out, 240 test cases"
+    assert (
+        table.find("caption").text
+        == "<b>tale</b>, leave-one-out, 240 test cases of 80 users in 3 orders of ties"
+    )
     cells = [["".join(cell.itertext()) for cell in row] for row in table.find("tbody")]
     assert [row[0] for row in cells] == [
         "HR@1",

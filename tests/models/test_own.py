@@ -154,3 +154,5 @@ def test_commands_load_a_model_of_ones_own_by_its_module(
     monkeypatch.setenv("TALEREC_MODELS", "other_of_tests")
     works("describe", log)
     assert tr.load("own.tale").name == "twice-b"
+    lines = works("models").splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  twice-b ")] == ["twice-b"]

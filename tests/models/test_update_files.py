@@ -212,3 +212,91 @@ def test_what_only_an_update_needs_is_not_in_other_artifacts(model: Paths, tmp_p
     bare = tr.load(loaded.save(tmp_path / "bare.tale", histories=False))
     with pytest.raises(TalerecError, match="saved without histories"):
         tr.update(bare, tr.synthetic_log(100))
+
+
+# -- read as the fit read --------------------------------------------------------------------------
+
+
+ODD = {"user_id": "customer", "item_id": "sku", "timestamp": "bought_at"}
+NAMED = ("--user", "customer", "--item", "sku", "--time", "bought_at", "--sep", ";")
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """A folder with a model of a log with odd columns, rows that came later, and item tables."""
+    table = pl.read_csv(write_log(tmp_path / "all.csv", users=30, rows=400)).rename(ODD)
+    table.head(380).write_csv(tmp_path / "old.csv", separator=";")
+    late = table.tail(20).with_columns(sku=pl.lit("late"))
+    pl.concat([table.tail(20), late]).write_csv(tmp_path / "new.csv", separator=";")
+    named = pl.DataFrame({"sku": [f"i{n}" for n in range(12)]})
+    named = named.with_columns(title=pl.col("sku") + " as it was", price=pl.arange(12))
+    named.write_csv(tmp_path / "items.csv", separator="|")
+    given = ("--items", tmp_path / "items.csv", "--items-sep", "|", "--updatable")
+    works("fit", tmp_path / "old.csv", "-o", tmp_path / "m.tale", "--model", "tale", *NAMED, *given)
+    return tmp_path
+
+
+def test_an_update_reads_its_rows_as_the_fit_did(odd: Path) -> None:
+    assert artifact.read_manifest(odd / "m.tale")["training"]["read_with"] == {
+        "user": "customer", "item": "sku", "time": "bought_at", "sep": ";", "items_sep": "|",
+    }  # fmt: skip
+    shutil.copytree(odd / "m.tale", odd / "told.tale")
+    one = talerec("update", odd / "m.tale", odd / "new.csv", "--json").json
+    other = talerec("update", odd / "told.tale", odd / "new.csv", *NAMED, "--json").json
+    assert one["rows"] == 40
+    assert one["version"] == other["version"]
+    again = talerec("update", odd / "m.tale", odd / "new.csv", "--json").json  # and it is kept
+    assert (again["rows"], again["version"]) == (0, one["version"])
+
+
+def test_what_an_update_is_told_replaces_what_the_fit_was(odd: Path) -> None:
+    back = {name: usual for usual, name in ODD.items()}
+    pl.read_csv(odd / "new.csv", separator=";").rename(back).write_csv(odd / "usual.csv")
+    usual = ("--user", "user_id", "--item", "item_id", "--time", "timestamp", "--sep", ",")
+    assert talerec("update", odd / "m.tale", odd / "usual.csv", *usual, "--json").json["rows"] == 40
+    said = refusal("update", odd / "m.tale", odd / "usual.csv", "--sep", ",")
+    assert "there is no column 'customer'" in said
+    assert said.endswith(
+        "the model was fitted with --user customer --item sku --time bought_at --items-sep '|'"
+    )
+    pl.read_csv(odd / "usual.csv").rename(ODD).write_parquet(odd / "usual.parquet")
+    told = talerec("update", odd / "m.tale", odd / "usual.parquet", "--json").json
+    assert told["rows"] == 0  # no separator is asked of Parquet
+
+
+def test_new_items_without_a_row_in_the_item_table_are_told(odd: Path) -> None:
+    done = talerec("update", odd / "m.tale", odd / "new.csv")
+    assert "1 of 1 new items have no row in the item table, such as late" in done.err
+    info = tr.load(odd / "m.tale").fitted.info
+    assert info.filter(pl.col("item_id") == "late")["title"].to_list() == [None]
+
+
+def test_an_update_refreshes_the_item_table_also_without_new_rows(odd: Path) -> None:
+    rows = "sku|title|stock\ni3|Three|7\nlate|Late|0\nnever|Never|1\n"
+    (odd / "later.csv").write_text(rows)
+    done = talerec("update", odd / "m.tale", odd / "new.csv", "--items", odd / "later.csv")
+    assert "no row in the item table" not in done.err
+    info = tr.load(odd / "m.tale", verify=True).fitted.info
+    found = {row["item_id"]: row for row in info.iter_rows(named=True)}
+    assert info.columns == ["item_id", "title", "price", "stock"]
+    assert found["i3"] == {"item_id": "i3", "title": "Three", "price": None, "stock": 7}
+    assert found["i4"] == {"item_id": "i4", "title": "i4 as it was", "price": 4, "stock": None}
+    assert found["late"]["title"] == "Late"
+    assert set(found) == {"late", *(f"i{n}" for n in range(12))}
+    (odd / "later.csv").write_text("sku|title|price\ni3|Drei|dear\n")
+    said = works("update", odd / "m.tale", odd / "new.csv", "--items", odd / "later.csv")
+    assert "no new rows; the item table is new" in said
+    after = tr.load(odd / "m.tale", verify=True)
+    assert after.fitted.info["title"].to_list().count("Drei") == 1
+    assert "Drei" in works("similar", odd / "m.tale", "i3", "-k", 3)
+
+
+@pytest.mark.parametrize("facts", [None, 7, {"log": "x", "core": 3}, {"user": 5, "sep": ["x"]}])
+def test_what_no_fit_was_told_is_not_read_from_a_manifest(odd: Path, facts: Any) -> None:
+    kept = artifact.read(odd / "m.tale")
+    kept.facts["training"]["read_with"] = facts
+    kept.facts.pop("format")
+    arrays = {name: np.array(array) for name, array in kept.arrays.items()}
+    artifact.write(odd / "m.tale", artifact.Bundle(kept.facts, arrays, kept.tables))
+    done = talerec("update", odd / "m.tale", odd / "new.csv", *NAMED, "--json").json
+    assert done["rows"] == 40

@@ -70,6 +70,8 @@ def test_users_stay_with_the_model_that_answers_them(
                 answer = local.post("/v1/recommend", {"user_id": asked, "k": 3})
                 assert answer.status == 200
                 assert answer.json["model"] == (candidate if wanted else current)
+                why = local.post("/v1/explain", {"user_id": asked, "item_id": 1})
+                assert why.json["model"] == answer.json["model"]
     assert chosen == ({True, False} if share in (None, 0.4) else {bool(share)})
     history = two[0].post("/v1/recommend", {"history": [{"item_id": 1}], "k": 3}).json
     assert history["model"] == current

@@ -140,12 +140,12 @@ def test_an_allow_list_may_be_as_long_as_the_body(service: Local, model: tr.Mode
     [
         ({"boost": {"colour": {"X": 1}}}, "no column 'colour'"),
         ({"boost": {"category": {"X": 1e308}}}, "<= 1000"),
-        ({"boost": {"category": {"X": "a"}}}, "Expected `float`"),
-        ({"boost": {"category": 1}}, "Expected `object`"),
+        ({"boost": {"category": {"X": "a"}}}, "boost[...][...]: expected float"),
+        ({"boost": {"category": 1}}, "boost[...]: expected object"),
         ({"boost": {"category": {str(n): 0.1 for n in range(10_001)}}}, "more than 10,000"),
         ({"per": {"colour": 1}}, "no column 'colour'"),
         ({"per": {"category": 0}}, ">= 1"),
-        ({"per": {"category": 1.5}}, "Expected `int`"),
+        ({"per": {"category": 1.5}}, "per[...]: expected int"),
     ],
 )
 def test_a_bad_rule_is_refused_by_name(service: Local, rule: Any, said: str) -> None:

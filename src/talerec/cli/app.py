@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from talerec.cli.groups import Command, ungrouped
 from talerec.errors import TalerecError
@@ -21,7 +21,22 @@ from talerec.errors import TalerecError
 _RENAMED = {"--output": "--out"}
 
 
-class _Group(TyperGroup):
+class _PlainFlags:
+    """Help pages on which an option without a value shows none: Typer's own (--help ...) say <bool>."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for one in found:
+            if getattr(one, "is_flag", False) and one.metavar is None:
+                one.metavar = ""
+        return found
+
+
+class _Command(_PlainFlags, TyperCommand):
+    pass
+
+
+class _Group(_PlainFlags, TyperGroup):
     """Takes flags under their old names too."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
@@ -79,6 +94,7 @@ def command(
     def register(function: Command) -> Command:
         add = within.command(
             name,
+            cls=_Command,
             rich_help_panel=panel.value,
             epilog=examples(*shown),
             context_settings=settings or None,
@@ -94,6 +110,16 @@ def group(panel: Panel, name: str, help: str) -> typer.Typer:
     made = typer.Typer(name=name, cls=_Group, help=help, no_args_is_help=True)
     app.add_typer(made, rich_help_panel=panel.value)
     return made
+
+
+#: A command line that is being run.
+Context = typer.Context
+
+
+def given(context: Context) -> set[str]:
+    """The parameters of a command that its caller named, also if with their usual values."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
 def sort_commands() -> None:

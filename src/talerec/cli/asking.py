@@ -20,6 +20,7 @@ from talerec.cli.options import (
     Json,
     K,
     ListsFile,
+    OneUser,
     Per,
     Unknown,
     Users,
@@ -57,6 +58,7 @@ def recommend(
 ) -> None:
     """Recommend items to users of the training log, or after histories of your own."""
     from talerec.cli import items
+    from talerec.cli.fewer import Fewer
     from talerec.models import load
 
     if (users is None) == (not history):
@@ -73,6 +75,8 @@ def recommend(
             histories = [ids(text) or [] for text in history]
             frame = made.recommend_histories(histories, k, **options)
             askers = _headings(made, histories)
+            known = [made.fitted.items.positions(one, "item", "skip") for one in histories]
+            rows = dict(enumerate(known))
         else:
             asked = lists.users(made, model, users, unknown)
             if out is not None or (json and len(asked) > lists.MANY):
@@ -81,7 +85,11 @@ def recommend(
             names = lists.names(made, asked)
             frame = made.recommend(names, k, **options)
             askers = {user: f"User {user}" for user in names}
-    items.recommendations(made, frame, askers, json=json)
+            rows = dict(zip(names, lists.rows_of(made, asked), strict=True))
+    short = Fewer(made, k, options)
+    items.recommendations(
+        made, frame, askers, lambda key, found: short.why(rows[key], found), json=json
+    )
 
 
 def _numbers(settings: list[str]) -> dict[str, int]:
@@ -145,11 +153,16 @@ def _own_id(model: Model, item: str) -> Any:
     return items.ids[int(items.positions([item], "item", "error")[0])]
 
 
-@command(Panel.ASK, "talerec explain shop.tale --history tent,stove --item lantern")
+@command(
+    Panel.ASK,
+    "talerec explain shop.tale --user 17 --item lantern",
+    "talerec explain shop.tale --history tent,stove --item lantern",
+)
 def explain(
     model: Artifact,
-    history: History,
     item: ExplainedItem,
+    user: OneUser = None,
+    history: History = None,
     hide_seen: HideSeen = False,
     allow: Allow = None,
     deny: Deny = None,
@@ -159,16 +172,22 @@ def explain(
     as_of: AsOf = None,
     json: Json = False,
 ) -> None:
-    """Show what each row of a history adds to an item's score, and what boosts add to it."""
+    """Show what each row of a user or of a history adds to an item's score, and what boosts add to it."""
     from talerec.cli import items
     from talerec.models import load
 
-    rows = ids(history) or []
+    if (user is None) == (history is None):
+        raise TalerecError("give --user or --history, one of the two")
     options: dict[str, Any] = {
         "hide_seen": hide_seen, "allow": ids(allow), "deny": ids(deny), "where": where,
         "boost": _boosts(boost), "unknown": unknown, "as_of": as_of,
     }  # fmt: skip
     with reporting(json):
         made = load(model)
-        frame = made.explain(rows, item, **options)
+        if user is None:
+            rows: list[Any] = ids(history) or []
+            frame = made.explain(rows, item, **options)
+        else:
+            rows = lists.items_of(made, model, user)
+            frame = made.explain_user(user, item, **options)
     items.explanation(made, rows, _own_id(made, item), frame, json=json)

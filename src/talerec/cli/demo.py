@@ -35,6 +35,7 @@ TEMPO: dict[str, Any] = {
 _WARM_UP = 200  # rows
 _SHOPPERS = 2
 _SHOWN = 5
+_ROWS = 3  # of a history, that are named
 
 Card = tuple[str, list[list[str]]]  # what is known of a shopper, and the recommendations
 
@@ -53,7 +54,8 @@ def run(rows: int, seed: int, out: Path) -> Path:
     comparison = _comparison(models, results)
     tables.table("Every item ranked for every shopper", _HEADER, comparison)
     tables.note(f"{_METRICS}\n{_ABOUT}\n")
-    cards = [_card(models[DEFAULT], split, case) for case in _closest(results[DEFAULT])]
+    best = _closest(results[DEFAULT])
+    cards = [_card(models[DEFAULT], split, case) for case in best]
     tables.line(_CHOSEN)
     for title, lines in cards:
         tables.table(title, _CARD, lines)
@@ -63,7 +65,8 @@ def run(rows: int, seed: int, out: Path) -> Path:
     tables.line(f"Saved: {target}, {out / 'report.md'}, and a page for your browser:")
     tables.line(f"  {(out / 'report.html').resolve().as_uri()}")
     tables.line("Next, with this model:")
-    for command in _next_steps(split.train, target):
+    known = [_history(models[DEFAULT], split, case)[-_ROWS:] for case in best]
+    for command in _next_steps(models[DEFAULT], split.train, known, target):
         tables.line(f"  {command}")
     tables.line(
         "And with a log of your own (columns user_id, item_id, timestamp, or say --user, --item, --time):"
@@ -96,10 +99,16 @@ def _target(out: Path) -> Path:
     return artifact.check_target(out / "shop.tale")
 
 
-def _next_steps(log: Log, target: Path) -> list[str]:
+def _next_steps(model: Model, log: Log, histories: list[list[int]], target: Path) -> list[str]:
     users = ",".join(str(user) for user in log.users.ids[:2])
+    why = [
+        f"talerec explain {target} --history {','.join(map(str, history))} --item {item}"
+        for history in histories
+        for item in model.recommend_histories([history], k=1)[columns.ITEM]
+    ]
     return [
         f"talerec recommend {target} --users {users} --hide-seen",
+        *why[:1],
         f"talerec similar {target} {log.items.ids[0]}",
         f"talerec serve {target}          # an HTTP service, and a page to try it",
     ]
@@ -137,12 +146,16 @@ def _closest(result: Evaluation) -> list[int]:
     return ranked.sort("rank", maintain_order=True)["case"].head(_SHOPPERS).to_list()
 
 
+def _history(model: Model, split: Split, case: int) -> list[Any]:
+    """The items of the rows that are known of a shopper."""
+    histories = split.cases("test").histories
+    rows = histories.item[histories.start[case] : histories.stop[case]]
+    return model.item_ids.gather(rows[rows >= 0]).to_list()
+
+
 def _card(model: Model, split: Split, case: int) -> Card:
     """One shopper: the last rows known, the recommendations, and the row that added most to each."""
-    ids, cases = model.item_ids, split.cases("test")
-    histories = cases.histories
-    rows = histories.item[histories.start[case] : histories.stop[case]]
-    history = ids.gather(rows[rows >= 0]).to_list()
+    ids, cases, history = model.item_ids, split.cases("test"), _history(model, split, case)
     best = model.recommend_histories([history], k=min(_SHOWN, len(ids)))
     answer = ids[int(cases.target[case])]
     names = items.titles(model, [*history, *best[columns.ITEM], answer])
@@ -151,7 +164,7 @@ def _card(model: Model, split: Split, case: int) -> Card:
         for item, score in best.select(columns.ITEM, columns.SCORE).iter_rows()
     ]
     shopper = split.users.ids[int(cases.user[case])]
-    last = ", ".join(names[str(item)] for item in history[-3:])
+    last = ", ".join(names[str(item)] for item in history[-_ROWS:])
     return f"Shopper {shopper} had: ... {last}. Next was: {names[str(answer)]}", lines
 
 

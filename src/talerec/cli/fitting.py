@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from talerec.cli.app import Panel, command, reporting, run_service, warn
-from talerec.cli.groups import Choice, Engine, Source
+from talerec.cli.app import Context, Panel, command, given, reporting, run_service, warn
+from talerec.cli.groups import READ_WITH, Choice, Engine, ItemTable, Source, unusual
 from talerec.cli.options import (
     Artifact,
     DemoFolder,
     DemoServe,
-    ItemKey,
-    Items,
     Json,
     KeepHistories,
     NewArtifact,
@@ -56,17 +54,19 @@ def demo(
 
 @command(Panel.MODELS, "talerec models", "talerec models slist")
 def models(name: OneModel = None, json: Json = False) -> None:
-    """List the models: parameters, defaults, meaning, search ranges, and the paper of each."""
-    from talerec.models import MODELS, model_class, params
+    """List the models; of one, its parameters with defaults, meaning and search ranges, and its paper."""
+    from talerec.models import MODELS, model_class, own, params
 
     kinds = [
         {
             "model": kind.name,
-            "about": (kind.__doc__ or "").strip().splitlines()[0],
+            "about": (kind.__doc__ or kind.name).strip().splitlines()[0],
+            "good_for": kind.good_for,
+            "extra": kind.extra,
             "paper": kind.paper,
             "parameters": params.described(kind),
         }
-        for kind in ([model_class(name)] if name else MODELS.values())
+        for kind in ([model_class(name)] if name else [*MODELS.values(), *own.named()])
     ]
     if json:
         from talerec.cli import terminal
@@ -75,7 +75,10 @@ def models(name: OneModel = None, json: Json = False) -> None:
     else:
         from talerec.cli import results
 
-        results.models(kinds)
+        if name is None:
+            results.models(kinds)
+        else:
+            results.model(kinds[0])
 
 
 @command(
@@ -90,9 +93,8 @@ def fit(
     out: NewArtifact,
     choice: Choice,
     engine: Engine,
+    table: ItemTable,
     ties: Ties = "file",
-    items: Items = None,
-    item_key: ItemKey = "item_id",
     no_histories: NoHistories = False,
     histories: KeepHistories = False,
     updatable: Updatable = False,
@@ -103,24 +105,28 @@ def fit(
     from talerec.data import sources
 
     made = choice.make()
-    sources.refuse_overwriting([out], [*source.log, items, choice.params])
+    sources.refuse_overwriting([out], [*source.log, table.items, choice.params])
     artifact.check_target(out)
     engine.check()
+    table.check()
     if updatable:
         _check_updatable(made, source, engine, no_histories)
     if histories and not engine.is_spark:
         raise TalerecError(
             "--histories goes with --engine spark: the local engine keeps them anyway"
         )
-    if engine.is_spark and items is not None:
+    if engine.is_spark and table.items is not None:
         raise TalerecError("--items goes with --engine local: Spark keeps no item table")
     with reporting(json):
         if engine.is_spark:
             _fit_on_spark(made, source, ties, engine, out, histories)
         else:
-            rows = source.read(ties, items, item_key, needs_time=made.needs_time)
+            described = table.read(source.item)
+            rows = source.read(ties, needs_time=made.needs_time)
+            rows = rows if described is None else rows.with_items(described)
             _warn_of_less(out, rows.rows)
-            made.fit(rows).save(out, histories=not no_histories, updatable=updatable)
+            made.fit(rows).fitted.training[READ_WITH] = unusual(source) | unusual(table)
+            made.save(out, histories=not no_histories, updatable=updatable)
     manifest = artifact.read_manifest(out)
     if json:
         from talerec.cli import terminal
@@ -168,13 +174,21 @@ def _warn_of_less(out: Path, rows: int) -> None:
     Panel.MODELS,
     "talerec fit events.csv -o shop.tale --model tale --updatable",
     "talerec update shop.tale today.csv",
+    "talerec update shop.tale today.csv --items products.csv",
 )
-def update(model: Artifact, source: Source, tolerance: Tolerance = 0.1, json: Json = False) -> None:
-    """Add rows that came later to a saved model, without starting over."""
+def update(
+    context: Context,
+    model: Artifact,
+    source: Source,
+    table: ItemTable,
+    tolerance: Tolerance = 0.1,
+    json: Json = False,
+) -> None:
+    """Add rows that came later to a saved model, without starting over; they are read as the fit read its log."""
     from talerec.cli import updating
 
     with reporting(json):
-        facts = updating.run(model, source, tolerance)
+        facts = updating.run(model, source, table, tolerance, given(context))
     updating.show(model, facts, json)
 
 

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from talerec.cli.completion import among
 from talerec.cli.options import (
@@ -34,6 +34,8 @@ from talerec.cli.options import (
 from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from talerec.data.log import Log
     from talerec.models.base import Model
 
@@ -108,8 +110,7 @@ class Source:
         for part in dataclasses.fields(self)[1:]:
             value = getattr(self, part.name)
             if value != part.default:
-                parts.append(f"--{part.name.replace('_', '-')}")
-                parts += [] if value is True else [shlex.quote(str(value))]
+                parts.append(as_option(part.name, value))
         return " ".join(parts + ([f"--ties {ties}"] if ties != "file" and ".." not in ties else []))
 
     @property
@@ -121,20 +122,13 @@ class Source:
     def names(self) -> tuple[str, str, str]:
         return self.user, self.item, self.time
 
-    def read(
-        self,
-        ties: str = "file",
-        items: Path | None = None,
-        item_key: str = "item_id",
-        any_order: bool = False,
-        needs_time: bool = True,
-    ) -> Log:
+    def read(self, ties: str = "file", any_order: bool = False, needs_time: bool = True) -> Log:
         """The log: read, cleaned, and rows with equal times in the order `ties`."""
         from talerec.data import preprocessing, readers
 
         log = readers.read_log(
             self.log, user=self.user, item=self.item, time=self.time,
-            time_unit=self.time_unit, any_time=self.any_time, items=items, item_key=item_key,
+            time_unit=self.time_unit, any_time=self.any_time,
             sep=_sign(self.sep), query=self.query, any_order=any_order or ties != "file",
             weight=self.weight, event=self.event, event_weights=self.worth,
             lacks_time=not needs_time,
@@ -144,6 +138,42 @@ class Source:
         if self.core is not None:
             log = preprocessing.k_core(log, self.core)
         return preprocessing.order_ties(log, ties)
+
+
+def as_option(name: str, value: Any) -> str:
+    """An option and its value, as a shell takes them."""
+    return f"--{name.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")
+
+
+#: The fact of a training that says how its log was read.
+READ_WITH = "read_with"
+_NOT_AGAIN = ("log", "core", "query", "items")  # which an update is told anew, or not at all
+
+
+def unusual(group: Any) -> dict[str, Any]:
+    """What is not as usual in a group of options, and is to be so again when rows come later."""
+    values = {
+        part.name: (getattr(group, part.name), part.default) for part in dataclasses.fields(group)
+    }
+    return {
+        name: value
+        for name, (value, usual) in values.items()
+        if name not in _NOT_AGAIN and value != usual
+    }
+
+
+T = TypeVar("T")
+
+
+def again(group: T, kept: dict[str, Any]) -> T:
+    """A group of options with those that `unusual` kept; what it cannot have kept is left out."""
+    kinds = {
+        part.name: bool if isinstance(part.default, bool) else str
+        for part in dataclasses.fields(group)  # type: ignore[arg-type]
+        if part.name not in _NOT_AGAIN
+    }
+    mine = {n: value for n, value in kept.items() if n in kinds and isinstance(value, kinds[n])}
+    return dataclasses.replace(group, **mine)  # type: ignore[type-var]
 
 
 def _event_weights(text: str | None) -> dict[str, float] | None:
@@ -168,6 +198,67 @@ def _event_weights(text: str | None) -> dict[str, float] | None:
 def _sign(sep: str | None) -> str | None:
     """A separator as people type it: a tab is \\t, or the word."""
     return {"\\t": "\t", "tab": "\t"}.get(sep or "", sep)
+
+
+_TABLE = "Item table"
+
+
+@dataclass(frozen=True)
+class ItemTable:
+    """What describes the items, and how to read it."""
+
+    items: Annotated[
+        Path | None,
+        option(
+            "--items",
+            metavar="FILE",
+            help="A table with a column of item ids and, say, a title.",
+            panel=_TABLE,
+        ),
+    ] = None
+    item_key: Annotated[
+        str | None,
+        option(
+            "--item-key",
+            metavar="COLUMN",
+            help="Its column of ids; that of the log, or item_id, unless given.",
+            panel=_TABLE,
+        ),
+    ] = None
+    item_title: Annotated[
+        str | None,
+        option(
+            "--item-title",
+            metavar="COLUMN",
+            help="Its column of titles; title, name and the like unless given.",
+            panel=_TABLE,
+        ),
+    ] = None
+    items_sep: Annotated[
+        str | None,
+        option(
+            "--items-sep",
+            metavar="SIGN",
+            help="What stands between the fields of a text file.",
+            panel=_TABLE,
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse options of a table without a table."""
+        for name, value in unusual(self).items():
+            if self.items is None:
+                raise TalerecError(f"{as_option(name, value)} goes with --items")
+
+    def read(self, item: str) -> pl.DataFrame | None:
+        """The table, if one is given; `item` is the log's column of ids."""
+        from talerec.data import readers
+
+        if self.items is None:
+            return None
+        return readers.items_of_log(
+            self.items, self.item_key, item, self.item_title, _sign(self.items_sep)
+        )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _TITLE = columns.TITLES[0]
 _NOTHING = "nothing to recommend: no item is left that the history gives a score"
 _LAST = 5  # rows of a history that a heading names
+_ANY = "any history"
+_EXPLAINED = 20  # rows of a history that an explanation shows one by one
 _RANKED = (columns.SCORE, columns.RANK)
 
 Titles = dict[str, str]  # by item id as text
@@ -56,9 +58,17 @@ def last_rows(history: Sequence[Any]) -> Sequence[Any]:
 
 
 def recommendations(
-    model: Model, frame: pl.DataFrame, askers: dict[Any, str], *, json: bool
+    model: Model,
+    frame: pl.DataFrame,
+    askers: dict[Any, str],
+    why: Callable[[Any, int], str | None],
+    *,
+    json: bool,
 ) -> None:
-    """What each asker (key in the frame's first column -> heading) is recommended, also if it is nothing."""
+    """What each asker (key in the frame's first column -> heading) is recommended, also if it is nothing.
+
+    `why` says of an asker why so few items were found, where they are fewer than were asked for.
+    """
     names, asker = titles(model, frame[columns.ITEM].unique()), frame.columns[0]
     parts = {key[0]: part for key, part in frame.partition_by(asker, as_dict=True).items()}
     nothing = frame.clear()
@@ -67,7 +77,8 @@ def recommendations(
         as_json([{asker: key, "items": items_json(part, names)} for key, part in found])
         return
     for key, heading in askers.items():
-        ranking(heading, parts.get(key, nothing), names)
+        part = parts.get(key, nothing)
+        ranking(heading, part, names, why(key, len(part)))
 
 
 def of_users(model: Model, frame: pl.DataFrame, askers: Iterator[Any]) -> Iterator[dict[str, Any]]:
@@ -81,18 +92,25 @@ def of_users(model: Model, frame: pl.DataFrame, askers: Iterator[Any]) -> Iterat
             yield {asker: key, "items": []}
 
 
-def ranking(heading: str, frame: pl.DataFrame, names: Titles) -> None:
-    """Recommendations of one asker as a table."""
+def ranking(heading: str, frame: pl.DataFrame, names: Titles, why: str | None = None) -> None:
+    """Recommendations of one asker as a table, and why they are so few."""
     from talerec.cli import tables
 
     if frame.is_empty():
-        tables.line(f"{heading}: {_NOTHING}")
+        tables.line(f"{heading}: {_NOTHING}" + (f" ({why})" if why else ""))
         return
+    digits = tables.decimals(frame[columns.SCORE])
     rows = [
-        [str(row[columns.RANK]), described(row[columns.ITEM], names), f"{row[columns.SCORE]:.4f}"]
+        [
+            str(row[columns.RANK]),
+            described(row[columns.ITEM], names),
+            f"{row[columns.SCORE]:.{digits}f}",
+        ]
         for row in frame.iter_rows(named=True)
     ]
     tables.table(heading, ["rank", "item", "score"], rows)
+    if why:
+        tables.note(why)
 
 
 def items_json(frame: pl.DataFrame, names: Titles) -> list[dict[str, Any]]:
@@ -120,7 +138,7 @@ def explanation(
 ) -> None:
     """What each row of a history adds to a score. A row beyond them is the model's base score, or a boost."""
     names = titles(model, [*history, item])
-    score = frame[columns.SHARE].sum()
+    score = float(frame[columns.SHARE].sum())
     boosts = (
         frame[columns.BOOST].to_list() if columns.BOOST in frame.columns else [None] * len(frame)
     )
@@ -135,8 +153,22 @@ def explanation(
         return
     from talerec.cli import tables
 
-    words = [*(described(row, names) for row in history), "any history"][: boosts.count(None)]
+    words = [*(described(row, names) for row in history), _ANY][: boosts.count(None)]
     words += [f"boost of {boost}" for boost in boosts if boost is not None]
-    lines = [[word, f"{given:+.4f}"] for word, given in zip(words, shares, strict=True)]
-    lines.append(["score", f"{score:+.4f}"])
+    digits = tables.decimals([*shares, score])
+    sums = [*_largest(words, shares, len(history)), ("score", score)]
+    lines = [[word, f"{given:+.{digits}f}"] for word, given in sums]
     tables.table(f"Why {described(item, names)}", ["history row", "adds"], lines, total=True)
+    if _ANY in words:
+        tables.note(f"{_ANY}: what the item scores whatever is in it, such as by being popular")
+
+
+def _largest(words: list[str], shares: list[float], rows: int) -> list[tuple[str, float]]:
+    """What is shown of an explanation: everything or, after a long history, the rows that matter most and the sum of the others."""
+    every = list(zip(words, shares, strict=True))
+    if rows <= _EXPLAINED:
+        return every
+    order = sorted(range(rows), key=lambda row: -abs(shares[row]))
+    shown, others = sorted(order[:_EXPLAINED]), order[_EXPLAINED:]
+    rest = (f"{len(others):,} other rows", sum(shares[row] for row in others))
+    return [*(every[row] for row in shown), rest, *every[rows:]]

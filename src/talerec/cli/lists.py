@@ -15,6 +15,7 @@ from talerec.errors import TalerecError
 if TYPE_CHECKING:
     import polars as pl
 
+    from talerec.data.log import Log
     from talerec.models.base import Model
     from talerec.models.choosing import Limits
     from talerec.runtime.arrays import Array
@@ -42,9 +43,7 @@ def users(model: Model, path: Path, text: str, unknown: str) -> Array:
 
     from talerec.models.lists import all_users
 
-    log = model.fitted.log
-    if log is None:
-        raise TalerecError(f"{path} was saved without histories: use --history, not --users")
+    log = _kept_log(model, path, "--users")
     if text == "all":
         return all_users(model)
     given = _in_file(Path(text[1:])) if text.startswith("@") else ids(text) or []
@@ -58,6 +57,25 @@ def users(model: Model, path: Path, text: str, unknown: str) -> Array:
         logger.info("skipped, not known to the model: %s", tables.listed(skipped))
     known = found[found >= 0]
     return known[np.sort(np.unique(known, return_index=True)[1])]
+
+
+def items_of(model: Model, path: Path, user: str) -> list[Any]:
+    """The items of a user's rows, oldest first."""
+    log = _kept_log(model, path, "--user")
+    (rows,) = rows_of(model, log.users.positions([user], "user", "error"))
+    return log.items.ids.gather(rows).to_list()
+
+
+def rows_of(model: Model, asked: Array) -> list[Array]:
+    """The positions of the items of users' rows."""
+    log = model.fitted.log
+    return [] if log is None else [log.item[log.ptr[u] : log.ptr[u + 1]] for u in asked]
+
+
+def _kept_log(model: Model, path: Path, option: str) -> Log:
+    if model.fitted.log is None:
+        raise TalerecError(f"{path} was saved without histories: use --history, not {option}")
+    return model.fitted.log
 
 
 def _in_file(path: Path) -> list[Any]:
@@ -112,7 +130,7 @@ def stream(
         return
     begun = perf_counter()
     written = lists.write(out, made, len(asked))
-    _say(out, written, perf_counter() - begun, json)
+    _say(out, written, k, perf_counter() - begun, json)
 
 
 def names(model: Model, asked: Array) -> list[Any]:
@@ -134,7 +152,7 @@ def _print(model: Model, made: Iterator[pl.DataFrame], asked: Array) -> None:
     terminal.as_json_list(every())
 
 
-def _say(out: Path, written: Any, seconds: float, json: bool) -> None:
+def _say(out: Path, written: Any, k: int, seconds: float, json: bool) -> None:
     from talerec.cli import tables, terminal
 
     if json:
@@ -145,3 +163,7 @@ def _say(out: Path, written: Any, seconds: float, json: bool) -> None:
         f"{out}: {written.rows:,} rows for {written.users:,} users{without}, "
         f"{written.users / max(seconds, 1e-9):,.0f} users a second"
     )
+    if written.rows < k * written.users:
+        tables.note(
+            f"lists are shorter than {k} where seen items are hidden, rules leave fewer items, or others have no score"
+        )

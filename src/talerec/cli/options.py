@@ -128,19 +128,6 @@ EventWeights = Annotated[
         panel=LOG,
     ),
 ]
-Items = Annotated[
-    Path | None,
-    option(
-        "--items",
-        metavar="FILE",
-        help="Item table with a column of ids and, say, a title.",
-        panel=LOG,
-    ),
-]
-ItemKey = Annotated[
-    str,
-    option("--item-key", metavar="COLUMN", help="The item table's column of ids.", panel=LOG),
-]
 
 # -- models ----------------------------------------------------------------------------------------
 
@@ -338,7 +325,11 @@ HistoryList = Annotated[
     ),
 ]
 History = Annotated[
-    str, option("--history", metavar="IDS", help="Item ids separated by commas, oldest first.")
+    str | None,
+    option("--history", metavar="IDS", help="Item ids separated by commas, oldest first."),
+]
+OneUser = Annotated[
+    str | None, option("--user", metavar="ID", help="A user of the training log, and its rows.")
 ]
 Allow = Annotated[str | None, option("--allow", metavar="IDS", help="Recommend only these items.")]
 Deny = Annotated[str | None, option("--deny", metavar="IDS", help="Never recommend these items.")]

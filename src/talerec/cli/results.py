@@ -38,6 +38,10 @@ def facts(title: str, values: dict[str, Any]) -> None:
     """A description of a log as a table."""
     rows = [[_WORDS.get(n, n.replace("_", " ")), _fact(n, value)] for n, value in values.items()]
     table(title, ["", ""], rows)
+    if copies := values["duplicate_rows"]:
+        line(
+            f"Note: {copies:,} rows repeat user, item and time of another: --drop-duplicates keeps one of each"
+        )
     if remark := tie_note(values["ties"] or 0.0, "file"):
         line(f"Note: {remark}")
 
@@ -67,18 +71,29 @@ def _plain(value: Any) -> str:
 
 
 def models(kinds: list[dict[str, Any]]) -> None:
-    """Every model and its parameters."""
-    for kind in kinds:
-        rows = [
-            [p["name"], f"{p['default']}", p["help"], p["takes"], _search(p["search"])]
-            for p in kind["parameters"]
-        ]
-        title = f"{kind['model']}: {kind['about']}"
-        if rows:
-            table(title, ["--set", "default", "meaning", "takes", "search"], rows)
-        else:
-            heading(title)
-        note(f"{kind['paper']}\n")
+    """Every model in a line."""
+    rows = [[kind["model"], kind["good_for"], kind["extra"] or ""] for kind in kinds]
+    table(f"{len(kinds)} models", ["--model", "good for", "extra"], rows)
+    note("an extra is installed by pip install 'talerec[NAME]'")
+    line("talerec models NAME shows one: its parameters, what they mean, and its paper")
+
+
+def model(kind: dict[str, Any]) -> None:
+    """A model and its parameters."""
+    title = f"{kind['model']}: {kind['about']}"
+    rows = [
+        [p["name"], f"{p['default']}", p["help"], p["takes"], _search(p["search"])]
+        for p in kind["parameters"]
+    ]
+    if rows:
+        table(title, ["--set", "default", "meaning", "takes", "search"], rows)
+    else:
+        heading(title)
+    extra = kind["extra"] and f"Needs an extra: pip install 'talerec[{kind['extra']}]'"
+    good_for = kind["good_for"] and f"Good for: {kind['good_for']}"
+    paper = kind["paper"] and f"Paper: {kind['paper']}"
+    for text in filter(None, (good_for, extra, paper)):
+        note(text)
 
 
 def _search(span: tuple[float, float] | None) -> str:
@@ -105,7 +120,7 @@ def fitted(path: Path, manifest: dict[str, Any]) -> None:
 def evaluation(result: Evaluation) -> None:
     """Accuracy over all cases and over groups of them, then what the lists are like."""
     hidden = ", seen items hidden" if result.hide_seen else ""
-    title = f"{result.model}, {result.split}: {len(result.frame):,} {result.on} cases{hidden}"
+    title = f"{result.model}, {result.split}: {result.asked}{hidden}"
     _overall(result, title)
     _groups(result)
     lists = [[name, number(value)] for name, value in result.lists.items()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich import box
@@ -42,6 +44,17 @@ def number(value: float | None) -> str:
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def decimals(values: Iterable[float]) -> int:
+    """How many decimals show three digits of the largest of some values: four, unless all are small."""
+    largest = max(map(abs, values), default=0.0)
+    if not 0 < largest < math.inf:
+        return _DECIMALS
+    return min(max(_DECIMALS, 2 - math.floor(math.log10(largest))), _MOST_DECIMALS)
+
+
+_DECIMALS, _MOST_DECIMALS = 4, 12
+
+
 def duration(days: float | None) -> str:
     """Days in the largest unit of which there is at least one."""
     if days is None:
@@ -59,8 +72,17 @@ def listed(values: Sequence[Any], most: int = 10) -> str:
 
 
 def timings(seconds: dict[str, float]) -> str:
-    """How long each step took."""
-    return ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+    """How long each step took, and how much of that was compiling."""
+    from talerec.runtime.compiling import compiled
+
+    said = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+    compiling = compiled().seconds
+    if compiling < _WORTH_SAYING:
+        return said
+    return f"{said} (this run spent {compiling:.1f} s on compiling, once: talerec warm does all of it ahead)"
+
+
+_WORTH_SAYING = 0.05  # seconds of compiling
 
 
 def settings(params: dict[str, Any]) -> str:
@@ -88,18 +110,29 @@ def table_of_columns(title: str, names: list[str], columns: dict[str, list[str]]
     """Print columns with `names` at the left, as several tables where one is too wide for the screen."""
     for some in _that_fit(columns, out.width - 4 - max(map(len, names))):
         cells = [names, *(columns[name] for name in some)]
+        title = title if next(iter(columns)) in some else f"{title.removesuffix(_MORE)}{_MORE}"
         table(title, ["", *some], [list(row) for row in zip(*cells, strict=True)])
 
 
+_MORE = ", continued"
+
+
 def _that_fit(columns: dict[str, list[str]], room: int) -> Iterator[list[str]]:
-    """Names of columns, in as many groups as it takes for each to fit."""
+    """Names of columns, in as many groups as it takes for each to fit; those with the same second line stay together."""
+    widths = {
+        name: 3 + max(len(text) for text in [*name.splitlines(), *cells])
+        for name, cells in columns.items()
+    }
     some: list[str] = []
     taken = 0
-    for name, cells in columns.items():
-        width = 3 + max(len(text) for text in [*name.splitlines(), *cells])
-        if some and taken + width > room:
-            yield some
-            some, taken = [], 0
-        some.append(name)
-        taken += width
+    for _, run in groupby(columns, key=lambda name: name.partition("\n")[2]):
+        names = list(run)
+        together = sum(widths[name] for name in names)
+        for name in names:
+            needed = together if name == names[0] and together <= room else widths[name]
+            if some and taken + needed > room:
+                yield some
+                some, taken = [], 0
+            some.append(name)
+            taken += widths[name]
     yield some

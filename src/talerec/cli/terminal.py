@@ -89,15 +89,19 @@ def progress(quiet: bool = False) -> Iterator[None]:
         bars.close()
 
 
+_named: set[str] = set()  # stages that this process has named
+
+
 class _Lines:
     """Progress for a file or a pipe: stages that are slow for a reason are named once."""
 
     def __init__(self, quiet: bool) -> None:
-        self._left = {} if quiet else dict(_LABELS)
+        self._quiet = quiet
 
     def __call__(self, name: str, total: float) -> Tick:
-        if name in self._left:
-            say(self._left.pop(name))
+        if name in _LABELS and name not in _named and not self._quiet:
+            _named.add(name)
+            say(_LABELS[name])
         return silent(name, total)
 
 

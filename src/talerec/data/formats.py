@@ -80,6 +80,12 @@ def is_known(path: Path | str, sep: str | None = None) -> bool:
     return kind in SCANNERS or (kind == "" and isinstance(path, str))
 
 
+def other_separator(columns: list[str]) -> str | None:
+    """What stands between the fields of a file that was read with another separator: its one column holds it."""
+    found = (sign for sign in ";|\t," if len(columns) == 1 and sign in columns[0])
+    return next(found, None)
+
+
 def sniffed(path: Path) -> str:
     """The format of a file without a name that tells it, by its first line."""
     with _unpacked(path) as stream:

@@ -72,6 +72,8 @@ def _say_matching(ids: pl.Series, described: pl.Series) -> None:
         )
     elif known < len(ids):
         logger.info("the item table does not describe every item of the log: %s", words)
+    else:
+        logger.info("the item table describes every item of the log: %s", words)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -125,7 +125,7 @@ def _hinted(names: dict[str, str], there: list[str]) -> Iterator[None]:
         yield
     except TalerecError as error:
         message = str(error)
-        sign = next((sign for sign in ";|\t" if len(there) == 1 and sign in there[0]), None)
+        sign = formats.other_separator(there)
         role = next(
             (role for role, name in names.items() if f"no column {name!r}" in message), None
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +15,9 @@ from talerec.data.file_errors import named_errors
 from talerec.data.frames import refuse_missing
 from talerec.data.log import Log
 from talerec.data.sources import File, Source
+from talerec.errors import InvalidLogError, TalerecError
+
+logger = logging.getLogger("talerec")
 
 
 def read_log(
@@ -27,7 +32,9 @@ def read_log(
     event: str | None = None,
     event_weights: Mapping[str, float] | None = None,
     items: str | Path | None = None,
-    item_key: str = columns.ITEM,
+    item_key: str | None = None,
+    item_title: str | None = None,
+    items_sep: str | None = None,
     sep: str | None = None,
     query: str | None = None,
     any_order: bool = False,
@@ -44,8 +51,9 @@ def read_log(
         named pipe, an address (http, s3, gs, az), or a database. Files are read by name, paths in their order.
     user, item, time, time_unit, any_time, weight, event, event_weights
         As in `Log.from_frame`.
-    items, item_key : str or Path, str
-        A file that describes the items (see `read_items`), and its column of ids.
+    items, item_key, item_title, items_sep : str or Path, str, str, str, optional
+        A file that describes the items (see `read_items`), its columns of ids and titles, and what stands between its fields.
+        Without `item_key`, ids are in the column that the log has them in, or in `item_id`.
     sep : str, optional
         What stands between the fields of text files; by default their ending tells.
     query : str, optional
@@ -65,7 +73,7 @@ def read_log(
     ...     tr.read_log(path).rows
     200
     """
-    side = None if items is None else read_items(items, item_key)
+    side = None if items is None else items_of_log(items, item_key, item, item_title, items_sep)
     roles = {"user": user, "item": item, "time": time, "weight": weight, "event": event}
     named = {role: name for role, name in roles.items() if name is not None}
     asked = parts.Asked(named, sep, query, any_order, lacks_time)
@@ -74,7 +82,13 @@ def read_log(
     return log if side is None else log.with_items(side)
 
 
-def read_items(path: str | Path, item: str = columns.ITEM) -> pl.DataFrame:
+def read_items(
+    path: str | Path,
+    item: str = columns.ITEM,
+    *,
+    title: str | None = None,
+    sep: str | None = None,
+) -> pl.DataFrame:
     """Read a table of items: their ids, and whatever describes them.
 
     Parameters
@@ -83,6 +97,10 @@ def read_items(path: str | Path, item: str = columns.ITEM) -> pl.DataFrame:
         The file: `.item`, CSV, TSV, Parquet, JSON lines or `movies.dat`; plain, gzip or zstd.
     item : str
         The name of its column of ids.
+    title : str, optional
+        The name of its column of titles; by default `title`, `name` and the like.
+    sep : str, optional
+        What stands between the fields of a text file; by default its ending tells.
 
     Returns
     -------
@@ -104,22 +122,78 @@ def read_items(path: str | Path, item: str = columns.ITEM) -> pl.DataFrame:
     ...     tr.read_items(path, item="asin").to_dicts()
     [{'item_id': 'B1', 'title': 'Tent'}]
     """
+    return _items(path, item, title, sep)
+
+
+def items_of_log(
+    path: str | Path, key: str | None, item: str, title: str | None, sep: str | None
+) -> pl.DataFrame:
+    """The table of the items of a log: ids are in `key`, or in the column that the log has them in, or in the usual one."""
+    return _items(path, key or item, title, sep, or_usual=key is None)
+
+
+def _items(
+    path: str | Path, item: str, title: str | None, sep: str | None, or_usual: bool = False
+) -> pl.DataFrame:
+    if title in (item, columns.ITEM):
+        raise TalerecError(f"the item table's titles cannot be in its column of ids, {title!r}")
     with sources.opened(path) as files:
-        table = pl.concat([_table(file, item) for file in files], how="vertical_relaxed")
+        tables = [_table(file, sep, {item, title or item}) for file in files]
+        if or_usual and not any(item in table.columns for table in tables):
+            item = columns.ITEM
+        for file, table in zip(files, tables, strict=True):
+            _refuse_without(file, table.columns, item, "--item-key NAME says which holds the ids")
+            if title is not None:
+                _refuse_without(
+                    file, table.columns, title, "--item-title NAME says which holds titles"
+                )
+    table = pl.concat(tables, how="vertical_relaxed")
     if item != columns.ITEM:
         table = table.drop(columns.ITEM, strict=False).rename({item: columns.ITEM})
-    title = next((name for name in columns.TITLES if name in table.columns), None)
-    return table if title is None else table.rename({title: columns.TITLES[0]})
+    return _titled(table, title)
 
 
-def _table(file: File, item: str) -> pl.DataFrame:
-    with named_errors(file, None):
-        frame = formats.scan(file.path)
-        every = frame.collect_schema().names()
-        if formats.is_text(file.path):
-            plain = {item, *columns.TITLES}
-            table = formats.with_types(formats.text_columns(frame, every), plain)
-        else:
-            table = frame.collect()
-        refuse_missing(table.columns, [item])
+def _titled(table: pl.DataFrame, title: str | None) -> pl.DataFrame:
+    """A table whose titles are in the usual column; a note where it has none."""
+    usual = columns.TITLES[0]
+    found = title or next((name for name in columns.TITLES if name in table.columns), None)
+    if found is None and table.width > 1:
+        logger.info(
+            "the item table has no column of titles (%s): people see ids (--item-title NAME says which to use)",
+            ", ".join(columns.TITLES),
+        )  # fmt: skip
+    if found in (None, usual):
         return table
+    return table.drop(usual, strict=False).rename({found: usual})
+
+
+def _table(file: File, sep: str | None, plain: set[str]) -> pl.DataFrame:
+    """All columns of a file; in text, ids and titles are text, and other columns what their values are."""
+    with _own_option(), named_errors(file, sep):
+        frame = formats.scan(file.path, sep)
+        if not formats.is_text(file.path, sep):
+            return frame.collect()
+        names = frame.collect_schema().names()
+        if sign := formats.other_separator(names):
+            raise InvalidLogError(
+                f"its only column is {names[0]!r} (--items-sep {sign!r} reads such a file)"
+            )
+        every = formats.text_columns(frame, names)
+        return formats.with_types(every, {*plain, columns.ITEM, *columns.TITLES})
+
+
+@contextmanager
+def _own_option() -> Iterator[None]:
+    """Errors about separators name the option of item tables."""
+    try:
+        yield
+    except TalerecError as error:
+        raise type(error)(str(error).replace(" --sep ", " --items-sep ")) from None
+
+
+def _refuse_without(file: File, there: list[str], name: str, way: str) -> None:
+    """An error where a table of items lacks a column; it says which option names another."""
+    try:
+        refuse_missing(there, [name])
+    except InvalidLogError as error:
+        raise InvalidLogError(f"{file.name}: {error} ({way})") from None

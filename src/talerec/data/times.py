@@ -37,6 +37,9 @@ _SPELLINGS = (
     "%Y-%m-%dT%H:%M",
     "%Y-%m-%d %H:%M%#z",
     "%Y-%m-%dT%H:%M%#z",
+    "%d.%m.%Y %H:%M:%S%.f",  # with dots the day comes first, wherever it is written so
+    "%d.%m.%Y %H:%M",
+    "%d.%m.%Y",
 )
 
 
@@ -100,7 +103,7 @@ def _stored_in(kind: pl.Datetime | pl.Date) -> str:
 
 
 def _parse(column: pl.Series) -> pl.Series:
-    """Text as integers, else as decimals, else as ISO dates and times."""
+    """Text as integers, else as decimals, else as dates and times."""
     text = column.str.strip_chars()
     for kind in (pl.Int64, pl.Float64):
         numbers = text.cast(kind, strict=False)
@@ -120,7 +123,7 @@ def _parse(column: pl.Series) -> pl.Series:
 
 
 def _spelled(text: pl.Series, spelling: str) -> pl.Series:
-    if spelling == "%Y-%m-%d":
+    if "%H" not in spelling and spelling != "%+":
         return text.str.to_date(spelling, strict=False).cast(pl.Datetime("us", "UTC"))
     return text.str.to_datetime(spelling, time_unit="us", time_zone="UTC", strict=False)
 

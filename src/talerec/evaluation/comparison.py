@@ -19,7 +19,7 @@ _SHARED = ("split", "on", "ties")  # fields that must be equal for the cases to 
 _OF_B = " of b"  # ends the names of B's columns where both results are in one frame
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """B against A, metric by metric, over the same users."""
 
@@ -54,6 +54,9 @@ class Comparison:
         size = abs(found.difference)
         change = f"{100 * size / found.a:.1f} %" if found.a else f"{size:.4f}"
         return f"{b} is {word} than {a} by {change} ({figures})."
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.verdict.removesuffix('.')})"
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `talerec compare --json` prints."""

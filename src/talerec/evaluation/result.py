@@ -226,7 +226,18 @@ class Evaluation:
 
     @property
     def _about(self) -> str:
-        return f"{self.model}, {self.split}, {len(self.frame):,} {self.on} cases"
+        return f"{self.model}, {self.split}, {self.asked}"
+
+    @property
+    def asked(self) -> str:
+        """How many cases there are and, where users have several, of how many users and why."""
+        cases, users = len(self.frame), self.frame[columns.USER].n_unique()
+        said = f"{cases:,} {self.on} cases"
+        if users == cases:
+            return said
+        kinds = {"orders of ties": len(self.orders), "windows": len(self.windows)}
+        several = " and ".join(f"{number} {what}" for what, number in kinds.items() if number > 1)
+        return f"{said} of {users:,} users" + (f" in {several}" if several else "")
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``talerec evaluate --json`` prints."""

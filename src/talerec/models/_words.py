@@ -26,11 +26,11 @@ def in_words(numbers: Numbers | None, lifetime: Array, chose: Set[str]) -> list[
         later = _told(numbers, lifetime, slice(half, None), chose)
         said += [f"Asked long after the last row of the log: {_small(line)}" for line in later]
     if numbers.lift[0]:
-        more = "more" if numbers.lift[0] > 0 else "less"
+        more = "raised" if numbers.lift[0] > 0 else "lowered"
         said.append(
-            f"Popular items count {more} as what comes next (power {numbers.lift[0]:+.2g})."
+            f"Among what follows the history, popular items are {more} (scores times popularity to the power {numbers.lift[0]:+.2g})."
         )
-    return said or ["The log's own questions left every weight at its default."]
+    return said or ["Rows that were held back left every weight at its default."]
 
 
 def _told(numbers: Numbers, lifetime: Array, classes: slice, chose: Set[str]) -> list[str]:
@@ -54,33 +54,34 @@ def _places(numbers: Numbers, classes: slice) -> Iterator[str]:
     if (numbers.recency[classes] != RECENCY).any() or numbers.lasting[classes].any():
         share = weights[1] / weights[0]
         told = f"{share:.0%}" if share >= 0.005 else "next to nothing"
-        yield f"A place {_PLACE} rows back counts {told} of the last one (by default {np.exp(-_PLACE / RECENCY):.0%})."
+        usual = f"{np.exp(-_PLACE / RECENCY):.0%}"
+        yield f"A row {_PLACE} rows back counts {told} of what the last row counts (by default {usual})."
 
 
 def _repeats(numbers: Numbers) -> Iterator[str]:
     if numbers.often.any():
-        yield f"What makes up much of a history comes again (weight {numbers.often.max():.2g} of its share)."
+        yield f"An item that makes up much of a history comes again (up to {numbers.often.max():.2g} times its share is added to its score)."
     again = float(numbers.again.mean())
     if again != 1.0:
-        yield f"A repeat counts {again:.2g} times what such repeats came to."
+        yield f"An item of the history comes again {again:.2g} times as readily as repeats of its kind did in the log."
     if (fading := float(numbers.fading.mean())) != 0.0:
-        yield f"Repeats count {'less' if fading > 0 else 'more'} the further back they are."
+        yield f"The further back an item is, the {'less' if fading > 0 else 'more'} it comes again."
 
 
 def _popular(numbers: Numbers, lifetime: Array, classes: slice) -> Iterator[str]:
     weights = numbers.now[classes].mean(axis=0)
     if not weights.any():
-        yield "What is popular counts nothing."
+        yield "What is popular at the time adds nothing to a score."
         return
     short = np.isfinite(lifetime)
     for weight, lasts in zip(weights[short], lifetime[short], strict=True):
         if weight:
-            yield f"What was popular in the last {_duration(lasts)} counts (weight {weight:.2g})."
+            yield f"What was popular in the last {_duration(lasts)} is added to scores (weight {weight:.2g})."
     usual = float(weights[~short].sum())
     if usual >= _LONG * NOW:
-        yield f"What is popular in the long run counts {usual / NOW:.2g} times as much as by default."
+        yield f"What is popular in the long run is added with {usual / NOW:.2g} times its usual weight."
     elif usual != NOW:
-        yield f"What is popular in the long run has weight {usual:.2g} (by default {NOW:g})."
+        yield f"What is popular in the long run is added to scores with weight {usual:.2g} (by default {NOW:g})."
 
 
 def _duration(microseconds: float) -> str:

@@ -40,7 +40,8 @@ class Model(params.HasParams, Recommends, ABC):
     """
 
     name: ClassVar[str]
-    paper: ClassVar[str]
+    paper: ClassVar[str] = ""  # where it was published, if it was
+    good_for: ClassVar[str] = ""  # in a few words, for the list of models
     weighs_items: ClassVar[bool] = True  # sources stand for items of the history
     extra: ClassVar[str | None] = None  # the optional library that it needs
     grows: ClassVar[bool] = True  # `update` can add rows to it

@@ -21,6 +21,7 @@ class BERT4Rec(Attentive):
     """
 
     name: ClassVar[str] = "bert4rec"
+    good_for: ClassVar[str] = "Long histories and many hours; a baseline"
     paper: ClassVar[str] = (
         "BERT4Rec: Sequential Recommendation with Bidirectional Encoder Representations, CIKM 2019"
     )

@@ -41,7 +41,7 @@ class Blend(Model):
     """
 
     name: ClassVar[str] = "blend"
-    paper: ClassVar[str] = "-"
+    good_for: ClassVar[str] = "Several models at once, each as far as it helps"
     weighs_items: ClassVar[bool] = False
     grows: ClassVar[bool] = False
 

@@ -21,6 +21,7 @@ class DuoRec(Attentive):
     """
 
     name: ClassVar[str] = "duorec"
+    good_for: ClassVar[str] = "As sasrec; meant for sparse logs"
     paper: ClassVar[str] = (
         "Contrastive Learning for Representation Degeneration Problem in Sequential Recommendation, WSDM 2022"
     )
@@ -45,6 +46,7 @@ class TCPSRec(Attentive):
     """
 
     name: ClassVar[str] = "tcpsrec"
+    good_for: ClassVar[str] = "As sasrec, with items that stand together in time"
     paper: ClassVar[str] = (
         "Temporal Contrastive Pre-Training for Sequential Recommendation, CIKM 2022"
     )
@@ -70,6 +72,7 @@ class TiCoSeRec(Attentive):
     """
 
     name: ClassVar[str] = "ticoserec"
+    good_for: ClassVar[str] = "As sasrec, with uneven intervals"
     paper: ClassVar[str] = (
         "Uniform Sequence Better: Time Interval Aware Data Augmentation for Sequential Recommendation, AAAI 2023"
     )

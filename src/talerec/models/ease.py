@@ -32,6 +32,7 @@ class EASE(Solved):
     """
 
     name: ClassVar[str] = "ease"
+    good_for: ClassVar[str] = "Logs without order or time; a strong simple baseline"
     paper: ClassVar[str] = "Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019"
 
     recency: float = param(
@@ -67,6 +68,7 @@ class EDLAE(EASE):
     """
 
     name: ClassVar[str] = "edlae"
+    good_for: ClassVar[str] = "As ease, for sparse logs that it overfits"
     paper: ClassVar[str] = "Autoencoders that don't overfit towards the Identity, NeurIPS 2020"
 
     dropout: float = param(
@@ -98,6 +100,7 @@ class RDLAE(EDLAE):
     """
 
     name: ClassVar[str] = "rdlae"
+    good_for: ClassVar[str] = "As edlae, where people come back to items"
     paper: ClassVar[str] = (
         "It's Enough: Relaxing Diagonal Constraints in Linear Autoencoders, SIGIR 2023"
     )

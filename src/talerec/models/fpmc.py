@@ -35,6 +35,7 @@ class FPMC(Model):
     """
 
     name: ClassVar[str] = "fpmc"
+    good_for: ClassVar[str] = "Baskets and taste in few numbers; a classic baseline"
     grows: ClassVar[bool] = False
     paper: ClassVar[str] = (
         "Factorizing Personalized Markov Chains for Next-Basket Recommendation, WWW 2010"

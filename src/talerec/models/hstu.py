@@ -21,6 +21,7 @@ class HSTU(Attentive):
     """
 
     name: ClassVar[str] = "hstu"
+    good_for: ClassVar[str] = "Long histories with times, a GPU; the best on ML-1M"
     paper: ClassVar[str] = (
         "Actions Speak Louder than Words: Trillion-Parameter Sequential Transducers, ICML 2024"
     )

@@ -21,6 +21,7 @@ class LinRec(Attentive):
     """
 
     name: ClassVar[str] = "linrec"
+    good_for: ClassVar[str] = "As sasrec, for very long histories"
     paper: ClassVar[str] = (
         "LinRec: Linear Attention Mechanism for Long-term Sequential Recommender Systems, SIGIR 2023"
     )

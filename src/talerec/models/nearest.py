@@ -35,6 +35,7 @@ class SKNN(Model):
     """
 
     name: ClassVar[str] = "sknn"
+    good_for: ClassVar[str] = "Sessions that resemble earlier ones; nothing is solved"
     paper: ClassVar[str] = (
         "When Recurrent Neural Networks meet the Neighborhood for Session-Based Recommendation, RecSys 2017"
     )
@@ -113,6 +114,7 @@ class STAN(SKNN):
     """
 
     name: ClassVar[str] = "stan"
+    good_for: ClassVar[str] = "As sknn, where order and recent sessions matter"
     paper: ClassVar[str] = (
         "Sequence and Time Aware Neighborhood for Session-based Recommendations, SIGIR 2019"
     )

@@ -66,9 +66,21 @@ def find(name: str) -> type[Any] | None:
             raise TalerecError(f"{module} has no model {attribute!r}")
         return found
     if name not in KNOWN:
-        for module in filter(None, os.environ.get(VARIABLE, "").split(",")):
-            _imported(module.strip())
+        _import_named()
     return KNOWN.get(name)
+
+
+def named() -> list[type[Any]]:
+    """The models of modules that TALEREC_MODELS names."""
+    modules = _import_named()
+    return [kind for kind in KNOWN.values() if kind.__module__ in modules]
+
+
+def _import_named() -> list[str]:
+    modules = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+    for module in modules:
+        _imported(module)
+    return modules
 
 
 def _imported(module: str) -> Any:

@@ -29,7 +29,7 @@ class Popular(Model):
     """
 
     name: ClassVar[str] = "popular"
-    paper: ClassVar[str] = "-"
+    good_for: ClassVar[str] = "The least that a model has to beat"
 
     @property
     def takes_weights(self) -> bool:
@@ -57,6 +57,7 @@ class Trending(Popular):
     """
 
     name: ClassVar[str] = "trending"
+    good_for: ClassVar[str] = "News and fashions; what a new user is shown"
 
     window: float = param(
         RECENT_DAYS, "days before the log's last row that count", low=0, search=(0.1, 90)

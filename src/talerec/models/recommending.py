@@ -11,6 +11,7 @@ import polars as pl
 
 from talerec import columns
 from talerec.data.histories import Histories
+from talerec.data.log import Log
 from talerec.data.times import Moment, microseconds
 from talerec.errors import TalerecError
 from talerec.models import asking, choosing, frames
@@ -97,9 +98,7 @@ class Recommends:
         >>> len(tr.Markov().fit(log).recommend(log.users.ids[:2], k=3))
         6
         """
-        log = self.fitted.log
-        if log is None:
-            raise TalerecError("this model was saved without histories: use recommend_histories")
+        log = self._kept_log("recommend_histories")
         found = log.users.positions(users, "user", unknown)
         found = found[found >= 0]
         limits = choosing.limits(self, allow, deny, where, per, unknown, boost)
@@ -174,18 +173,82 @@ class Recommends:
             Columns item_id, contribution; the contributions add up to the score. With `boost`, a column boost too, which names
             the column and the value: brand=X.
         """
-        fitted = self.fitted
         rows = self._histories_of([history], unknown, as_of)
+        if boost is None:
+            return self._shares(rows, item)
+        allowed = choosing.limits(self, allow, deny, where, None, unknown).allowed
+        return self._boosted_shares(rows, item, boost, allowed, hide_seen=hide_seen)
+
+    def explain_user(
+        self,
+        user: Any,
+        item: Any,
+        *,
+        hide_seen: bool = False,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+        where: str | None = None,
+        boost: Wishes | None = None,
+        unknown: str = "error",
+        as_of: Moment | None = None,
+    ) -> pl.DataFrame:
+        """What each row of a user of the training log gives to the score of an item.
+
+        Parameters
+        ----------
+        user : id
+            A user of the training log.
+        item : id
+            The item whose score is explained.
+        hide_seen, allow, deny, where, boost, unknown, as_of
+            As for `explain`.
+
+        Returns
+        -------
+        polars.DataFrame
+            What `explain` gives, for the rows of the user; they add up to the score that `recommend` gives the item.
+
+        Examples
+        --------
+        >>> import talerec as tr
+        >>> log = tr.synthetic_log(users=50, items=20)
+        >>> model = tr.Markov().fit(log)
+        >>> best = model.recommend([1], k=1)
+        >>> shares = model.explain_user(1, best["item_id"][0])["contribution"]
+        >>> abs(shares.sum() - best["score"][0]) < 1e-6
+        True
+        """
+        log = self._kept_log("explain")
+        place = log.users.positions([user], "user", "error")
+        rows = Histories.of_users(log, place).asked(self._when(as_of)).slice(0, 1)
+        if boost is None:
+            return self._shares(rows, item)
+        allowed = choosing.limits(self, allow, deny, where, None, unknown).allowed
+        return self._boosted_shares(rows, item, boost, allowed, hide_seen=hide_seen)
+
+    def _kept_log(self, instead: str) -> Log:
+        """The training histories; an error that names what does without them, if they were not kept."""
+        if self.fitted.log is None:
+            raise TalerecError(f"this model was saved without histories: use {instead}")
+        return self.fitted.log
+
+    def _shares(self, rows: Histories, item: Any) -> pl.DataFrame:
+        """What the rows of one history give to the score of an item."""
+        fitted = self.fitted
         target = int(fitted.items.positions([item], "item", "error")[0])
         given = self.contributions(self.query(rows), rows, np.array([target]))[0]
         names = frames.names(fitted.items, rows.item)
         if (base := self.base_score(rows, target)) is not None:
             names = names.append(pl.Series([None], dtype=names.dtype))
             given = np.append(given, base)
-        frame = pl.DataFrame({columns.ITEM: names, columns.SHARE: given})
-        if boost is None:
-            return frame
-        allowed = choosing.limits(self, allow, deny, where, None, unknown).allowed
+        return pl.DataFrame({columns.ITEM: names, columns.SHARE: given})
+
+    def _boosted_shares(
+        self, rows: Histories, item: Any, boost: Wishes, allowed: Array | None, *, hide_seen: bool
+    ) -> pl.DataFrame:
+        """The same, and what each boost adds."""
+        frame = self._shares(rows, item)
+        target = int(self.fitted.items.positions([item], "item", "error")[0])
         added = choosing.boosts_of_target(self, rows, target, boost, allowed, hide_seen=hide_seen)
         return frames.with_boosts(frame, added)
 

@@ -23,6 +23,7 @@ class GRU4Rec(Neural):
     """
 
     name: ClassVar[str] = "gru4rec"
+    good_for: ClassVar[str] = "Sessions; a recurrent baseline"
     paper: ClassVar[str] = (
         "Recurrent Neural Networks with Top-k Gains for Session-based Recommendations, CIKM 2018"
     )
@@ -48,6 +49,7 @@ class LRURec(Neural):
     """
 
     name: ClassVar[str] = "lrurec"
+    good_for: ClassVar[str] = "As gru4rec, trained on all rows of a history at once"
     paper: ClassVar[str] = "Linear Recurrent Units for Sequential Recommendation, WSDM 2024"
 
     reg: float = other(Neural, "reg", 0.01)

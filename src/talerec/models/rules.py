@@ -53,6 +53,7 @@ class Markov(Counted):
     """
 
     name: ClassVar[str] = "markov"
+    good_for: ClassVar[str] = "What comes right after; a baseline"
 
     @property
     def takes_weights(self) -> bool:
@@ -76,6 +77,7 @@ class Rules(Counted):
     """
 
     name: ClassVar[str] = "rules"
+    good_for: ClassVar[str] = "What comes soon after; in every comparison"
 
     steps: int = param(10, "rows that a rule may span", low=1, high=10_000, search=(1, 30))
 
@@ -101,6 +103,7 @@ class Association(Counted):
     """
 
     name: ClassVar[str] = "association"
+    good_for: ClassVar[str] = "What people have together; a baseline without time"
 
     def counts(self, log: Log) -> Matrix:
         together = slis_gram(log, max_history=self.max_history, memory=self.budget).G

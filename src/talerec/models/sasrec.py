@@ -21,6 +21,7 @@ class SASRec(Attentive):
     """
 
     name: ClassVar[str] = "sasrec"
+    good_for: ClassVar[str] = "Long histories, seen items hidden, a GPU"
     paper: ClassVar[str] = "Self-Attentive Sequential Recommendation, ICDM 2018"
 
     norm: str = param(
@@ -47,6 +48,7 @@ class GSASRec(SASRec):
     """
 
     name: ClassVar[str] = "gsasrec"
+    good_for: ClassVar[str] = "As sasrec, with very many items"
     paper: ClassVar[str] = (
         "gSASRec: Reducing Overconfidence in Sequential Recommendation Trained with Negative Sampling, RecSys 2023"
     )
@@ -72,6 +74,7 @@ class ESASRec(Attentive):
     """
 
     name: ClassVar[str] = "esasrec"
+    good_for: ClassVar[str] = "As sasrec, the newest recipe"
     paper: ClassVar[str] = (
         "eSASRec: Enhancing Transformer-based Recommendations in a Modular Fashion, RecSys 2025"
     )

@@ -63,6 +63,7 @@ class SLIS(Sessions):
     """
 
     name: ClassVar[str] = "slis"
+    good_for: ClassVar[str] = "What goes together, whatever the order"
 
     xi: float = param(
         1.0, "the most that an item may weigh for itself", low=0, search=(0.0, 1.0), stage=SOLVE
@@ -88,6 +89,7 @@ class SLIT(Sessions):
     """
 
     name: ClassVar[str] = "slit"
+    good_for: ClassVar[str] = "What comes after, by rows and not by time; sessions"
     by_target: ClassVar[bool] = True
 
     position: float = param(
@@ -115,6 +117,7 @@ class SLIST(SLIT):
     """
 
     name: ClassVar[str] = "slist"
+    good_for: ClassVar[str] = "Sessions: what goes together and what comes after"
 
     alpha: float = param(0.2, "share of SLIS; 0 is SLIT alone", low=0, high=1, search=(0.0, 1.0))
 

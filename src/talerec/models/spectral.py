@@ -22,6 +22,7 @@ class BSARec(Attentive):
     """
 
     name: ClassVar[str] = "bsarec"
+    good_for: ClassVar[str] = "As sasrec, with slow and fast changes of taste"
     paper: ClassVar[str] = (
         "An Attentive Inductive Bias for Sequential Recommendation beyond the Self-Attention, AAAI 2024"
     )
@@ -49,6 +50,7 @@ class FEARec(Attentive):
     """
 
     name: ClassVar[str] = "fearec"
+    good_for: ClassVar[str] = "Histories with rhythms"
     paper: ClassVar[str] = (
         "Frequency Enhanced Hybrid Attention Network for Sequential Recommendation, SIGIR 2023"
     )

@@ -35,6 +35,7 @@ class SWalk(SLIT):
     """
 
     name: ClassVar[str] = "swalk"
+    good_for: ClassVar[str] = "Short sessions with few links between items"
     by_target: ClassVar[bool] = False
     paper: ClassVar[str] = (
         "S-Walk: Accurate and Scalable Session-based Recommendation with Random Walks, WSDM 2022"

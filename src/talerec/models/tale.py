@@ -39,6 +39,7 @@ class TALE(Solved):
     """
 
     name: ClassVar[str] = "tale"
+    good_for: ClassVar[str] = "Next item where the time between rows matters"
     by_target: ClassVar[bool] = True
     paper: ClassVar[str] = (
         "Temporal Linear Item-Item Model for Sequential Recommendation, WSDM 2025"

@@ -57,8 +57,8 @@ class Tempo(Solved):
     """
 
     name: ClassVar[str] = "tempo"
+    good_for: ClassVar[str] = "Start here: it sets itself by the log"
     by_target: ClassVar[bool] = True
-    paper: ClassVar[str] = "- (TALE's parts; docs/tempo.md)"
 
     pace: float = param(
         16.0, "median intervals of the log in which a source's weight falls to 1/e", above=0,

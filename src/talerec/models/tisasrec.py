@@ -21,6 +21,7 @@ class TiSASRec(Attentive):
     """
 
     name: ClassVar[str] = "tisasrec"
+    good_for: ClassVar[str] = "As sasrec, where the time between rows matters"
     paper: ClassVar[str] = (
         "Time Interval Aware Self-Attention for Sequential Recommendation, WSDM 2020"
     )

@@ -51,9 +51,16 @@ class Update:
     solved: int  # targets
     targets: int
     seconds: dict[str, float]
+    undescribed: int = 0  # new items without a row in the item table
 
 
-def update(model: Model, rows: Log | Any, *, tolerance: float = TOLERANCE) -> Update:
+def update(
+    model: Model,
+    rows: Log | Any,
+    *,
+    tolerance: float = TOLERANCE,
+    items: pl.DataFrame | None = None,
+) -> Update:
     """Make a fitted model what it is after these rows too.
 
     Parameters
@@ -65,11 +72,13 @@ def update(model: Model, rows: Log | Any, *, tolerance: float = TOLERANCE) -> Up
     tolerance : float
         By how much a weight may be off, as a share of its target's largest one, before the target is solved
         again; 0 solves all.
+    items : polars.DataFrame, optional
+        Rows of the item table, as `read_items` gives them, in place of those of the same items.
 
     Returns
     -------
     Update
-        How many rows, users and items are new, and how many targets were solved again.
+        How many rows, users and items are new, how many targets were solved again, how many new items are not described.
 
     Raises
     ------
@@ -87,31 +96,43 @@ def update(model: Model, rows: Log | Any, *, tolerance: float = TOLERANCE) -> Up
     if not tolerance >= 0:
         raise TalerecError(f"tolerance is {tolerance}; it takes a number from 0 on")
     refuse(model)
-    if model.fitted.log is None:
-        raise TalerecError("this model was saved without histories: fit it anew")
-    model._fitted = before = model._settled()
-    log, clock = before.log, Clock()
-    assert log is not None
-    assert before.settled is not None
-    check_settled(before.settled, len(log.items))
+    before, log, clock = *_settled(model), Clock()
     with clock("rows"):
         found = merged(log, as_log(rows))
         if not found.is_new.any():
+            model._fitted = _with_items(before, log, items)
             return Update(0, 0, 0, 0, len(log.items), clock.seconds)
         _mention_strangers(found)
         whole = _with_trends(model, log, found)
     weights, settled, solved = _learned(model, before, whole, found.is_new, tolerance, clock)
-    info = described(before.info, whole)
+    info = described(before.info, whole, items)
     whole = replace(whole, info=info)
-    facts = {**before.training, **keeping.training_facts(whole)}
-    for name in (keeping.STORE, keeping.STORE_SEQ):
-        facts.pop(name, None)  # rows from elsewhere may be of users who were deleted there
-    facts["updates"] = int(before.training.get("updates", 0)) + 1
+    facts = _facts(before, whole)
     model._fitted = Fitted(
         weights, whole.items, info, whole, before.solver, clock.seconds, facts, settled=settled
     )
-    new = int(found.is_new.sum())
-    return Update(new, found.users, found.items, solved, len(whole.items), clock.seconds)
+    new, bare = int(found.is_new.sum()), _mention_undescribed(info, found.items)
+    return Update(new, found.users, found.items, solved, len(whole.items), clock.seconds, bare)
+
+
+def _settled(model: Model) -> tuple[Fitted, Log]:
+    """What fitting left behind and what it settled, which are checked, and the histories."""
+    if model.fitted.log is None:
+        raise TalerecError("this model was saved without histories: fit it anew")
+    model._fitted = before = model._settled()
+    assert before.log is not None
+    assert before.settled is not None
+    check_settled(before.settled, len(before.log.items))
+    return before, before.log
+
+
+def _facts(before: Fitted, log: Log) -> dict[str, Any]:
+    """What is said of the training after one more update."""
+    facts = {**before.training, **keeping.training_facts(log)}
+    for name in (keeping.STORE, keeping.STORE_SEQ):
+        facts.pop(name, None)  # rows from elsewhere may be of users who were deleted there
+    facts["updates"] = int(before.training.get("updates", 0)) + 1
+    return facts
 
 
 def refuse(model: Model) -> None:
@@ -145,12 +166,53 @@ def _with_trends(model: Model, old: Log, found: Merged) -> Log:
     return replace(found.log, trends=counts)
 
 
-def described(info: pl.DataFrame | None, log: Log) -> pl.DataFrame | None:
-    """The item table with empty rows for new items."""
+def _with_items(before: Fitted, log: Log, fresh: pl.DataFrame | None) -> Fitted:
+    """What fitting left behind, with fresh rows of the item table."""
+    info = described(before.info, log, fresh)
+    return replace(before, info=info, log=replace(log, info=info))
+
+
+def described(
+    info: pl.DataFrame | None, log: Log, fresh: pl.DataFrame | None = None
+) -> pl.DataFrame | None:
+    """The item table with fresh rows in place of old ones, and empty rows for new items that have none."""
+    if fresh is not None:
+        info = _refreshed(info, log.with_items(fresh).info, fresh)
     if info is None:
         return None
     mine = pl.DataFrame({columns.ITEM: log.items.ids})
     return mine.join(info, on=columns.ITEM, how="left", maintain_order="left")
+
+
+def _refreshed(old: pl.DataFrame | None, whole: Any, fresh: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a fresh table, which `whole` has for every item, and old ones of items that are not in it."""
+    names = whole[columns.ITEM].cast(pl.String).is_in(fresh[columns.ITEM].cast(pl.String).implode())
+    new: pl.DataFrame = whole.filter(names)
+    if old is None:
+        return new
+    kept = old.join(new, on=columns.ITEM, how="anti", maintain_order="left")
+    try:
+        return pl.concat([kept, new], how="diagonal_relaxed")
+    except pl.exceptions.PolarsError as error:
+        reason = str(error).splitlines()[0]
+        raise TalerecError(f"the new item table does not fit the old one: {reason}") from None
+
+
+_NAMED = 3  # items that a note names
+
+
+def _mention_undescribed(info: pl.DataFrame | None, new: int) -> int:
+    """How many of the last `new` items have nothing in the item table; a note says so."""
+    if info is None or not new or info.width < 2:
+        return 0
+    last = info.tail(new)
+    bare = last.filter(pl.all_horizontal(pl.exclude(columns.ITEM).is_null()))[columns.ITEM]
+    if len(bare):
+        logger.info(
+            "%s of %s new items have no row in the item table, such as %s: update --items FILE gives them one",
+            f"{len(bare):,}", f"{new:,}", ", ".join(map(str, bare.head(_NAMED))),
+        )  # fmt: skip
+    return len(bare)
 
 
 # -- learning --------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def evaluation(result: Evaluation, source: str) -> str:
     first: list[page.Part] = [
         page.callout(
             f"{result.model} has the next item among its first {k} in {metrics[hits] or 0:.1%} of"
-            f" {len(result.frame):,} cases: {name} {_number(metrics[name])}"
+            f" {result.asked}: {name} {_number(metrics[name])}"
             f" (95 % interval {_number(low)} to {_number(high)})."
         ),
         *(page.callout(f"{note}.") for note in result.notes),

@@ -20,7 +20,6 @@ from talerec.serve.reload import ModelHolder
 from talerec.serve.responses import NO_STORE, TEXT, Response, has_tag, tagged, unchanged, wants_gzip
 from talerec.serve.sampling import CANDIDATE, is_in_share
 from talerec.serve.schemas import encode
-from talerec.serve.service import ServedModel
 from talerec.serve.settings import Settings
 from talerec.serve.shared import SharedState
 
@@ -140,19 +139,18 @@ class Api:
     async def _answer(
         self, http: HttpRequest, request: schemas.RecommendRequest
     ) -> schemas.Recommendations:
-        if self.candidate is not None and request.user_id is not None:
-            self._choose_candidate(http, str(request.user_id))
+        self._choose_candidate(http, request.user_id)
         model = http.model
         request = await self.living.with_rows(model, request)
         if model.is_slow(request):
             return await self.in_thread(model.recommend, request)
         return await self._queue.enqueue(model, request)
 
-    def _choose_candidate(self, http: HttpRequest, user: str) -> None:
+    def _choose_candidate(self, http: HttpRequest, user: schemas.Id | None) -> None:
         """Some users are answered by the candidate, always the same ones; not where the query names a model."""
-        assert self.candidate is not None
-        is_ours = http.current is self.holder.current
-        if is_ours and is_in_share(user, self.settings.candidate_share, CANDIDATE):
+        if self.candidate is None or user is None or http.current is not self.holder.current:
+            return
+        if is_in_share(str(user), self.settings.candidate_share, CANDIDATE):
             http.current = self.candidate.current
 
     async def _batch(self, http: HttpRequest) -> Response:
@@ -185,16 +183,21 @@ class Api:
         return Response(encode(await self.in_thread(http.model.similar, request)))
 
     async def _explain(self, http: HttpRequest) -> Response:
-        model, body = http.model, await read_body(http, self.settings)
+        body = await read_body(http, self.settings)
         if len(body) <= _LARGE_BODY:
-            return Response(encode(await self.in_thread(self._explain_now, model, body)))
+            return await self._explained(http, self._decode_explain(body))
         async with self._large_slot():
-            return Response(encode(await self.in_thread(self._explain_now, model, body)))
+            return await self._explained(http, await self.in_thread(self._decode_explain, body))
 
-    def _explain_now(self, model: ServedModel, body: bytearray) -> schemas.Explanation:
+    def _decode_explain(self, body: bytearray) -> schemas.ExplainRequest:
         request = schemas.decode(body, schemas.ExplainRequest)
-        parsing.check_history(request.history, self.settings)
-        return model.explain(request)
+        parsing.check_history(request, self.settings)
+        return request
+
+    async def _explained(self, http: HttpRequest, request: schemas.ExplainRequest) -> Response:
+        self._choose_candidate(http, request.user_id)
+        request = await self.living.explained_with_rows(http.model, request)
+        return Response(encode(await self.in_thread(http.model.explain, request)))
 
     async def _items(self, http: HttpRequest) -> Response:
         asked = parsing.item_parameters(http.query)

@@ -58,10 +58,21 @@ class Living:
         """A request by user with the user's rows; any other as it is."""
         if request.user_id is None:
             return request
+        return schemas.UserRequest(**await self._filled(model, request, request.user_id))
+
+    async def explained_with_rows(
+        self, model: ServedModel, request: schemas.ExplainRequest
+    ) -> schemas.ExplainRequest:
+        """The same for a request that asks why."""
+        if request.user_id is None:
+            return request
+        return schemas.UserExplainRequest(**await self._filled(model, request, request.user_id))
+
+    async def _filled(self, model: ServedModel, request: Any, user: schemas.Id) -> dict[str, Any]:
+        """The fields of a request, with the rows of its user as the history."""
         self.check_privacy()
-        rows = await self._rows(model, checked_user(request.user_id))
         given = {name: getattr(request, name) for name in request.__struct_fields__}
-        return schemas.UserRequest(**{**given, "history": rows})
+        return {**given, "history": await self._rows(model, checked_user(user))}
 
     async def _rows(self, model: ServedModel, user: str) -> UserRows:
         users = self.memory.users
@@ -186,13 +197,9 @@ def _name(model: ServedModel, user: str) -> schemas.Id:
 
 def _shown(model: ServedModel, rows: UserRows) -> list[schemas.TimedRow]:
     """Rows with external ids; an item that the model does not know is shown as it came."""
-    items = rows.item.tolist()
-    known = iter(model.catalogue.ids.take([item for item in items if item >= 0]))
-    shown = []
-    for place, (item, time) in enumerate(zip(items, rows.time.tolist(), strict=True)):
+    shown, names = [], rows.names(model.catalogue.ids)
+    for place, (name, time) in enumerate(zip(names, rows.time.tolist(), strict=True)):
         row = rows.events.get(place)
-        name = next(known) if item >= 0 else row.item if row is not None else None
-        assert name is not None
         event = ABSENT if row is None or row.event is None else row.event
         event_id = ABSENT if row is None or row.event_id is None else row.event_id
         shown.append(schemas.TimedRow(name, _date(time), event, event_id))

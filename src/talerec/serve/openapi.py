@@ -98,7 +98,8 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
         _write_columns(rule, named)
     batch["requests"]["maxItems"] = settings.max_batch
     _write_event_limits(components, settings)
-    components["RecommendRequest"] = _either(components["RecommendRequest"])
+    for name in ("RecommendRequest", "ExplainRequest"):
+        components[name] = _either(components[name])
 
 
 def _write_event_limits(components: Json, settings: Settings) -> None:
@@ -111,15 +112,15 @@ def _write_event_limits(components: Json, settings: Settings) -> None:
     event["timestamp"] = {"anyOf": [*_TIME["anyOf"], no_value], "description": about}
 
 
-def _either(recommend: Json) -> Json:
+def _either(request: Json) -> Json:
     """A request has a history, or it has a user."""
     no_user = {"type": "null"}
-    recommend["properties"]["user_id"] = {"anyOf": [_KEPT_ID, no_user]}
+    request["properties"]["user_id"] = {"anyOf": [_KEPT_ID, no_user]}
     forms = [
         {"required": ["history"], "properties": {"user_id": no_user}},
         {"required": ["user_id"], "properties": {"user_id": _KEPT_ID, "history": False}},
     ]
-    return {**recommend, "oneOf": forms}
+    return {**request, "oneOf": forms}
 
 
 def _history(row: Json, max_rows: int) -> Json:
@@ -244,7 +245,7 @@ def _model_paths(guarded: _Operations, model: ServedModel | None) -> Json:
             "ExplainRequest",
             "Explanation",
             {"history": history, "item_id": item_id},
-            (404,),
+            (403, 404),
         ),
     }
 

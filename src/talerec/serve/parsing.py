@@ -93,15 +93,18 @@ def _too_large(limit: int) -> ApiError:
 
 
 def check_recommend(request: schemas.RecommendRequest, settings: Settings) -> None:
-    if (request.user_id is None) == isinstance(request.history, schemas.NoHistory):
-        raise ApiError(422, "invalid", "give history or user_id, one of the two")
-    check_history(request.history, settings)
+    check_history(request, settings)
     check_k(request.k, settings)
 
 
-def check_history(rows: list[schemas.HistoryRow], settings: Settings) -> None:
-    if len(rows) > settings.max_history:
-        message = f"the history has {len(rows)} rows; the limit is {settings.max_history}"
+def check_history(
+    request: schemas.RecommendRequest | schemas.ExplainRequest, settings: Settings
+) -> None:
+    if (request.user_id is None) == isinstance(request.history, schemas.NoHistory):
+        raise ApiError(422, "invalid", "give history or user_id, one of the two")
+    rows = len(request.history)
+    if rows > settings.max_history:
+        message = f"the history has {rows} rows; the limit is {settings.max_history}"
         raise ApiError(422, "history_too_long", message)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -85,13 +86,13 @@ class SimilarRequest(Struct, forbid_unknown_fields=True):
 
 
 class ExplainRequest(Struct, forbid_unknown_fields=True):
-    """Ask what each row of a history contributes to the score of an item, and what boosts add to it.
+    """Ask what each row of a history, or of a user, contributes to the score of an item, and what boosts add to it.
 
-    The other options are those of the list whose spread boosts are measured by.
+    Give `history` or `user_id`, as for recommendations. The other options are those of the list whose spread boosts are measured by.
     """
 
-    history: list[HistoryRow]
     item_id: Id
+    history: list[HistoryRow] = msgspec.field(default_factory=NoHistory)
     recency: Annotated[float, Meta(gt=0)] | None = None
     as_of: Moment | None = None
     hide_seen: bool = False
@@ -99,6 +100,13 @@ class ExplainRequest(Struct, forbid_unknown_fields=True):
     deny: list[Id] | None = None
     where: Condition | None = None
     boost: Boosts | None = None
+    user_id: Id | None = None
+
+
+class UserExplainRequest(ExplainRequest):
+    """The same of a user, once its rows are found, as in `UserRequest`."""
+
+    history: Any = None
 
 
 class Reason(Struct, gc=False):
@@ -313,11 +321,26 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
     try:
         return _decoded(body, kind)
     except msgspec.ValidationError as error:
-        raise ApiError(422, "invalid", str(error)) from None
+        message = _in_words(str(error))
+        code = "invalid_event" if message.startswith("events[") else "invalid"
+        raise ApiError(422, code, message) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, "malformed_json", str(error)) from None
     except RecursionError:
         raise ApiError(400, "malformed_json", "the JSON is nested too deeply") from None
+
+
+def _in_words(said: str) -> str:
+    """What is wrong with a value, after its place: "events[3]: item_id is missing"."""
+    text, _, place = said.partition(" - at `$")
+    text = _MISSING.sub(r"\1 is missing", text)
+    text = _UNKNOWN.sub(r"there is no field \1", text).replace("`", "")
+    place = place.removesuffix("`").removeprefix(".")
+    return f"{place}: {text[:1].lower()}{text[1:]}" if place else text
+
+
+_MISSING = re.compile("Object missing required field `(.*)`")
+_UNKNOWN = re.compile("Object contains unknown field `(.*)`")
 
 
 def _decoded(body: bytes | bytearray, kind: type[T]) -> T:

@@ -69,7 +69,8 @@ def run(settings: Settings, say: Say) -> None:
 
 
 def _tell(settings: Settings, version: str, address: str, say: Say) -> None:
-    say(f"model {version} at {address} ({settings.workers} workers)")
+    workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
+    say(f"model {version} at {address} ({workers})")
     if not is_local(settings) and settings.token is None:
         say("there is no token: everybody who can reach this machine can use the service")
 

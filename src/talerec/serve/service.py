@@ -81,7 +81,7 @@ class ServedModel:
             first = UserRows(log.item[: log.ptr[1]], log.time[: log.ptr[1]])
             self.recommend(schemas.UserRequest(history=first, k=1))
         self.similar(schemas.SimilarRequest(ids[0], 1))
-        self.explain(schemas.ExplainRequest(rows, ids[0]))
+        self.explain(schemas.ExplainRequest(ids[0], rows))
         self.search(str(ids[0]), 1)
         self.card({}, [])
 
@@ -305,6 +305,9 @@ class ServedModel:
         now = self._moment(request.as_of)
         if isinstance(request, schemas.UserRequest):
             return histories_of([request.history]).asked(now), []
+        if isinstance(request, schemas.UserExplainRequest):
+            rows: UserRows = request.history
+            return histories_of([rows]).asked(now), rows.names(self.catalogue.ids)
         names = [row.item_id for row in request.history]
         times = [row.timestamp for row in request.history]
         if times.count(None) == len(times):

@@ -10,6 +10,7 @@ import numpy as np
 
 from talerec.data.histories import Histories
 from talerec.runtime.arrays import Array
+from talerec.serve.catalogue import Values
 from talerec.store.events import Kept
 
 
@@ -27,6 +28,15 @@ class UserRows:
 
     def __len__(self) -> int:
         return len(self.item)
+
+    def names(self, ids: Values) -> list[int | str]:
+        """The external ids of the rows' items; of one that the model does not know, the id that its event came with."""
+        items = self.item.tolist()
+        known = iter(ids.take([item for item in items if item >= 0]))
+        return [
+            next(known) if item >= 0 else str(self.events[place].item)
+            for place, item in enumerate(items)
+        ]
 
     def copied(self) -> UserRows:
         """The same rows, which hold nothing of the file that they were mapped from."""

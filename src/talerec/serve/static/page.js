@@ -156,7 +156,7 @@ function showCard(card) {
   fillDefinitions(byId("card"), [
     ["Version", card.model],
     ["Model", card.name],
-    ["Paper", card.paper],
+    ...(card.paper ? [["Paper", card.paper]] : []),
     ["Data", `${count(training.rows)} rows, ${count(training.users)} users, ${count(training.items)} items`],
     ["Dates", `${String(training.first_time).slice(0, 10)} to ${String(training.last_time).slice(0, 10)}`],
     ["Saved", String(card.saved ?? "unknown").slice(0, 19).replace("T", " ")],

@@ -1,0 +1,34 @@
+"""The page of all commands has what every command says of itself."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from command import works
+
+PAGE: str = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "commands.py"))["page"]()
+SECTIONS = dict(re.findall(r"^#{3,4} talerec ([a-z -]+)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S))
+
+
+def test_every_command_of_the_help_page_has_a_section() -> None:
+    def named(*words: str) -> set[str]:
+        found = set(re.findall(r"^│ ([a-z][a-z-]+) {2,}", works(*words, "--help"), re.M))
+        return {" ".join((*words, name)) for name in found}
+
+    assert set(SECTIONS) == named() | named("events")
+
+
+@pytest.mark.parametrize("command", [*SECTIONS])
+def test_a_section_has_every_option_and_every_example(command: str) -> None:
+    help_page = works(*command.split(), "--help")
+    section = SECTIONS[command]
+    if command != "events":  # a group has none of its own
+        flags = set(re.findall(r"^│ [* ]*(?:-\w, )?(--[a-z-]+)", help_page, re.M)) - {"--help"}
+        spelled = set(re.findall(r"^\| `(?:-\w, )?(--[a-z-]+)", section, re.M))
+        assert flags == spelled
+        first = help_page.partition("Examples:")[2].split("\n")[1].strip()
+        assert first in section

@@ -105,7 +105,7 @@ def fitted(path: Path, manifest: dict[str, Any]) -> None:
 def evaluation(result: Evaluation) -> None:
     """Accuracy over all cases and over groups of them, then what the lists are like."""
     hidden = ", seen items hidden" if result.hide_seen else ""
-    title = f"{result.model}, {result.split}: {len(result.frame):,} {result.on} cases{hidden}"
+    title = f"{result.model}, {result.split}: {result.cases:,} {result.on} cases{hidden}"
     _overall(result, title)
     _groups(result)
     lists = [[name, number(value)] for name, value in result.lists.items()]

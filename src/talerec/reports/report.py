@@ -51,7 +51,7 @@ def evaluation(result: Evaluation, source: str) -> str:
     first: list[page.Part] = [
         page.callout(
             f"{result.model} has the next item among its first {k} in {metrics[hits] or 0:.1%} of"
-            f" {len(result.frame):,} cases: {name} {_number(metrics[name])}"
+            f" {result.cases:,} cases: {name} {_number(metrics[name])}"
             f" (95 % interval {_number(low)} to {_number(high)})."
         ),
         *(page.callout(f"{note}.") for note in result.notes),
@@ -84,7 +84,7 @@ def _accuracy(result: Evaluation) -> Html:
 
 
 def _hidden_note(result: Evaluation) -> Html:
-    share = (result.groups["kind"]["repeat"]["cases"] or 0) / len(result.frame)
+    share = (result.groups["kind"]["repeat"]["cases"] or 0) / result.cases
     return page.note(
         f"{share:.1%} of the targets are items of the history; with seen items hidden these are misses."
         " Intervals: bootstrap over users."

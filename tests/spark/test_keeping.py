@@ -10,6 +10,9 @@ import postgres
 import talerec as tr
 from cluster import fit, harmed, killed, skewed, write
 from talerec.errors import TalerecError
+from talerec.serve.service import ServedModel
+from talerec.serve.users import Users
+from talerec.store.recent import Recent
 from talerec.store.store import Store
 
 pytestmark = [
@@ -44,11 +47,14 @@ def test_rows_go_from_tasks_to_a_folder_and_a_store_once(session, tmp_path, monk
         monkeypatch.undo()
         with Store.open(server.address) as store:
             assert store.meta().seq == log.rows
-            for user in (7, 8, 9):
-                mine = log.to_frame().filter(pl.col("user_id") == user)
-                kept = store.of_user(str(user), 2_000)
-                assert [row.time for row in kept] == mine["timestamp"].cast(int).to_list()
-                assert sorted(row.item for row in kept) == sorted(mine["item_id"])
+        recent = Recent(server.address, 2_500)
+        users, model = Users(recent, 2_500), ServedModel.open(out, verify=False)
+        for user in (7, 8, 9):  # a service knows them, and the order of their simultaneous rows
+            mine = log.to_frame().filter(pl.col("user_id") == user)
+            rows = users.find(model, str(user))
+            assert model.items.ids.gather(rows.item).to_list() == mine["item_id"].to_list()
+            assert rows.time.tolist() == mine["timestamp"].cast(int).to_list()
+        recent.close()
         names = spark.Columns(weight="user_id")
         with pytest.raises(TalerecError, match="a store keeps events as they are, without weights"):
             fit(tr.TALE(), source, out, session, histories=server.address, names=names)

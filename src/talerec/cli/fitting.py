@@ -118,7 +118,8 @@ def fit(
     with reporting(json):
         if engine.is_spark:
             table = None if items is None else read_items(items, item_key)
-            _fit_on_spark(made, source, ties, engine, out, histories_to or histories, table)
+            kept = histories if histories_to is None else histories_to
+            _fit_on_spark(made, source, ties, engine, out, kept, table)
         else:
             rows = source.read(ties, items, item_key, needs_time=made.needs_time)
             _warn_of_less(out, rows.rows)
@@ -192,7 +193,7 @@ def _fit_on_spark(
     """Fit on a cluster and save; users' rows stay in the log, unless they are asked for."""
     from talerec import spark  # says so itself where pyspark is missing
 
-    spark.check_model(model)
+    spark.check_fit(model)
     with cluster.session(source, engine) as told:
         spark.fit(model, output=out, ties=ties, histories=histories, items=items, **told)
 

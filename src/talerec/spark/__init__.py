@@ -21,6 +21,7 @@ from talerec.errors import TalerecError
 
 _HOMES = {
     "Columns": "talerec.spark.events",
+    "check_fit": "talerec.spark.fitting",
     "check_model": "talerec.spark.fitting",
     "fit": "talerec.spark.fitting",
     "check_evaluation": "talerec.spark.evaluating",
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from talerec.spark.evaluating import check_evaluation as check_evaluation
     from talerec.spark.evaluating import evaluate as evaluate
     from talerec.spark.events import Columns as Columns
+    from talerec.spark.fitting import check_fit as check_fit
     from talerec.spark.fitting import check_model as check_model
     from talerec.spark.fitting import fit as fit
     from talerec.spark.recommending import recommend as recommend

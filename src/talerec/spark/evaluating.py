@@ -24,11 +24,11 @@ from talerec.evaluation.evaluation import joined
 from talerec.evaluation.result import Evaluation
 from talerec.evaluation.sums import added
 from talerec.models.base import Model
-from talerec.models.linear import Solved
 from talerec.runtime.clock import summed
+from talerec.runtime.files import check_writable
 from talerec.spark import blocks, judging
 from talerec.spark.events import NAMES, Columns, Source, item_table
-from talerec.spark.fitting import Limits, check_model, checked, learned, shared_folder
+from talerec.spark.fitting import Limits, check_fit, checked, learned, shared_folder
 from talerec.spark.judging import Cut, Judging
 from talerec.spark.parts import Rows
 from talerec.spark.sessions import Run, run_tasks
@@ -83,7 +83,8 @@ def evaluate(
     check_evaluation(model, plan, on)
     solved, ks = checked(copy(model), names), tuple(metrics.cutoffs(k))
     limits = Limits(task_rows, task_pairs, solve_bytes)
-    how = _How(solved, ties, limits, on, ks, hide_seen, cases is not None)
+    kept = None if cases is None else check_writable(Path(cases))
+    how = _How(solved, ties, limits, on, ks, hide_seen, kept is not None)
     with shared_folder(Path(work or Path.cwd()).absolute()) as folder:
         run = Run(session, folder)
         known = tally(run, source, names, ties, core, drop_duplicates)
@@ -91,8 +92,8 @@ def evaluate(
         judged = _judged(_in_parts(run, known, how), windows)
         result = joined([one.result for one in judged])
         result = replace(result, seconds=summed([result.seconds, run.clock.seconds]))
-        if cases is not None:
-            _keep(cases, result, judged)
+        if kept is not None:
+            _keep(kept, result, judged)
     return result
 
 
@@ -103,7 +104,7 @@ def check_evaluation(model: Model, plan: Plan, on: str) -> None:
             f"Spark does not split by {plan.text}; it takes splits of time: --split at:TIME or rolling:TIME,DAYS"
         )
     plan.check(on)
-    check_model(model)
+    check_fit(model)
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ def check_evaluation(model: Model, plan: Plan, on: str) -> None:
 class _How(NamedTuple):
     """What is judged, and how."""
 
-    model: Solved
+    model: Model
     ties: str
     limits: Limits
     on: str
@@ -198,7 +199,7 @@ def _judged(trial: _Trial, windows: list[Window]) -> list[_Judged]:
     return found
 
 
-def _keep(path: str | Path, result: Evaluation, judged: list[_Judged]) -> None:
+def _keep(path: Path, result: Evaluation, judged: list[_Judged]) -> None:
     """Write all cases to one file, a part at a time."""
     files = (file for one in judged for file in one.files)
     saving.write(path, result.facts(), map(pl.read_parquet, files))

@@ -21,12 +21,14 @@ from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.models import load
 from talerec.models.base import Model
+from talerec.models.blend import Blend
 from talerec.models.keeping import Fitted
 from talerec.models.linear import Solved
 from talerec.models.tempo import Tempo
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array
 from talerec.spark import blocks, habits, tasks
+from talerec.spark.blending import blended
 from talerec.spark.events import NAMES, Columns, Source
 from talerec.spark.keeping import checked_place, keep_rows
 from talerec.spark.parts import Order, Rows, save_part, spread
@@ -61,7 +63,7 @@ def fit(
     Parameters
     ----------
     model : Model
-        A `Tempo`, `TALE`, `SLIT` or `SLIST` whose solver is `auto` or `local`.
+        A `Tempo`, `TALE`, `SLIT` or `SLIST` whose solver is `auto` or `local`, or a `Blend` of these.
     source, names : DataFrame, str or Path; Columns
         The log as a DataFrame or as the address of Parquet files, and what its columns are called.
     output, weights : str or Path
@@ -102,7 +104,7 @@ def fit(
 def learned(
     run: Run,
     known: Tally,
-    model: Solved,
+    model: Model,
     ties: str,
     limits: Limits,
     parquet: str,
@@ -110,8 +112,35 @@ def learned(
     items: pl.DataFrame | None = None,
 ) -> Fitted:
     """What a model learns of a log; its weights go to the Parquet files `parquet` too, and users' rows to where `histories` says."""
+    left = [histories]  # the first part that counts keeps them
+
+    def learn(place: Run, rows: Tally, part: Model, table: str) -> Fitted:
+        whose = left.pop() if rows is known and left else False
+        return _learned(place, rows, check_model(part), ties, limits, table, whose)
+
+    def begin(place: Run, rows: Tally) -> Study:
+        tempo = Tempo()
+        return _study(_gathered(place, rows, tempo, ties, limits, whole=True), tempo)
+
+    if isinstance(model, Blend):
+        fitted = blended(run, known, model, parquet, learn, begin)
+    else:
+        fitted = learn(run, known, model, parquet)
+    return _described(fitted, items)
+
+
+def _learned(
+    run: Run,
+    known: Tally,
+    model: Solved,
+    ties: str,
+    limits: Limits,
+    parquet: str,
+    histories: bool | str,
+) -> Fitted:
+    """What one model learns; see `learned`."""
     parts = _gathered(run, known, model, ties, limits, whole=bool(histories))
-    fitted = _described(_fitted(parts, model, parquet, histories is True), items)
+    fitted = _fitted(parts, model, parquet, histories is True)
     if isinstance(histories, str):
         keep_rows(run, parts.rows, parts.number, histories)
     return fitted
@@ -126,18 +155,33 @@ def _described(fitted: Fitted, table: pl.DataFrame | None) -> Fitted:
     return replace(fitted, info=log.with_items(table).info)
 
 
-def checked(model: Model, names: Columns) -> Solved:
+def checked(model: Model, names: Columns) -> Model:
     """The model, where it can be fitted to a log with these columns."""
+    check_fit(model)
     if names.are_weighed and not model.takes_weights:
         raise TalerecError(f"{model.name} takes no weights of rows (with these parameters)")
-    return check_model(model)
+    return model
+
+
+def check_fit(model: Model) -> None:
+    """Spark fits the models of `check_model`, and blends of them."""
+    if not isinstance(model, Blend):
+        check_model(model)
+        return
+    for part in model.made():
+        try:
+            check_model(part)
+        except TalerecError as error:
+            raise TalerecError(
+                f"{part.name}, a part of the blend, cannot be fitted: {error}"
+            ) from None
 
 
 def check_model(model: Model) -> Solved:
     """Spark fits models that are one Gram and one call of the local solver, and tempo; all others are refused by name."""
     if not isinstance(model, Solved) or not (isinstance(model, Tempo) or _is_plain(model)):
         raise TalerecError(
-            f"Spark does not fit {model.name}; it fits tempo, tale, slit and slist (--model tempo)"
+            f"Spark does not fit {model.name}; it fits tempo, tale, slit, slist and blends of them (--model tempo)"
         )
     if model.solver not in ("auto", "local"):
         raise TalerecError(f"solver is {model.solver}; on Spark it takes auto or local")
@@ -266,6 +310,11 @@ def _training(parts: _Parts) -> dict[str, Any]:
     }
 
 
+def _study(parts: _Parts, model: Tempo) -> Study:
+    at = (parts.run, model, parts.rows, parts.number, parts.sizes)
+    return Study(*at, parts.known.position, parts.sampled, parts.trends)
+
+
 # -- weights ---------------------------------------------------------------------------------------
 
 
@@ -273,10 +322,7 @@ def _weights(parts: _Parts, model: Solved, named: Named) -> Weights:
     """The weights of a model whose rows lie in parts."""
     run, rows, position = parts.run, parts.rows, parts.known.position
     if isinstance(model, Tempo):
-        study = Study(
-            run, model, rows, parts.number, parts.sizes, position, parts.sampled, parts.trends
-        )
-        return study.weights(named)
+        return _study(parts, model).weights(named)
     told = model.params
     if told.get("trend"):
         window, side = told["window"], told["trend_side"]

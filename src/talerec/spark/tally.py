@@ -86,12 +86,19 @@ def tally(
 
 
 def before(run: Run, known: Tally, when: int) -> Tally:
-    """The rows of a log before a moment as a log of their own; users and items have the order of the whole."""
-    events = known.events.where(F.col("time") < when)
+    """The rows of a log before a moment as a log of their own, with the items that they have."""
+    return of_rows(run, known, known.events.where(F.col("time") < when))
+
+
+def of_rows(run: Run, known: Tally, events: DataFrame, *, every_item: bool = False) -> Tally:
+    """Some rows of a log as a log of their own, with the items that they have, or with every item of the whole.
+
+    Users and items have the order of the whole.
+    """
     counts = _counted(run, events, "counts")
     totals = _totals(counts)
     whole = Vocabulary(known.ids)
-    ranked = _ranked(run.folder, whole, whole.codes(counts["item"]), counts["kept"])
+    ranked = _ranked(run.folder, whole, whole.codes(counts["item"]), counts["kept"], every_item)
     time = (totals["first"], totals["last"])
     return Tally(events, *ranked, time, known.unit, known.numeric, *_means(totals))
 
@@ -143,15 +150,15 @@ def _check_worth(names: Columns, totals: dict[str, Any]) -> None:
 
 
 def _ranked(
-    folder: Path, vocabulary: Vocabulary, at: Array, kept: pl.Series
+    folder: Path, vocabulary: Vocabulary, at: Array, kept: pl.Series, every_item: bool = False
 ) -> tuple[pl.Series, Array, Array]:
-    """Ids by position, positions by rank and rows by rank, of the items at `at`, which keep the vocabulary's order.
+    """Ids by position, positions by rank and rows by rank, of the items at `at` or of all, in the vocabulary's order.
 
     Ids, positions and ranks are saved for tasks to read.
     """
     counted = np.zeros(len(vocabulary), np.int64)
     counted[at] = kept.to_numpy()
-    there = np.flatnonzero(counted)
+    there = np.arange(len(counted)) if every_item else np.flatnonzero(counted)
     vocabulary, by_position = vocabulary.take(there), counted[there]
     position = np.argsort(-by_position, kind="stable").astype(np.int32)
     rank = np.empty_like(position)

@@ -10,8 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
+import polars as pl
 import pytest
+
+from logs import DAY, START
 
 _HOST = "127.0.0.1"
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # small logs: compiling well costs more than it gains
@@ -140,3 +145,104 @@ def _children(parent: int) -> list[int]:
         if int(fields[1]) == parent:
             found.append(int(status.parent.name))
     return found
+
+
+# -- logs ------------------------------------------------------------------------------------------
+
+SMALL = {"task_rows": 2_000, "task_pairs": 40_000}  # so that a small log has many tasks
+
+
+def skewed(rows: int = 8_000, names: str = "{}") -> pl.DataFrame:
+    """One user with a sixth of the rows, one item with a third; ties, repeats, a long tail; in no order."""
+    rng = np.random.default_rng(11)
+    user = np.where(rng.random(rows) < 1 / 6, 7, rng.integers(0, rows // 10, rows))
+    item = np.where(rng.random(rows) < 1 / 3, 3, rng.zipf(1.25, rows) % 900)
+    time = START + rng.integers(0, 2_000, rows) * (DAY // 4)
+    return pl.DataFrame(
+        {
+            "user_id": user,
+            "item_id": [names.format(x) for x in item.tolist()] if names != "{}" else item,
+            "timestamp": pl.Series(time).cast(pl.Datetime("us")),
+        }
+    )
+
+
+def write(frame: pl.DataFrame, folder, files: int = 3):
+    """As a folder of Parquet files, whose names say their order."""
+    folder.mkdir()
+    size = -(-len(frame) // files)
+    for number in range(files):
+        frame[number * size : (number + 1) * size].write_parquet(folder / f"{number}.parquet")
+    return folder
+
+
+def fit(model, source, out, session, **how):
+    from talerec import spark
+
+    return spark.fit(model, source, out, session=session, **{**SMALL, **how})
+
+
+# -- harm ------------------------------------------------------------------------------------------
+
+
+def killed(whole):
+    """`map_rows` whose task number 0 is killed at its first attempt, in every stage, when it has sent something or all."""
+
+    def map_rows(frame, work, schema):
+        def run(batches):
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            doomed = context.partitionId() == 0 and context.attemptNumber() == 0
+            for batch in work(batches):
+                yield batch
+                if doomed:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            if doomed:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return whole(frame, run, schema)
+
+    return map_rows
+
+
+def filled(attempts: int):
+    """`map_rows` whose task number 0 finds a full disk at its first attempts, once it has written something."""
+
+    def harm(whole):
+        def map_rows(frame, work, schema):
+            def run(batches):
+                from pyspark import TaskContext
+
+                from talerec.runtime import files
+
+                def replace(*_: object) -> None:
+                    raise OSError(28, "No space left on device")
+
+                context = TaskContext.get()
+                if context.partitionId() or context.attemptNumber() >= attempts:
+                    yield from work(batches)
+                    return
+                files.os, room = SimpleNamespace(replace=replace), files.os
+                try:
+                    yield from work(batches)
+                finally:
+                    files.os = room
+
+            return whole(frame, run, schema)
+
+        return map_rows
+
+    return harm
+
+
+def harmed(monkeypatch, harm) -> None:
+    import sys
+
+    from pyspark import cloudpickle
+
+    from talerec.spark import fitting, sessions
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors have no tests
+    monkeypatch.setattr(sessions, "map_rows", harm(sessions.map_rows))
+    monkeypatch.setattr(fitting, "map_rows", harm(sessions.map_rows))

@@ -35,7 +35,7 @@ def test_importing_tasks_does_not_load_pyspark():
     assert json.loads(run(code)) is False
 
 
-@pytest.mark.parametrize("name", ["fit", "recommend", "connected", "Columns"])
+@pytest.mark.parametrize("name", ["fit", "evaluate", "recommend", "connected", "Columns"])
 def test_a_name_that_needs_pyspark_says_how_to_install_it(name):
     code = (
         "from talerec import spark\nfrom talerec.errors import TalerecError\n"
@@ -56,7 +56,13 @@ def test_a_name_that_spark_does_not_have_is_an_attribute_error():
         ("talerec.errors.TalerecError: reg is 0", TalerecError, "reg is 0"),
         ("talerec.errors.InvalidLogError: no rows", InvalidLogError, "no rows"),
         ("talerec.errors.UnknownIdError: no item 7", UnknownIdError, "no item 7"),
+        ("talerec.store.events.StoreError: no answer", TalerecError, "no answer"),
         ("ValueError: odd", TalerecError, "a Spark task failed: ValueError: odd"),
+        (
+            "ModuleNotFoundError: No module named 'talerec'",
+            TalerecError,
+            f"an executor has no talerec: install talerec {talerec.__version__}, as on the driver, on all machines",
+        ),
     ],
 )
 def test_an_error_of_a_task_arrives_as_it_was_raised(raised, kind, said):

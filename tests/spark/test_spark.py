@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-import cluster
 import talerec as tr
-from logs import DAY, START
+from cluster import filled, fit, harmed, killed, skewed, write
 from talerec.errors import TalerecError
 from talerec.runtime.progress import listening
 
@@ -21,58 +19,6 @@ pytestmark = [
     # pyspark leaves the socket of every result that it reads to the garbage collector
     pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
 ]
-
-SMALL = {"task_rows": 2_000, "task_pairs": 40_000}  # so that a small log has many tasks
-
-
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory) -> Iterator[cluster.Cluster]:
-    cluster.require()
-    with cluster.Cluster(tmp_path_factory.mktemp("cluster")) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def session(machines):
-    from pyspark import SparkContext
-
-    from talerec import spark
-
-    events = machines.folder / "events"
-    events.mkdir()
-    conf = {**cluster.CONF, "spark.eventLog.dir": f"file://{events}"}
-    with spark.connected(machines.url, conf) as session:
-        session.sparkContext.setLogLevel("OFF")
-        yield session
-    gateway = SparkContext._gateway
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(20)
-    SparkContext._gateway = SparkContext._jvm = None
-
-
-def skewed(rows: int = 8_000, names: str = "{}") -> pl.DataFrame:
-    """One user with a sixth of the rows, one item with a third; ties, repeats, a long tail; in no order."""
-    rng = np.random.default_rng(11)
-    user = np.where(rng.random(rows) < 1 / 6, 7, rng.integers(0, rows // 10, rows))
-    item = np.where(rng.random(rows) < 1 / 3, 3, rng.zipf(1.25, rows) % 900)
-    time = START + rng.integers(0, 2_000, rows) * (DAY // 4)
-    return pl.DataFrame(
-        {
-            "user_id": user,
-            "item_id": [names.format(x) for x in item.tolist()] if names != "{}" else item,
-            "timestamp": pl.Series(time).cast(pl.Datetime("us")),
-        }
-    )
-
-
-def write(frame: pl.DataFrame, folder, files: int = 3):
-    """As a folder of Parquet files, whose names say their order."""
-    folder.mkdir()
-    size = -(-len(frame) // files)
-    for number in range(files):
-        frame[number * size : (number + 1) * size].write_parquet(folder / f"{number}.parquet")
-    return folder
 
 
 def assert_same_weights(found, expected) -> None:
@@ -91,22 +37,17 @@ def assert_same_lists(found: pl.DataFrame, expected: pl.DataFrame) -> None:
     np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-5)
 
 
-def fit(model, source, out, session, **how):
-    from talerec import spark
-
-    return spark.fit(model, source, out, session=session, **{**SMALL, **how})
-
-
 def test_a_skewed_log_has_the_weights_and_lists_of_one_machine(session, tmp_path, monkeypatch):
     from talerec import spark
     from talerec.spark import events
 
     monkeypatch.setattr(events, "_SLICE", 300)  # the giant user is ranked in slices
     rows = skewed()
-    log = tr.Log.from_frame(rows)
+    table = pl.DataFrame({"item_id": range(900), "size": [x % 7 for x in range(900)]})
+    log = tr.Log.from_frame(rows).with_items(table)
     expected = tr.TALE(solver="local", max_history=400, window=90).fit(log)
     source, out = write(rows, tmp_path / "log"), tmp_path / "skewed.tale"
-    found = fit(tr.TALE(max_history=400, window=90), source, out, session)
+    found = fit(tr.TALE(max_history=400, window=90), source, out, session, items=table)
     assert_same_weights(found, expected)
     assert_same_weights(tr.load(out, verify=True), expected)
     ours = {**expected.fitted.training}
@@ -123,9 +64,31 @@ def test_a_skewed_log_has_the_weights_and_lists_of_one_machine(session, tmp_path
     spark.recommend(out, source, tmp_path / "next", **args)
     lists = pl.read_parquet(tmp_path / "next" / "*.parquet")
     assert_same_lists(lists, expected.recommend(log.users.ids, 10, hide_seen=True))
+    assert_same_limits(out, source, expected, log, args)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "log", "next", "skewed.tale", "skewed.weights.parquet",
+        "chosen", "log", "next", "skewed.tale", "skewed.weights.parquet",
     ]  # fmt: skip
+
+
+def assert_same_limits(out, source, expected, log, args) -> None:
+    """Lists of items that meet conditions, with boosts and so many of a kind, are those of one machine."""
+    from talerec import spark
+
+    how = {
+        "where": "size between 2 and 5", "deny": [3], "per": {"size": 3}, "boost": {"size": {4: 0.3}},
+        "as_of": "2011-06-01",
+    }  # fmt: skip
+    spark.recommend(out, source, out.parent / "chosen", k=5, **how, **args)
+    lists = pl.read_parquet(out.parent / "chosen" / "*.parquet")
+    alone = expected.recommend(log.users.ids, 5, hide_seen=True, **how)
+    assert_same_lists(lists, alone)
+    assert set(alone["item_id"] % 7) == {2, 3, 4, 5}
+    for given, said in (
+        ({"where": "colour = 1"}, "the item table has no column colour"),
+        ({"deny": [10**6]}, "item 1000000 is not known to the model"),
+    ):
+        with pytest.raises(TalerecError, match=said):
+            spark.recommend(out, source, out.parent / "none", **given, **args)
 
 
 def assert_same_tempo(found, expected) -> None:
@@ -207,10 +170,9 @@ def test_times_are_read_as_on_one_machine(session, tmp_path):
 def test_what_spark_does_not_fit_is_refused_by_name(session, tmp_path):
     source, out = write(skewed(300), tmp_path / "log"), tmp_path / "m.tale"
     for model, said in (
-        (tr.EASE(), "Spark does not fit ease; it fits tempo, tale, slit and slist"),
+        (tr.EASE(), "Spark does not fit ease; it fits tempo, tale, slit, slist and blends of them"),
         (tr.SWalk(), "Spark does not fit swalk"),
         (tr.Popular(), "Spark does not fit popular"),
-        (tr.Blend(), "Spark does not fit blend"),
         (tr.Tempo(solver="exact"), "solver is exact; on Spark it takes auto or local"),
         (tr.TALE(solver="exact"), "solver is exact; on Spark it takes auto or local"),
         (tr.SLIT(norm="symmetric"), "norm is symmetric; on Spark it takes none or l1"),
@@ -303,55 +265,6 @@ def test_a_part_that_is_counted_twice_at_once_counts_once(session, machines, tmp
     assert_same_weights(found, tr.TALE(trend=0, solver="local").fit(tr.Log.from_frame(rows)))
 
 
-def fails_first(harm):
-    """`map_rows` whose task number 0 fails at its first attempt, in every stage, when it has sent something or all."""
-    from talerec.spark import sessions
-
-    whole = sessions.map_rows
-
-    def map_rows(frame, work, schema):
-        def run(batches):
-            from pyspark import TaskContext
-
-            context = TaskContext.get()
-            for batch in work(batches):
-                yield batch
-                harm(context.partitionId(), context.attemptNumber())
-            harm(context.partitionId(), context.attemptNumber())
-
-        return whole(frame, run, schema)
-
-    return map_rows
-
-
-def killed(task: int, attempt: int) -> None:
-    """kill -9 of the process that runs a task."""
-    import os
-    import signal
-
-    if task == 0 and attempt == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def without_room(task: int, attempt: int) -> None:
-    """The disk of one machine is full, and stays so."""
-    if task == 0:
-        raise OSError(28, "No space left on device")
-
-
-def harmed(monkeypatch, harm) -> None:
-    import sys
-
-    from pyspark import cloudpickle
-
-    from talerec.spark import fitting, sessions
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors have no tests
-    made = fails_first(harm)
-    monkeypatch.setattr(sessions, "map_rows", made)
-    monkeypatch.setattr(fitting, "map_rows", made)
-
-
 def test_a_process_killed_in_every_stage_changes_nothing(session, tmp_path, monkeypatch):
     rows = skewed(5_000)
     expected = tr.Tempo(solver="local", max_history=300).fit(tr.Log.from_frame(rows))
@@ -363,12 +276,24 @@ def test_a_process_killed_in_every_stage_changes_nothing(session, tmp_path, monk
     assert sorted(path.name for path in tmp_path.iterdir()) == left
 
 
-def test_a_disk_that_stays_full_is_one_line_and_leaves_nothing(session, tmp_path, monkeypatch):
-    source = write(skewed(1_000), tmp_path / "log")
-    harmed(monkeypatch, without_room)
-    with pytest.raises(TalerecError, match=r"a Spark task failed: .*No space left on device"):
-        fit(tr.Tempo(), source, tmp_path / "m.tale", session)
-    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+def test_a_disk_that_is_full_once_changes_nothing_and_one_that_stays_full_leaves_nothing(
+    session, tmp_path, monkeypatch
+):
+    from talerec import spark
+
+    rows = skewed(1_000)
+    source, out = write(rows, tmp_path / "log"), tmp_path / "m.tale"
+    whole = spark.sessions.map_rows
+    harmed(monkeypatch, filled(1))
+    found = fit(tr.TALE(window=90), source, out, session)
+    assert_same_weights(found, tr.TALE(window=90, solver="local").fit(tr.Log.from_frame(rows)))
+    left = ["log", "m.tale", "m.weights.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
+    monkeypatch.setattr(spark.sessions, "map_rows", whole)
+    harmed(monkeypatch, filled(99))
+    with pytest.raises(TalerecError, match=r"^\S+ cannot be written: No space left on device$"):
+        fit(tr.Tempo(), source, tmp_path / "other.tale", session)
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
 
 
 def test_bad_weights_and_a_huge_user_are_refused_in_one_line(session, tmp_path):

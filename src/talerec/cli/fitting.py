@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from talerec.cli import cluster
 from talerec.cli.app import Context, Panel, command, given, reporting, run_service, warn
+from talerec.cli.cluster import HistoriesTo
 from talerec.cli.groups import READ_WITH, Choice, Engine, ItemTable, Source, unusual
 from talerec.cli.options import (
     Artifact,
@@ -26,6 +28,8 @@ from talerec.cli.options import (
 from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from talerec.models.base import Model
 
 
@@ -97,6 +101,7 @@ def fit(
     ties: Ties = "file",
     no_histories: NoHistories = False,
     histories: KeepHistories = False,
+    histories_to: HistoriesTo = None,
     updatable: Updatable = False,
     json: Json = False,
 ) -> None:
@@ -111,17 +116,13 @@ def fit(
     table.check()
     if updatable:
         _check_updatable(made, source, engine, no_histories)
-    if histories and not engine.is_spark:
-        raise TalerecError(
-            "--histories goes with --engine spark: the local engine keeps them anyway"
-        )
-    if engine.is_spark and table.items is not None:
-        raise TalerecError("--items goes with --engine local: Spark keeps no item table")
+    cluster.check_histories(engine, histories, histories_to)
     with reporting(json):
+        described = table.read(source.item)
         if engine.is_spark:
-            _fit_on_spark(made, source, ties, engine, out, histories)
+            kept = histories if histories_to is None else histories_to
+            _fit_on_spark(made, source, ties, engine, out, kept, described)
         else:
-            described = table.read(source.item)
             rows = source.read(ties, needs_time=made.needs_time)
             rows = rows if described is None else rows.with_items(described)
             _warn_of_less(out, rows.rows)
@@ -193,27 +194,20 @@ def update(
 
 
 def _fit_on_spark(
-    model: Model, source: Source, ties: str, engine: Engine, out: Path, histories: bool
+    model: Model,
+    source: Source,
+    ties: str,
+    engine: Engine,
+    out: Path,
+    histories: bool | str,
+    items: pl.DataFrame | None,
 ) -> None:
     """Fit on a cluster and save; users' rows stay in the log, unless they are asked for."""
     from talerec import spark  # says so itself where pyspark is missing
 
-    spark.check_model(model)
-    if len(source.log) != 1 or source.sep or source.query:
-        raise TalerecError(
-            "--engine spark reads one path of Parquet files, without --sep and --query"
-        )
-    if source.event and not source.event_weights:
-        raise TalerecError("--event goes with --event-weights on Spark")
-    conf = engine.conf
-    names = spark.Columns(
-        *source.names, source.time_unit, source.any_time, source.weight, source.event, source.worth
-    )
-    with spark.connected(engine.master, conf) as session:
-        spark.fit(
-            model, source.log[0], out, session=session, names=names, work=engine.work, ties=ties,
-            core=source.core, drop_duplicates=source.drop_duplicates, histories=histories,
-        )  # fmt: skip
+    spark.check_fit(model)
+    with cluster.session(source, engine) as told:
+        spark.fit(model, output=out, ties=ties, histories=histories, items=items, **told)
 
 
 @command(Panel.MODELS, "talerec verify shop.tale")

@@ -287,14 +287,14 @@ _SPARK = "Spark"
 
 @dataclass(frozen=True)
 class Engine:
-    """Where a fit runs: on this machine, or on a Spark cluster."""
+    """Where the work is done: on this machine, or on a Spark cluster."""
 
     engine: Annotated[
         str,
         option(
             "--engine",
             metavar="local|spark",
-            help="Where the fit runs.",
+            help="Where the work is done.",
             panel=_SPARK,
             complete=among("local", "spark"),
         ),
@@ -317,7 +317,7 @@ class Engine:
         option(
             "--work",
             metavar="DIR",
-            help="Folder that all executors see; by default the model's parent.",
+            help="Folder that all executors see; by default the model's parent, or this one.",
             panel=_SPARK,
         ),
     ] = None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from talerec.cli.app import Panel, command, cutoffs, ids, reporting
-from talerec.cli.groups import Choice, Source
+from talerec.cli.groups import Choice, Engine, Source
 from talerec.cli.options import (
     Best,
     Cases,
@@ -37,6 +37,11 @@ from talerec.cli.options import (
 )
 from talerec.errors import TalerecError
 
+if TYPE_CHECKING:
+    from talerec.data.splits import Plan
+    from talerec.evaluation.result import Evaluation
+    from talerec.models.base import Model
+
 
 @command(
     Panel.EVALUATE,
@@ -44,10 +49,12 @@ from talerec.errors import TalerecError
     "talerec evaluate events.csv --ties random:0..4 --report how-good.html",
     "talerec evaluate events.csv --split at:2019-10-01 --model tale --set decay=1/512 --json",
     "talerec evaluate events.csv --model rules -o rules.parquet",
+    "talerec evaluate events --split at:2026-10-01 --engine spark --master spark://host:7077",
 )
 def evaluate(
     source: Source,
     choice: Choice,
+    engine: Engine,
     split: SplitName = "leave-one-out",
     refit: Refit = False,
     on: On = "test",
@@ -60,27 +67,53 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Hold rows back, fit on the rest, and rank every item for every case."""
-    from dataclasses import replace
-
     from talerec.data import preprocessing
     from talerec.data.splits import Plan
+
+    made, plan = choice.make(), Plan(split, refit, target)
+    plan.check(on)
+    preprocessing.tie_orders(ties)
+    engine.check()
+    if engine.is_spark and report is not None:
+        raise TalerecError("--report goes with --engine local: from Spark only sums come back")
+    _check_outputs([out, report], [*source.log, choice.params])
+    how = {"on": on, "k": cutoffs(k), "hide_seen": hide_seen, "ties": ties}
+    with reporting(json):
+        if engine.is_spark:
+            result = _evaluate_on_spark(made, source, plan, engine, out, how)
+        else:
+            result = _evaluate_here(made, source, plan, out, how)
+        _write_report(report, "evaluation", result, source.name)
+    _show("evaluation", result, json)
+
+
+def _evaluate_here(
+    model: Model, source: Source, plan: Plan, out: Path | None, how: dict[str, Any]
+) -> Evaluation:
+    from dataclasses import replace
+
     from talerec.evaluation.evaluation import evaluate_log
     from talerec.runtime.clock import Clock
 
-    made, plan, ks = choice.make(), Plan(split, refit, target), cutoffs(k)
-    plan.check(on)
-    preprocessing.tie_orders(ties)
-    _check_outputs([out, report], [*source.log, choice.params])
-    with reporting(json):
-        clock = Clock()
-        with clock("load"):
-            rows = source.read(any_order=ties != "file", needs_time=made.needs_time)
-        result = evaluate_log(made, rows, plan, ties=ties, on=on, k=ks, hide_seen=hide_seen)
-        result = replace(result, seconds={**result.seconds, **clock.seconds})
-        if out is not None:
-            result.save(out)
-        _write_report(report, "evaluation", result, source.name)
-    _show("evaluation", result, json)
+    clock = Clock()
+    with clock("load"):
+        rows = source.read(any_order=how["ties"] != "file", needs_time=model.needs_time)
+    result = evaluate_log(model, rows, plan, **how)
+    result = replace(result, seconds={**result.seconds, **clock.seconds})
+    if out is not None:
+        result.save(out)
+    return result
+
+
+def _evaluate_on_spark(
+    model: Model, source: Source, plan: Plan, engine: Engine, out: Path | None, how: dict[str, Any]
+) -> Evaluation:
+    from talerec import spark  # says so itself where pyspark is missing
+    from talerec.cli import cluster
+
+    spark.check_evaluation(model, plan, how["on"])
+    with cluster.session(source, engine) as told:
+        return spark.evaluate(model, plan=plan, cases=out, **told, **how)
 
 
 @command(

@@ -14,10 +14,21 @@ from talerec.data import times
 from talerec.data.histories import Histories
 from talerec.data.log import Log, as_log
 from talerec.data.vocabulary import Vocabulary
+from talerec.data.windows import (
+    TEST,
+    VALIDATION,
+    Earlier,
+    NoCases,
+    Window,
+    check_sides,
+    earlier_row,
+    no_askers,
+    no_window,
+    rolling_windows,
+    window_at,
+)
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime.arrays import Array
-
-TEST, VALIDATION = "test", "validation"
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +147,8 @@ def leave_one_out(log: Log, *, refit: bool = False, target: str | None = None) -
         train[last - 1] = False
     log = log.evenly_weighed(train)
     learned, items = _learned(log, train)
-    validation = None if refit else _cases(log, items, askers, last - 1)
-    test = _cases(log, items, askers, last)
+    validation = None if refit else cases_of(log, items, askers, last - 1)
+    test = cases_of(log, items, askers, last)
     return Split("leave-one-out", log.users, learned, validation, test, refit=refit)
 
 
@@ -154,14 +165,14 @@ def _leave_target_out(log: Log, refit: bool, target: str) -> Split:
     earlier = rows[rows < last[user[rows]]]
     before[user[earlier]] = earlier
     if not rows.size:
-        raise _NoCases(f"no user has a {target!r} after another row")
+        raise NoCases(f"no user has a {target!r} after another row")
     first = last if refit else np.where(before >= 0, before, last)
     train = np.arange(log.rows) < np.where(first >= 0, first, log.ptr[1:])[user]
     log = log.evenly_weighed(train)
     learned, items = _learned(log, train)
     tested, validated = np.flatnonzero(last >= 0), np.flatnonzero(before >= 0)
-    test = _cases(log, items, tested, last[tested])
-    validation = None if refit else _cases(log, items, validated, before[validated])
+    test = cases_of(log, items, tested, last[tested])
+    validation = None if refit else cases_of(log, items, validated, before[validated])
     name, without = f"leave-one-out ({target})", len(log.users) - len(tested)
     return Split(name, log.users, learned, validation, test, refit=refit, without=without)
 
@@ -200,11 +211,7 @@ def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     log = as_log(log)
     if log.unit == "none":
         raise InvalidLogError("the log has no times: it can be split by leave-one-out alone")
-    when = times.microseconds(moment, log.unit)
-    name = f"at:{moment if isinstance(moment, str) else _words(when)}"
-    if on == TEST:
-        return _between(log, name, when, None, on)
-    return _between(log, name, _earlier(log, when), when, on)
+    return _between(log, window_at(moment, log.unit, on, lambda when: _earlier(log, when)), on)
 
 
 def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST) -> list[Split]:
@@ -240,72 +247,47 @@ def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST
     >>> [split.train.rows for split in splits]
     [1487, 1645, 1853]
     """
-    if not days > 0:
-        raise TalerecError(f"windows of {days:g} days cannot be: give a number above 0")
-    first, width = times.microseconds(moment, log.unit), round(days * times.DAY)
-    if width < 1:
-        raise TalerecError(
-            f"windows of {days:g} days are shorter than a microsecond: give more days"
-        )
-    last = int(log.time.max()) if log.rows else first - 1
-    count = -(-(last + 1 - first) // width)
-    if not 1 <= count <= _MOST_WINDOWS:
-        too_many = f"{count:,} windows are more than {_MOST_WINDOWS:,}: give more days"
-        problem = "no row lies after the first window begins" if count < 1 else too_many
-        raise TalerecError(f"rolling from {moment} by {days:g} days: {problem}")
-    if on == VALIDATION:
-        first -= count * width
-    name, found = f"rolling:{moment},{days:g}", []
-    for start in range(first, first + count * width, width):
+    last = int(log.time.max()) if log.rows else None
+    found = []
+    for window in rolling_windows(moment, days, log.unit, last, on):
         try:
-            found.append(_between(log, name, start, start + width, on))
-        except _NoCases:
+            found.append(_between(log, window, on))
+        except NoCases:
             continue
     if not found:
-        raise TalerecError(f"no window of {name} has a user with rows before it and in it")
+        raise no_window(f"rolling:{moment},{days:g}")
     return found
-
-
-_MOST_WINDOWS = 1000
-
-
-class _NoCases(TalerecError):
-    """A split without a single case."""
 
 
 def _earlier(log: Log, when: int) -> int:
     """The moment that splits the rows before `when` as `when` splits all of them."""
     before = np.sort(log.time[log.time < when])
-    if not before.size:
-        raise _NoCases("no row lies before the point of the split")
-    share = min(1 - len(before) / log.rows, 0.5)
-    return int(before[min(int((1 - share) * len(before)), len(before) - 1)])
+    return int(before[earlier_row(len(before), log.rows)])
 
 
-def _between(log: Log, name: str, when: int, end: int | None, on: str) -> Split:
-    """Train on rows before `when`; the cases are users' first rows from then on, and before `end`."""
-    train = log.time < when
-    if train.all() or not train.any():
-        side = "after" if train.all() else "before"
-        raise _NoCases(f"no row lies {side} the point of the split")
-    before = np.concatenate([[0], np.cumsum(train)])[log.ptr]  # training rows before each user's
-    target = log.ptr[:-1] + np.diff(before)
-    asks = (target > log.ptr[:-1]) & (target < log.ptr[1:])
-    if end is not None:
-        asks[asks] = log.time[target[asks]] < end
-    askers = np.flatnonzero(asks)
+def _between(log: Log, window: Window, on: str) -> Split:
+    """Train on the rows before a window; the cases are users' first rows in it."""
+    train = log.time < window.when
+    check_sides(int(np.count_nonzero(train)), log.rows)
+    askers, target = askers_of(log, window)
     if not askers.size:
-        raise _NoCases("no user has rows on both sides of the point of the split")
+        raise no_askers()
     log = log.evenly_weighed(train)
     learned, items = _learned(log, train)
-    cases = _cases(log, items, askers, target[askers])
+    cases = cases_of(log, items, askers, target)
     test, validation = (cases, None) if on == TEST else (None, cases)
-    return Split(name, log.users, learned, validation, test, window=_words(when))
+    return Split(window.name, log.users, learned, validation, test, window=window.words)
 
 
-def _words(when: int) -> str:
-    """A moment as text, cut to what NumPy can write."""
-    return str(np.datetime64(max(-times.FARTHEST, min(when, times.FARTHEST)), "us"))
+def askers_of(log: Log, window: Window) -> tuple[Array, Array]:
+    """The users who have rows before a window and whose next row lies in it, and that row."""
+    before = np.concatenate([[0], np.cumsum(log.time < window.when)])[log.ptr]
+    target = log.ptr[:-1] + np.diff(before)
+    asks = (target > log.ptr[:-1]) & (target < log.ptr[1:])
+    if window.end is not None:
+        asks[asks] = log.time[target[asks]] < window.end
+    askers = np.flatnonzero(asks)
+    return askers, target[askers]
 
 
 def _learned(log: Log, train: Array) -> tuple[Log, Array]:
@@ -316,7 +298,7 @@ def _learned(log: Log, train: Array) -> tuple[Log, Array]:
     return learned, renumber[log.item]
 
 
-def _cases(log: Log, items: Array, askers: Array, target: Array) -> Cases:
+def cases_of(log: Log, items: Array, askers: Array, target: Array) -> Cases:
     """A case for each of the users `askers`: its rows before row `target`, asked when that row happened."""
     when = log.time[target]
     rows = (log.ptr[askers], target, items, log.time)
@@ -376,3 +358,15 @@ class Plan:
             yield time_split(log, rest, on=on)
         else:
             yield leave_one_out(log, refit=self.refit, target=self.target)
+
+    @property
+    def is_by_time(self) -> bool:
+        """Does a moment split the log, whatever its users have?"""
+        return self.text != "leave-one-out"
+
+    def windows(self, on: str, unit: str, last: int, earlier: Earlier) -> list[Window]:
+        """The windows of a split by time, of a log whose times were read as `unit` and whose last one is known."""
+        self.check(on)
+        if self.text.startswith("rolling:"):
+            return rolling_windows(*self._window(), unit, last, on)
+        return [window_at(self.text.partition(":")[2], unit, on, earlier)]

@@ -66,8 +66,14 @@ def describe(log: Log) -> dict[str, Any]:
 
 def tied(log: Log) -> float:
     """The share of pairs of consecutive rows of a user that have the same time."""
+    same, pairs = tied_pairs(log)
+    return same / pairs if pairs else 0.0
+
+
+def tied_pairs(log: Log) -> tuple[int, int]:
+    """How many pairs of consecutive rows of a user have the same time, and how many there are."""
     gaps = _gaps(log)
-    return float((gaps == 0).mean()) if gaps.size else 0.0
+    return int(np.count_nonzero(gaps == 0)), len(gaps)
 
 
 _MANY_TIES = 0.05

@@ -35,7 +35,7 @@ class Vocabulary:
     def encode(cls, values: pl.Series) -> tuple[Vocabulary, Array]:
         """The vocabulary of a column, and the column as int32 positions."""
         vocabulary = cls(in_order(values.unique()))
-        return vocabulary, vocabulary._codes(values)
+        return vocabulary, vocabulary.codes(values)
 
     def positions(self, values: Sequence[Any] | pl.Series, kind: str, unknown: str) -> Array:
         """Positions of external ids (of a `kind` that messages name: user or item).
@@ -55,7 +55,7 @@ class Vocabulary:
         for value in given if not set(map(type, given)) <= {int, str} else ():
             if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
                 raise TalerecError(f"{kind} {value!r} is not an id: ids are text or whole numbers")
-        return self._checked(self._codes(self._typed(given)), given, kind, unknown)
+        return self._checked(self.codes(self._typed(given)), given, kind, unknown)
 
     def of_texts(self, texts: list[str]) -> Array:
         """Positions of ids that are all given as text, as stores and paths have them; -1 for unknown ones."""
@@ -134,7 +134,7 @@ class Vocabulary:
             same &= np.array(self.ids[positions].to_list()) == np.array(values.to_list())
         return np.where(same, positions, np.int32(-1))
 
-    def _codes(self, values: pl.Series) -> Array:
+    def codes(self, values: pl.Series) -> Array:
         """Positions of ids of this vocabulary's type, -1 for unknown ones; a few are looked up, many are joined."""
         if 0 < len(values) <= _FEW < len(self) and not values.null_count():
             found = self._look_up(values)

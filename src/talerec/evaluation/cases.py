@@ -24,6 +24,9 @@ GROUPS = {
     "kind": ("repeat", "new"),
 }
 TIES, WINDOW, TIME = "ties", "window", "time"
+CASES = (
+    "cases"  # that a row stands for, in a frame of sums; without that column, each row is one case
+)
 NOVELTY, LIST_ROWS = "novelty", "list_rows"
 HISTORY_ROWS, TARGET_ROWS = "history_rows", "target_rows"  # training rows of an item, as a mean
 
@@ -48,6 +51,16 @@ class _HistoryRows(NamedTuple):
         return np.bincount(self.case, values, minlength=self.cases)
 
 
+class Background(NamedTuple):
+    """What the cases of a split are seen against: facts of all training rows, and of all cases."""
+
+    ties: str
+    window: str
+    counts: Array  # training rows of each item
+    gap: tuple[float, float]  # where the thirds of all cases begin
+    length: tuple[float, float]
+
+
 def case_frame(
     split: Split,
     cases: Cases,
@@ -62,21 +75,47 @@ def case_frame(
     ranks: the rank of each target, with seen items ranked like others and with seen items hidden.
     lists: the items recommended in each case, best first, -1 where there are no more.
     """
-    histories, rows = cases.histories, _HistoryRows.of(cases.histories)
     counts = np.bincount(split.train.item, minlength=len(split.train.items))
-    gap = cases.target_time - histories.time[histories.stop - 1]
-    length = histories.stop - histories.start
+    thirds = (_thirds(values) for values in (gaps(cases), lengths(cases)))
+    behind = Background(split.train.ties, split.window, counts, *thirds)
+    return frame_before(behind, split.users.ids, cases, ranks, lists, ks, hide_seen=hide_seen)
+
+
+def gaps(cases: Cases) -> Array:
+    """The time from the last row of each history to its target."""
+    last: Array = cases.histories.time[cases.histories.stop - 1]
+    return cases.target_time - last
+
+
+def lengths(cases: Cases) -> Array:
+    """The rows of each history."""
+    return cases.histories.stop - cases.histories.start
+
+
+def frame_before(
+    behind: Background,
+    users: pl.Series,
+    cases: Cases,
+    ranks: Array,
+    lists: Array,
+    ks: Sequence[int],
+    *,
+    hide_seen: bool,
+) -> pl.DataFrame:
+    """One row for each of some cases of a split; see `case_frame`."""
+    rows, counts = _HistoryRows.of(cases.histories), behind.counts
+    gap, length = gaps(cases), lengths(cases)
     return pl.DataFrame(
         {
-            columns.USER: split.users.ids.gather(cases.user),
-            TIES: pl.repeat(split.train.ties, len(cases), eager=True),
-            WINDOW: pl.repeat(split.window, len(cases), eager=True),
+            columns.USER: users.gather(cases.user),
+            TIES: pl.repeat(behind.ties, len(cases), eager=True),
+            WINDOW: pl.repeat(behind.window, len(cases), eager=True),
             TIME: pl.Series(cases.target_time).cast(pl.Datetime("us")),
             RANK: ranks[:, 1 if hide_seen else 0],
             RANK_HIDDEN: ranks[:, 1],
             "popularity": _popularity(counts, cases.target),
-            "gap": _thirds("gap", gap),
-            "length": _thirds("length", length),
+            "gap": _third("gap", gap, behind.gap),
+            "length": _third("length", length, behind.length),
             "kind": _labels("kind", ~_repeated(rows, cases.target)),
             "gap_us": gap,
             "history_length": length,
@@ -125,9 +164,17 @@ def _popularity(counts: Array, target: Array) -> pl.Series:
     return _labels("popularity", tail[target])
 
 
-def _thirds(column: str, values: Array) -> pl.Series:
-    """Short <= q33 < mid <= q67 < long, by value: equal values are never in two groups."""
-    low, high = np.quantile(values, [0.33, 0.67])
+THIRDS = (0.33, 0.67)  # of the values: short <= q33 < mid <= q67 < long
+
+
+def _thirds(values: Array) -> tuple[float, float]:
+    low, high = np.quantile(values, THIRDS)
+    return float(low), float(high)
+
+
+def _third(column: str, values: Array, bounds: tuple[float, float]) -> pl.Series:
+    """The thirds of values: equal values are never in two groups."""
+    low, high = bounds
     return _labels(column, np.add(values > low, values > high, dtype=np.int8))
 
 

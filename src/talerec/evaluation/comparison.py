@@ -9,6 +9,7 @@ import polars as pl
 
 from talerec import columns
 from talerec.errors import TalerecError
+from talerec.evaluation.cases import CASES
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN
 from talerec.evaluation.result import UNIT, Evaluation, per_unit
 from talerec.evaluation.significance import Paired, paired
@@ -101,6 +102,10 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
     >>> print(tr.compare(popular, rules).verdict)
     No difference between popular and rules can be shown (NDCG@10 0.2759 -> 0.3015, p = 0.14).
     """
+    if any(CASES in result.frame.columns for result in (a, b)):
+        raise TalerecError(
+            "one of the results has sums alone: evaluate with cases=FILE, and load it"
+        )
     ks = sorted(set(a.ks) & set(b.ks))
     if not ks:
         raise TalerecError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -16,8 +15,9 @@ import polars as pl
 from talerec import columns
 from talerec.data.summary import tie_note
 from talerec.errors import TalerecError
-from talerec.evaluation import metrics, significance
+from talerec.evaluation import metrics, saving, significance
 from talerec.evaluation.cases import (
+    CASES,
     GROUPS,
     HISTORY_ROWS,
     LIST_ROWS,
@@ -27,13 +27,11 @@ from talerec.evaluation.cases import (
 )
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN
 from talerec.runtime import memory
-from talerec.runtime.files import atomic_write
+from talerec.runtime.arrays import Array
 
 UNIT = (columns.USER, WINDOW)  # what is resampled: a user's case, whatever the order of ties
 
 Means = dict[str, float | None]
-
-_METADATA = b"talerec"  # the key of all but the cases in the metadata of a saved result
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,7 +59,7 @@ class Evaluation:
     beside
         With several random orders of ties: the metrics in file order and in item order.
     frame
-        One row per case: user, time, rank of the target, groups.
+        One row per case: user, time, rank of the target, groups. From a cluster, one row for cases that are alike, with their number.
     without
         Of a split with a target event: users who have none, and are not asked.
 
@@ -97,6 +95,11 @@ class Evaluation:
     # -- figures --
 
     @cached_property
+    def cases(self) -> int:
+        """How many cases there are."""
+        return _size(self.frame)
+
+    @cached_property
     def metrics(self) -> Means:
         """Means over all cases."""
         return _means(self.frame, self.ks)
@@ -110,7 +113,8 @@ class Evaluation:
     def lists(self) -> Means:
         """What the recommended lists are like: coverage, novelty, and popularity relative to the histories."""
         wanted = [f"{name}@{k}" for name in (NOVELTY, LIST_ROWS) for k in self.ks]
-        row = self.frame.select(pl.col(HISTORY_ROWS, *wanted).mean()).row(0, named=True)
+        means = (_mean(self.frame, pl.col(name)) for name in (HISTORY_ROWS, *wanted))
+        row = self.frame.select(means).row(0, named=True)
         own = row[HISTORY_ROWS]
         novelty = {f"novelty@{k}": row[f"{NOVELTY}@{k}"] for k in self.ks}
         rows = {k: row[f"{LIST_ROWS}@{k}"] for k in self.ks}
@@ -129,13 +133,15 @@ class Evaluation:
 
     def intervals_of(self, part: pl.DataFrame, rank: str = RANK) -> dict[str, list[float]]:
         """The 95 % bootstrap interval of each metric over some of the cases."""
+        if CASES in part.columns:
+            alike = part.select(metrics.per_case(self.ks, rank))
+            bounds = significance.bootstrap_means(alike.to_numpy(), users=part[CASES].to_numpy())
+            return _spans(alike.columns, *bounds)
         values = part.select(*UNIT, *metrics.per_case(self.ks, rank))
         units = values.group_by(UNIT, maintain_order=True).agg(pl.exclude(UNIT).sum(), pl.len())
         cases = units["len"].to_numpy().astype(float)
         sums = units.drop(*UNIT, "len")
-        low, high = significance.bootstrap_means(sums.to_numpy(), cases)
-        found = zip(sums.columns, low.tolist(), high.tolist(), strict=True)
-        return {name: [a, b] for name, a, b in found}
+        return _spans(sums.columns, *significance.bootstrap_means(sums.to_numpy(), cases))
 
     @cached_property
     def orders(self) -> list[dict[str, Any]]:
@@ -152,7 +158,7 @@ class Evaluation:
         return [
             {
                 column: str(key[0]),
-                "cases": len(part),
+                "cases": _size(part),
                 "metrics": _means(part, self.ks),
                 "metrics_hidden": _means(part, self.ks, RANK_HIDDEN),
             }
@@ -177,7 +183,7 @@ class Evaluation:
 
     def _group(self, column: str, name: str) -> Means:
         part = self.group(column, name)
-        return {"cases": len(part), **_means(part, self.ks)}
+        return {"cases": _size(part), **_means(part, self.ks)}
 
     def group(self, column: str, name: str) -> pl.DataFrame:
         """The cases of one group, such as `popularity`, `head`."""
@@ -231,7 +237,8 @@ class Evaluation:
     @property
     def asked(self) -> str:
         """How many cases there are and, where users have several, of how many users and why."""
-        cases, users = len(self.frame), self.frame[columns.USER].n_unique()
+        cases = self.cases
+        users = self.frame[columns.USER].n_unique() if columns.USER in self.frame.columns else cases
         said = f"{cases:,} {self.on} cases"
         if users == cases:
             return said
@@ -243,7 +250,7 @@ class Evaluation:
         """The object that ``talerec evaluate --json`` prints."""
         return {
             **self.facts(),
-            "cases": len(self.frame),
+            "cases": self.cases,
             "metrics": self.metrics,
             "metrics_hidden": self.metrics_hidden,
             "intervals": self.intervals,
@@ -276,13 +283,9 @@ class Evaluation:
         Path
             The file that was written.
         """
-        import pyarrow.parquet as pq
-
-        path, facts = Path(path), {_METADATA: json.dumps(self.facts())}
-        table = self.frame.to_arrow()
-        with atomic_write(path) as unfinished:
-            pq.write_table(table.replace_schema_metadata(facts), unfinished)
-        return path
+        if CASES in self.frame.columns:
+            raise TalerecError("this result has sums alone: evaluate with cases=FILE to keep them")
+        return saving.write(path, self.facts(), [self.frame])
 
     @classmethod
     def load(cls, path: str | Path) -> Evaluation:
@@ -313,7 +316,7 @@ class Evaluation:
         >>> again.metrics == result.metrics
         True
         """
-        table, facts = _read(path)
+        table, facts = saving.read(path)
         known = {f.name for f in fields(cls)} - {"frame"}
         if missing := known - set(facts):
             raise TalerecError(
@@ -325,30 +328,31 @@ class Evaluation:
         return cls(**{**facts, "ks": tuple(facts["ks"])}, frame=frame)
 
 
-def _read(path: str | Path) -> tuple[Any, dict[str, Any]]:
-    """The Arrow table of a saved result, and the fields in its metadata."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path)
-        return table, dict(json.loads(table.schema.metadata[_METADATA]))
-    except FileNotFoundError:
-        raise TalerecError(f"there is no file {path}") from None
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError):
-        raise TalerecError(
-            f"{path} is not a saved result; `talerec evaluate ... --out {path}` makes one"
-        ) from None
-
-
 def _written(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
 def _means(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> Means:
-    wanted = (expression.mean() for expression in metrics.per_case(ks, rank))
+    wanted = (_mean(frame, expression) for expression in metrics.per_case(ks, rank))
     row = frame.select(wanted).row(0, named=True)
     return {name: value if value is None else float(value) for name, value in row.items()}
+
+
+def _mean(frame: pl.DataFrame, value: pl.Expr) -> pl.Expr:
+    """The mean of a value over all cases that have one."""
+    if CASES not in frame.columns:
+        return value.mean()
+    having = pl.when(value.is_not_null()).then(pl.col(CASES))
+    return ((value * having).sum() / having.sum()).fill_nan(None)
+
+
+def _size(frame: pl.DataFrame) -> int:
+    """The number of cases in a frame."""
+    return int(frame[CASES].sum()) if CASES in frame.columns else len(frame)
+
+
+def _spans(names: Sequence[str], low: Array, high: Array) -> dict[str, list[float]]:
+    return {name: [a, b] for name, a, b in zip(names, low.tolist(), high.tolist(), strict=True)}
 
 
 def per_unit(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> pl.DataFrame:

@@ -19,28 +19,32 @@ _SAME = 1e-9  # sums of the same numbers in another order differ by less, relati
 
 
 def bootstrap_means(
-    values: Array, cases: Array | None = None, *, seed: int = 0
+    values: Array, cases: Array | None = None, users: Array | None = None, *, seed: int = 0
 ) -> tuple[Array, Array]:
     """The ends of the 95 % bootstrap interval of each column's mean; users are drawn.
 
-    A row of `values` holds the sums over one user's cases, and `cases` the number of these (1 unless given).
+    A row of `values` holds the sums over one user's cases, and `cases` the number of these (1 unless given); it
+    stands for so many `users` (1 unless given).
     Drawing n rows is a multinomial draw over the distinct rows. These are few, since most cases are
     misses: so the bootstrap is fast without being an approximation.
     """
     if not len(values):
         nothing = np.full(values.shape[1], np.nan)
         return nothing, nothing
-    distinct, counts = _distinct(values, np.ones(len(values)) if cases is None else cases)
+    ones = np.ones(len(values), np.int64)
+    alike = ones if users is None else users
+    distinct, counts = _distinct(values, ones if cases is None else cases, alike)
     sums = _resampled(np.random.default_rng(seed), counts, distinct)
     tail = (1 - _LEVEL) / 2
     low, high = np.quantile(sums[:, :-1] / sums[:, -1:], [tail, 1 - tail], axis=0)
     return low, high
 
 
-def _distinct(values: Array, cases: Array) -> tuple[Array, Array]:
-    """Distinct rows (the number of cases in the last column) in ascending order, and how often each occurs."""
+def _distinct(values: Array, cases: Array, users: Array) -> tuple[Array, Array]:
+    """Distinct rows (the number of cases in the last column) in ascending order, and how many users have each."""
     table = pl.DataFrame(np.column_stack([values, cases]), orient="row")
-    found = table.group_by(table.columns).agg(pl.len().alias("count")).sort(table.columns)
+    users_of = table.with_columns(pl.Series("count", users))
+    found = users_of.group_by(table.columns).agg(pl.col("count").sum()).sort(table.columns)
     return found.drop("count").to_numpy(order="c"), found["count"].to_numpy().astype(np.int64)
 
 

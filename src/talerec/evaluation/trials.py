@@ -13,7 +13,8 @@ import polars as pl
 
 from talerec.data import preprocessing
 from talerec.data.log import Log
-from talerec.data.splits import VALIDATION, Plan, Split
+from talerec.data.splits import Plan, Split
+from talerec.data.windows import VALIDATION
 from talerec.errors import TalerecError
 from talerec.evaluation import metrics
 from talerec.evaluation.metrics import RANK

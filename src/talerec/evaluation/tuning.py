@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from talerec.data.log import Log
-from talerec.data.splits import VALIDATION, Plan
+from talerec.data.splits import Plan
+from talerec.data.windows import VALIDATION
 from talerec.errors import TalerecError
 from talerec.evaluation.search import search
 from talerec.evaluation.trials import Objective, Task, Trial, Tuning, in_words

@@ -9,9 +9,9 @@ import numpy as np
 
 from talerec.data.log import Log
 from talerec.errors import TalerecError
-from talerec.models import _habits, asking
+from talerec.models import asking
 from talerec.models._candidates import candidates
-from talerec.models._questions import HeldBack, Questions
+from talerec.models._questions import Questions
 from talerec.models._weighing import Choice, Parts, Scale
 from talerec.models.base import Model
 from talerec.runtime.arrays import Array
@@ -43,13 +43,14 @@ def named(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def weights_of(models: Sequence[Model], held: HeldBack) -> Array:
-    """How much each of some models counts, fitted on the rows that nothing was held back from; 0 for one that does not help.
+def weights_of(
+    models: Sequence[Model], questions: Sequence[Questions], items: int, *, repeats: bool
+) -> Array:
+    """How much each of some models counts, fitted on rows without those that questions are about; 0 for one that does not help.
 
     The best of them counts 1 by its own scale, and another what it adds to that.
     """
-    repeats = bool(_habits.repeat_weights(held.train)[0] > _habits.NEVER)
-    asked = [_written(models, one, held, repeats=repeats) for one in (held.fresh, held.late)]
+    asked = [_written(models, one, items, repeats=repeats) for one in questions]
     scales = _scales(asked)
     for one in asked:
         one.value[...] /= scales[:, None, None]
@@ -94,11 +95,9 @@ def _scales(asked: Sequence[Parts]) -> Array:
     return np.where(found > 0, found, 1.0)
 
 
-def _written(
-    models: Sequence[Model], questions: Questions, held: HeldBack, *, repeats: bool
-) -> Parts:
+def _written(models: Sequence[Model], questions: Questions, items: int, *, repeats: bool) -> Parts:
     """The questions with each model's scores of what any of them puts first."""
-    histories, items = questions.histories, len(held.train.items)
+    histories = questions.histories
     lists = []
     for model in models:
         unseen = asking.top(model, histories, min(_LIST, items), hide_seen=True)

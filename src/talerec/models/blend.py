@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -12,7 +12,7 @@ import numpy as np
 from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.errors import TalerecError
-from talerec.models import _elsewhere, _parts, checks, params
+from talerec.models import _elsewhere, _habits, _parts, checks, params
 from talerec.models._questions import held_back
 from talerec.models.base import Model
 from talerec.models.keeping import Fitted
@@ -60,9 +60,9 @@ class Blend(Model):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._given_weights(len(self._made()))
+        self._given_weights(len(self.made()))
 
-    def _made(self) -> list[Model]:
+    def made(self) -> list[Model]:
         """The parts, not fitted."""
         found = []
         for name, settings in _parts.named(self.parts):
@@ -92,11 +92,11 @@ class Blend(Model):
 
     @property
     def needs_time(self) -> bool:
-        return any(part.needs_time for part in self._made())
+        return any(part.needs_time for part in self.made())
 
     @property
     def takes_weights(self) -> bool:
-        return all(part.takes_weights for part in self._made())
+        return all(part.takes_weights for part in self.made())
 
     # -- learning --
 
@@ -147,7 +147,7 @@ class Blend(Model):
         """
         blend = cls(**params)
         alone = len(_parts.named(blend.parts)) == 1
-        chosen = blend._given_weights(len(blend._made())) is None and not alone
+        chosen = blend._given_weights(len(blend.made())) is None and not alone
         first = cls.first_rows(log) if chosen else None
         text, found = _elsewhere.taken(blend.parts, cls.known, trainings, log, first)
         made = cls(**{**params, "parts": text})
@@ -158,32 +158,30 @@ class Blend(Model):
             del made.__dict__[_TRAININGS]
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        parts = self._made()
+        parts = self.made()
         for part in parts:
             part.check_ready()
         with clock("weigh"):
-            weight, enough = self._weighed(parts, log)
+            weight, enough = self.weighed(parts, lambda: _by_questions(parts, log))
         with clock("parts"):
             fitted = [
                 _parts.fitted(part, log) if counts else None
-                for part, counts in zip(self._made(), weight, strict=True)
+                for part, counts in zip(self.made(), weight, strict=True)
             ]
-        return _stacked(fitted, weight, enough), None
+        return stacked(fitted, weight, enough), None
 
-    def _weighed(self, parts: list[Model], log: Log) -> tuple[Array, bool]:
-        """What each part counts; the first one alone where the log is too small to tell."""
+    def weighed(self, parts: list[Model], ask: Callable[[], Array | None]) -> tuple[Array, bool]:
+        """What each part counts, and whether that is known: `ask` finds it out; the first one alone where a log is too small to tell."""
         if (given := self._given_weights(len(parts))) is not None:
             return given, True
         alone = (np.arange(len(parts)) == 0).astype(np.float64)
         if len(parts) == 1:
             return alone, True
-        held = held_back(log, every_item=True)
-        if held is None:
-            return alone, False
-        return _parts.weights_of([_parts.fitted(part, held.train) for part in parts], held), True
+        found = ask()
+        return (alone, False) if found is None else (found, True)
 
     def _check_loaded(self) -> None:
-        known, parts = self.fitted.weights.query_arrays, len(self._made())
+        known, parts = self.fitted.weights.query_arrays, len(self.made())
         for name in ("part_weight", "part_blocks"):
             checks.need(known[name].shape == (parts,), f"{name} has not {parts} numbers")
         checks.inside("part_blocks", known["part_blocks"], 0, 2**31)
@@ -204,7 +202,7 @@ class Blend(Model):
         """The parts that count, each with its weight and its share of what was fitted."""
         held: Any = self.__dict__.get("_held")
         if held is None or held[0] is not self.fitted:
-            held = (self.fitted, _unstacked(self._made(), self.fitted))
+            held = (self.fitted, _unstacked(self.made(), self.fitted))
             self.__dict__["_held"] = held
         found: list[tuple[float, Model]] = held[1]
         return found
@@ -237,7 +235,7 @@ class Blend(Model):
 
     def chosen(self) -> list[str]:
         known = self.fitted.weights.query_arrays
-        names = [part.name for part in self._made()]
+        names = [part.name for part in self.made()]
         if not known["part_learned"][0]:
             return [f"The log is too small to weigh the parts: {names[0]} counts alone."]
         lines = []
@@ -252,7 +250,18 @@ class Blend(Model):
         return lines
 
 
-def _stacked(parts: list[Model | None], weight: Array, learned: bool) -> Weights:
+def _by_questions(parts: list[Model], log: Log) -> Array | None:
+    """What each part counts, by questions about rows that its first fit has not seen; None where a log is too small."""
+    held = held_back(log, every_item=True)
+    if held is None:
+        return None
+    fitted = [_parts.fitted(part, held.train) for part in parts]
+    repeats = bool(_habits.repeat_weights(held.train)[0] > _habits.NEVER)
+    asked = (held.fresh, held.late)
+    return _parts.weights_of(fitted, asked, len(held.train.items), repeats=repeats)
+
+
+def stacked(parts: list[Model | None], weight: Array, learned: bool) -> Weights:
     """The weights of all parts that count, on top of each other; what their queries need, by the part's number."""
     blocks: list[Any] = []
     arrays = {"part_weight": weight, "part_learned": np.array([learned])}

@@ -84,7 +84,7 @@ def _accuracy(result: Evaluation) -> Html:
 
 
 def _hidden_note(result: Evaluation) -> Html:
-    share = (result.groups["kind"]["repeat"]["cases"] or 0) / len(result.frame)
+    share = (result.groups["kind"]["repeat"]["cases"] or 0) / result.cases
     return page.note(
         f"{share:.1%} of the targets are items of the history; with seen items hidden these are misses."
         " Intervals: bootstrap over users."

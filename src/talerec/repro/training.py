@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from talerec.data.splits import VALIDATION, Split
+from talerec.data.splits import Split
+from talerec.data.windows import VALIDATION
 from talerec.models._neural import Neural, library, rows_of
 from talerec.models.base import Model
 

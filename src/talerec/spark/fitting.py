@@ -7,10 +7,12 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from pyspark.sql import SparkSession
 
 from talerec import artifact
@@ -19,14 +21,17 @@ from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.models import load
 from talerec.models.base import Model
+from talerec.models.blend import Blend
 from talerec.models.keeping import Fitted
 from talerec.models.linear import Solved
 from talerec.models.tempo import Tempo
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array
 from talerec.spark import blocks, habits, tasks
+from talerec.spark.blending import blended
 from talerec.spark.counting import Plain
 from talerec.spark.events import NAMES, Columns, Source
+from talerec.spark.keeping import checked_place, keep_rows
 from talerec.spark.parts import Order, Rows, save_part, spread
 from talerec.spark.sessions import Run, map_rows, run_tasks
 from talerec.spark.sizes import Sizes
@@ -46,7 +51,8 @@ def fit(
     core: int | None = None,
     ties: str = "file",
     drop_duplicates: bool = False,
-    histories: bool = False,
+    histories: bool | str | Path = False,
+    items: pl.DataFrame | None = None,
     weights: str | Path | None = None,
     work: str | Path | None = None,
     task_rows: int = 2_000_000,
@@ -58,21 +64,19 @@ def fit(
     Parameters
     ----------
     model : Model
-        A `Tempo`, `TALE`, `SLIT` or `SLIST` whose solver is `auto` or `local`.
+        A `Tempo`, `TALE`, `SLIT` or `SLIST` whose solver is `auto` or `local`, or a `Blend` of these.
     source, names : DataFrame, str or Path; Columns
         The log as a DataFrame or as the address of Parquet files, and what its columns are called.
     output, weights : str or Path
         Where the artifact goes, and the weights as Parquet (source, target, weight): by default next to it.
     session, work : SparkSession; str or Path
-        Where the fit runs (see `connected`), and a folder that all machines see: by default next to `output`.
+        Where it runs (see `connected`), and a folder that all machines see: by default next to `output`.
     core, drop_duplicates, ties : int; bool; {"file", "item"}
         How the log is cleaned, and the order of rows of one user at one time.
-    histories : bool
-        Keep the users' rows in the artifact, so that it knows its users; the driver then holds their ids.
-    task_rows, task_pairs : int
-        How many rows, and pairs of rows, one task holds: as many as the memory per core allows.
-    solve_bytes : int
-        How much of G a solving task may hold; of a larger half, it reads what some targets need at a time.
+    histories, items : bool, str or Path; DataFrame, optional
+        Keep the users' rows in the artifact; or where tasks write them: a folder, or postgresql://HOST/NAME. And an item table.
+    task_rows, task_pairs, solve_bytes : int
+        How many rows, pairs of rows and bytes of G one task holds: as many as the memory per core allows.
 
     Returns
     -------
@@ -84,32 +88,101 @@ def fit(
     TalerecError
         When the model cannot be fitted on a cluster, the log is not valid, or Spark fails.
     """
-    solved, beside = _checked(model, names), Path(output).absolute()
+    solved, beside = checked(model, names), Path(output).absolute()
     artifact.check_target(output)
+    kept = histories if isinstance(histories, bool) else checked_place(histories, names.are_weighed)
     parquet = str(weights or f"file://{beside.with_suffix('.weights.parquet')}")
-    with _shared_folder(Path(work or beside.parent).absolute()) as folder:
+    with shared_folder(Path(work or beside.parent).absolute()) as folder:
         run = Run(session, folder)
         known = tally(run, source, names, ties, core, drop_duplicates)
-        limits = _Limits(task_rows, task_pairs, solve_bytes)
-        parts = _gathered(run, known, solved, ties, limits, whole=histories)
-        model._fitted = _fitted(parts, solved, parquet, histories)
-        model.save(output, histories=histories)
+        limits = Limits(task_rows, task_pairs, solve_bytes)
+        model._fitted = learned(run, known, solved, ties, limits, parquet, kept, items)
+        model.save(output, histories=kept is True)
     model._fitted = load(output).fitted
     return model
 
 
-def _checked(model: Model, names: Columns) -> Solved:
+def learned(
+    run: Run,
+    known: Tally,
+    model: Model,
+    ties: str,
+    limits: Limits,
+    parquet: str,
+    histories: bool | str = False,
+    items: pl.DataFrame | None = None,
+) -> Fitted:
+    """What a model learns of a log; its weights go to the Parquet files `parquet` too, and users' rows to where `histories` says."""
+    left = [histories]  # the first part that counts keeps them
+
+    def learn(place: Run, rows: Tally, part: Model, table: str) -> Fitted:
+        whose = left.pop() if rows is known and left else False
+        return _learned(place, rows, check_model(part), ties, limits, table, whose)
+
+    def begin(place: Run, rows: Tally) -> Study:
+        tempo = Tempo()
+        return _study(_gathered(place, rows, tempo, ties, limits, whole=True), tempo)
+
+    if isinstance(model, Blend):
+        fitted = blended(run, known, model, parquet, learn, begin)
+    else:
+        fitted = learn(run, known, model, parquet)
+    return _described(fitted, items)
+
+
+def _learned(
+    run: Run,
+    known: Tally,
+    model: Solved,
+    ties: str,
+    limits: Limits,
+    parquet: str,
+    histories: bool | str,
+) -> Fitted:
+    """What one model learns; see `learned`."""
+    parts = _gathered(run, known, model, ties, limits, whole=bool(histories))
+    fitted = _fitted(parts, model, parquet, histories is True)
+    if isinstance(histories, str):
+        keep_rows(run, parts.rows, parts.number, histories)
+    return fitted
+
+
+def _described(fitted: Fitted, table: pl.DataFrame | None) -> Fitted:
+    """What was learned, with what a table says of the items."""
+    if table is None:
+        return fitted
+    none, nobody = np.empty(0, np.int64), Vocabulary(pl.Series([], dtype=pl.Int64))
+    log = Log(np.zeros(1, np.int64), none.astype(np.int32), none, nobody, fitted.items)
+    return replace(fitted, info=log.with_items(table).info)
+
+
+def checked(model: Model, names: Columns) -> Model:
     """The model, where it can be fitted to a log with these columns."""
+    check_fit(model)
     if names.are_weighed and not model.takes_weights:
         raise TalerecError(f"{model.name} takes no weights of rows (with these parameters)")
-    return check_model(model)
+    return model
+
+
+def check_fit(model: Model) -> None:
+    """Spark fits the models of `check_model`, and blends of them."""
+    if not isinstance(model, Blend):
+        check_model(model)
+        return
+    for part in model.made():
+        try:
+            check_model(part)
+        except TalerecError as error:
+            raise TalerecError(
+                f"{part.name}, a part of the blend, cannot be fitted: {error}"
+            ) from None
 
 
 def check_model(model: Model) -> Solved:
     """Spark fits models that are one Gram and one call of the local solver, and tempo; all others are refused by name."""
     if not isinstance(model, Solved) or not (isinstance(model, Tempo) or _is_plain(model)):
         raise TalerecError(
-            f"Spark does not fit {model.name}; it fits tempo, tale, slit and slist (--model tempo)"
+            f"Spark does not fit {model.name}; it fits tempo, tale, slit, slist and blends of them (--model tempo)"
         )
     if model.solver not in ("auto", "local"):
         raise TalerecError(f"solver is {model.solver}; on Spark it takes auto or local")
@@ -124,14 +197,17 @@ def _is_plain(model: Solved) -> bool:
 
 
 @contextmanager
-def _shared_folder(parent: Path) -> Iterator[Path]:
-    """A new folder that is removed at the end, whatever happens."""
+def shared_folder(parent: Path) -> Iterator[Path]:
+    """A new folder that is removed at the end, whatever happens.
+
+    It gets another name first: an attempt of a task that Spark has given up, and that is still writing, finds no folder.
+    """
     folder = parent / f"talerec-{uuid.uuid4().hex[:12]}"
     folder.mkdir(parents=True)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder.rename(f"{folder}.old"), ignore_errors=True)
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -158,7 +234,7 @@ class _Parts(NamedTuple):
         return blocks.read_array(self.rows.folder, "lately-0")
 
 
-class _Limits(NamedTuple):
+class Limits(NamedTuple):
     """What one task may hold."""
 
     rows: int
@@ -167,7 +243,7 @@ class _Limits(NamedTuple):
 
 
 def _gathered(
-    run: Run, known: Tally, model: Solved, ties: str, limits: _Limits, *, whole: bool
+    run: Run, known: Tally, model: Solved, ties: str, limits: Limits, *, whole: bool
 ) -> _Parts:
     """Send all rows to the parts of their users, and save them there; `whole`: those that are not learned from too."""
     task_rows = limits.rows
@@ -244,6 +320,11 @@ def _training(parts: _Parts) -> dict[str, Any]:
     }
 
 
+def _study(parts: _Parts, model: Tempo) -> Study:
+    at = (parts.run, model, parts.rows, parts.number, parts.sizes)
+    return Study(*at, parts.known.position, parts.sampled, parts.trends)
+
+
 # -- weights ---------------------------------------------------------------------------------------
 
 
@@ -251,10 +332,7 @@ def _weights(parts: _Parts, model: Solved, named: Named) -> Weights:
     """The weights of a model whose rows lie in parts."""
     run, rows, position = parts.run, parts.rows, parts.known.position
     if isinstance(model, Tempo):
-        study = Study(
-            run, model, rows, parts.number, parts.sizes, position, parts.sampled, parts.trends
-        )
-        return study.weights(named)
+        return _study(parts, model).weights(named)
     told = model.params
     if told.get("trend"):
         window, side = told["window"], told["trend_side"]

@@ -57,10 +57,10 @@ def median(arrays: Sequence[Array]) -> float | None:
     count = sum(map(len, there))
     if not count:
         return None
-    return float(np.mean([_smallest(there, k) for k in ((count - 1) // 2, count // 2)]))
+    return float(np.mean([smallest(there, k) for k in ((count - 1) // 2, count // 2)]))
 
 
-def _smallest(arrays: list[Array], k: int) -> int:
+def smallest(arrays: list[Array], k: int) -> int:
     """Number k of all values in order, by bisection of their range: only few pages of each array are read."""
     low, high = min(int(a[0]) for a in arrays), max(int(a[-1]) for a in arrays)
     while low < high:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,11 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from talerec import columns
-from talerec.models import asking, load
+from talerec.data.times import Moment
+from talerec.models import asking, choosing, load
+from talerec.models.asking import Ids
 from talerec.models.base import Model
+from talerec.models.boosting import Wishes
 from talerec.spark import blocks, tasks
 from talerec.spark.events import NAMES, Columns, Source, item_table, newest_rows, read_events
-from talerec.spark.sessions import Run, arrow_type, map_tasks, spark_schema
+from talerec.spark.sessions import Run, arrow_type, map_tasks, spark_schema, write_table
 
 
 def recommend(
@@ -29,6 +33,12 @@ def recommend(
     session: SparkSession,
     k: int = 10,
     hide_seen: bool = False,
+    allow: Ids | None = None,
+    deny: Ids | None = None,
+    where: str | None = None,
+    per: Mapping[str, int] | None = None,
+    boost: Wishes | None = None,
+    as_of: Moment | None = None,
     names: Columns = NAMES,
     ties: str = "file",
     task_rows: int = 1_000_000,
@@ -45,8 +55,8 @@ def recommend(
         Where the result goes as Parquet: user_id, item_id, score, rank.
     session, task_rows : SparkSession; int
         Where it runs, and how many rows of the log one task holds.
-    k, hide_seen : int; bool
-        How many items, and whether items of a user's own history are left out.
+    k, hide_seen, allow, deny, where, per, boost, as_of
+        How many items, which may come, which are raised, and when users ask: as for `Model.recommend`.
 
     Returns
     -------
@@ -56,19 +66,22 @@ def recommend(
     Raises
     ------
     TalerecError
-        When `k` is above the number of items, the log is not valid, or Spark fails.
+        When `k` is above the number of items, a condition cannot be used, the log is not valid, or Spark fails.
     """
     place = str(Path(path).absolute())
     model = load(place)
     asking.check_k(model, k)
+    choosing.limits(model, allow, deny, where, per, "error", boost)  # refused before anything runs
+    limits = {"allow": allow, "deny": deny, "where": where, "per": per, "boost": boost}
+    options = {**limits, "hide_seen": hide_seen, "as_of": as_of}
     with tempfile.TemporaryDirectory(prefix="talerec-", dir=Path(place).parent) as folder:
         run = Run(session, Path(folder))
         run.folder.chmod(0o755)
         rows, count = _histories(run, source, names, ties, model, hide_seen)
         parts = max(run.cores, math.ceil(count / task_rows))
-        made = _lists(rows, parts, place, model, k, hide_seen)
+        made = _lists(rows, parts, place, model, k, options)
         with run.stage("recommend"):
-            made.write.mode("overwrite").parquet(str(output))
+            write_table(made, str(output))
     return session.read.parquet(str(output))
 
 
@@ -89,7 +102,7 @@ def _histories(
 
 
 def _lists(
-    rows: DataFrame, parts: int, artifact: str, model: Model, k: int, hide_seen: bool
+    rows: DataFrame, parts: int, artifact: str, model: Model, k: int, options: dict[str, Any]
 ) -> DataFrame:
     """Recommendations for all users of the rows, each part of the users by one task."""
     schema = pa.schema(
@@ -104,7 +117,7 @@ def _lists(
     def recommend_part(_: int, batches: blocks.Batches) -> Iterator[pa.RecordBatch]:
         mine = blocks.frame_of(batches)
         if not mine.is_empty():
-            lists = tasks.recommend_users(load(artifact), mine, k, hide_seen)
+            lists = tasks.recommend_users(load(artifact), mine, k, options)
             yield from blocks.in_schema(lists, schema)
 
     part = F.pmod(F.xxhash64("user"), F.lit(parts)).cast("int")

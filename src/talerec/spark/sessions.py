@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,12 @@ from talerec.runtime.clock import Clock
 from talerec.runtime.threads import VARIABLE
 from talerec.spark.blocks import CELLS, Batches
 
-_OUR_ERROR = re.compile(r"talerec\.errors\.(\w+): (.*)")  # as a task's traceback ends
+_OUR_ERROR = re.compile(r"talerec\.(?:\w+\.)+(\w+Error): (.*)")  # as a task's traceback ends
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(talerec[\w.]*)'")
+_OTHER_KIND = re.compile(
+    r"reading file (\S+)\. Data type mismatches when reading Parquet column \[(.+?)\]\. Expected Spark type (\S+), actual Parquet type (\w+)"
+)
+_UNREADABLE = re.compile(r"reading file (\S+)\.\s")
 
 
 @contextmanager
@@ -85,9 +90,27 @@ def readable_errors() -> Iterator[None]:
         if ours:
             kind = getattr(errors, ours[1], TalerecError)
             raise kind(ours[2]) from error
+        if missing := _MISSING.search(str(error)):
+            raise TalerecError(
+                f"an executor has no {missing[1]}: install talerec {talerec.__version__}, as on the driver, on all machines"
+            ) from error
         raise TalerecError(f"a Spark task failed: {_last_line(error)}") from error
     except PySparkException as error:
         raise TalerecError(f"Spark: {_first_line(error)}") from error
+    except Py4JJavaError as error:
+        raise TalerecError(_of_java(str(error))) from error
+
+
+def _of_java(text: str) -> str:
+    """What an error of Spark says that it did not put into words of Python: most are about files that cannot be read."""
+    causes = re.findall(r"Caused by: [\w.$]+: (.+)", text)
+    if found := _OTHER_KIND.search(text):
+        file, column, others, kind = found.groups()
+        return f"{file}: column {column!r} holds {kind} values, and that of other files {others}: write one type to all of them"
+    if found := _UNREADABLE.search(text):
+        return f"{found[1]} cannot be read as Parquet: {causes[-1] if causes else 'it is damaged'}"
+    lines = [line for line in text.splitlines() if line.strip()]
+    return f"Spark: {causes[-1] if causes else lines[min(1, len(lines) - 1)].lstrip(': ')}"
 
 
 def _first_line(error: BaseException) -> str:
@@ -221,6 +244,17 @@ def run_tasks(frame: DataFrame, count: int, work: Callable[[int, Batches], objec
     map_tasks(frame, count, "block", run, "block int").agg(F.count(F.lit(1))).collect()
 
 
+def write_table(frame: DataFrame, address: str) -> None:
+    """Write a frame as Parquet files, in place of what is there; nothing is left where that fails."""
+    try:
+        frame.write.mode("overwrite").parquet(address)
+    except BaseException:
+        session: Any = frame.sparkSession
+        path = session._jvm.org.apache.hadoop.fs.Path(address)
+        path.getFileSystem(session._jsc.hadoopConfiguration()).delete(path, True)
+        raise
+
+
 def arrow_type(kind: T.DataType) -> pa.DataType:
     """The Arrow type of an id, a count or a place."""
     kinds: dict[Any, pa.DataType] = {
@@ -239,5 +273,6 @@ def spark_schema(schema: pa.Schema) -> str:
         pa.int32(): "int",
         pa.float64(): "double",
         pa.float32(): "float",
+        pa.timestamp("us"): "timestamp_ntz",
     }
     return ", ".join(f"{one.name} {words[one.type]}" for one in schema)

@@ -18,7 +18,7 @@ from talerec.runtime.lazy import sparse
 from talerec.spark import blocks, halves, tasks
 from talerec.spark.counting import Counting, Layout, make_files, write_part
 from talerec.spark.parts import Rows
-from talerec.spark.sessions import Run, map_tasks, run_tasks, send_tasks, spark_schema
+from talerec.spark.sessions import Run, map_tasks, run_tasks, send_tasks, spark_schema, write_table
 from talerec.spark.sizes import Sizes
 
 
@@ -165,7 +165,7 @@ def _write_named(found: DataFrame, sources: Array, n: int, folder: str, named: N
         yield from tasks.named_weights(B, int(sources[block]), ids, factor, schema)
 
     rows = map_tasks(found, len(sources) - 1, "block", write, spark_schema(schema))
-    rows.write.mode("overwrite").parquet(named.parquet)
+    write_table(rows, named.parquet)
 
 
 def _joined_weights(folder: Path, count: int, n: int) -> Matrix:

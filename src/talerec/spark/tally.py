@@ -79,11 +79,36 @@ def tally(
         counts = _counted(run, events, "cleaned")
         totals = _totals(counts)
         time = [totals["first"], totals["last"]]
-    weight_unit = totals["worth"] / totals["kept"] if names.are_weighed else None
-    is_weighed = names.are_weighed and not are_even(totals["light"], totals["heavy"])
-    mean = weight_unit if is_weighed else None
-    ranked = _ranked(run.folder, counts.filter(pl.col("kept") > 0))
-    return Tally(events, plain, *ranked, (time[0], time[1]), unit, numeric, mean, weight_unit)
+    counts = counts.filter(pl.col("kept") > 0)
+    vocabulary, at = Vocabulary.encode(counts["item"])
+    ranked = _ranked(run.folder, vocabulary, at, counts["kept"])
+    return Tally(events, plain, *ranked, (time[0], time[1]), unit, numeric, *_means(totals))
+
+
+def before(run: Run, known: Tally, when: int) -> Tally:
+    """The rows of a log before a moment as a log of their own, with the items that they have."""
+    return of_rows(run, known, known.events.where(F.col("time") < when))
+
+
+def of_rows(run: Run, known: Tally, events: DataFrame, *, every_item: bool = False) -> Tally:
+    """Some rows of a log as a log of their own, with the items that they have, or with every item of the whole.
+
+    Users and items have the order of the whole.
+    """
+    counts = _counted(run, events, "counts")
+    totals = _totals(counts)
+    whole = Vocabulary(known.ids)
+    ranked = _ranked(run.folder, whole, whole.codes(counts["item"]), counts["kept"], every_item)
+    time = (totals["first"], totals["last"])
+    return Tally(events, events, *ranked, time, known.unit, known.numeric, *_means(totals))
+
+
+def _means(totals: dict[str, Any]) -> tuple[float | None, float | None]:
+    """The mean of the rows' weights, None where all weigh the same; and that mean, however even they are."""
+    if "worth" not in totals:
+        return None, None
+    mean = totals["worth"] / totals["kept"]
+    return None if are_even(totals["light"], totals["heavy"]) else mean, mean
 
 
 def _worthy(events: DataFrame) -> DataFrame:
@@ -129,11 +154,17 @@ def _check_worth(names: Columns, totals: dict[str, Any]) -> None:
         raise InvalidLogError("every row has the weight 0: nothing is left")
 
 
-def _ranked(folder: Path, counts: pl.DataFrame) -> tuple[pl.Series, Array, Array]:
-    """Ids by position, positions by rank and rows by rank; ids, positions and ranks are saved for tasks to read."""
-    vocabulary, at = Vocabulary.encode(counts["item"])
-    by_position = np.empty(len(at), np.int64)
-    by_position[at] = counts["kept"].to_numpy()
+def _ranked(
+    folder: Path, vocabulary: Vocabulary, at: Array, kept: pl.Series, every_item: bool = False
+) -> tuple[pl.Series, Array, Array]:
+    """Ids by position, positions by rank and rows by rank, of the items at `at` or of all, in the vocabulary's order.
+
+    Ids, positions and ranks are saved for tasks to read.
+    """
+    counted = np.zeros(len(vocabulary), np.int64)
+    counted[at] = kept.to_numpy()
+    there = np.arange(len(counted)) if every_item else np.flatnonzero(counted)
+    vocabulary, by_position = vocabulary.take(there), counted[there]
     position = np.argsort(-by_position, kind="stable").astype(np.int32)
     rank = np.empty_like(position)
     rank[position] = np.arange(len(position), dtype=np.int32)

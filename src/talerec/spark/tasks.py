@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -365,7 +365,9 @@ def named_weights(
 # -- recommending ----------------------------------------------------------------------------------
 
 
-def recommend_users(model: Model, rows: pl.DataFrame, k: int, hide_seen: bool) -> pl.DataFrame:
+def recommend_users(
+    model: Model, rows: pl.DataFrame, k: int, options: dict[str, Any]
+) -> pl.DataFrame:
     """The next items of users from all their rows: user, item (a position, -1 where unknown), time, place."""
     users, user = Vocabulary.encode(rows["user"])
     rows = rows.with_columns(pl.Series("user", user)).sort("user", "time", "place")
@@ -373,4 +375,4 @@ def recommend_users(model: Model, rows: pl.DataFrame, k: int, hide_seen: bool) -
     item, time = (rows[name].to_numpy(writable=True) for name in ("item", "time"))
     log = Log(ptr.astype(np.int64), item, time, users, model.fitted.items)
     model._fitted = replace(model.fitted, log=log)
-    return model.recommend(users.ids, k, hide_seen=hide_seen)
+    return model.recommend(users.ids, k, **options)

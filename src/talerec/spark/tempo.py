@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from talerec.models._habits import Habits
 from talerec.models._learning import appeal, first_memories, learned
 from talerec.models._memories import Memories, memories
 from talerec.models._questions import (
+    Questions,
     are_few,
     chosen_end,
     end_choices,
@@ -33,6 +35,15 @@ from talerec.spark.solving import Named, Work, solve_rows
 from talerec.spark.trend import count_trends
 
 
+class Held(NamedTuple):
+    """The rows of a first fit, and the questions about the others."""
+
+    rows: Rows
+    asking: habits.Asking
+    counts: Array  # of items in these rows
+    questions: tuple[Questions, Questions]  # fresh ones, and late ones
+
+
 @dataclass(frozen=True, eq=False)
 class Study:
     """A log in parts, and the tempo that is learned from it."""
@@ -49,8 +60,8 @@ class Study:
     def weights(self, named: Named) -> Weights:
         """The weights of the whole log, with the numbers that it chooses."""
         model = self.model
-        own = self._habits(self.rows)
-        self._order_by_time(self.rows)
+        own = self.habits_of(self.rows)
+        self.order_by_time(self.rows)
         numbers = self._numbers(own) if model.learn == AUTO else None
         counts = blocks.read_array(self.run.folder, "counts-0")
         if numbers is not None and numbers.lift[0]:
@@ -62,7 +73,7 @@ class Study:
             block_of(leads), own, numbers, counts, lambda lengths: self._memories(lengths)
         )
 
-    def _habits(self, rows: Rows) -> Habits:
+    def habits_of(self, rows: Rows) -> Habits:
         return habits.habits_of(self.model, rows, self.parts)
 
     def _work(self, rows: Rows, own: Habits) -> Work:
@@ -75,7 +86,7 @@ class Study:
 
     # -- rows in the order of time --
 
-    def _order_by_time(self, rows: Rows) -> None:
+    def order_by_time(self, rows: Rows) -> None:
         """Put all rows into the order of time, in files."""
         stretches = max(1, math.ceil(self.sizes.rows / self.sizes.task_rows))
         cuts, position = time_cuts(self.sampled, -1, stretches), self.position
@@ -104,20 +115,13 @@ class Study:
 
     def _numbers(self, own: Habits) -> Numbers | None:
         """The numbers that the log chooses; None where it is too small to ask enough questions."""
-        asking = self._asking(own)
-        first = self.rows._replace(kind="first_")
-        self._ask(first, asking)
-        self._order_by_time(first)
-        counts = blocks.read_array(self.run.folder, "first_counts-0")
-        fresh, late = (
-            known_answers(habits.questions(first, kind, self.parts, self.position), counts > 0)
-            for kind in habits.KINDS
-        )
-        if are_few(fresh):
+        held = self.held_back(every_item=own.does_repeat)
+        if held is None:
             return None
+        first, asking, counts, questions = held
         wanted = np.empty(first.items, bool)
         wanted[self.position] = asking.wanted
-        habits_then = self._habits(first)
+        habits_then = self.habits_of(first)
         study = replace(self, model=self.model.first_fit(), rows=first)
         work = study._work(first, habits_then)._replace(wanted=asking.wanted)
         leads = solve_rows(self.run, work, self.sizes, self.parts, self.position, None)
@@ -134,9 +138,22 @@ class Study:
                 counts,
                 (int(time[0]), int(time[-1])),
             )
-            return learned(known, (fresh, late), wanted)
+            return learned(known, questions, wanted)
 
-    def _asking(self, own: Habits) -> habits.Asking:
+    def held_back(self, *, every_item: bool) -> Held | None:
+        """Save the rows of a first fit, and questions about the others; None where the log is too small to ask enough."""
+        asking = self._asking(every_item)
+        first = self.rows._replace(kind="first_")
+        self._ask(first, asking)
+        self.order_by_time(first)
+        counts = blocks.read_array(self.run.folder, "first_counts-0")
+        fresh, late = (
+            known_answers(habits.questions(first, kind, self.parts, self.position), counts > 0)
+            for kind in habits.KINDS
+        )
+        return None if are_few(fresh) else Held(first, asking, counts, (fresh, late))
+
+    def _asking(self, every_item: bool) -> habits.Asking:
         """Where the first fit ends, and what is asked for."""
         rows, parts = self.rows, self.parts
         ends = end_choices(habits.in_time(rows).time)
@@ -145,7 +162,7 @@ class Study:
                 self.run.numbers(parts), parts, lambda p, _: habits.save_across(rows, p, ends)
             )
         across = sum(rows.arrays("across", parts))
-        wanted = wanted_items(rows.items, every_item=own.does_repeat)
+        wanted = wanted_items(rows.items, every_item=every_item)
         return habits.Asking(chosen_end(ends, np.asarray(across)), wanted[self.position])
 
     def _ask(self, first: Rows, asking: habits.Asking) -> None:

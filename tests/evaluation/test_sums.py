@@ -1,0 +1,55 @@
+"""Figures from cases that are alike, counted, are the figures of the cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+import talerec as tr
+from figures import assert_same_figures
+from talerec.errors import TalerecError
+from talerec.evaluation import sums
+
+
+@pytest.mark.parametrize("hide_seen", [False, True])
+def test_counted_cases_have_the_figures_of_the_cases(hide_seen):
+    log = tr.synthetic_log(3000, items=60, seed=4)
+    plan = "rolling:2024-06-01,60"
+    result = tr.evaluate_log(tr.SLIST(), log, plan, k=[1, 3, 20], hide_seen=hide_seen)
+    third = len(result.frame) // 3
+    parts = [result.frame[:third], result.frame[third:]]
+    counted = sums.added((sums.sums_of(part, result.ks) for part in parts), result.ks)
+    assert len(counted) < len(result.frame)
+    assert counted["cases"].sum() == len(result.frame)
+    found = replace(result, frame=counted)
+    assert_same_figures(found, result, "peak_rss_mb")
+    assert found.intervals == result.intervals  # the same draws
+
+
+def test_sums_are_not_saved_or_compared_as_if_they_were_cases(tmp_path):
+    split = tr.leave_one_out(tr.synthetic_log(1000, items=50))
+    result = tr.evaluate(tr.Popular().fit(split.train), split)
+    found = replace(result, frame=sums.added([sums.sums_of(result.frame, result.ks)], result.ks))
+    with pytest.raises(TalerecError, match="this result has sums alone"):
+        found.save(tmp_path / "cases.parquet")
+    for pair in ((found, result), (result, found)):
+        with pytest.raises(TalerecError, match="one of the results has sums alone"):
+            tr.compare(*pair)
+    assert repr(found) == repr(result)
+
+
+def test_cases_without_a_list_take_no_part_in_what_lists_are_like():
+    split = tr.leave_one_out(tr.synthetic_log(2000, items=50))
+    result = tr.evaluate(tr.Popular().fit(split.train), split)
+    lists = [name for name in result.frame.columns if name.startswith(("novelty", "list_rows"))]
+    lost = pl.int_range(pl.len()) % 3 == 0
+    gone = [pl.when(~lost).then(pl.col(name)).alias(name) for name in (*lists, "history_rows")]
+    frame = result.frame.with_columns(gone)
+    expected = replace(result, frame=frame).lists
+    found = replace(result, frame=sums.added([sums.sums_of(frame, result.ks)], result.ks))
+    assert found.lists == pytest.approx(expected, rel=1e-12)
+    none = frame.with_columns(pl.lit(None, pl.Float64).alias(name) for name in lists)
+    counted = sums.added([sums.sums_of(none, result.ks)], result.ks)
+    assert replace(result, frame=counted).lists == replace(result, frame=none).lists

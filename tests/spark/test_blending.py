@@ -1,0 +1,53 @@
+"""A blend that is fitted on a cluster is the blend of one machine."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+import talerec as tr
+from cluster import fit, skewed, write
+from talerec.errors import TalerecError
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
+]
+
+
+def test_a_blend_has_the_weights_and_lists_of_one_machine(session, tmp_path):
+    """What its parts count is learned from fits on rows that leave some out, in which some items have none."""
+    rows = tr.synthetic_log(6000, seed=3, titles=False).to_frame()
+    log = tr.Log.from_frame(rows)
+    held = tr.Blend.first_rows(log)
+    assert (np.bincount(held.item, minlength=len(log.items)) == 0).any()
+    parts = "tale({0}), slist({0})"
+    expected = tr.Blend(parts=parts.format("solver=local")).fit(log)
+    assert expected.part_weights[0] not in (0, 1)
+    assert expected.part_weights[1] == 1
+    source, out = write(rows, tmp_path / "log"), tmp_path / "b.tale"
+    blend = tr.Blend(parts=parts.format("solver=auto"))
+    fit(blend, source, out, session, histories=True, task_pairs=10_000)
+    found = tr.load(out, verify=True)
+    np.testing.assert_allclose(found.part_weights, expected.part_weights, rtol=1e-5)
+    users = log.users.ids[::9]
+    ours, theirs = (one.recommend(users, 10).sort("user_id", "rank") for one in (found, expected))
+    assert ours.drop("score").equals(theirs.drop("score"))
+    np.testing.assert_allclose(ours["score"], theirs["score"], rtol=1e-4)
+    assert found.chosen() == expected.chosen()
+    table = tmp_path / "b.weights.parquet"
+    assert sorted(path.name for path in table.iterdir()) == ["0-tale", "1-slist"]
+    weight = pl.read_parquet(table / "1-slist" / "*.parquet")["weight"].sum()
+    alone = expected._fitted_parts[1][1].weights
+    assert weight == pytest.approx(float(alone.sum()), rel=1e-4)
+    left = ["b.tale", "b.weights.parquet", "log"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
+
+
+def test_a_part_that_spark_does_not_fit_is_named(session, tmp_path):
+    source = write(skewed(100), tmp_path / "log")
+    said = "ease, a part of the blend, cannot be fitted: Spark does not fit ease"
+    with pytest.raises(TalerecError, match=said):
+        fit(tr.Blend(), source, tmp_path / "b.tale", session)
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]

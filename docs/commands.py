@@ -31,28 +31,27 @@ def _command(name: str, command: Any) -> str:
     if not hasattr(command, "commands"):
         arguments = [one.metavar for one in command.params if not one.opts[0].startswith("-")]
         parts.append(_code(" ".join([name, *arguments, "[options]"])))
-        parts += _tables(command.params)
+        parts += _lists(command.params)
         parts.append(_code((command.epilog or "").partition("\n")[2]))
     return "\n\n".join(parts)
 
 
-def _tables(params: list[Any]) -> Iterator[str]:
-    """Arguments and options, those of one heading in one table."""
+def _lists(params: list[Any]) -> Iterator[str]:
+    """Arguments and options, those of one heading in one list."""
     headings = dict.fromkeys(getattr(one, "rich_help_panel", None) for one in params)
     for heading in headings:
         mine = [one for one in params if getattr(one, "rich_help_panel", None) == heading]
         rows = [_row(one) for one in mine if _FLAG not in one.opts]
         if rows:
-            yield "\n".join([f"| {heading or 'Options'} | |", "|---|---|", *rows])
+            yield "\n\n".join([*([f"**{heading}**"] if heading else []), *rows])
 
 
 def _row(param: Any) -> str:
     is_option = param.opts[0].startswith("-")
     value = param.metavar if is_option else ""
     names = ", ".join(param.opts) if is_option else param.metavar
-    spelled = f"{names} {value}".strip().replace("|", r"\|")
     needed = " (needed)" if param.required else ""
-    return f"| `{spelled}` | {_plain(param.help)}{needed}{_default(param)} |"
+    return f"`{f'{names} {value}'.strip()}`\n: {_plain(param.help)}{needed}{_default(param)}"
 
 
 def _default(param: Any) -> str:
@@ -70,4 +69,4 @@ def _plain(text: Any) -> str:
 
 
 def _code(text: str) -> str:
-    return f"```console\n{text}\n```"
+    return f"```text\n{text}\n```"

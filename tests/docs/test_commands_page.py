@@ -28,7 +28,7 @@ def test_a_section_has_every_option_and_every_example(command: str) -> None:
     section = SECTIONS[command]
     if command != "events":  # a group has none of its own
         flags = set(re.findall(r"^│ [* ]*(?:-\w, )?(--[a-z-]+)", help_page, re.M)) - {"--help"}
-        spelled = set(re.findall(r"^\| `(?:-\w, )?(--[a-z-]+)", section, re.M))
+        spelled = set(re.findall(r"^`(?:-\w, )?(--[a-z-]+)", section, re.M))
         assert flags == spelled
         first = help_page.partition("Examples:")[2].split("\n")[1].strip()
         assert first in section

@@ -296,12 +296,16 @@ def test_the_default_model_is_updated_by_the_command_as_in_python(tmp_path: Path
     for number, part in enumerate(parts):
         part.write_csv(tmp_path / f"{number}.csv")
     works("fit", tmp_path / "0.csv", "-o", model, "--updatable", "--set", "solver=local", *told)
-    assert "have weights" in refusal("update", model, tmp_path / "1.csv")
+    parts[1].drop("kind").write_csv(tmp_path / "bare.csv")
+    said = refusal("update", model, tmp_path / "bare.csv")
+    assert "no column 'kind'" in said
+    assert said.endswith("fitted with --event kind --event-weights view=1,buy=4")
     kept = tr.Tempo(solver="local").fit(
         tr.read_log(tmp_path / "0.csv", event="kind", event_weights={"view": 1, "buy": 4})
     )
     for number in (1, 2):
-        works("update", model, tmp_path / f"{number}.csv", *told)
+        again = told if number == 1 else ()  # the model knows what the fit was told
+        works("update", model, tmp_path / f"{number}.csv", *again)
         rows = tr.read_log(
             tmp_path / f"{number}.csv", event="kind", event_weights={"view": 1, "buy": 4}
         )

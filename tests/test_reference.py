@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import talerec as tr
+
+thorough = pytest.mark.skipif(
+    not os.environ.get("TALEREC_THOROUGH"),
+    reason="an exact solve that takes a minute or two: set TALEREC_THOROUGH=1",
+)
 
 NAMES = ("HR@1", "HR@5", "HR@10", "NDCG@5", "NDCG@10")
 
@@ -98,6 +105,18 @@ def test_local_is_as_accurate_as_exact_on_beauty(beauty):
         assert found["NDCG@10"] > 0.995 * gain
 
 
+@thorough
+def test_tale_with_trend_on_beauty_exact(beauty):
+    model = tr.TALE(reg=100, decay=0.5, floor=0.4, trend=0.1, window=180, recency=2, solver="exact")
+    assert_figures(model, beauty, [0.0289, 0.0673, 0.0873, 0.0485, 0.0550])
+
+
+@thorough
+def test_slit_on_beauty_is_the_papers_slist_row(beauty):
+    model = tr.SLIT(reg=200, position=1, recency=1, solver="exact")
+    assert_figures(model, beauty, [0.0267, 0.0597, 0.0797, 0.0435, 0.0499])
+
+
 @pytest.mark.parametrize(
     ("model", "hit_rate", "gain"),
     [
@@ -125,6 +144,14 @@ def test_tale_with_slis_on_the_8_core_of_yelp(data):
     split = tr.leave_one_out(tr.k_core(tr.read_log(data / "yelp-2019.inter.gz"), 8))
     model = tr.TALE(alpha=0.9, reg=0.001, decay=1 / 32, floor=0.2, trend=0, recency=2)
     assert_figures(model, split, [0.0175, 0.0442, 0.0643, 0.0309, 0.0374])
+    assert model.fitted.solver == "exact"  # so small a penalty asks for it
+
+
+@thorough
+def test_tale_with_slis_on_yelp(data):
+    split = tr.leave_one_out(tr.read_log(data / "yelp-2019.inter.gz"))
+    model = tr.TALE(alpha=0.9, reg=0.001, decay=1 / 32, floor=0.2, trend=0, recency=2)
+    assert_figures(model, split, [0.0220, 0.0553, 0.0703, 0.0391, 0.0440])
     assert model.fitted.solver == "exact"  # so small a penalty asks for it
 
 

@@ -96,9 +96,13 @@ def test_a_file_of_parameters_names_its_model(log: Path, tmp_path: Path) -> None
     [
         (
             ("--model", "ease"),
-            "Spark does not fit ease; it fits tempo, tale, slit and slist (--model tempo)",
+            "Spark does not fit ease; it fits tempo, tale, slit, slist and blends of them (--model tempo)",
         ),
         (("--event", "kind"), "--event goes with --event-weights on Spark"),
+        (
+            ("--histories", "--histories-to", "rows"),
+            "give --histories or --histories-to, one of the two",
+        ),
     ],
 )
 def test_what_has_no_place_on_spark_is_refused_by_name(
@@ -106,6 +110,23 @@ def test_what_has_no_place_on_spark_is_refused_by_name(
 ) -> None:
     pytest.importorskip("pyspark")
     assert refusal("fit", log, "-o", tmp_path / "m.tale", "--engine", "spark", *given) == said
+
+
+def test_what_is_judged_on_spark_is_said_before_anything_runs(log: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    there = ("evaluate", log, "--engine", "spark")
+    assert refusal(*there) == (
+        "Spark does not split by leave-one-out; it takes splits of time: --split at:TIME or rolling:TIME,DAYS"
+    )
+    at = ("--split", "at:2020-06-01")
+    assert refusal(*there, *at, "--model", "sasrec").startswith("Spark does not fit sasrec")
+    page = ("--report", tmp_path / "page.html")
+    assert refusal(*there, *at, *page) == (
+        "--report goes with --engine local: from Spark only sums come back"
+    )
+    said = "--histories-to goes with --engine spark; talerec events import fills a store from here"
+    assert refusal("fit", log, "-o", tmp_path / "m.tale", "--histories-to", "rows") == said
+    assert refusal("evaluate", log, "--master", "x") == "--master goes with --engine spark"
 
 
 @pytest.mark.parametrize("command", ["fit", "evaluate", "tune"])

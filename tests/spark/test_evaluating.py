@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
 import talerec as tr
-from cluster import SMALL, skewed, write
+from cluster import SMALL, harmed, killed, skewed, write
 from figures import assert_same_figures, assert_same_json
 from talerec.errors import TalerecError
 from talerec.spark import judging
@@ -75,8 +75,10 @@ def test_the_command_prints_the_object_of_one_machine(session, machines, tmp_pat
         "evaluate", str(source), "--model", "slist", "--split", "rolling:2010-09-10,250", "--on", "validation",
         "-k", "1,10", "--hide-seen", "--ties", "item", "--drop-duplicates", "--json",
     ]  # fmt: skip
+    here = CliRunner().invoke(app, [*command, "--set", "solver=local"])
+    harmed(monkeypatch, killed)  # one task in every stage
     spark = ["--engine", "spark", "--master", machines.url]
-    told = [CliRunner().invoke(app, [*command, *more]) for more in (["--set", "solver=local"], spark)]  # fmt: skip
+    told = [here, CliRunner().invoke(app, [*command, *spark])]
     assert [one.exit_code for one in told] == [0, 0], told[1].output
     expected, found = (json.loads(one.stdout) for one in told)
     assert_same_json(found, expected, *OURS)

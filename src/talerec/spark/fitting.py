@@ -6,7 +6,7 @@ import math
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -207,7 +207,9 @@ def shared_folder(parent: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder.rename(f"{folder}.old"), ignore_errors=True)
+        with suppress(OSError):
+            folder = folder.rename(f"{folder}.old")
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # -- rows ------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def test_a_blend_has_the_weights_and_lists_of_one_machine(session, tmp_path):
     assert expected.part_weights[1] == 1
     source, out = write(rows, tmp_path / "log"), tmp_path / "b.tale"
     blend = tr.Blend(parts=parts.format("solver=auto"))
-    fit(blend, source, out, session, histories=True, task_pairs=10_000)
+    fit(blend, source, out, session, histories=True, task_rows=6_000, task_pairs=10**6)
     found = tr.load(out, verify=True)
     np.testing.assert_allclose(found.part_weights, expected.part_weights, rtol=1e-5)
     users = log.users.ids[::9]

@@ -232,16 +232,16 @@ def test_beauty_has_the_weights_and_lists_of_one_machine(session, data, tmp_path
 
 
 class Hesitant(tr.TALE):
-    """One part of the users takes its time, so that Spark starts it again elsewhere."""
+    """The first task takes its time, so that Spark starts it again elsewhere."""
 
-    def gram(self, log: tr.Log):
+    def summands(self, log: tr.Log):
         import time
 
         from pyspark import TaskContext
 
         if (task := TaskContext.get()) is not None and task.partitionId() == 0:
             time.sleep(4)
-        return super().gram(log)
+        return super().summands(log)
 
 
 def speculated(machines) -> int:

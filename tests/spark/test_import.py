@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from zipfile import ZipFile
 
 import pytest
 
@@ -74,3 +75,24 @@ def test_an_error_of_a_task_arrives_as_it_was_raised(raised, kind, said):
         raise errors.PythonException(traceback)
     assert type(found.value) is kind
     assert str(found.value) == said
+
+
+def test_modules_of_archives_are_found_after_what_python_knows_of_archives_is_forgotten(tmp_path):
+    pytest.importorskip("pyspark")
+    with ZipFile(tmp_path / "some.zip", "w") as archive:
+        for name in ("packed/__init__", "packed/one", "packed/two"):
+            archive.writestr(f"{name}.py", f"name = {name!r}\n")
+    code = (
+        "import importlib, sys, zipimport\n"
+        f"sys.path.insert(0, {str(tmp_path / 'some.zip')!r})\n"
+        "import packed.one\n"
+        "from talerec.spark.sessions import _keep_warm\n"
+        "def known(): return sum(isinstance(f, zipimport.zipimporter) for f in sys.path_importer_cache.values())\n"
+        "before = known()\n"
+        "_keep_warm()\n"
+        "after = known()\n"
+        "importlib.invalidate_caches()\n"
+        "import packed.two\n"
+        "print(before > 0, after, packed.two.name)\n"
+    )
+    assert run(code) == "True 0 packed/two\n"

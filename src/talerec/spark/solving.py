@@ -74,6 +74,9 @@ def _count(run: Run, work: Work, sizes: Sizes, parts: int, folder: Path) -> None
             len(owners) - 1,
             lambda b, batches: tasks.owner_sums(batches, b, owners, counts, n, place),
         )
+    for kind in ("pairs-*", "own_*"):
+        for path in folder.glob(kind):
+            path.unlink(missing_ok=True)  # all that was counted is summed
 
 
 def _write_half(

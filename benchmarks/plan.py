@@ -4,7 +4,7 @@
     python benchmarks/plan.py --check            # predicted beside measured, for every run in plan.json
 
 A stage takes a fixed time, and a time of one core per row, per pair of rows of a user, per pair of items that some
-user has, and per item, whichever it works on. These numbers are fitted (none below zero, relative errors) to the runs
+user has, per item, per piece that one task sends another, and per row that a task looks at, whichever it works on. These numbers are fitted (none below zero, relative errors) to the runs
 that are marked `fitted`, and to no others. How many pairs of items there are is not measured but reckoned, alike for
 measured logs and for others: items meet as often as their popularity says. A log that is only described has the
 popularity and the spread of histories of the largest fitted run.
@@ -31,14 +31,10 @@ GROWS = {
     "trend": ("rows",),
     "habits": ("rows",),
     "learn": ("rows",),
-    "gram": ("pairs", "entries"),
-    "solve": ("items", "entries"),
+    "gram": ("pairs", "sums", "cells", "scans"),
+    "solve": ("items", "entries", "cells"),
 }
-_TASK_PAIRS, _TASK_ROWS, _GROUP = (
-    8e6,
-    2e6,
-    1e8,
-)  # defaults of talerec.spark.fit, and the rows that lie together
+_GROUP = 1e8  # rows that lie together
 
 
 @dataclass(frozen=True)
@@ -50,15 +46,34 @@ class Size:
     items: float
     pairs: float  # of rows of a user, a row with itself included
     popularity: list[list[float]]  # shares of the items, and the shares of the rows that they have
+    task_pairs: float = 8e6  # pairs of rows that a task counts, the default of spark.fit
 
     @property
     def entries(self) -> float:
         """Ordered pairs of items that are expected to occur."""
+        return self._expected(self.pairs)
+
+    @property
+    def sums(self) -> float:
+        """The same in each group of rows, which are counted apart."""
+        groups = math.ceil(self.rows / _GROUP)
+        return groups * self._expected(self.pairs / groups)
+
+    @property
+    def cells(self) -> float:
+        """What tasks send each other: every block of pairs one piece to every other."""
+        return (self.pairs / self.task_pairs) ** 2
+
+    @property
+    def scans(self) -> float:
+        """Rows that are looked at to find those of some targets: each task looks at its group."""
+        return self.pairs / self.task_pairs * min(self.rows, _GROUP)
+
+    def _expected(self, pairs: float) -> float:
         share, rows = np.array(self.popularity)
         count = share * self.items
         each = np.divide(rows, count, out=np.zeros_like(rows), where=count > 0)
-        chance = -np.expm1(-self.pairs * np.outer(each, each))
-        return float(count @ chance @ count)
+        return float(count @ -np.expm1(-pairs * np.outer(each, each)) @ count)
 
     def units(self, names: tuple[str, ...]) -> list[float]:
         return [float(getattr(self, name)) for name in names]
@@ -76,12 +91,14 @@ def described(log) -> Size:
     return Size(log.rows, len(log.users), len(log.items), pairs, [share.tolist(), have.tolist()])
 
 
-def imagined(rows: float, users: float, items: float, like: Size, most: float) -> Size:
-    """A log of that size whose users and items are spread as those of another; no history counts more than `most` rows."""
+def imagined(given: argparse.Namespace, like: Size) -> Size:
+    """A log of the size that is asked for, whose users and items are spread as those of another."""
+    rows, users, items, most = given.rows, given.users, given.items, given.max_history
     mean = rows / users
     spread = like.pairs / like.users / (like.rows / like.users) ** 2
     longest = (most + 1) / 2 * rows  # pairs, if every row had so many
-    return Size(rows, users, items, min(users * spread * mean**2, longest), like.popularity)
+    pairs = min(users * spread * mean**2, longest)
+    return Size(rows, users, items, pairs, like.popularity, given.task_pairs)
 
 
 class Costs:
@@ -94,7 +111,7 @@ class Costs:
             if all(stage in run["seconds"] for run in runs)
         }
         sizes = [Size(**run["size"]) for run in runs]
-        grows = np.array([size.units(("rows", "entries")) for size in sizes])
+        grows = np.array([size.units(("rows", "sums")) for size in sizes])
         moved = np.array([run["shuffled"] for run in runs], float)
         self.bytes, _ = nnls(grows / moved[:, None], np.ones(len(moved)))
 
@@ -107,7 +124,7 @@ class Costs:
 
     def shuffled(self, size: Size) -> float:
         """Bytes that move between tasks."""
-        return float(self.bytes @ size.units(("rows", "entries")))
+        return float(self.bytes @ size.units(("rows", "sums")))
 
 
 def _fitted(runs: list[dict], stage: str, names: tuple[str, ...]) -> tuple[float, np.ndarray]:
@@ -139,10 +156,10 @@ def say(size: Size, costs: Costs, given: argparse.Namespace) -> None:
     print(f"{hours * given.cores:,.0f} core hours, {hours * given.cores * given.price:,.0f} at {given.price} an hour")  # fmt: skip
     print(f"shuffled: {costs.shuffled(size) / 1e12:.2f} TB")
     half, group = 6 * size.entries, min(size.rows, _GROUP)
-    tasks = max(size.pairs / _TASK_PAIRS, size.rows / _TASK_ROWS)
-    print(f"in the shared folder: rows {52 * size.rows / 1e12:.2f} TB, sums of pairs {16 * size.entries / 1e12:.2f} TB, half of G {half / 1e12:.2f} TB")  # fmt: skip
-    print(f"memory: a counting task maps {40 * group / 1e9:.1f} GB and holds {(28 * _TASK_PAIRS + 36 * size.items) / 1e9:.1f} GB; a solving task holds solve_bytes (4 GB) and {0.12 * size.items / 1e6:.1f} GB; the driver {(100 * size.items) / 1e9:.1f} GB")  # fmt: skip
-    print(f"{math.ceil(tasks):,} tasks a stage with the defaults: raise task_pairs and task_rows where that is above ten thousand")  # fmt: skip
+    tasks = max(size.pairs / size.task_pairs, size.rows / 2e6)
+    print(f"in the shared folder: rows {52 * size.rows / 1e12:.2f} TB, sums of pairs {16 * size.sums / 1e12:.2f} TB, half of G {half / 1e12:.2f} TB")  # fmt: skip
+    print(f"memory: a counting task maps {40 * group / 1e9:.1f} GB and holds {(28 * size.task_pairs + 36 * size.items) / 1e9:.1f} GB; a solving task holds solve_bytes (4 GB) and {0.12 * size.items / 1e6:.1f} GB; the driver {(100 * size.items) / 1e9:.1f} GB")  # fmt: skip
+    print(f"{math.ceil(tasks):,} tasks a stage: raise task_pairs and task_rows where that is above ten thousand")  # fmt: skip
 
 
 def check(runs: list[dict], costs: Costs) -> None:
@@ -159,6 +176,7 @@ def main() -> None:
     for name, value in (("users", 1e8), ("items", 1e7), ("rows", 1e10), ("cores", 200)):
         parser.add_argument(f"--{name}", type=float, default=value)
     parser.add_argument("--max-history", type=float, default=2500)
+    parser.add_argument("--task-pairs", type=float, default=1e8, help="of spark.fit")
     parser.add_argument("--price", type=float, default=0.05, help="of a core hour")
     parser.add_argument("--model", default="tale")
     parser.add_argument("--check", action="store_true", help="predicted beside measured")
@@ -171,7 +189,7 @@ def main() -> None:
         check(runs, costs)
         return
     like = Size(**max(fitted, key=lambda one: one["size"]["rows"])["size"])
-    say(imagined(given.rows, given.users, given.items, like, given.max_history), costs, given)
+    say(imagined(given, like), costs, given)
 
 
 if __name__ == "__main__":

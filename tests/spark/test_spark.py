@@ -346,3 +346,16 @@ def test_a_worker_lost_in_the_middle_of_the_gram_changes_nothing(session, machin
     assert 0 < lost[0] < 1
     assert machines.workers[0].poll() is not None
     assert_same_weights(found, expected)
+
+
+def test_a_half_of_g_ten_times_what_a_task_may_hold_gives_the_same_weights(session, tmp_path):
+    rows, may_hold = skewed(3_000), 20_000
+    expected = tr.TALE(trend=0, solver="local").fit(tr.Log.from_frame(rows))
+    G = expected.gram(tr.Log.from_frame(rows)).G
+    half = (np.count_nonzero(G if isinstance(G, np.ndarray) else G.toarray()) // 2) * 12
+    assert half > 10 * may_hold
+    found = fit(
+        tr.TALE(trend=0), write(rows, tmp_path / "log"), tmp_path / "m.tale", session,
+        solve_bytes=may_hold,
+    )  # fmt: skip
+    assert_same_weights(found, expected)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_tasks import counted, counts_of, in_parts, ranks, skewed_log
+from test_tasks import counted, counts_of, in_parts, laid_out, ranks, skewed_log
 
 import talerec as tr
 from logs import logs, quick
@@ -16,7 +16,7 @@ from talerec.models import _questions
 from talerec.models._memories import InTime, memories
 from talerec.runtime.arrays import dense
 from talerec.spark import blocks, habits, halves, tasks
-from talerec.spark.counting import Layout, Paced, make_files, write_part
+from talerec.spark.counting import Paced
 
 PARTS = 3
 
@@ -116,10 +116,7 @@ def test_both_directions_of_a_pair_meet_where_they_are_evened_out(tmp_path, same
     own = tempo.habits(log)
     counting, n, folder = Paced(tempo, own.interval, own.joint), rows.items, str(tmp_path)
     edges = np.array([0, 5, n // 2, n])
-    layout = Layout.of(folder, list(rows.arrays("newest", PARTS)))
-    make_files(counting, rows, layout)
-    for part in range(PARTS):
-        write_part(counting, rows, part, layout)
+    layout, alike = laid_out(counting, rows, tmp_path, PARTS)
     counts = counts_of(layout, n)
     sent = [
         batch
@@ -127,7 +124,9 @@ def test_both_directions_of_a_pair_meet_where_they_are_evened_out(tmp_path, same
         for batch in tasks.gram_cells(counting, rows, layout, one, number, edges)
     ]
     for block in range(3):
-        tasks.owner_sums(sent_to(block, sent), block, edges, counts, n, folder)
+        tasks.owner_sums(
+            sent_to(block, sent), block, tasks.Summing(counts, edges, alike, folder), n
+        )
     tied = sum(float(one[0]) for one in blocks.load_blocks(folder, "tied", PARTS))
     share = halves.sums_of(folder, 3, tied).share(tempo.even)
     assert 0 < share < 1

@@ -361,3 +361,30 @@ def test_a_half_of_g_ten_times_what_a_task_may_hold_gives_the_same_weights(sessi
         solve_bytes=may_hold,
     )  # fmt: skip
     assert_same_weights(found, expected)
+
+
+def test_a_gram_of_its_own_is_refused_rather_than_left_out():
+    """Tasks count the summands of a model: a `gram` that is more than their sum would not be asked."""
+    from talerec.spark.fitting import check_model
+
+    class Doubled(tr.TALE):
+        def gram(self, log: tr.Log):
+            return 2.0 * super().gram(log)
+
+    assert check_model(tr.TALE())
+    with pytest.raises(TalerecError, match="Spark does not fit tale"):
+        check_model(Doubled())
+
+
+@pytest.mark.parametrize(
+    ("arrived", "cut", "is_refused"),
+    [(10, False, False), (9, False, True), (11, False, True), (9, True, False), (11, True, True)],
+)
+def test_a_log_that_changes_while_it_is_read_is_refused(arrived, cut, is_refused):
+    from talerec.spark.fitting import _require_all
+
+    if not is_refused:
+        _require_all(arrived, 10, cut=cut)
+        return
+    with pytest.raises(TalerecError, match=f"had 10 rows when they were counted and {arrived}"):
+        _require_all(arrived, 10, cut=cut)

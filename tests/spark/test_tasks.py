@@ -48,13 +48,19 @@ def counts_of(layout: Layout, items: int) -> list[Counts]:
     return [Counts(group, a, b) for a, b in cuts for group in range(len(layout.sizes))]
 
 
+def laid_out(counting, rows: Rows, folder, parts: int, most: int = 10**9, order=None):
+    """Where the rows of all parts lie, once they have been written there, and which summands have a K that is G."""
+    layout = Layout.of(folder, list(rows.arrays("newest", parts)), most)
+    alike = make_files(counting, rows, layout)
+    for part in order or range(parts):
+        write_part(counting, rows, part, layout)
+    return layout, alike
+
+
 def summed(counting, rows: Rows, edges, folder, parts: int = 3, most: int = 10**9):
     """G and K by rank, from parts of the users, groups of rows and blocks of owners."""
     n, place = rows.items, str(folder)
-    layout = Layout.of(folder, list(rows.arrays("newest", parts)), most)
-    make_files(counting, rows, layout)
-    for part in range(parts):
-        write_part(counting, rows, part, layout)
+    layout, alike = laid_out(counting, rows, folder, parts, most)
     counts = counts_of(layout, n)
     sent = [
         batch
@@ -65,7 +71,9 @@ def summed(counting, rows: Rows, edges, folder, parts: int = 3, most: int = 10**
     for block in range(len(edges) - 1):
         lo, hi = edges[block], edges[block + 1]
         mine = [batch for batch in sent if batch.column("block")[0].as_py() == block]
-        half = halves.summed(tasks.found_lines(mine, lo, hi, counts, place), lo, hi, n)
+        half = halves.summed(
+            tasks.found_lines(mine, lo, hi, tasks.Summing(counts, edges, alike, place)), lo, hi, n
+        )
         row = np.repeat(np.arange(lo, hi), np.diff(half.starts))
         whole[:, row, half.column] = half.value.T
     G, into, out = whole
@@ -253,18 +261,16 @@ def test_a_task_that_runs_twice_leaves_the_same_bytes(tmp_path):
     for attempt in range(3):
         folder = tmp_path / ("other" if attempt == 1 else "one")
         folder.mkdir(exist_ok=True)
-        layout = Layout.of(folder, list(rows.arrays("newest", 4)), 500)
-        if attempt < 2:
-            make_files(counting, rows, layout)
-        for part in (3, 1, 2, 0) if attempt else range(4):
-            write_part(counting, rows, part, layout)
+        order = (3, 1, 2, 0) if attempt else range(4)
+        layout, alike = laid_out(counting, rows, folder, 4, 500, order)
         counts = counts_of(layout, n)
         sent = [
             batch
             for number, one in enumerate(counts)
             for batch in tasks.gram_cells(counting, rows, layout, one, number, edges)
         ]
-        tasks.owner_sums(sent[::-1] if attempt else sent, 0, edges, counts, n, str(folder))
+        summing = tasks.Summing(counts, edges, alike, str(folder))
+        tasks.owner_sums(sent[::-1] if attempt else sent, 0, summing, n)
         out = list(halves.target_cells(0, 0.3, None, np.array([0, 3, n]), n, str(folder)))
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         found.append(([batch.to_pydict() for batch in out], files))
@@ -276,17 +282,14 @@ def test_entries_of_k_reach_their_targets_once_from_owners_and_from_others(tmp_p
     rows = in_parts(skewed_log(1_000), tmp_path / "rows", 2)
     n, counting, share = rows.items, Plain(tr.TALE(trend=0)), 0.3
     owners, targets = np.unique([0, 2, n // 2, n]), np.unique([0, 1, n // 3, n])
-    layout = Layout.of(tmp_path, list(rows.arrays("newest", 2)))
-    make_files(counting, rows, layout)
-    for part in range(2):
-        write_part(counting, rows, part, layout)
+    layout, alike = laid_out(counting, rows, tmp_path, 2)
     counts = [Counts(0, 0, n)]
     sent = list(tasks.gram_cells(counting, rows, layout, counts[0], 0, owners))
     K = np.zeros((n, n))
     wanted = np.arange(n) % 3 != 0
     for block in range(len(owners) - 1):
         mine = [batch for batch in sent if batch.column("block")[0].as_py() == block]
-        tasks.owner_sums(mine, block, owners, counts, n, str(tmp_path))
+        tasks.owner_sums(mine, block, tasks.Summing(counts, owners, alike, str(tmp_path)), n)
     passed = [
         batch
         for block in range(len(owners) - 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -11,7 +10,7 @@ import numpy as np
 from talerec.data.histories import Histories
 from talerec.data.log import Log
 from talerec.gram.gram import Gram
-from talerec.gram.summands import Summand
+from talerec.gram.summands import Summand, total
 from talerec.models.base import Model
 from talerec.models.params import LEARN, SCORE, SOLVE, param
 from talerec.models.settled import Settled
@@ -65,12 +64,12 @@ class Solved(Linear):
     solver: str = param("auto", "how the system is solved", choices=SOLVERS, stage=SOLVE)
     neighbors: int = param(100, "sources per target (local solver)", low=1, stage=SOLVE)
 
-    @abstractmethod
     def gram(self, log: Log) -> Gram:
         """G and K of the training rows."""
+        return total(self.summands(log), self.budget)
 
     def summands(self, log: Log) -> list[Summand]:
-        """The pairs of rows that the Gram is summed from, where it is nothing but their sum."""
+        """The pairs of rows that the Gram is summed from; a model whose Gram is more than a sum has a `gram` of its own."""
         raise NotImplementedError
 
     def penalty(self, own: Array) -> Array:

@@ -13,7 +13,7 @@ from talerec.gram.builders import (
     slit_summand,
 )
 from talerec.gram.gram import Gram
-from talerec.gram.summands import Summand, mixed, total
+from talerec.gram.summands import Summand, mixed
 from talerec.models.linear import Solved
 from talerec.models.params import SOLVE, param
 from talerec.solvers.solve import Solution, solve_bounded
@@ -35,9 +35,6 @@ class Sessions(Solved):
     @property
     def needs_time(self) -> bool:
         return self.decay_user > 0
-
-    def gram(self, log: Log) -> Gram:
-        return total(self.summands(log), self.budget)
 
     def _slis(self, log: Log) -> Summand:
         return slis_summand(log, **self._options)

@@ -14,8 +14,7 @@ from talerec.gram.builders import (
     tale_columns,
     tale_summand,
 )
-from talerec.gram.gram import Gram
-from talerec.gram.summands import Summand, mixed, total
+from talerec.gram.summands import Summand, mixed
 from talerec.models.linear import Solved
 from talerec.models.params import param
 from talerec.ranking import places
@@ -94,10 +93,6 @@ class TALE(Solved):
     @property
     def takes_weights(self) -> bool:
         return self.keeps_half
-
-    def gram(self, log: Log) -> Gram:
-        """G and K of the training rows."""
-        return total(self.summands(log), self.budget)
 
     def summands(self, log: Log) -> list[Summand]:
         return mixed(

@@ -81,16 +81,18 @@ class Layout(NamedTuple):
         return Path(self.folder) / f"pairs-{group}-{summand}-{name}.raw"
 
 
-def make_files(counting: Counting, rows: Rows, layout: Layout) -> None:
-    """Make the files that parts write to."""
-    for number, (_, pairs, *_) in enumerate(_example(counting, rows, layout)):
-        kinds = {name: array.dtype for name, array in _own_arrays(pairs).items()}
+def make_files(counting: Counting, rows: Rows, layout: Layout) -> list[bool]:
+    """Make the files that parts write to; of each summand, whether its K is G."""
+    made = _example(counting, rows, layout)
+    for number, one in enumerate(made):
+        kinds = {name: array.dtype for name, array in _own_arrays(one.pairs).items()}
         for name, kind in {**kinds, "item": np.dtype(np.int32)}.items():
             for group, size in enumerate(layout.sizes):
                 path = layout.file(group, number, name)
                 with path.open("wb") as out:
                     out.truncate(size * kind.itemsize)
                 path.chmod(0o666)
+    return [one.is_alike for one in made]
 
 
 def write_part(counting: Counting, rows: Rows, part: int, layout: Layout) -> None:

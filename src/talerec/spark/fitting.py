@@ -193,7 +193,8 @@ def check_model(model: Model) -> Solved:
 
 def _is_plain(model: Solved) -> bool:
     kind = type(model)
-    return kind.learn_weights is Solved.learn_weights and kind.solution is Solved.solution
+    own = ("learn_weights", "solution", "gram")
+    return all(getattr(kind, name) is getattr(Solved, name) for name in own)
 
 
 @contextmanager

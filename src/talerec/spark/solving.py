@@ -59,20 +59,20 @@ def _count(run: Run, work: Work, sizes: Sizes, parts: int, folder: Path) -> None
     """Parts lay out their rows, tasks count some targets each, and others sum blocks of owners."""
     rows, counting, owners, n = work.rows, work.counting, sizes.owners, work.rows.items
     layout = Layout.of(folder, list(rows.arrays("newest", parts)))
-    make_files(counting, rows, layout)
+    alike = make_files(counting, rows, layout)
     counts = sizes.counted(layout.sizes)
+    summing = tasks.Summing(counts, owners, alike, str(folder))
     sent = send_tasks(
         run,
         len(counts),
         lambda t: tasks.gram_cells(counting, rows, layout, counts[t], t, owners),
     )
-    place = str(folder)
     with run.stage("gram"):
         run_tasks(run.numbers(parts), parts, lambda p, _: write_part(counting, rows, p, layout))
         run_tasks(
             sent,
             len(owners) - 1,
-            lambda b, batches: tasks.owner_sums(batches, b, owners, counts, n, place),
+            lambda b, batches: tasks.owner_sums(batches, b, summing, n),
         )
     for kind in ("pairs-*", "own_*"):
         for path in folder.glob(kind):

@@ -150,27 +150,31 @@ def gram_cells(
         own, others = halves.split(counted, lo, hi)
         for name, array in own._asdict().items():
             save_array(layout.folder, f"own_{name}-{number}-{summand}", array)
-        save_array(layout.folder, f"alike-{summand}", np.array([counted.is_alike]))
         yield from halves.line_cells(others, edges, number * _SUMMANDS + summand)
 
 
 _SUMMANDS = 2  # that a Gram has at most
 
 
-def owner_sums(
-    batches: Batches, block: int, edges: Array, counts: Sequence[Counts], n: int, folder: str
-) -> None:
+class Summing(NamedTuple):
+    """What is summed: by which tasks it was counted, in blocks of owners with these edges; of each summand, whether its K is G."""
+
+    counts: Sequence[Counts]
+    edges: Array
+    alike: Sequence[bool]
+    folder: str
+
+
+def owner_sums(batches: Batches, block: int, summing: Summing, n: int) -> None:
     """Sum what all tasks found for one block of owners, and save it."""
-    lo, hi = int(edges[block]), int(edges[block + 1])
-    found = found_lines(batches, lo, hi, counts, folder)
-    halves.save_block(halves.summed(found, lo, hi, n), lo, block, folder)
+    lo, hi = int(summing.edges[block]), int(summing.edges[block + 1])
+    found = found_lines(batches, lo, hi, summing)
+    halves.save_block(halves.summed(found, lo, hi, n), lo, block, summing.folder)
 
 
-def found_lines(
-    batches: Batches, lo: int, hi: int, counts: Sequence[Counts], folder: str
-) -> list[halves.Found]:
+def found_lines(batches: Batches, lo: int, hi: int, summing: Summing) -> list[halves.Found]:
     """What tasks saved for the owners lo..hi, and what they sent."""
-    alike = [bool(one[0]) for one in _there(folder, "alike")]
+    counts, _, alike, folder = summing
     found = [
         halves.Found(lines, halves.BOTH if is_alike else halves.INTO)
         for summand, is_alike in enumerate(alike)
@@ -180,14 +184,6 @@ def found_lines(
         way = halves.BOTH if alike[part % _SUMMANDS] else halves.OUT
         found.append(halves.Found(arrays, way))
     return found
-
-
-def _there(folder: str, name: str) -> Iterator[Array]:
-    """The arrays name-0, name-1 and so on that are there."""
-    number = 0
-    while (Path(folder) / f"{name}-{number}.npy").exists():
-        yield read_array(folder, f"{name}-{number}")
-        number += 1
 
 
 def _own_lines(

@@ -46,7 +46,7 @@ class Size:
     items: float
     pairs: float  # of rows of a user, a row with itself included
     popularity: list[list[float]]  # shares of the items, and the shares of the rows that they have
-    task_pairs: float = 8e6  # pairs of rows that a task counts, the default of spark.fit
+    task_pairs: float = 8e6  # pairs of items that a task holds, the default of spark.fit
 
     @property
     def entries(self) -> float:
@@ -54,20 +54,37 @@ class Size:
         return self._expected(self.pairs)
 
     @property
+    def groups(self) -> int:
+        """Groups of rows, which are counted apart."""
+        return math.ceil(self.rows / _GROUP)
+
+    @property
     def sums(self) -> float:
-        """The same in each group of rows, which are counted apart."""
-        groups = math.ceil(self.rows / _GROUP)
-        return groups * self._expected(self.pairs / groups)
+        """The ordered pairs of items of all groups."""
+        return self.groups * self._expected(self.pairs / self.groups)
 
-    @property
-    def cells(self) -> float:
-        """What tasks send each other: every block of pairs one piece to every other."""
-        return (self.pairs / self.task_pairs) ** 2
+    def cells(self, cores: float) -> float:
+        """What tasks send each other: everyone who counts one piece to everyone who sums."""
+        return self.counting(cores) * self.summing(cores)
 
-    @property
-    def scans(self) -> float:
+    def scans(self, cores: float) -> float:
         """Rows that are looked at to find those of some targets: each task looks at its group."""
-        return self.pairs / self.task_pairs * min(self.rows, _GROUP)
+        return self.counting(cores) * min(self.rows, _GROUP)
+
+    def counting(self, cores: float) -> float:
+        """Tasks that count targets, in all groups."""
+        return self.groups * self._tasks(self.pairs / self.groups, cores / self.groups)
+
+    def summing(self, cores: float) -> float:
+        """Tasks that sum and solve."""
+        return self._tasks(self.pairs, cores)
+
+    def _tasks(self, pairs: float, cores: float) -> float:
+        share, rows = np.array(self.popularity)
+        count = share * self.items
+        each = np.divide(rows, count, out=np.zeros_like(rows), where=count > 0)
+        bound = count @ np.minimum(each * 2 * pairs, self.items) / 2
+        return max(float(bound) / self.task_pairs, cores)
 
     def _expected(self, pairs: float) -> float:
         share, rows = np.array(self.popularity)
@@ -75,8 +92,9 @@ class Size:
         each = np.divide(rows, count, out=np.zeros_like(rows), where=count > 0)
         return float(count @ -np.expm1(-pairs * np.outer(each, each)) @ count)
 
-    def units(self, names: tuple[str, ...]) -> list[float]:
-        return [float(getattr(self, name)) for name in names]
+    def units(self, names: tuple[str, ...], cores: float) -> list[float]:
+        found = [getattr(self, name) for name in names]
+        return [float(one(cores) if callable(one) else one) for one in found]
 
 
 def described(log) -> Size:
@@ -111,26 +129,29 @@ class Costs:
             if all(stage in run["seconds"] for run in runs)
         }
         sizes = [Size(**run["size"]) for run in runs]
-        grows = np.array([size.units(("rows", "sums")) for size in sizes])
+        grows = np.array([size.units(("rows", "sums"), 1) for size in sizes])
         moved = np.array([run["shuffled"] for run in runs], float)
         self.bytes, _ = nnls(grows / moved[:, None], np.ones(len(moved)))
 
     def seconds(self, size: Size, cores: float) -> dict[str, float]:
         """What each stage takes."""
         return {
-            stage: fixed + float(np.dot(each, size.units(GROWS[stage]))) / cores
+            stage: fixed + float(np.dot(each, size.units(GROWS[stage], cores))) / cores
             for stage, (fixed, each) in self.of.items()
         }
 
     def shuffled(self, size: Size) -> float:
         """Bytes that move between tasks."""
-        return float(self.bytes @ size.units(("rows", "sums")))
+        return float(self.bytes @ size.units(("rows", "sums"), 1))
 
 
 def _fitted(runs: list[dict], stage: str, names: tuple[str, ...]) -> tuple[float, np.ndarray]:
     took = np.array([run["seconds"][stage] for run in runs])
     units = np.array(
-        [[1.0, *(u / run["cores"] for u in Size(**run["size"]).units(names))] for run in runs]
+        [
+            [1.0, *(u / run["cores"] for u in Size(**run["size"]).units(names, run["cores"]))]
+            for run in runs
+        ]
     )
     scale = units.max(axis=0)
     found, _ = nnls(units / scale / took[:, None], np.ones(len(took)))
@@ -156,9 +177,9 @@ def say(size: Size, costs: Costs, given: argparse.Namespace) -> None:
     print(f"{hours * given.cores:,.0f} core hours, {hours * given.cores * given.price:,.0f} at {given.price} an hour")  # fmt: skip
     print(f"shuffled: {costs.shuffled(size) / 1e12:.2f} TB")
     half, group = 6 * size.entries, min(size.rows, _GROUP)
-    tasks = max(size.pairs / size.task_pairs, size.rows / 2e6)
+    tasks = max(size.counting(given.cores), size.rows / 2e6)
     print(f"in the shared folder: rows {52 * size.rows / 1e12:.2f} TB, sums of pairs {16 * size.sums / 1e12:.2f} TB, half of G {half / 1e12:.2f} TB")  # fmt: skip
-    print(f"memory: a counting task maps {40 * group / 1e9:.1f} GB and holds {(28 * size.task_pairs + 36 * size.items) / 1e9:.1f} GB; a solving task holds solve_bytes (4 GB) and {0.12 * size.items / 1e6:.1f} GB; the driver {(100 * size.items) / 1e9:.1f} GB")  # fmt: skip
+    print(f"memory: a counting task maps {40 * group / 1e9:.1f} GB and holds {(80 * size.task_pairs + 36 * size.items) / 1e9:.1f} GB; a solving task holds solve_bytes (4 GB) and {0.12 * size.items / 1e6:.1f} GB; the driver {(100 * size.items) / 1e9:.1f} GB")  # fmt: skip
     print(f"{math.ceil(tasks):,} tasks a stage: raise task_pairs and task_rows where that is above ten thousand")  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -26,14 +27,16 @@ def flags_of(command: str) -> dict[str, list[str]]:
     return {long: [long, short] if short else [long] for long, short in shown}
 
 
-@pytest.mark.parametrize("command", ["demo", "synth", "fit", "evaluate", "tune", "reproduce"])
+@pytest.mark.parametrize(
+    "command", ["demo", "synth", "fit", "evaluate", "tune", "reproduce", "lists"]
+)
 def test_every_command_that_writes_names_its_output_alike(command: str) -> None:
     flags = flags_of(command)
     assert flags["--out"] == ["--out", "-o"]
     assert "--output" not in flags
 
 
-@pytest.mark.parametrize("command", ["evaluate", "recommend", "similar"])
+@pytest.mark.parametrize("command", ["evaluate", "recommend", "similar", "lists"])
 def test_every_command_with_list_lengths_names_them_alike(command: str) -> None:
     assert flags_of(command)["--k"] == ["--k", "-k"]
 
@@ -312,3 +315,23 @@ def test_every_flag_says_what_it_is_for() -> None:
     ]
     assert len(commands) >= 14
     assert silent == []
+
+
+# -- defaults that are the library's ---------------------------------------------------------------
+
+
+def test_defaults_of_the_command_are_those_of_the_library() -> None:
+    """The command spells them out, so that it need not load the library before it knows what is asked."""
+    shown = {
+        command: {
+            one.name: one.default
+            for one in typer.main.get_command(main.app).commands[command].params
+        }
+        for command in ("update", "recommend", "lists")
+    }
+    library = inspect.signature(tr.update).parameters
+    assert shown["update"]["tolerance"] == library["tolerance"].default
+    asked = inspect.signature(tr.TALE.recommend).parameters
+    for command in ("recommend", "lists"):
+        for name in ("k", "hide_seen", "unknown"):
+            assert shown[command][name] == asked[name].default

@@ -300,7 +300,7 @@ def test_bad_weights_are_refused_by_row(values: list[Any], said: str) -> None:
         (["--weight", "rating", "--event", "event", "--event-weights", "buy=1"], "one of the two"),
         (["--event-weights", "buy=1"], "--event-weights needs --event COLUMN"),
         (["--event", "event", "--event-weights", "buy=1,view=2"], "event 'cart' has no weight; cart=0 leaves such rows out"),
-        (["--event", "event", "--event-weights", "buy=1,view=2,cart=1,gift=3"], "no row has the event 'gift'"),
+        (["--event", "event", "--event-weights", "buy=1,vew=2,cart=1"], "event 'view' has no weight; view=0 leaves such rows out"),
         (["--event", "event", "--event-weights", "buy=-1"], "--event-weights takes view=1,cart=3,buy=10"),
         (["--event", "event", "--event-weights", "buy"], "--event-weights takes view=1,cart=3,buy=10"),
         (["--event", "event", "--target", "gift"], "no row is a 'gift': the log has buy, cart, view"),

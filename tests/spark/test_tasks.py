@@ -183,14 +183,31 @@ def test_no_task_of_a_skewed_log_has_much_more_than_its_share():
 
 
 def test_groups_of_rows_share_out_the_targets_of_each():
-    sizes = Sizes.of(4, np.array([40, 30, 20, 10]), 1000, 10**6, 100, 10**9)
+    rows_of = np.sort(np.random.default_rng(3).zipf(1.5, 500).clip(max=900))[::-1]
+    sizes = Sizes.of(4, rows_of, 20_000, 10**6, 500, 10**9)
     counts = sizes.counted([80, 20])
     for group in range(2):
         mine = [(lo, hi) for g, lo, hi in counts if g == group]
         assert mine[0][0] == 0
-        assert mine[-1][1] == 4
+        assert mine[-1][1] == 500
         assert all(a[1] == b[0] for a, b in pairwise(mine))
     assert len([1 for g, _, _ in counts if g == 0]) > len([1 for g, _, _ in counts if g == 1])
+
+
+@pytest.mark.parametrize("users", [300, 3000, 30_000])
+def test_tasks_hold_so_many_pairs_of_items_and_no_more_tasks_are_made_where_these_come_again(users):
+    """Of few items all pairs are there soon; more users are then more rows for a task to look at, and no more tasks."""
+    log = tr.synthetic_log(10 * users, users=users, items=300, seed=1)
+    length = np.diff(log.ptr)
+    pairs = int((length * (length + 1) // 2).sum())
+    rows_of = np.sort(np.bincount(log.item, minlength=300))[::-1]
+    sizes = Sizes.of(2, rows_of, pairs, 10**6, 2_000, 10**9)
+    G = dense(tr.TALE(trend=0).gram(log).G)[np.ix_(ranks(log), ranks(log))] != 0
+    counted = [np.count_nonzero(G[lo:hi]) for _, lo, hi in sizes.counted([log.rows])]
+    owned = np.add.reduceat(np.count_nonzero(np.tril(G), axis=1), sizes.owners[:-1])
+    assert max(counted) < 2 * 2 * 2_000 + 300  # either direction; as many rows or as many pairs
+    assert max(owned) < 2_000 + 300
+    assert max(len(counted), len(owned)) <= 300 * 300 / 2 / 2_000 + 2
 
 
 def columns_of(gram, item):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from talerec.cli import lists
-from talerec.cli.app import Panel, command, ids, reporting
+from talerec.cli.app import Context, Panel, command, given, ids, reporting
+from talerec.cli.groups import Engine, Source
 from talerec.cli.options import (
     Allow,
     Artifact,
@@ -20,6 +22,7 @@ from talerec.cli.options import (
     Json,
     K,
     ListsFile,
+    ListsPlace,
     OneUser,
     Per,
     Unknown,
@@ -63,10 +66,7 @@ def recommend(
 
     if (users is None) == (not history):
         raise TalerecError("give --users or --history, one of the two")
-    options: dict[str, Any] = {
-        "hide_seen": hide_seen, "allow": ids(allow), "deny": ids(deny), "where": where,
-        "per": _numbers(per), "boost": _boosts(boost), "unknown": unknown, "as_of": as_of,
-    }  # fmt: skip
+    options = _options(hide_seen, allow, deny, where, per, boost, unknown, as_of)
     if out is not None:
         lists.check(out, model, users)
     with reporting(json):
@@ -80,7 +80,7 @@ def recommend(
         else:
             asked = lists.users(made, model, users, unknown)
             if out is not None or (json and len(asked) > lists.MANY):
-                lists.stream(made, asked, k, out, json=json, **options)
+                lists.stream(made, lists.kept_log(made, model), asked, k, out, json=json, **options)
                 return
             names = lists.names(made, asked)
             frame = made.recommend(names, k, **options)
@@ -90,6 +90,60 @@ def recommend(
     items.recommendations(
         made, frame, askers, lambda key, found: short.why(rows[key], found), json=json
     )
+
+
+@command(
+    Panel.ASK,
+    "talerec lists shop.tale events.parquet -o lists.parquet",
+    "talerec lists shop.tale today.csv yesterday.csv -o lists.csv -k 20 --hide-seen",
+    "talerec lists shop.tale s3a://shop/events -o s3a://shop/next --engine spark --master spark://host:7077",
+    name="lists",
+)
+def lists_of_log(
+    context: Context,
+    model: Artifact,
+    source: Source,
+    out: ListsPlace,
+    engine: Engine,
+    k: K = 10,
+    hide_seen: HideSeen = False,
+    allow: Allow = None,
+    deny: Deny = None,
+    where: Where = None,
+    per: Per = [],  # noqa: B006 (Typer reads the default, nobody changes it)
+    boost: Boost = [],  # noqa: B006
+    unknown: Unknown = "error",
+    as_of: AsOf = None,
+    json: Json = False,
+) -> None:
+    """Recommend to every user of a log, which need not be the one that the model was fitted to.
+
+    Rows are read as the fit read its log. Items that the model does not know keep their places in a history.
+    """
+    options = _options(hide_seen, allow, deny, where, per, boost, unknown, as_of)
+    lists.check_log(source, engine, out, model)
+    with reporting(json):
+        if engine.is_spark:
+            lists.on_spark(model, source, engine, out, k, options, json)
+        else:
+            lists.of_log(model, source, given(context), Path(out), k, options, json)
+
+
+def _options(
+    hide_seen: bool,
+    allow: str | None,
+    deny: str | None,
+    where: str | None,
+    per: list[str],
+    boost: list[str],
+    unknown: str,
+    as_of: str | None,
+) -> dict[str, Any]:
+    """What lists are told beside their length, as the library takes it."""
+    return {
+        "hide_seen": hide_seen, "allow": ids(allow), "deny": ids(deny), "where": where,
+        "per": _numbers(per), "boost": _boosts(boost), "unknown": unknown, "as_of": as_of,
+    }  # fmt: skip
 
 
 def _numbers(settings: list[str]) -> dict[str, int]:

@@ -182,7 +182,7 @@ def update(
     model: Artifact,
     source: Source,
     table: ItemTable,
-    tolerance: Tolerance = 0.1,
+    tolerance: Tolerance = 0.2,
     json: Json = False,
 ) -> None:
     """Add rows that came later to a saved model, without starting over; they are read as the fit read its log."""

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from talerec.cli.app import ids
+from talerec.cli.groups import Engine, Source, again
 from talerec.columns import USER
 from talerec.errors import TalerecError
 
@@ -41,11 +42,9 @@ def users(model: Model, path: Path, text: str, unknown: str) -> Array:
     """The positions of the users that `--users` stands for, each once."""
     import numpy as np
 
-    from talerec.models.lists import all_users
-
-    log = _kept_log(model, path, "--users")
+    log = kept_log(model, path)
     if text == "all":
-        return all_users(model)
+        return np.arange(len(log.users))
     given = _in_file(Path(text[1:])) if text.startswith("@") else ids(text) or []
     if not given:
         raise TalerecError(f"--users {text!r} names no user")
@@ -61,7 +60,7 @@ def users(model: Model, path: Path, text: str, unknown: str) -> Array:
 
 def items_of(model: Model, path: Path, user: str) -> list[Any]:
     """The items of a user's rows, oldest first."""
-    log = _kept_log(model, path, "--user")
+    log = kept_log(model, path, "--user")
     (rows,) = rows_of(model, log.users.positions([user], "user", "error"))
     return log.items.ids.gather(rows).to_list()
 
@@ -72,7 +71,8 @@ def rows_of(model: Model, asked: Array) -> list[Array]:
     return [] if log is None else [log.item[log.ptr[u] : log.ptr[u + 1]] for u in asked]
 
 
-def _kept_log(model: Model, path: Path, option: str) -> Log:
+def kept_log(model: Model, path: Path, option: str = "--users") -> Log:
+    """The histories that a model keeps."""
     if model.fitted.log is None:
         raise TalerecError(f"{path} was saved without histories: use --history, not {option}")
     return model.fitted.log
@@ -107,6 +107,7 @@ def _in_column(path: Path) -> list[Any]:
 
 def stream(
     model: Model,
+    log: Log,
     asked: Array,
     k: int,
     out: Path | None,
@@ -117,20 +118,86 @@ def stream(
     unknown: str,
     **chosen: Any,
 ) -> None:
-    """Write the lists of users to a file, or print them as JSON, as they are made."""
+    """Write the lists of users of a log to a file, or print them as JSON, as they are made."""
     from talerec.data.times import microseconds
     from talerec.models import asking, choosing, lists
 
     asking.check_k(model, k)
     when = None if as_of is None else microseconds(as_of, model.fitted.unit)
     limits: Limits = choosing.limits(model, unknown=unknown, **chosen)
-    made = lists.blocks(model, asked, k, limits, hide_seen=hide_seen, when=when)
+    made = lists.blocks(model, log, asked, k, limits, hide_seen=hide_seen, when=when)
     if out is None:
         _print(model, made, asked)
         return
     begun = perf_counter()
     written = lists.write(out, made, len(asked))
     _say(out, written, k, perf_counter() - begun, json)
+
+
+# -- the users of another log ----------------------------------------------------------------------
+
+
+def check_log(source: Source, engine: Engine, out: str, model: Path) -> None:
+    """Refuse, before anything is read, what does not go together."""
+    engine.check()
+    if source.core is not None:
+        raise TalerecError("--core is for fit: the model knows the items that it knows")
+    if not engine.is_spark:
+        from talerec.data.sources import refuse_overwriting
+        from talerec.runtime.files import check_writable
+        from talerec.runtime.tables import check_ending
+
+        check_ending(check_writable(Path(out)))
+        refuse_overwriting([Path(out)], [model, *source.log])
+
+
+def of_log(
+    path: Path,
+    source: Source,
+    given: set[str],
+    out: Path,
+    k: int,
+    options: dict[str, Any],
+    json: bool,
+) -> None:
+    """Write the lists of all users of a log; its rows are read as the fit read its own."""
+    import numpy as np
+
+    from talerec.cli import later
+    from talerec.data.preprocessing import order_ties
+    from talerec.models import lists, load
+
+    model = load(path)
+    training = model.fitted.training
+    kept = later.kept_options(training, source, given)
+    with later.mentioning(kept):
+        rows = later.read(model, again(source, kept))
+    log = order_ties(lists.as_asked(model, rows), training["ties"])
+    stream(model, log, np.arange(len(log.users)), k, out, json=json, **options)
+
+
+def on_spark(
+    path: Path,
+    source: Source,
+    engine: Engine,
+    out: str,
+    k: int,
+    options: dict[str, Any],
+    json: bool,
+) -> None:
+    """The same on a cluster, to a folder of Parquet files."""
+    from talerec import artifact, spark  # says so itself where pyspark is missing
+    from talerec.cli import cluster, tables, terminal
+
+    ties = artifact.read_manifest(path)["training"].get("ties", "file")
+    with cluster.session(source, engine) as told:
+        told.pop("core")
+        made = spark.recommend(path, output=out, k=k, ties=ties, **told, **options)
+        rows, users = made.count(), made.select(USER).distinct().count()
+    if json:
+        terminal.as_json({"path": out, "rows": rows, "users": users})
+    else:
+        tables.line(f"{out}: {rows:,} rows for {users:,} users")
 
 
 def names(model: Model, asked: Array) -> list[Any]:

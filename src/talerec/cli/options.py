@@ -361,6 +361,9 @@ ListsFile = Annotated[
     Path | None,
     out("FILE", "Write the lists of --users here as they are made: .parquet, .csv or .ndjson."),
 ]
+ListsPlace = Annotated[
+    str, out("FILE", "Where the lists go: .parquet, .csv or .ndjson; from Spark, a folder.")
+]
 ItemId = Annotated[str, argument("ITEM", "An item id.")]
 ExplainedItem = Annotated[
     str, option("--item", metavar="ID", help="The item whose score is explained.")

@@ -86,7 +86,7 @@ _MOST_EVENTS = 1000
 def _by_event(
     column: pl.Series, names: tuple[str, ...], codes: Array, weights: Mapping[str, float]
 ) -> Array:
-    _check_weights(column.name, names, weights)
+    _check_weights(weights)
     for place, name in enumerate(names):
         if name not in weights:
             row = int(np.flatnonzero(codes == place)[0])
@@ -100,7 +100,7 @@ def _by_event(
 
 
 def check_events(column: str, names: Sequence[str | None], weights: Mapping[str, float]) -> None:
-    """Refuse events of a column that have no weight, and weights of events that it does not have."""
+    """Refuse events of a column that have no weight, and numbers that are no weights."""
     if None in names:
         raise InvalidLogError(f"{column} is empty in some rows")
     there = sorted(name for name in names if name is not None)
@@ -108,18 +108,17 @@ def check_events(column: str, names: Sequence[str | None], weights: Mapping[str,
         raise InvalidLogError(
             f"column {column!r} has over {_MOST_EVENTS:,} different values: it does not hold events"
         )
-    _check_weights(column, there, weights)
+    _check_weights(weights)
     for name in there:
         if name not in weights:
             raise InvalidLogError(f"{column} {name!r} has no weight; {name}=0 leaves such rows out")
 
 
-def _check_weights(column: str, names: Sequence[str], weights: Mapping[str, float]) -> None:
+def _check_weights(weights: Mapping[str, float]) -> None:
+    """Refuse weights that are none; one of an event that no row has is well: the rows of another day may have it."""
     for name, value in weights.items():
         if isinstance(value, bool) or not np.isfinite(value) or value < 0:
             raise TalerecError(f"the weight of {name} is {value}; it takes a number from 0 on")
-        if name not in names:
-            raise TalerecError(f"no row has the {column} {name!r}; there are {', '.join(names)}")
 
 
 def are_even(low: float, high: float) -> bool:

@@ -20,7 +20,8 @@ from talerec.runtime.arrays import Array
 from talerec.runtime.clock import summed
 from talerec.spark import blocks
 from talerec.spark.parts import Rows
-from talerec.spark.sessions import Run, arrow_type, map_tasks, spark_schema
+from talerec.spark.sessions import Run, map_tasks
+from talerec.spark.tables import arrow_type, spark_schema
 from talerec.spark.tally import Tally, of_rows
 from talerec.spark.tempo import Study
 

@@ -79,7 +79,7 @@ NAMES = Columns()
 def read_events(
     session: SparkSession, source: Source, names: Columns, ties: str
 ) -> tuple[DataFrame, str]:
-    """The log as user, item, time (microseconds) and place (its order at equal times); and how times were read."""
+    """The log as user, item, time (microseconds), place (its order at equal times) and maybe weight; and how times were read."""
     plain, events = raw_events(session, source, names, ties)
     found = plain.agg(*checks(plain)).first()
     assert found is not None
@@ -120,15 +120,20 @@ def raw_events(session: SparkSession, source: Source, names: Columns, ties: str)
 
 
 def in_microseconds(events: DataFrame, unit: str) -> DataFrame:
-    """Events whose times were read as `unit`, with times in microseconds."""
+    """Events whose times were read as `unit`, with times in microseconds, without those of weight 0."""
     whole = events.schema["time"].dataType == T.LongType()
-    return events.withColumn("time", _microseconds(F.col("time"), unit, whole))
+    counted = events.where(F.col("weight") > 0) if "weight" in events.columns else events
+    return counted.withColumn("time", _microseconds(F.col("time"), unit, whole))
+
+
+def whole_address(path: str | Path) -> str:
+    """An address as it was before `Path` dropped one of its slashes."""
+    return re.sub(r"^(\w+):/(?!/)", r"\1://", str(path))
 
 
 def _read_files(session: SparkSession, path: str | Path) -> tuple[DataFrame, DataFrame]:
     """Parquet files, and the same with the place of every row: files in the order of their names, rows as they stand."""
-    address = re.sub(r"^(\w+):/(?!/)", r"\1://", str(path))  # pathlib has dropped a slash
-    frame = session.read.parquet(address)
+    frame = session.read.parquet(whole_address(path))
     row = F.col("_metadata.row_index")
     plain = frame.withColumn(_PLACE, row)
     files = sorted(re.sub("^file:/+", "file:/", name) for name in frame.inputFiles())
@@ -231,6 +236,23 @@ def checks(events: DataFrame) -> list[Any]:
         F.max("time").alias("last"),
         F.min(F.when(size >= 10**8, F.col("time"))).alias("least"),
         texts.alias("texts"),
+        *_checks_of_weights(events),
+    ]
+
+
+def _checks_of_weights(events: DataFrame) -> list[Any]:
+    if "weight" not in events.columns:
+        return [F.count(F.lit(1)).alias("kept")]
+    weight = F.col("weight")
+    odd = weight.isNull() | F.isnan(weight) | (F.abs(weight) == float("inf"))
+    there = F.when(weight > 0, weight)
+    return [
+        F.count(there).alias("kept"),
+        F.count_if(odd).alias("no_weight"),
+        F.count_if(weight < 0).alias("below"),
+        F.sum(there).alias("worth"),
+        F.min(there).alias("light"),
+        F.max(there).alias("heavy"),
     ]
 
 
@@ -238,7 +260,7 @@ _CELLS = ("user", "item", "time")
 
 
 def checked(events: DataFrame, names: Columns, found: Mapping[str, Any]) -> tuple[str, list[int]]:
-    """Refuse a log without rows, with empty cells or impossible times; what times are read as, and the first and last."""
+    """Refuse a log without rows, with empty cells, impossible times or weights; what times are read as, and the first and last."""
     if not found["rows"]:
         raise InvalidLogError("the log is empty: it has no rows")
     for cell, name in zip(_CELLS, names.needed, strict=False):
@@ -247,7 +269,19 @@ def checked(events: DataFrame, names: Columns, found: Mapping[str, Any]) -> tupl
                 f"{name} is empty in {found[f'no_{cell}']:,} of {found['rows']:,} rows"
             )
     some = [found[name] for name in ("first", "last", "least") if found[name] is not None]
-    return _unit_of(some, names, events)
+    read_as = _unit_of(some, names, events)
+    _check_weights(names, found)
+    return read_as
+
+
+def _check_weights(names: Columns, found: Mapping[str, Any]) -> None:
+    for count, what in (("no_weight", "is not a finite number"), ("below", "is below 0")):
+        if found.get(count):
+            raise InvalidLogError(
+                f"{names.weight} {what} in {found[count]:,} of {found['rows']:,} rows; weights are 0 or more"
+            )
+    if not found["kept"]:
+        raise InvalidLogError("every row has the weight 0: nothing is left")
 
 
 def _unit_of(some: list[Any], names: Columns, events: DataFrame) -> tuple[str, list[int]]:

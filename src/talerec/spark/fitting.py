@@ -36,6 +36,7 @@ from talerec.spark.parts import Order, Rows, save_part, spread
 from talerec.spark.sessions import Run, map_rows, run_tasks
 from talerec.spark.sizes import Sizes
 from talerec.spark.solving import Named, Work, solve_rows
+from talerec.spark.tables import check_table
 from talerec.spark.tally import Tally, cut_users, tally
 from talerec.spark.tempo import Study
 from talerec.spark.trend import count_trends, trend_plan
@@ -90,8 +91,8 @@ def fit(
     """
     solved, beside = checked(model, names), Path(output).absolute()
     artifact.check_target(output)
-    kept = histories if isinstance(histories, bool) else checked_place(histories, names.are_weighed)
     parquet = str(weights or f"file://{beside.with_suffix('.weights.parquet')}")
+    kept = _checked_outputs(session, source, parquet, histories, names)
     with shared_folder(Path(work or beside.parent).absolute()) as folder:
         run = Run(session, folder)
         known = tally(run, source, names, ties, core, drop_duplicates)
@@ -100,6 +101,20 @@ def fit(
         model.save(output, histories=kept is True)
     model._fitted = load(output).fitted
     return model
+
+
+def _checked_outputs(
+    session: SparkSession,
+    source: Source,
+    parquet: str,
+    histories: bool | str | Path,
+    names: Columns,
+) -> bool | str:
+    """Where users' rows go, if anywhere; tables that would take the place of something else are refused."""
+    check_table(session, parquet, source)
+    if isinstance(histories, bool):
+        return histories
+    return checked_place(session, histories, source, names.are_weighed)
 
 
 def learned(

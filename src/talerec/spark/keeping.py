@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from talerec import columns
 from talerec.data.databases import kind_of
@@ -15,20 +16,24 @@ from talerec.data.log import Log
 from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.spark import blocks
+from talerec.spark.events import Source
 from talerec.spark.parts import Rows
-from talerec.spark.sessions import Run, map_tasks, run_tasks, spark_schema, write_table
+from talerec.spark.sessions import Run, map_tasks, run_tasks
+from talerec.spark.tables import check_table, spark_schema, write_table
 from talerec.store.store import Store
 from talerec.store.transfer import import_log
 
 _ROWS = 500_000  # that are named at a time
 
 
-def checked_place(given: str | Path, is_weighed: bool) -> str:
+def checked_place(
+    session: SparkSession, given: str | Path, source: Source, is_weighed: bool
+) -> str:
     """Where users' rows go; a place that they cannot go to is refused before anything is read. The tables of a store are made."""
     place = str(given)
     kind = kind_of(place)
     if kind is None:
-        return _checked_folder(place)
+        return check_table(session, place, source)
     if kind != "postgresql":
         raise TalerecError(
             "users' rows go from Spark to a folder or to postgresql://HOST/NAME: every machine writes to it"
@@ -36,14 +41,6 @@ def checked_place(given: str | Path, is_weighed: bool) -> str:
     if is_weighed:
         raise TalerecError("a store keeps events as they are, without weights: give a folder")
     Store.open(place).close()
-    return place
-
-
-def _checked_folder(place: str) -> str:
-    """The folder; refused is one of this machine that has something else in it: what is there is replaced."""
-    folder = Path(place.removeprefix("file://"))
-    if folder.exists() and not (folder / "_SUCCESS").exists():
-        raise TalerecError(f"{place} is there already, and is not a table that Spark has written")
     return place
 
 

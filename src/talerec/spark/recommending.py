@@ -20,9 +20,19 @@ from talerec.models import asking, choosing, load
 from talerec.models.asking import Ids
 from talerec.models.base import Model
 from talerec.models.boosting import Wishes
+from talerec.models.lists import weight_factor
 from talerec.spark import blocks, tasks
-from talerec.spark.events import NAMES, Columns, Source, item_table, newest_rows, read_events
-from talerec.spark.sessions import Run, arrow_type, map_tasks, spark_schema, write_table
+from talerec.spark.events import (
+    NAMES,
+    Columns,
+    Source,
+    item_table,
+    newest_rows,
+    one_of_each,
+    read_events,
+)
+from talerec.spark.sessions import Run, map_tasks
+from talerec.spark.tables import arrow_type, check_table, spark_schema, write_table
 
 
 def recommend(
@@ -38,24 +48,26 @@ def recommend(
     where: str | None = None,
     per: Mapping[str, int] | None = None,
     boost: Wishes | None = None,
+    unknown: str = "error",
     as_of: Moment | None = None,
     names: Columns = NAMES,
     ties: str = "file",
+    drop_duplicates: bool = False,
+    work: str | Path | None = None,
     task_rows: int = 1_000_000,
 ) -> DataFrame:
     """Recommend the next `k` items to every user of a log, with a saved model.
 
     Parameters
     ----------
-    path : str or Path
-        The artifact, in a folder that all machines see.
-    source, names, ties : DataFrame, str or Path; Columns; {"file", "item"}
-        The log and how it is read. Rows of items that the model does not know keep their place in a history.
-    output : str or Path
-        Where the result goes as Parquet: user_id, item_id, score, rank.
-    session, task_rows : SparkSession; int
-        Where it runs, and how many rows of the log one task holds.
-    k, hide_seen, allow, deny, where, per, boost, as_of
+    path, output : str or Path
+        The artifact, in a folder that all machines see, and where lists go as Parquet: user_id, item_id, score, rank.
+    source, names, ties, drop_duplicates : DataFrame, str or Path; Columns; {"file", "item"}; bool
+        The log and how it is read. Rows of items that the model does not know keep their place in a history. Where the model was
+        fitted to rows with weights, `names` says what these are worth.
+    session, work, task_rows : SparkSession; str or Path; int
+        Where it runs, a folder that all machines see (by default the artifact's), and how many rows of the log one task holds.
+    k, hide_seen, allow, deny, where, per, boost, unknown, as_of
         How many items, which may come, which are raised, and when users ask: as for `Model.recommend`.
 
     Returns
@@ -69,28 +81,45 @@ def recommend(
         When `k` is above the number of items, a condition cannot be used, the log is not valid, or Spark fails.
     """
     place = str(Path(path).absolute())
-    model = load(place)
-    asking.check_k(model, k)
-    choosing.limits(model, allow, deny, where, per, "error", boost)  # refused before anything runs
     limits = {"allow": allow, "deny": deny, "where": where, "per": per, "boost": boost}
-    options = {**limits, "hide_seen": hide_seen, "as_of": as_of}
-    with tempfile.TemporaryDirectory(prefix="talerec-", dir=Path(place).parent) as folder:
+    options = {**limits, "unknown": unknown, "hide_seen": hide_seen, "as_of": as_of}
+    model = _checked(place, k, names, unknown, limits)
+    check_table(session, str(output), source)
+    beside = Path(work or Path(place).parent).absolute()
+    with tempfile.TemporaryDirectory(prefix="talerec-", dir=beside) as folder:
         run = Run(session, Path(folder))
         run.folder.chmod(0o755)
-        rows, count = _histories(run, source, names, ties, model, hide_seen)
-        parts = max(run.cores, math.ceil(count / task_rows))
-        made = _lists(rows, parts, place, model, k, options)
+        events = _events(run, source, names, ties, drop_duplicates)
+        rows, count = _histories(run, events, ties, model, hide_seen)
+        made = _lists(rows, max(run.cores, math.ceil(count / task_rows)), place, model, k, options)
         with run.stage("recommend"):
             write_table(made, str(output))
     return session.read.parquet(str(output))
 
 
+def _checked(place: str, k: int, names: Columns, unknown: str, limits: dict[str, Any]) -> Model:
+    """The model of an artifact; what it cannot answer is refused before anything runs."""
+    model = load(place)
+    asking.check_k(model, k)
+    choosing.limits(model, unknown=unknown, **limits)
+    weight_factor(model.fitted.training, 1.0 if names.are_weighed else None)
+    return model
+
+
+def _events(
+    run: Run, source: Source, names: Columns, ties: str, drop_duplicates: bool
+) -> DataFrame:
+    """The rows of the log, checked."""
+    with run.stage("read"):
+        events, _ = read_events(run.session, source, names, ties)
+    return one_of_each(run, events) if drop_duplicates else events
+
+
 def _histories(
-    run: Run, source: Source, names: Columns, ties: str, model: Model, hide_seen: bool
+    run: Run, events: DataFrame, ties: str, model: Model, hide_seen: bool
 ) -> tuple[DataFrame, int]:
     """The rows that a model looks at, and how many rows the log has."""
     with run.stage("read"):
-        events, _ = read_events(run.session, source, names, ties)
         rows = _known_rows(run, events, model, ties)
         found = rows.groupBy("user").count().agg(F.sum("count"), F.max("count")).first()
     assert found is not None
@@ -135,8 +164,12 @@ def _known_rows(run: Run, events: DataFrame, model: Model, ties: str) -> DataFra
     cast = events.withColumn("item", F.col("item").try_cast(kind)).withColumnRenamed("item", "id")
     position = F.coalesce("position", F.lit(-1))
     place = position.cast("long") if ties == "item" else F.col("place")
+    weight = []
+    if "weight" in events.columns:
+        factor = weight_factor(model.fitted.training, 1.0)
+        weight = [(F.col("weight") * F.lit(factor)).alias("weight")]
     return cast.join(items, "id", "left").select(
-        "user", position.alias("item"), "time", place.alias("place")
+        "user", position.alias("item"), "time", place.alias("place"), *weight
     )
 
 
@@ -148,7 +181,7 @@ def _with_seen(rows: DataFrame, limit: int) -> DataFrame:
     last = newest_rows(rows, limit)
     long = rows.groupBy("user").count().where(F.col("count") > limit).select("user")
     had = rows.join(long, "user", "left_semi").groupBy("user", "item")
-    first = had.agg(F.min(F.struct("time", "place")).alias("at")).select(
-        "user", "item", "at.time", "at.place"
-    )
+    columns = [name for name in rows.columns if name not in ("user", "item")]
+    oldest = had.agg(F.min(F.struct(*columns)).alias("at"))
+    first = oldest.select("user", "item", *(f"at.{name}" for name in columns))
     return last.unionByName(first.join(last, ["user", "item"], "left_anti"))

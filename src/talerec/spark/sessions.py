@@ -22,7 +22,6 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 import talerec
 from talerec import errors
@@ -257,37 +256,3 @@ def run_tasks(frame: DataFrame, count: int, work: Callable[[int, Batches], objec
         yield pa.RecordBatch.from_arrays([pa.array([number], pa.int32())], ["block"])
 
     map_tasks(frame, count, "block", run, "block int").agg(F.count(F.lit(1))).collect()
-
-
-def write_table(frame: DataFrame, address: str) -> None:
-    """Write a frame as Parquet files, in place of what is there; nothing is left where that fails."""
-    try:
-        frame.write.mode("overwrite").parquet(address)
-    except BaseException:
-        session: Any = frame.sparkSession
-        path = session._jvm.org.apache.hadoop.fs.Path(address)
-        path.getFileSystem(session._jsc.hadoopConfiguration()).delete(path, True)
-        raise
-
-
-def arrow_type(kind: T.DataType) -> pa.DataType:
-    """The Arrow type of an id, a count or a place."""
-    kinds: dict[Any, pa.DataType] = {
-        T.StringType(): pa.string(),
-        T.LongType(): pa.int64(),
-        T.IntegerType(): pa.int32(),
-    }
-    return kinds[kind]
-
-
-def spark_schema(schema: pa.Schema) -> str:
-    """The columns of an Arrow schema as Spark spells them."""
-    words = {
-        pa.string(): "string",
-        pa.int64(): "long",
-        pa.int32(): "int",
-        pa.float64(): "double",
-        pa.float32(): "float",
-        pa.timestamp("us"): "timestamp_ntz",
-    }
-    return ", ".join(f"{one.name} {words[one.type]}" for one in schema)

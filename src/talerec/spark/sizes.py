@@ -34,7 +34,7 @@ class Sizes:
     rows: int
     pairs: int
     task_rows: int
-    task_pairs: int
+    task_pairs: int  # of items, that a task holds
     solve_bytes: int  # of G that a solving task may hold
     cores: int
     rows_of: Array  # of items, by rank
@@ -54,11 +54,10 @@ class Sizes:
     ) -> Sizes:
         """Cut a log whose items have `rows_of` rows, by rank, and whose users have `pairs` pairs of rows in all."""
         n, rows = len(rows_of), int(rows_of.sum())
-        tasks = max(cores, math.ceil(pairs / task_pairs))
         popular = rows_of.astype(np.float64)
-        shared = popular * np.cumsum(popular)  # the chance of a pair with a more popular item
-        owned = np.minimum(shared * (pairs / shared.sum()), np.arange(1.0, n + 1))
-        sources = np.minimum(popular * (2 * pairs / rows), n)
+        owned = _owned(popular, pairs)
+        tasks = _rounds(owned.sum() / task_pairs, cores)
+        sources = _sources(popular, pairs)
         return cls(
             rows,
             pairs,
@@ -73,14 +72,37 @@ class Sizes:
         )
 
     def counted(self, groups: Sequence[int]) -> list[Counts]:
-        """Which targets tasks count in each group of rows (their numbers), so that each has about as many pairs."""
+        """Which targets tasks count in each group, of so many rows: about as many rows, and pairs of items, for each task."""
         total, found = max(sum(groups), 1), []
+        popular = self.rows_of.astype(np.float64)
+        cores = math.ceil(self.cores / len(groups))
         for group, rows in enumerate(groups):
-            pairs = self.pairs * (rows / total)
-            wanted = max(math.ceil(self.cores / len(groups)), math.ceil(pairs / self.task_pairs))
-            cuts = edges(self.rows_of.astype(np.float64), wanted)
-            found += [Counts(group, int(a), int(b)) for a, b in pairwise(cuts)]
+            entries = _sources(popular, self.pairs * (rows / total))
+            wanted = _rounds(entries.sum() / 2 / self.task_pairs, cores)
+            work = popular / popular.sum() + entries / max(entries.sum(), 1.0)
+            found += [Counts(group, int(a), int(b)) for a, b in pairwise(edges(work, wanted))]
         return found
+
+
+def _owned(popular: Array, pairs: float) -> Array:
+    """How many pairs of items each item owns, by rank, where items meet as their popularity says.
+
+    It is a bound rather than a guess: as if no two rows were of the same pair, up to one pair with each item that comes before.
+    """
+    shared = popular * np.cumsum(popular)
+    bound: Array = np.minimum(shared * (pairs / shared.sum()), np.arange(1.0, len(popular) + 1))
+    return bound
+
+
+def _sources(popular: Array, pairs: float) -> Array:
+    """How many sources each item has as a target, bounded likewise."""
+    bound: Array = np.minimum(popular * (2 * pairs / popular.sum()), len(popular))
+    return bound
+
+
+def _rounds(tasks: float, cores: int) -> int:
+    """At least so many tasks, and as many for every core."""
+    return cores * max(math.ceil(tasks / cores), 1)
 
 
 def edges(work: Array, blocks: int) -> Array:

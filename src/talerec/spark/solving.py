@@ -18,8 +18,9 @@ from talerec.runtime.lazy import sparse
 from talerec.spark import blocks, halves, tasks
 from talerec.spark.counting import Counting, Layout, make_files, write_part
 from talerec.spark.parts import Rows
-from talerec.spark.sessions import Run, map_tasks, run_tasks, send_tasks, spark_schema, write_table
+from talerec.spark.sessions import Run, map_tasks, run_tasks, send_tasks
 from talerec.spark.sizes import Sizes
+from talerec.spark.tables import spark_schema, write_table
 
 
 class Named(NamedTuple):

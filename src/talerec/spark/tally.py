@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from talerec.data.vocabulary import Vocabulary
 from talerec.data.worth import are_even
-from talerec.errors import InvalidLogError, TalerecError
+from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 from talerec.spark.events import (
     Columns,
@@ -68,8 +68,7 @@ def tally(
     totals = _totals(counts)
     unit, time = checked(events, names, totals)
     numeric = not totals["texts"]
-    _check_worth(names, totals)
-    events, plain = (_worthy(in_microseconds(one, unit)) for one in (events, plain))
+    events, plain = (in_microseconds(one, unit) for one in (events, plain))
     if drop_duplicates:
         events = one_of_each(run, events)
     if core is not None:
@@ -111,27 +110,9 @@ def _means(totals: dict[str, Any]) -> tuple[float | None, float | None]:
     return None if are_even(totals["light"], totals["heavy"]) else mean, mean
 
 
-def _worthy(events: DataFrame) -> DataFrame:
-    """Events without those of weight 0."""
-    return events.where(F.col("weight") > 0) if "weight" in events.columns else events
-
-
 def _counted(run: Run, events: DataFrame, name: str) -> pl.DataFrame:
     """Rows of every item, and what the checks ask of them."""
-    asked = [*checks(events), F.count(F.lit(1)).alias("kept")]
-    if "weight" in events.columns:
-        worth = F.col("weight")
-        odd = worth.isNull() | F.isnan(worth) | (F.abs(worth) == float("inf"))
-        there = F.when(worth > 0, worth)
-        asked[-1] = F.count(there).alias("kept")
-        asked += [
-            F.count_if(odd).alias("no_weight"),
-            F.count_if(worth < 0).alias("below"),
-            F.sum(there).alias("worth"),
-            F.min(there).alias("light"),
-            F.max(there).alias("heavy"),
-        ]
-    run.save(name, events.groupBy("item").agg(*asked), "read")
+    run.save(name, events.groupBy("item").agg(*checks(events)), "read")
     return run.read(name)
 
 
@@ -141,17 +122,6 @@ def _totals(counts: pl.DataFrame) -> dict[str, Any]:
     sums = {name: counts[name].sum() for name in _SUMS if name in there}
     least = {name: counts[name].min() for name in _LEAST if name in there}
     return sums | least | {name: counts[name].max() for name in _MOST if name in there}
-
-
-def _check_worth(names: Columns, totals: dict[str, Any]) -> None:
-    """Refuse weights that are none."""
-    for count, what in (("no_weight", "is not a finite number"), ("below", "is below 0")):
-        if totals.get(count):
-            raise InvalidLogError(
-                f"{names.weight} {what} in {totals[count]:,} of {totals['rows']:,} rows; weights are 0 or more"
-            )
-    if not totals["kept"]:
-        raise InvalidLogError("every row has the weight 0: nothing is left")
 
 
 def _ranked(

@@ -364,11 +364,13 @@ def named_weights(
 def recommend_users(
     model: Model, rows: pl.DataFrame, k: int, options: dict[str, Any]
 ) -> pl.DataFrame:
-    """The next items of users from all their rows: user, item (a position, -1 where unknown), time, place."""
+    """The next items of users from all their rows: user, item (a position, -1 where unknown), time, place, maybe weight."""
     users, user = Vocabulary.encode(rows["user"])
     rows = rows.with_columns(pl.Series("user", user)).sort("user", "time", "place")
     ptr = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=len(users)))])
     item, time = (rows[name].to_numpy(writable=True) for name in ("item", "time"))
-    log = Log(ptr.astype(np.int64), item, time, users, model.fitted.items)
+    weight = rows["weight"].to_numpy(writable=True) if "weight" in rows.columns else None
+    items = model.fitted.items
+    log = Log(ptr.astype(np.int64), item, time, users, items, weight=weight)
     model._fitted = replace(model.fitted, log=log)
     return model.recommend(users.ids, k, **options)

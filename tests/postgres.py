@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from processes import children_of, is_running
+from waiting import LONG_S, until
+
 PASSWORD = "topsecret"
 
 
@@ -54,7 +57,7 @@ class Postgres:
         """Start it, again while processes of a server that was killed have not ended yet."""
         options = ["-p", str(self._port), "-k", str(self._home), "-c", "listen_addresses=127.0.0.1"]
         assert self._program is not None
-        end = time.monotonic() + 120
+        end = time.monotonic() + LONG_S
         while time.monotonic() < end:
             self.process = subprocess.Popen(
                 [self._program, "-D", str(self._home / "data"), *options],
@@ -84,17 +87,22 @@ class Postgres:
         """A connection of our own."""
         import psycopg
 
-        return psycopg.connect(self.address, autocommit=True, connect_timeout=5)
+        return psycopg.connect(self.address, autocommit=True, connect_timeout=60)
 
     def kill(self) -> None:
-        """End the server as a failure of power would; its own processes notice and end too."""
+        """End the server as a failure of power would, and return when nobody of it is left: its own processes notice, and end too.
+
+        One that had not noticed yet would keep another row and say so.
+        """
+        children = children_of(self.process.pid)
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(60)
+        self.process.wait(LONG_S)
+        until(lambda: not any(map(is_running, children)), "processes of PostgreSQL do not end")
 
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)  # a fast shutdown
-            self.process.wait(60)
+            self.process.wait(LONG_S)
         shutil.rmtree(self._home, ignore_errors=True)
 
 

@@ -27,6 +27,7 @@ from talerec import artifact
 from talerec.artifact import Bundle
 from talerec.errors import TalerecError
 from talerec.runtime import files
+from waiting import LONG_S, until
 
 KILLS = int(os.environ.get("TALEREC_KILLS", "6"))
 SOURCE = str(Path(artifact.__file__).parents[1])
@@ -629,20 +630,25 @@ def test_an_interrupt_anywhere_leaves_one_of_the_two_models_and_no_strays(
 
 WRITER = """
 import sys, numpy as np, polars as pl
+from pathlib import Path
 from talerec.artifact import Bundle, write
-path, number, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+path, number, enough = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 facts = {"model": "tale", "params": {}, "training": {"rows": number}}
 print("ready", flush=True)
-for turn in range(times):
-    mine = number + turn % 2
-    array = np.full(20_000, mine)
-    write(path, Bundle({**facts, "training": {"rows": mine}}, {"weights": array, "ptr": array[:9]},
-                       {"items": pl.DataFrame({"item_id": [mine]})}))
+while True:
+    last = enough.exists()
+    for mine in (number, number + 1):
+        array = np.full(20_000, mine)
+        write(path, Bundle({**facts, "training": {"rows": mine}}, {"weights": array, "ptr": array[:9]},
+                           {"items": pl.DataFrame({"item_id": [mine]})}))
+    if last:
+        break
 """
 
 
-def start_writer(folder: Path, number: int, times: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WRITER, str(folder), str(number), str(times)]
+def start_writer(folder: Path, number: int, enough: Path) -> subprocess.Popen[str]:
+    """Write two artifacts in turns until there is a file `enough`; the second is the last."""
+    command = [sys.executable, "-c", WRITER, str(folder), str(number), str(enough)]
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
@@ -657,18 +663,26 @@ def check_writers_bundle(folder: Path) -> int:
 
 
 def test_two_writers_and_a_reader_at_once_never_see_a_mixture(tmp_path: Path) -> None:
-    folder = tmp_path / "m.tale"
-    writers = [start_writer(folder, number, 16) for number in (10, 20)]
-    seen, reads = set(), 0
-    while any(writer.poll() is None for writer in writers):
+    folder, enough = tmp_path / "m.tale", tmp_path / "enough"
+    writers = [start_writer(folder, number, enough) for number in (10, 20)]
+    seen: list[int] = []
+
+    def has_read_enough() -> bool:
         if (folder / "manifest.json").exists():
-            seen.add(check_writers_bundle(folder))
-            reads += 1
-    assert [writer.wait() for writer in writers] == [0, 0]
+            seen.append(check_writers_bundle(folder))
+        ended = any(writer.poll() is not None for writer in writers)
+        return ended or (len(seen) > 10 and len(set(seen)) > 2)
+
+    try:
+        until(has_read_enough)
+    finally:
+        enough.touch()
+        codes = [writer.wait(LONG_S) for writer in writers]
+    assert codes == [0, 0]
     for writer in writers:
         writer.communicate()
-    assert reads > 10
-    assert seen <= {10, 11, 20, 21}
+    assert len(seen) > 10
+    assert set(seen) <= {10, 11, 20, 21}
     assert check_writers_bundle(folder) in (11, 21)
     assert no_strays(folder)
 
@@ -696,15 +710,16 @@ def test_kill_9_in_the_middle_of_writing_leaves_a_whole_artifact(
     tmp_path: Path, delay: float
 ) -> None:
     folder = tmp_path / "m.tale"
-    first = start_writer(folder, 0, 1)
+    (tmp_path / "enough").touch()
+    first = start_writer(folder, 0, tmp_path / "enough")
     assert first.wait() == 0
     first.communicate()
-    writer = start_writer(folder, 10, 10**6)
+    writer = start_writer(folder, 10, tmp_path / "never")
     assert writer.stdout.readline() == "ready\n"
     time.sleep(delay)
     writer.kill()
     writer.communicate()
-    assert check_writers_bundle(folder) in (0, 10, 11)
+    assert check_writers_bundle(folder) in (1, 10, 11)
 
 
 def fit_command(log: Path, folder: Path) -> list[str]:

@@ -37,6 +37,8 @@ from talerec.serve.users import Users
 from talerec.store.events import Event, StoreError
 from talerec.store.recent import Recent
 from talerec.store.store import Store
+from talerec.store.writing import Ticket, Writer
+from waiting import LONG_S, until
 
 TOKEN = "a-token-for-tests-alone"
 SECOND, DAY = 10**6, 86_400 * 10**6
@@ -277,6 +279,11 @@ def test_only_the_last_rows_of_a_long_history_are_read(saved: Path, tmp_path: Pa
 # -- what is popular now ---------------------------------------------------------------------------
 
 
+def first_is(answer: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any] | None:
+    """The answer, if this is its first item: what is popular is not counted anew for every request."""
+    return answer if wanted.items() <= answer["items"][0].items() else None
+
+
 def test_who_is_unknown_gets_what_is_popular_now_filled_up_to_k(
     service: Local, log: tr.Log
 ) -> None:
@@ -291,10 +298,8 @@ def test_who_is_unknown_gets_what_is_popular_now_filled_up_to_k(
         send(service, {"user_id": f"u{n}", "item_id": rare[0], "timestamp": late})
         send(service, {"user_id": f"u{n}", "item_id": "not known", "timestamp": late})
     send(service, {"user_id": "x", "item_id": rare[1], "timestamp": late})
-    time.sleep(0.05)
-    now = service.post("/v1/recommend", asked).json
-    assert now["items"][0]["item_id"] == rare[0]
-    assert now["items"][0]["score"] == top + 3
+    best = {"item_id": rare[0], "score": top + 3}
+    now = until(lambda: first_is(service.post("/v1/recommend", asked).json, best))
     counts = {item["item_id"]: item["score"] for item in now["items"]}
     week = log.counts(7.0)
     for place, item in enumerate(log.items.ids.to_list()):
@@ -317,9 +322,8 @@ def test_events_make_old_rows_unpopular(service: Local, log: tr.Log) -> None:
     late = int(log.time.max()) // SECOND + 9 * 86_400
     item = before[-1]["item_id"]
     send(service, {"user_id": "u", "item_id": item, "timestamp": late})
-    time.sleep(0.05)
-    now = service.post("/v1/recommend", {"user_id": "nobody", "k": 5}).json["items"]
-    assert (now[0]["item_id"], now[0]["score"]) == (item, 1.0)
+    asked, best = {"user_id": "nobody", "k": 5}, {"item_id": item, "score": 1.0}
+    now = until(lambda: first_is(service.post("/v1/recommend", asked).json, best))["items"]
     assert [one["score"] for one in now[1:]] == [0.0] * 4
     week = dict(zip(log.items.ids.to_list(), log.counts(7.0).tolist(), strict=True))
     rest = sorted((count for name, count in week.items() if name != item), reverse=True)
@@ -371,9 +375,10 @@ def test_what_one_worker_writes_the_others_know(saved: Path, log: tr.Log, tmp_pa
 
 
 def test_a_deletion_is_answered_when_every_worker_knows_it(
-    saved: Path, log: tr.Log, tmp_path: Path
+    saved: Path, log: tr.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers of one run; what the other knows is looked at right after the answer, without waiting."""
+    monkeypatch.setattr("talerec.serve.memory._KNOWN_S", LONG_S)
     address = f"sqlite:///{tmp_path}/shop.db"
     with (
         living(saved, tmp_path / "run", address, workers=2) as one,
@@ -415,13 +420,6 @@ def test_who_was_deleted_stays_so_for_a_worker_that_begins_without_the_store(
         down[0] = False
         until(lambda: local.get("/v1/stats").json["store"]["seq"] == 1)
         assert local.get(f"/v1/users/{user}").code == "unknown_user"
-
-
-def until(fact: Any) -> None:
-    end = time.monotonic() + 30
-    while not fact():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -610,6 +608,24 @@ def test_what_was_made_of_rows_counts_and_goes_with_the_models_it_was_made_for(
 # -- a store that fails ----------------------------------------------------------------------------
 
 
+def hold_until_submitted(writer: Writer, count: int, patch: pytest.MonkeyPatch) -> None:
+    """Let the store commit nothing until so many requests have come to the writer, taken or refused."""
+    left, every = count, threading.Event()
+    submit, append = writer.submit, writer.store.append
+
+    def counted(ticket: Ticket) -> None:
+        nonlocal left
+        left -= 1
+        try:
+            submit(ticket)
+        finally:
+            if not left:
+                every.set()
+
+    patch.setattr(writer, "submit", counted)
+    patch.setattr(writer.store, "append", lambda some: every.wait(LONG_S) and append(some))
+
+
 def test_more_than_the_store_can_take_is_refused_and_nothing_is_lost(
     service: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -617,9 +633,7 @@ def test_more_than_the_store_can_take_is_refused_and_nothing_is_lost(
     monkeypatch.setattr("talerec.store.writing._WAITING", 5)
     writer = service.app.memory._writer
     assert writer is not None
-    free, keep = threading.Event(), writer.store.append
-    monkeypatch.setattr(writer.store, "append", lambda some: free.wait(30) and keep(some))
-    threading.Timer(0.3, free.set).start()
+    hold_until_submitted(writer, 12, monkeypatch)
     bodies = [{"events": [{"user_id": "ann", "item_id": n}]} for n in range(12)]
     answers = service.post_all("/v1/events", bodies)
     taken = [n for n, answer in enumerate(answers) if answer.status == 202]
@@ -631,12 +645,18 @@ def test_more_than_the_store_can_take_is_refused_and_nothing_is_lost(
     assert sorted(map(int, kept)) == taken
 
 
-def test_requests_that_wait_are_committed_together(service: Local) -> None:
+def test_requests_that_wait_are_committed_together(
+    service: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that came before the thread that writes began, and all the others while it was busy."""
+    writer = service.app.memory._writer
+    assert writer is not None
+    hold_until_submitted(writer, 50, monkeypatch)
     bodies = [{"events": [{"user_id": f"u{n}", "item_id": 1}]} for n in range(50)]
     assert {answer.status for answer in service.post_all("/v1/events", bodies)} == {202}
     stats = service.get("/v1/stats").json
     assert stats["events"]["events_accepted"] == 50
-    assert stats["events"]["store_commits"] < 10
+    assert 1 <= stats["events"]["store_commits"] <= 2
     assert stats["store"]["seq"] == 50
 
 
@@ -692,23 +712,24 @@ def test_a_store_that_hangs_takes_nothing_from_answers(
 
     def hang(*given: Any) -> list[Any]:
         asked.append(given)
-        assert free.wait(120)
+        assert free.wait(LONG_S)
         return []
 
-    with living(saved, tmp_path / "run", address, measure=1.0, timeout=5) as local:
+    with living(saved, tmp_path / "run", address, measure=1.0, timeout=60) as local:
         recent = local.app.memory.recent
         assert recent is not None
         monkeypatch.setattr(recent, "kind", "postgresql")  # which is asked in threads
         monkeypatch.setattr(recent._reader, "of_user", hang)
         monkeypatch.setattr(recent._tail, "tail", hang)
         monkeypatch.setattr(local.app.api.living.live, "_look", hang)
+        until(lambda: asked, "nobody reads on")
         users = log.users.ids[:6].to_list()
         own = [tr.load(saved).recommend([user], k=5)["item_id"].to_list() for user in users]
         questions = [("POST", "/v1/recommend", {"user_id": user, "k": 5}) for user in users]
         others = [("POST", "/v1/similar", {"item_id": int(log.items.ids[0])}), ("GET", "/v1/items?q=1", None)]  # fmt: skip
         others += [("GET", "/v1/stats", None), ("GET", "/metrics", None)]
         try:
-            answers = [one for one, _ in local.ask_all([*questions, *others], JSON)]
+            answers = local.ask_all([*questions, *others], JSON)
             assert [one.status for one in answers] == [200] * 10
             assert [ids(one) for one in answers[:6]] == own
             assert not local.get("/v1/stats").json["store"]["answers"]

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shutil
-import time
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from service import Local
 from talerec.serve import static
 from talerec.serve.settings import Settings, read_token
 from talerec.serve.shared import SharedState
+from waiting import LONG_S
 
 TOKEN = "a-token-for-tests-alone"
 DAY = 86_400
@@ -391,15 +392,14 @@ def test_too_many_at_a_time_are_asked_to_come_again(saved, tmp_path):
 
 def test_an_answer_that_takes_too_long_is_given_up(saved, tmp_path, monkeypatch):
     local = Local(saved, tmp_path, timeout=0.01)
-    model = local.app.holder.current
-    answers = model.recommend_all
-
-    def slow(requests: Any) -> Any:
-        time.sleep(1)
-        return answers(requests)
-
-    monkeypatch.setattr(model, "recommend_all", slow)
-    answer = local.post("/v1/recommend:batch", {"requests": [{"history": rows(range(100))}] * 100})
+    given_up = threading.Event()
+    monkeypatch.setattr(local.app.holder.current, "recommend_all", lambda _: given_up.wait(LONG_S))
+    try:
+        answer = local.post(
+            "/v1/recommend:batch", {"requests": [{"history": rows(range(100))}] * 100}
+        )
+    finally:
+        given_up.set()
     assert (answer.status, answer.code) == (503, "timeout")
 
 

@@ -21,6 +21,7 @@ pytest.importorskip("playwright", reason="needs playwright (EXTRAS=all)")
 from playwright import sync_api
 
 from service import Remote
+from waiting import LONG_S, until
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 TOKEN = "a-token-for-tests-alone"
@@ -36,7 +37,9 @@ def chromium():
     if program is None:
         pytest.skip("needs a browser: apt-get install chromium, or TALEREC_BROWSER=PATH")
     with sync_api.sync_playwright() as tool:
-        browser = tool.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = tool.chromium.launch(
+            executable_path=program, args=["--no-sandbox"], timeout=1000 * LONG_S
+        )
         yield browser
         browser.close()
 
@@ -75,7 +78,7 @@ class Page:
             viewport=dict(zip(("width", "height"), size, strict=True)), **options
         )
         self.page, self.service, self.size = self.context.new_page(), service, size
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(1000 * LONG_S)
         self.complaints, self.hosts = [], set()
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -233,31 +236,30 @@ def test_chips_say_what_speaks_for_an_item_and_apart_what_speaks_against_it(
 ):
     asker = next(user for user in log.users.ids if has_something_against(model, log, user))
     page.goto(f"{page.url.split('#')[0]}#user={asker}")
-    page.wait_for_function(
-        "user => document.querySelector('#who').textContent.startsWith(`User ${user},`)", arg=asker
-    )
-    page.wait_for_load_state("networkidle")  # every card was explained
+    found = model.recommend([asker], k=10, hide_seen=True)["item_id"]
+    infos = {row["item_id"]: row for row in log.info.to_dicts()}
+    settled(page, [infos[item]["title"] for item in found])
     asked = page.request.get(f"{service.url}/v1/users/{asker}").json()["history"]
-    titles = page.locator("#answer .head .name").all_inner_texts()
     seen = 0
-    for n, title in enumerate(titles):
-        item = next(row["item_id"] for row in log.info.to_dicts() if row["title"] == title)
+    for n, item in enumerate(found):
         said = page.request.post(
             f"{service.url}/v1/explain", data={"history": asked, "item_id": item}
         ).json()
         parts = [row["share"] for row in said["rows"]] + [said["base"] / said["score"]]
         pro = sorted((p for p in parts if p >= 0.01), reverse=True)[:4]
         con = sorted(p for p in parts if p <= -0.01)[:3]
+        wanted = [[pytest.approx(100 * part, abs=0.51) for part in own] for own in (pro, con)]
         card = page.locator("#answer > li").nth(n)
-        shown = [
-            card.locator(f"div.{kind} .chip b").all_inner_texts() for kind in ("for", "against")
-        ]
-        for texts, own in zip(shown, (pro, con), strict=True):
-            percents = [int(text.removesuffix(" %")) for text in texts]
-            assert percents == [pytest.approx(100 * part, abs=0.51) for part in own]
+        until(lambda card=card, wanted=wanted: percents(card) == wanted, f"{item} is not explained")
         seen += len(con)
     assert seen > 0
     assert page.locator("#answer .chip:has-text('popular at the time')").count() > 0
+
+
+def percents(card) -> list[list[int]]:
+    """The shares on a card: for it, and against it. What the first answer leaves out comes card by card."""
+    texts = [card.locator(f"div.{kind} .chip b").all_inner_texts() for kind in ("for", "against")]
+    return [[int(text.removesuffix(" %")) for text in some] for some in texts]
 
 
 def test_similar_items_open_in_place(page, model):
@@ -505,6 +507,7 @@ def test_a_guarded_service_asks_for_its_token_and_says_when_it_is_wrong(chromium
     guarded = Remote(model.save(tmp_path / "m.tale"), token=TOKEN)
     try:
         page = chromium.new_page()
+        page.set_default_timeout(1000 * LONG_S)
         page.goto(guarded.url)
         page.wait_for_selector("#login:not([hidden])")
         assert page.is_hidden("#wrong-token")

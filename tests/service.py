@@ -10,16 +10,26 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from talerec.data.log import Log
 from talerec.serve.app import App
 from talerec.serve.settings import Settings
 from waiting import LONG_S, until
 
 START = "import sys; from talerec.cli.main import main; sys.argv[0] = 'talerec'; main()"
 JSON = {"content-type": "application/json"}
+GOOD = {"user_id": "ann", "item_id": 1}  # an event
+
+
+def rows(items: Iterable[Any], start: int | None = None) -> list[dict[str, Any]]:
+    """A history of these items as a request has it; from `start` on, one each day."""
+    if start is None:
+        return [{"item_id": item} for item in items]
+    return [{"item_id": item, "timestamp": start + 86_400 * n} for n, item in enumerate(items)]
 
 
 class Answer(NamedTuple):
@@ -216,3 +226,33 @@ def read_answer(one: socket.socket) -> Answer:
     while len(body) < int(headers["content-length"]):
         body += one.recv(65536)
     return Answer(int(first.split()[1]), headers, body)
+
+
+# -- services with a store -------------------------------------------------------------------------
+
+
+@contextmanager
+def living(saved: Path, folder: Path, store: str | None, **settings: Any) -> Iterator[Local]:
+    """A service with a store, until the block ends."""
+    local = Local(saved, folder, store=store, **settings)
+    local.app.start()
+    try:
+        yield local
+    finally:
+        local.app.stop()
+
+
+def send(local: Local, *events: dict[str, Any]) -> Answer:
+    return local.post("/v1/events", {"events": list(events)})
+
+
+def ids(answer: Answer) -> list[Any]:
+    assert answer.status == 200, answer.body
+    return [item["item_id"] for item in answer.json["items"]]
+
+
+def history_of(log: Log, user: int) -> list[tuple[Any, int]]:
+    """The items and times of the user at this position."""
+    rows = slice(log.ptr[user], log.ptr[user + 1])
+    names = log.items.ids.gather(log.item[rows]).to_list()
+    return list(zip(names, log.time[rows].tolist(), strict=True))

@@ -19,7 +19,7 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from processes import children_of, fields_of
-from service import Local, Remote
+from service import Local, Remote, history_of
 from talerec.serve.measure_process import Process
 from talerec.serve.sampling import CANDIDATE, MEASURED, is_in_share
 from talerec.serve.settings import Settings
@@ -198,10 +198,7 @@ def wanted_place(model: tr.Model, log: tr.Log, events: list[Event], n: int) -> i
     known = [str(one) for one in log.users.ids.to_list()]
     rows: list[tuple[Any, int]] = []
     if event.user in known:
-        user = known.index(event.user)
-        mine = slice(log.ptr[user], log.ptr[user + 1])
-        names = log.items.ids.gather(log.item[mine]).to_list()
-        rows = list(zip(names, log.time[mine].tolist(), strict=True))
+        rows = history_of(log, known.index(event.user))
     before = [one for one in events[:n] if one.user == event.user and one.time <= event.time]
     rows += [(one.item, one.time) for one in before]
     if not rows:

@@ -33,11 +33,6 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def log():
-    return tr.synthetic_log(3000, users=300, items=150, seed=3)
-
-
-@pytest.fixture(scope="module")
 def models(log, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     return [tr.TALE(reg=reg).fit(log).save(folder / f"shop-{reg}.tale") for reg in (20, 500)]

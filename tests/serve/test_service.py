@@ -31,16 +31,6 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def log():
-    return tr.synthetic_log(3000, users=300, items=150, seed=3)
-
-
-@pytest.fixture(scope="module")
-def saved(log, tmp_path_factory):
-    return tr.TALE(reg=20).fit(log).save(tmp_path_factory.mktemp("models") / "shop.tale")
-
-
-@pytest.fixture(scope="module")
 def service(saved):
     one = Remote(saved, "--timeout", "60", "--max-body", "40000000")
     yield one

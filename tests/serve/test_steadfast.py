@@ -35,11 +35,6 @@ proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /p
 
 
 @pytest.fixture(scope="module")
-def log():
-    return tr.synthetic_log(3000, users=300, items=150, seed=3)
-
-
-@pytest.fixture(scope="module")
 def models(log, tmp_path_factory) -> list[Path]:
     """Two models of one log: some of their files are the same, under the same names."""
     folder = tmp_path_factory.mktemp("models")

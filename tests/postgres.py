@@ -49,16 +49,18 @@ class Postgres:
         made = [initdb, *data, "-U", "shop", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8", "--no-locale"]  # fmt: skip
         given = {"check": True, "capture_output": True, "cwd": self._home, **self._user}
         subprocess.run([*made, f"--pwfile={secret}"], **given)
-        self._port = _free_port()
-        self.address = f"postgresql://shop:{PASSWORD}@127.0.0.1:{self._port}/postgres"
+        self._port = 0
         self.start()
 
     def start(self) -> None:
         """Start it, again while processes of a server that was killed have not ended yet."""
-        options = ["-p", str(self._port), "-k", str(self._home), "-c", "listen_addresses=127.0.0.1"]
         assert self._program is not None
         end = time.monotonic() + LONG_S
+        port = self._port  # another may have taken a new one before we do: then the next
         while time.monotonic() < end:
+            self._port = port or _free_port()
+            place = ["-p", str(self._port), "-k", str(self._home)]
+            options = [*place, "-c", "listen_addresses=127.0.0.1"]
             self.process = subprocess.Popen(
                 [self._program, "-D", str(self._home / "data"), *options],
                 stdout=subprocess.DEVNULL,
@@ -70,6 +72,10 @@ class Postgres:
                 return
             time.sleep(0.2)
         raise TimeoutError("PostgreSQL does not start")
+
+    @property
+    def address(self) -> str:
+        return f"postgresql://shop:{PASSWORD}@127.0.0.1:{self._port}/postgres"
 
     def _is_up(self, end: float) -> bool:
         """Wait until it takes connections; False if it ends before that."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from service import Local, history_of, ids, living, send
 from talerec.models.keeping import STORE, STORE_SEQ
 from talerec.serve.service import ServedModel
 from talerec.serve.users import Users
-from talerec.store.events import Event
+from talerec.store.events import Event, Kept
 from talerec.store.recent import Recent
 from talerec.store.store import Store
-from waiting import until
+from waiting import LONG_S, until
 
 SECOND, DAY = 10**6, 86_400 * 10**6
 
@@ -287,3 +288,37 @@ def test_events_make_old_rows_unpopular(service: Local, log: tr.Log) -> None:
     week = dict(zip(log.items.ids.to_list(), log.counts(7.0).tolist(), strict=True))
     rest = sorted((count for name, count in week.items() if name != item), reverse=True)
     assert [week[one["item_id"]] for one in now[1:]] == rest[:4]
+
+
+def test_who_counts_slowly_does_not_hide_what_came_meanwhile(
+    saved: Path, log: tr.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests are answered in several threads: one counts what is popular, and is held up until another has been answered too."""
+    monkeypatch.setattr("talerec.serve.popular._SHARE", 0)
+    model = ServedModel.open(saved, verify=False)
+    popular, late = model.popular, int(log.time.max()) + 9 * DAY
+    popular.events.add([Kept(1, "ann", "5", late)])
+    began, go_on, count = threading.Event(), threading.Event(), popular._counted
+
+    def slowly() -> Any:
+        found = count()
+        if threading.current_thread() is slow:
+            began.set()
+            assert go_on.wait(LONG_S)
+        return found
+
+    def counts() -> dict[int, float]:
+        order, times = popular.ranked()
+        return {log.items.ids[int(item)]: n for item, n in zip(order, times, strict=True) if n}
+
+    assert counts() == {5: 1}
+    popular.events.add([Kept(2, "ann", "7", late)])
+    monkeypatch.setattr(popular, "_counted", slowly)
+    slow = threading.Thread(target=popular.ranked)
+    slow.start()
+    assert began.wait(LONG_S)
+    popular.events.add([Kept(3, "ann", "9", late)])
+    assert {5: 1}.items() <= counts().items()
+    go_on.set()
+    slow.join(LONG_S)
+    assert counts() == {5: 1, 7: 1, 9: 1}

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +16,8 @@ import polars as pl
 import pytest
 
 from logs import DAY, START
+from processes import children_of
+from waiting import until
 
 _HOST = "127.0.0.1"
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # small logs: compiling well costs more than it gains
@@ -103,7 +104,7 @@ class Cluster:
     def lose(self, number: int) -> None:
         """kill -9 a worker and the executors that it runs: the machine is gone."""
         worker = self.workers[number]
-        executors = _children(worker.pid)
+        executors = children_of(worker.pid)
         for pid in (worker.pid, *executors):
             os.kill(pid, signal.SIGKILL)
         worker.wait()
@@ -128,23 +129,11 @@ class Cluster:
     def _said(self, name: str, pattern: str) -> str:
         """Wait for a line in the log of a process."""
         path = self.folder / f"{name}.log"
-        for _ in range(600):
-            if found := re.search(pattern, path.read_text(errors="replace")):
-                return found[1]
-            time.sleep(0.1)
-        raise AssertionError(f"{name} did not start:\n{path.read_text(errors='replace')[-2000:]}")
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            found.append(int(status.parent.name))
-    return found
+        said = until(
+            lambda: re.search(pattern, path.read_text(errors="replace")),
+            f"{name} did not start: its log is {path}",
+        )
+        return said[1]
 
 
 # -- logs ------------------------------------------------------------------------------------------

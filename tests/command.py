@@ -6,8 +6,9 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,25 @@ def talerec(*args: object) -> Outcome:
             code = end.code
     said = err.buffer.getvalue().decode().replace(COMPILING, "")  # whichever test comes first
     return Outcome(code, out.buffer.getvalue().decode(), said)
+
+
+def run_on_terminal(
+    command: list[str], environment: dict[str, str], *, tty: bool = True
+) -> tuple[str, str]:
+    """What a command that succeeds writes to standard output and to standard error, which is a terminal or a pipe."""
+    import pty  # which Windows has not
+
+    ours, theirs = pty.openpty() if tty else os.pipe()
+    with subprocess.Popen(command, env=environment, stdout=-1, stderr=theirs) as running:
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # the other end of a terminal is closed
+            while part := os.read(ours, 4096):
+                said += part
+        out, _ = running.communicate()
+    os.close(ours)
+    assert running.returncode == 0, said
+    return out.decode(), said.decode()
 
 
 def works(*args: object) -> str:

@@ -6,11 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import bare
 
 #: Threads of torch that have nothing to do sleep: two workers on two cores would wait for each other's spinning.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+#: The same examples in every run, and as much time as a busy machine takes for them: what fails, fails again. Others are
+#: looked for by `pytest --hypothesis-profile=search`.
+CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("steady", derandomize=True, database=None, **CALM)
+settings.register_profile("search", **CALM)
+settings.load_profile("steady")
 
 #: The same tests as on a system that has neither these modules nor these files.
 BARE = bool(os.environ.get("TALEREC_BARE"))

@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from processes import children_of, is_running
+from waiting import LONG_S, until
+
 PASSWORD = "topsecret"
 
 
@@ -46,16 +49,18 @@ class Postgres:
         made = [initdb, *data, "-U", "shop", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8", "--no-locale"]  # fmt: skip
         given = {"check": True, "capture_output": True, "cwd": self._home, **self._user}
         subprocess.run([*made, f"--pwfile={secret}"], **given)
-        self._port = _free_port()
-        self.address = f"postgresql://shop:{PASSWORD}@127.0.0.1:{self._port}/postgres"
+        self._port = 0
         self.start()
 
     def start(self) -> None:
         """Start it, again while processes of a server that was killed have not ended yet."""
-        options = ["-p", str(self._port), "-k", str(self._home), "-c", "listen_addresses=127.0.0.1"]
         assert self._program is not None
-        end = time.monotonic() + 120
+        end = time.monotonic() + LONG_S
+        port = self._port  # another may have taken a new one before we do: then the next
         while time.monotonic() < end:
+            self._port = port or _free_port()
+            place = ["-p", str(self._port), "-k", str(self._home)]
+            options = [*place, "-c", "listen_addresses=127.0.0.1"]
             self.process = subprocess.Popen(
                 [self._program, "-D", str(self._home / "data"), *options],
                 stdout=subprocess.DEVNULL,
@@ -67,6 +72,10 @@ class Postgres:
                 return
             time.sleep(0.2)
         raise TimeoutError("PostgreSQL does not start")
+
+    @property
+    def address(self) -> str:
+        return f"postgresql://shop:{PASSWORD}@127.0.0.1:{self._port}/postgres"
 
     def _is_up(self, end: float) -> bool:
         """Wait until it takes connections; False if it ends before that."""
@@ -84,17 +93,22 @@ class Postgres:
         """A connection of our own."""
         import psycopg
 
-        return psycopg.connect(self.address, autocommit=True, connect_timeout=5)
+        return psycopg.connect(self.address, autocommit=True, connect_timeout=60)
 
     def kill(self) -> None:
-        """End the server as a failure of power would; its own processes notice and end too."""
+        """End the server as a failure of power would, and return when nobody of it is left: its own processes notice, and end too.
+
+        One that had not noticed yet would keep another row and say so.
+        """
+        children = children_of(self.process.pid)
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(60)
+        self.process.wait(LONG_S)
+        until(lambda: not any(map(is_running, children)), "processes of PostgreSQL do not end")
 
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)  # a fast shutdown
-            self.process.wait(60)
+            self.process.wait(LONG_S)
         shutil.rmtree(self._home, ignore_errors=True)
 
 

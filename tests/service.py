@@ -10,16 +10,26 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from talerec.data.log import Log
 from talerec.serve.app import App
 from talerec.serve.settings import Settings
+from waiting import LONG_S, until
 
 START = "import sys; from talerec.cli.main import main; sys.argv[0] = 'talerec'; main()"
 JSON = {"content-type": "application/json"}
+GOOD = {"user_id": "ann", "item_id": 1}  # an event
+
+
+def rows(items: Iterable[Any], start: int | None = None) -> list[dict[str, Any]]:
+    """A history of these items as a request has it; from `start` on, one each day."""
+    if start is None:
+        return [{"item_id": item} for item in items]
+    return [{"item_id": item, "timestamp": start + 86_400 * n} for n, item in enumerate(items)]
 
 
 class Answer(NamedTuple):
@@ -101,15 +111,21 @@ class Local:
         asyncio.run(self._call(send, method, path, JSON, [raw]))
 
     def ask_all(
-        self, asked: list[tuple[str, str, Any]], headers: dict[str, str]
-    ) -> list[tuple[Answer, float]]:
-        """Several requests at the same moment: their answers, and when each came."""
+        self,
+        asked: list[tuple[str, str, Any]],
+        headers: dict[str, str],
+        answered: list[str] | None = None,
+    ) -> list[Answer]:
+        """Several requests at the same moment; `answered` gets the path of each as soon as there is its answer."""
 
-        async def one(method: str, path: str, body: Any) -> tuple[Answer, float]:
+        async def one(method: str, path: str, body: Any) -> Answer:
             raw = b"" if body is None else json.dumps(body).encode()
-            return await self._ask(method, path, headers, [raw]), time.monotonic()
+            found = await self._ask(method, path, headers, [raw])
+            if answered is not None:
+                answered.append(path)
+            return found
 
-        async def ask() -> list[tuple[Answer, float]]:
+        async def ask() -> list[Answer]:
             return await asyncio.gather(*(one(*each) for each in asked))
 
         return asyncio.run(ask())
@@ -119,12 +135,7 @@ class Local:
 
     def post_all(self, path: str, bodies: list[Any]) -> list[Answer]:
         """Several requests at the same moment."""
-
-        async def ask() -> list[Answer]:
-            raw = [json.dumps(body).encode() for body in bodies]
-            return await asyncio.gather(*(self._ask("POST", path, JSON, [one]) for one in raw))
-
-        return asyncio.run(ask())
+        return self.ask_all([("POST", path, body) for body in bodies], JSON)
 
     def get(self, path: str, **headers: str) -> Answer:
         return self.ask("GET", path, None, headers)
@@ -147,11 +158,11 @@ class Remote:
             stderr=subprocess.DEVNULL,
         )
         assert self.process.stdout is not None
-        said = (
+        listening = (
             select.poll()
-        )  # which takes numbers of files above 1,024, as a long run of tests has them
-        said.register(self.process.stdout, select.POLLIN)
-        assert said.poll(120_000), "the service said nothing"
+        )  # takes numbers above 1,024, which files have in a long run of tests
+        listening.register(self.process.stdout, select.POLLIN)
+        assert listening.poll(1000 * LONG_S), "the service said nothing"
         said = self.process.stdout.readline()
         self.port = int(said.split("://127.0.0.1:")[1].split("/")[0])
         self.url = f"http://127.0.0.1:{self.port}"
@@ -159,22 +170,21 @@ class Remote:
 
     def until(self, metric: str, value: float) -> None:
         """Wait until a metric is what it should become."""
-        end = time.monotonic() + 120
-        while time.monotonic() < end:
-            with suppress(
-                ConnectionRefusedError
-            ):  # workers listen only after they have loaded the model
-                if self.metric(metric) >= value:
-                    return
-            time.sleep(0.05)
-        raise AssertionError(f"{metric} is {self.metric(metric)}, not {value}")
+
+        def is_so() -> bool:
+            with suppress(ConnectionError):  # of a worker that ends, or does not listen yet
+                return self.metric(metric) >= value
+            assert self.process.poll() is None, "the service has ended"
+            return False
+
+        until(is_so, f"{metric} does not reach {value}")
 
     def metric(self, name: str) -> float:
         lines = self.ask("GET", "/metrics").body.decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=120)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=LONG_S)
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -196,7 +206,7 @@ class Remote:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
+        code = self.process.wait(LONG_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
@@ -216,3 +226,33 @@ def read_answer(one: socket.socket) -> Answer:
     while len(body) < int(headers["content-length"]):
         body += one.recv(65536)
     return Answer(int(first.split()[1]), headers, body)
+
+
+# -- services with a store -------------------------------------------------------------------------
+
+
+@contextmanager
+def living(saved: Path, folder: Path, store: str | None, **settings: Any) -> Iterator[Local]:
+    """A service with a store, until the block ends."""
+    local = Local(saved, folder, store=store, **settings)
+    local.app.start()
+    try:
+        yield local
+    finally:
+        local.app.stop()
+
+
+def send(local: Local, *events: dict[str, Any]) -> Answer:
+    return local.post("/v1/events", {"events": list(events)})
+
+
+def ids(answer: Answer) -> list[Any]:
+    assert answer.status == 200, answer.body
+    return [item["item_id"] for item in answer.json["items"]]
+
+
+def history_of(log: Log, user: int) -> list[tuple[Any, int]]:
+    """The items and times of the user at this position."""
+    rows = slice(log.ptr[user], log.ptr[user + 1])
+    names = log.items.ids.gather(log.item[rows]).to_list()
+    return list(zip(names, log.time[rows].tolist(), strict=True))

@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 import talerec as tr
-from command import PYTHONPATH, RUN, talerec, works
+from command import PYTHONPATH, RUN, run_on_terminal, talerec, works
 from talerec.cli import tables, terminal
 from talerec.models.base import Model
 
@@ -71,20 +70,9 @@ def environment() -> dict[str, str]:
 
 
 def test_bars_are_drawn_on_a_terminal_and_only_on_standard_error(model: Path) -> None:
-    ours, theirs = pty.openpty()
     command = [*RUN, "recommend", str(model), "--users", "all", "--json"]
-    with subprocess.Popen(command, env=environment(), stdout=-1, stderr=theirs) as running:
-        os.close(theirs)
-        drawn = b""
-        try:
-            while part := os.read(ours, 4096):
-                drawn += part
-        except OSError:  # the other end is closed
-            pass
-        out, _ = running.communicate()
-    os.close(ours)
-    assert running.returncode == 0, drawn
-    assert b"rank" in drawn
+    out, drawn = run_on_terminal(command, environment())
+    assert "rank" in drawn
     assert len(json.loads(out)) == 20
 
 

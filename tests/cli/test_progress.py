@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from command import PYTHONPATH
+from command import PYTHONPATH, run_on_terminal
 from talerec.cli import terminal
 from talerec.runtime.progress import stage
 
@@ -38,19 +36,7 @@ def run(*args: object, tty: bool) -> tuple[str, str]:
     """What `talerec ARGS` writes to standard output and to standard error, a terminal or a pipe."""
     command = [sys.executable, "-c", SCRIPT, *map(str, args)]
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TERM": "xterm", "COLUMNS": "80"}
-    ours, theirs = pty.openpty() if tty else os.pipe()
-    with subprocess.Popen(command, env=environment, stdout=-1, stderr=theirs) as running:
-        os.close(theirs)
-        said = b""
-        try:
-            while part := os.read(ours, 4096):
-                said += part
-        except OSError:  # the other end of a terminal is closed
-            pass
-        out, _ = running.communicate()
-    os.close(ours)
-    assert running.returncode == 0, said
-    return out.decode(), said.decode()
+    return run_on_terminal(command, environment, tty=tty)
 
 
 def test_compiling_is_one_plain_line_in_a_pipe(log: Path, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import polars as pl
 import pytest
 
+from log_files import refusal
 from logs import rows_of
 from talerec.data.readers import read_items, read_log
-from talerec.errors import TalerecError
 
 SECOND = 10**6
 T = 1_370_000_000
@@ -46,15 +46,6 @@ def write(tmp_path: Path, request: pytest.FixtureRequest) -> Write:
 
 def lines(objects: list[dict[str, Any]]) -> str:
     return "".join(f"{json.dumps(each)}\n" for each in objects)
-
-
-def refusal(path: Path, **options: Any) -> str:
-    with pytest.raises(TalerecError) as caught:
-        read_log(path, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.startswith(str(path))
-    return message[len(str(path)) :].lstrip(": ")
 
 
 def seconds(path: Path, **options: Any) -> list[tuple[Any, Any, int]]:

@@ -1,89 +1,32 @@
-"""Files: every format and packing gives the same log, and a bad file is refused in one line."""
+"""Files: every format and packing gives the same log."""
 
 from __future__ import annotations
 
 import gzip
-import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pytest
 
+from log_files import (
+    FORMATS,
+    GOOD,
+    HEADER,
+    PACKINGS,
+    SECOND,
+    TEXTS,
+    T,
+    Write,
+    parquet,
+    refusal,
+    table,
+    zstd,
+)
 from logs import Row, rows_of
-from talerec.data.readers import read_items, read_log
-from talerec.errors import InvalidLogError, TalerecError
-
-SECOND = 10**6
-T = 1_600_000_000
-HEADER = "user_id,item_id,timestamp\n"
-GOOD = HEADER + f"1,a,{T}\n"
-
-
-def zstd(content: bytes) -> bytes:
-    buffer = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(buffer, "zstd") as stream:
-        stream.write(content)
-    return bytes(buffer.getvalue())
-
-
-def parquet(table: pl.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    table.write_parquet(buffer)
-    return buffer.getvalue()
-
-
-def inter(table: pl.DataFrame) -> bytes:
-    kinds = {"user_id": "token", "item_id": "token", "timestamp": "float"}
-    named = table.rename({name: f"{name}:{kinds.get(name, 'token')}" for name in table.columns})
-    return named.write_csv(separator="\t", quote_style="never").encode()
-
-
-PACKINGS: dict[str, Callable[[bytes], bytes]] = {
-    "": lambda content: content,
-    ".gz": gzip.compress,
-    ".zst": zstd,
-}
-FORMATS: dict[str, Callable[[pl.DataFrame], bytes]] = {
-    ".csv": lambda table: table.write_csv().encode(),
-    ".tsv": lambda table: table.write_csv(separator="\t").encode(),
-    ".inter": inter,
-    ".ndjson": lambda table: table.write_ndjson().encode(),
-    ".jsonl": lambda table: table.write_ndjson().encode(),
-    ".parquet": parquet,
-}
-TEXTS = [".csv", ".tsv", ".inter"]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
-    def put(name: str, content: str | bytes) -> Path:
-        path = tmp_path / name
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    return put
-
-
-Write = Callable[[str, str | bytes], Path]
-
-
-def refusal(path: Path | str, **options: Any) -> str:
-    with pytest.raises(TalerecError) as caught:
-        read_log(path, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.startswith(str(path))
-    return message[len(str(path)) :].lstrip(": ")
-
-
-def table(users: Any, items: Any, times: Any) -> pl.DataFrame:
-    return pl.DataFrame({"user_id": users, "item_id": items, "timestamp": times})
-
+from talerec.data.readers import read_log
 
 # -- formats ---------------------------------------------------------------------------------------
 
@@ -306,243 +249,6 @@ def test_mixed_units_are_refused(write: Write) -> None:
     assert "mixed units" in refusal(write("log.csv", GOOD + f"1,a,{T}000\n"))
 
 
-# -- bad files -------------------------------------------------------------------------------------
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "none.csv") == "does not exist"
-
-
-def test_an_empty_folder_is_no_log(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == "is a folder without a file that talerec reads"
-
-
-@pytest.mark.parametrize("name", ["log", "log.txt", "log.gz", "log.xlsx", ".csv", "csv"])
-def test_an_unknown_ending_is_refused(name: str, write: Write) -> None:
-    assert refusal(write(name, GOOD)).startswith("has no ending that talerec reads (.csv, ")
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-@pytest.mark.parametrize("ending", FORMATS)
-def test_an_empty_file_is_refused(ending: str, packing: str, write: Write) -> None:
-    assert refusal(write(f"log{ending}{packing}", b"")) == "the file is empty"
-    assert refusal(write(f"log{ending}{packing}", PACKINGS[packing](b""))) == "the file is empty"
-
-
-@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
-def test_a_header_alone_is_an_empty_log(end: str, write: Write) -> None:
-    path = write("log.csv", HEADER.strip() + end)
-    assert refusal(path) == "the log is empty: it has no rows"
-
-
-def test_parquet_without_rows_is_an_empty_log(write: Write) -> None:
-    path = write("log.parquet", parquet(table(["u"], ["a"], [T]).head(0)))
-    assert refusal(path) == "the log is empty: it has no rows"
-
-
-def test_nothing_but_blank_lines_is_refused(write: Write) -> None:
-    assert refusal(write("log.csv", "\n\n")) == "the file is empty"
-    assert refusal(write("log.ndjson", "\n \n")) == "cannot be read: it holds no rows"
-
-
-@pytest.mark.parametrize("column", ["user_id", "item_id", "timestamp"])
-@pytest.mark.parametrize("ending", FORMATS)
-def test_a_missing_column_is_named_with_the_option_that_mends_it(
-    ending: str, column: str, write: Write
-) -> None:
-    source = table(["u"], ["a"], [T]).rename({column: "other"})
-    message = refusal(write(f"log{ending}", FORMATS[ending](source)))
-    flag = {"user_id": "--user", "item_id": "--item", "timestamp": "--time"}[column]
-    assert message.startswith(f"there is no column {column!r}; the columns are ")
-    assert "other" in message
-    assert message.endswith(f"({flag} NAME says which to use)")
-
-
-def test_one_column_cannot_be_two_things(write: Write) -> None:
-    path = write("log.csv", GOOD)
-    assert refusal(path, item="user_id").endswith("but two are 'user_id'")
-
-
-def test_two_columns_of_one_name_are_refused(write: Write) -> None:
-    path = write("log.csv", f"user_id,user_id,item_id,timestamp\n1,2,3,{T}\n")
-    assert refusal(path) == "there are 2 columns 'user_id'"
-    path = write("log.inter", f"user_id:token\tuser_id:float\titem_id\ttimestamp\n1\t2\t3\t{T}\n")
-    assert "'user_id' is duplicate" in refusal(path)
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_a_line_with_too_many_fields_is_named(packing: str, write: Write) -> None:
-    content = GOOD + f"1,a,{T},5\n"
-    path = write(f"log.csv{packing}", PACKINGS[packing](content.encode()))
-    assert refusal(path) == "cannot be read: line 3 has 4 fields, but the header has 3"
-
-
-@pytest.mark.parametrize("separator", [",", "\t"])
-def test_a_line_with_too_many_fields_is_named_though_its_column_is_not_read(
-    separator: str, write: Write
-) -> None:
-    lines = ["title,user_id,item_id,timestamp", f"x,1,2,{T}", f"Smith, J,1,2,{T}"]
-    content = "\n".join(lines).replace(",", separator)
-    path = write("log.csv" if separator == "," else "log.tsv", content)
-    assert refusal(path) == "cannot be read: line 3 has 5 fields, but the header has 4"
-
-
-def test_a_line_with_too_few_fields_lacks_its_time(write: Write) -> None:
-    assert refusal(write("log.csv", GOOD + "1,b\n")) == "row 2: timestamp is empty"
-
-
-def test_a_blank_line_between_rows_is_named(write: Write) -> None:
-    assert refusal(write("log.csv", GOOD + f"\n1,b,{T}\n")) == "row 2: user_id is empty"
-
-
-def test_an_open_quote_is_refused(write: Write) -> None:
-    assert refusal(write("log.csv", HEADER + f'"1,b,{T}\n')).startswith("cannot be read: ")
-
-
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".ndjson"])
-def test_text_that_is_not_utf8_is_named_by_its_line(ending: str, write: Write) -> None:
-    content = FORMATS[ending](table(["u", "é"], ["a", "b"], [T, T]))
-    path = write(f"log{ending}", content.decode().encode("latin-1"))
-    line = 2 if ending == ".ndjson" else 3
-    assert refusal(path) == f"cannot be read: line {line} is not UTF-8 text"
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-@pytest.mark.parametrize("broken", ["{broken", "[1, 2]", "5", '{"user_id": 1, "item'])
-def test_a_broken_line_of_json_is_named(broken: str, packing: str, write: Write) -> None:
-    good = f'{{"user_id": 1, "item_id": 1, "timestamp": {T}}}\n'
-    path = write(f"log.ndjson{packing}", PACKINGS[packing]((good + broken + "\n" + good).encode()))
-    assert refusal(path) == f"cannot be read: line 2 is not a JSON object: {broken!r}"
-
-
-@pytest.mark.parametrize("packing", [".gz", ".zst"])
-@pytest.mark.parametrize("ending", FORMATS)
-@pytest.mark.parametrize("share", [0.3, 0.99])
-def test_a_truncated_file_is_refused(ending: str, packing: str, share: float, write: Write) -> None:
-    users = np.random.default_rng(0).integers(0, 10**9, 2000)
-    content = PACKINGS[packing](FORMATS[ending](table(users, users, users)))
-    path = write(f"log{ending}{packing}", content[: int(len(content) * share)])
-    assert refusal(path).startswith("cannot be read: ")
-
-
-def test_truncated_parquet_is_refused(write: Write) -> None:
-    content = parquet(table(["u"], ["a"], [T]))
-    assert refusal(write("log.parquet", content[:-10])).startswith("cannot be read: ")
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_a_file_that_is_not_what_its_ending_says_is_refused(packing: str, write: Write) -> None:
-    source = table(["u"], ["a"], [T])
-
-    def refused(ending: str, content: bytes) -> str:
-        return refusal(write(f"log{ending}{packing}", PACKINGS[packing](content)))
-
-    for ending in (".csv", ".tsv", ".ndjson"):
-        assert refused(ending, parquet(source)) == (
-            f"its ending says {ending}, but the file is Parquet"
-        )
-        assert refused(ending, GOOD.encode("utf-16")).endswith("the file is UTF-16 text")
-    assert refused(".parquet", GOOD.encode()).endswith("but the file is not Parquet")
-    assert refused(".ndjson", GOOD.encode()).startswith(
-        "cannot be read: line 1 is not a JSON object"
-    )
-    assert refused(".csv", source.write_ndjson().encode()).startswith(
-        "there is no column 'user_id'"
-    )
-
-
-def test_a_file_of_junk_is_refused_in_one_short_line(write: Write) -> None:
-    junk = bytes(range(1, 256)) * 20
-    for ending in (".csv", ".tsv", ".inter", ".ndjson", ".parquet"):
-        message = refusal(write(f"log{ending}", junk))
-        assert message.isprintable()
-        assert len(message) < 1500
-
-
-# -- item side tables ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ending", [".item", ".csv", ".tsv", ".ndjson", ".parquet"])
-def test_an_item_table_is_read_in_every_format(ending: str, write: Write) -> None:
-    source = pl.DataFrame({"item_id": ["a", "b"], "movie_title": ["A", "B"], "year": ["1", "2"]})
-    content = inter(source) if ending == ".item" else FORMATS[ending](source)
-    side = read_items(write(f"items{ending}", content))
-    assert side.columns == ["item_id", "title", "year"]
-    assert side["title"].to_list() == ["A", "B"]
-
-
-@pytest.mark.parametrize(
-    ("names", "chosen"),
-    [
-        (["title", "name"], "title"),
-        (["name", "movie_title"], "name"),
-        (["product_title"], "product_title"),
-    ],
-)
-def test_the_usual_names_of_titles_are_tried_in_order(
-    names: list[str], chosen: str, write: Write
-) -> None:
-    content = ",".join(["item_id", *names]) + "\n" + ",".join(["a", *names]) + "\n"
-    assert read_items(write("items.csv", content))["title"].to_list() == [chosen]
-
-
-def test_a_table_without_titles_stays_as_it_is(write: Write) -> None:
-    assert read_items(write("items.csv", "item_id,year\na,1\n")).columns == ["item_id", "year"]
-
-
-def test_item_ids_may_be_under_another_name(write: Write) -> None:
-    side = read_items(write("items.csv", "asin,item_id,title\na,1,A\n"), item="asin")
-    assert side.rows() == [("a", "A")]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "options", "error"),
-    [
-        ("log.csv", GOOD + "1,,5\n", {}, InvalidLogError),
-        ("log.csv", GOOD + "1,a,soon\n", {}, InvalidLogError),
-        ("log.csv", GOOD + "1,b,5,6\n", {}, InvalidLogError),
-        ("log.csv", "", {}, InvalidLogError),
-        ("log.csv", GOOD, {"user": "who"}, InvalidLogError),
-        ("log.parquet", GOOD, {}, InvalidLogError),
-        ("log.ndjson", "{", {}, InvalidLogError),
-        ("log.csv", GOOD, {"time_unit": "minutes"}, TalerecError),
-        ("log.csv", GOOD, {"item": "user_id"}, TalerecError),
-        ("log.txt", GOOD, {}, TalerecError),
-    ],
-)
-def test_a_bad_log_has_an_error_of_its_own(
-    name: str, content: str, options: dict[str, Any], error: type[Exception], write: Write
-) -> None:
-    with pytest.raises(TalerecError) as caught:
-        read_log(write(name, content), **options)
-    assert type(caught.value) is error
-
-
-def test_an_item_table_without_ids_is_refused(write: Write) -> None:
-    path = write("items.csv", "id,title\na,A\n")
-    with pytest.raises(TalerecError) as caught:
-        read_items(path)
-    assert str(caught.value) == (
-        f"{path}: there is no column 'item_id'; the columns are id, title (--item-key NAME says which holds the ids)"
-    )
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"item_id,title\na,b,c\n", b"item_id\n\xff\n"])
-def test_a_bad_item_table_is_refused_in_one_line(content: bytes, write: Write) -> None:
-    path = write("items.csv", content)
-    with pytest.raises(TalerecError) as caught:
-        read_items(path)
-    assert str(caught.value).startswith(str(path))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_log_is_read_with_its_items(write: Write) -> None:
-    items = write("log.item", "item_id:token\tname:token_seq\n10\tten\n9\tnine\n")
-    log = read_log(write("log.csv", HEADER + f"1,9,{T}\n1,10,{T}\n1,11,{T}\n"), items=items)
-    assert log.info is not None
-    assert log.info.rows() == [(9, "nine"), (10, "ten"), (11, None)]
-
-
 # -- size ------------------------------------------------------------------------------------------
 
 
@@ -583,49 +289,3 @@ def test_a_file_is_parsed_once(ending: str, write: Write, monkeypatch: pytest.Mo
     monkeypatch.setattr(pl.LazyFrame, "collect", counted)
     read_log(path)
     assert scans == ["SCAN"]
-
-
-# -- item tables with other separators and names ---------------------------------------------------
-
-
-def test_an_item_table_may_have_another_separator(write: Any) -> None:
-    path = write("items.csv", "item_id;title;price\na;Tent, red;5\n")
-    assert read_items(path, sep=";").to_dicts() == [
-        {"item_id": "a", "title": "Tent, red", "price": 5}
-    ]
-    with pytest.raises(InvalidLogError, match="--items-sep ';' reads such a file"):
-        read_items(path)
-    with pytest.raises(TalerecError, match="--items-sep is ';;'; it takes one character"):
-        read_items(path, sep=";;")
-    with pytest.raises(TalerecError, match="--items-sep goes with text files"):
-        read_items(write("items.parquet", "PAR1"), sep=";")
-
-
-def test_an_item_tables_ids_are_where_the_log_has_its_own(write: Any) -> None:
-    log = write("log.csv", "user_id,sku,timestamp\nann,a,2024-05-01\nann,b,2024-05-02\n")
-    for content in ("sku,title\na,A\n", "item_id,title\na,A\n", "item_id,sku,title\n9,a,A\n"):
-        info = read_log(log, item="sku", items=write("items.csv", content)).info
-        assert info is not None
-        assert info["title"].to_list() == ["A", None]
-    named = {"item": "sku", "items": write("items.csv", "code,title\na,A\n")}
-    with pytest.raises(InvalidLogError, match=r"'item_id'.*code, title.*--item-key NAME"):
-        read_log(log, **named)
-    info = read_log(log, **named, item_key="code").info
-    assert info is not None
-    assert info["title"].to_list() == ["A", None]
-
-
-def test_an_item_tables_titles_may_have_any_name(
-    write: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = write("items.csv", "item_id,Bezeichnung,title,007\na,12,T,5\n")
-    found = read_items(path, title="Bezeichnung")
-    assert found.to_dicts() == [{"item_id": "a", "title": "12", "007": 5}]  # a title is text
-    with pytest.raises(InvalidLogError, match=r"no column 'Name'.*--item-title NAME says which"):
-        read_items(path, title="Name")
-    for key in ("item_id", "Bezeichnung"):
-        with pytest.raises(TalerecError, match="titles cannot be in its column of ids"):
-            read_items(path, item=key, title="item_id" if key == "item_id" else key)
-    with caplog.at_level("INFO", "talerec"):
-        read_items(write("items.csv", "item_id,Bezeichnung\na,12\n"))
-    assert "no column of titles (title, name, " in caplog.text

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from talerec.errors import TalerecError
 from talerec.evaluation import search, trials, tuning
 from talerec.models import MODELS, asking, params
 from talerec.models.cache import FitCache
+from waiting import LONG_S, until
 
 pytest.importorskip("optuna", reason="the extra tune is not installed")
 
@@ -127,15 +127,11 @@ def test_a_killed_search_loses_nothing_that_was_finished(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(study)], env={**os.environ, "PYTHONPATH": path}
     )
-    finished = 0
-    for _ in range(600):
-        time.sleep(0.1)
-        if study.exists() and study.stat().st_size:
-            finished = _finished(study)
-        if finished >= 3:
-            break
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    try:
+        until(lambda: process.poll() is not None or (study.exists() and _finished(study) >= 3))
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     before = _finished(study)
     assert before >= 3
     found = tr.tune("tale", walk(), trials=before + 2, study=study)
@@ -143,15 +139,18 @@ def test_a_killed_search_loses_nothing_that_was_finished(tmp_path):
 
 
 def _finished(study):
+    """Read as whoever comes next reads it: what a killed writer began is taken back first, which asks for the right to write."""
     import sqlite3
 
-    connection = sqlite3.connect(f"file:{study}?mode=ro", uri=True)
+    connection = sqlite3.connect(study, timeout=LONG_S)
     try:
         return connection.execute(
             "select count(*) from trials where state = 'COMPLETE'"
         ).fetchone()[0]
-    except sqlite3.OperationalError:
-        return 0
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):  # not yet
+            return 0
+        raise
     finally:
         connection.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_learning import chain_log, habit_log, log_of
+from test_learning import chain_log, habit_log
 
 import command
 import talerec as tr
@@ -96,18 +96,10 @@ def test_a_part_that_does_not_help_gets_no_weight_and_is_not_kept():
     assert "popular gets no weight: it does not help." in blend.chosen()
 
 
-def half_chain_log(users=900, items=4000, length=9):
+def half_chain_log():
     """Every second row follows the last item, which few others had; the others are one of forty favourites."""
-    draw = np.random.default_rng(8)
-    after = draw.permutation(items)
-    rows = []
-    for user in range(users):
-        time, item = int(draw.integers(10**7)) + 10**9, int(draw.integers(items))
-        for _ in range(length):
-            rows.append((user, item, time))
-            time += int(draw.integers(600, 5000))
-            item = int(after[item]) if draw.random() < 0.5 else int(min(draw.geometric(0.1), 40))
-    return log_of(rows)
+    favourites = lambda draw, _: min(draw.geometric(0.1), 40)  # noqa: E731
+    return chain_log(900, 4000, 9, seed=8, otherwise=favourites)
 
 
 def test_two_parts_that_know_different_things_are_better_than_either():

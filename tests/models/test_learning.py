@@ -32,9 +32,11 @@ def log_of(rows) -> tr.Log:
     return tr.Log.from_frame(frame, time_unit="s")
 
 
-def chain_log(users=700, items=200, length=14) -> tr.Log:
-    """What comes next follows from the last item alone, every second time."""
-    draw = np.random.default_rng(1)
+def chain_log(
+    users=700, items=200, length=14, seed=1, otherwise=np.random.Generator.integers
+) -> tr.Log:
+    """What comes next follows from the last item alone, every second time; `otherwise` draws the others, from all items."""
+    draw = np.random.default_rng(seed)
     after = draw.permutation(items)
     rows = []
     for user in range(users):
@@ -42,7 +44,8 @@ def chain_log(users=700, items=200, length=14) -> tr.Log:
         for _ in range(length):
             rows.append((user, item, time))
             time += int(draw.integers(600, 5000))
-            item = int(after[item]) if draw.random() < 0.5 else int(draw.integers(items))
+            follows = draw.random() < 0.5
+            item = int(after[item] if follows else otherwise(draw, items))
     return log_of(rows)
 
 

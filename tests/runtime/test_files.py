@@ -11,6 +11,7 @@ import pytest
 
 from talerec import TalerecError
 from talerec.runtime.files import atomic_write, locked, replacing, write_synced, write_text
+from waiting import LONG_S
 
 
 def test_a_text_is_written_as_it_is(tmp_path):
@@ -85,5 +86,5 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path):
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(30)
+        worker.join(LONG_S)
     assert most == [1] * 5

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 
 from talerec.errors import TalerecError
 from talerec.runtime import memory
+from talerec.runtime import threads as pool
 from talerec.runtime.progress import Tick, listening, stage
 from talerec.runtime.threads import VARIABLE, equal_work, even, run_chunks, thread_count
+from waiting import LONG_S
 
 THREADS = ["1", "2", "7"]
 SOURCE = str(Path(memory.__file__).parents[2])
@@ -76,22 +79,30 @@ def test_no_chunks_are_no_work() -> None:
 def test_an_error_in_a_chunk_comes_out_and_no_work_stays(
     threads: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Chunks behind the one that fails take until the others are cancelled, so that each thread begins one more at most."""
     monkeypatch.setenv(VARIABLE, threads)
     begun: list[int] = []
     ended: list[int] = []
+    cancelled, wait = threading.Event(), pool.wait
+
+    def wait_for_the_others(futures: Any) -> Any:
+        cancelled.set()
+        return wait(futures)
 
     def work(a: int, b: int) -> None:
         begun.append(a)
-        if a == 30:
-            ended.append(a)
-            raise error
-        time.sleep(0.001)
+        if a > 30:
+            assert cancelled.wait(LONG_S)
         ended.append(a)
+        if a == 30:
+            raise error
 
+    monkeypatch.setattr(pool, "wait", wait_for_the_others)
     with pytest.raises(type(error), match="chunk 30"):
         run_chunks("test", work, even(1000, 10))
     assert sorted(begun) == sorted(ended)
-    assert len(begun) < 100
+    assert {0, 10, 20, 30} <= set(begun)
+    assert len(begun) <= 4 + int(threads)
     done = len(begun)
     run_chunks("test", lambda a, b: None, even(1000, 10))  # the threads are free for other work
     assert len(begun) == done
@@ -141,7 +152,7 @@ def test_callers_in_several_threads_share_the_pool(monkeypatch: pytest.MonkeyPat
     for caller in callers:
         caller.start()
     for caller in callers:
-        caller.join(30)
+        caller.join(LONG_S)
     assert (done == 1).all()
 
 
@@ -162,12 +173,12 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
         "assert total() == 100\n"
     )
     environment = {**os.environ, VARIABLE: "2", "PYTHONPATH": SOURCE}
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=environment)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=LONG_S, env=environment)
 
 
 def test_work_is_shared_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "2")
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=LONG_S)
     run_chunks("test", lambda a, b: both.wait() and None, [(0, 1), (1, 2)])
 
 

@@ -18,13 +18,15 @@ from talerec.errors import TalerecError
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
-from service import Local, Remote
+from processes import children_of, fields_of
+from service import Local, Remote, history_of
 from talerec.serve.measure_process import Process
 from talerec.serve.sampling import CANDIDATE, MEASURED, is_in_share
 from talerec.serve.settings import Settings
 from talerec.store.events import Event
 from talerec.store.measures import Measures
 from talerec.store.store import Store
+from waiting import until
 
 SECOND = 1_000_000
 
@@ -196,10 +198,7 @@ def wanted_place(model: tr.Model, log: tr.Log, events: list[Event], n: int) -> i
     known = [str(one) for one in log.users.ids.to_list()]
     rows: list[tuple[Any, int]] = []
     if event.user in known:
-        user = known.index(event.user)
-        mine = slice(log.ptr[user], log.ptr[user + 1])
-        names = log.items.ids.gather(log.item[mine]).to_list()
-        rows = list(zip(names, log.time[mine].tolist(), strict=True))
+        rows = history_of(log, known.index(event.user))
     before = [one for one in events[:n] if one.user == event.user and one.time <= event.time]
     rows += [(one.item, one.time) for one in before]
     if not rows:
@@ -236,22 +235,10 @@ def test_an_event_that_the_model_has_learned_from_is_no_question(
 
 def measurers(parent: int) -> list[int]:
     """The processes of a service that run at low priority."""
-    tasks = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    nice = {
-        int(pid): int(Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[16])
-        for pid in tasks
-    }
     own = os.nice(0)
+    every = {pid: fields_of(pid)[16:17] for pid in children_of(parent)}
+    nice = {pid: int(one) for pid, some in every.items() for one in some}
     return [pid for pid, value in nice.items() if value >= min(own + 10, 19) and value > own]
-
-
-def until(check: Any, what: str) -> Any:
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        if found := check():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(what)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")

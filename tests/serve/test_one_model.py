@@ -41,11 +41,6 @@ REFUSED = [
 
 
 @pytest.fixture(scope="module")
-def log():
-    return tr.synthetic_log(3000, users=300, items=150, seed=3)
-
-
-@pytest.fixture(scope="module")
 def local(log, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     return Local(tr.TALE(reg=20).fit(log).save(folder / "m.tale"), folder)

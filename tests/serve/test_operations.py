@@ -25,15 +25,11 @@ from service import START, Local, Remote
 from talerec.serve import shared, tracing
 from talerec.serve.logs import JsonLines
 from talerec.serve.settings import Settings
+from waiting import LONG_S
 
 TOKEN = "a-token-for-tests-alone"
 ASK = {"history": [{"item_id": 3}], "k": 5}
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def log():
-    return tr.synthetic_log(3000, users=300, items=150, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +85,10 @@ def test_json_lines_are_json_also_from_the_command(models, tmp_path):
         started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=out, text=True)
         try:
             address = started.stdout.readline().split(" at ")[1].split()[0]
-            urllib.request.urlopen(f"{address}health/live", timeout=20).close()
+            urllib.request.urlopen(f"{address}health/live", timeout=LONG_S).close()
         finally:
             started.terminate()
-            started.communicate(timeout=30)
+            started.communicate(timeout=LONG_S)
     lines = [json.loads(line) for line in errors.read_text().splitlines()]
     assert [line for line in lines if line.get("path") == "/health/live"]
     assert {line["level"] for line in lines} <= {"debug", "info"}
@@ -205,8 +201,8 @@ def test_one_client_may_not_have_all(models, tmp_path):
     answers = local.ask_all(
         [("POST", "/v1/similar", {"item_id": 3})] * 5, {"content-type": "application/json"}
     )
-    assert sorted(answer.status for answer, _ in answers) == [200, 200, 429, 429, 429]
-    refused = next(answer for answer, _ in answers if answer.status == 429)
+    assert sorted(answer.status for answer in answers) == [200, 200, 429, 429, 429]
+    refused = next(answer for answer in answers if answer.status == 429)
     assert (refused.code, refused.headers["retry-after"]) == ("too_many", "1")
     assert local.post("/v1/similar", {"item_id": 3}).status == 200  # they are done
     assert not local.app._access._clients
@@ -214,12 +210,12 @@ def test_one_client_may_not_have_all(models, tmp_path):
 
 class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=20)
+        super().__init__("localhost", timeout=LONG_S)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(20)
+        self.sock.settimeout(LONG_S)
         self.sock.connect(str(self._path))
 
 
@@ -244,11 +240,11 @@ def test_it_listens_on_a_unix_socket(models, tmp_path):
             assert one.getresponse().status == 200
             one.close()
         second = subprocess.run([sys.executable, "-c", START, "serve", str(models[0]), "--unix", str(path)],
-                                capture_output=True, text=True, timeout=60)  # fmt: skip
+                                capture_output=True, text=True, timeout=LONG_S)  # fmt: skip
         assert (second.returncode, "cannot listen on" in second.stderr) == (2, True)
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(LONG_S) == 0
     assert not path.exists()
     process.stdout.close()
 
@@ -268,14 +264,14 @@ def test_it_speaks_tls(models, tmp_path):
         address = said.split(" at ")[1].split()[0]
         assert address.startswith("https://127.0.0.1:")
         known = ssl.create_default_context(cafile=str(cert))
-        with urllib.request.urlopen(f"{address}v1/model", timeout=20, context=known) as answer:
+        with urllib.request.urlopen(f"{address}v1/model", timeout=LONG_S, context=known) as answer:
             assert json.load(answer)["name"] == "tale"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(LONG_S)
         process.stdout.close()
     ran = subprocess.run([sys.executable, "-c", START, "serve", str(models[0]), "--tls-cert", str(key), "--tls-key",
-                          str(key)], capture_output=True, text=True, timeout=60)  # fmt: skip
+                          str(key)], capture_output=True, text=True, timeout=LONG_S)  # fmt: skip
     assert ran.returncode == 2
     assert "not a certificate and its key" in ran.stderr
     with pytest.raises(TalerecError, match="go together"):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import cluster
+from waiting import LONG_S
 
 
 @pytest.fixture(scope="session")
@@ -31,5 +32,5 @@ def session(machines):
     gateway = SparkContext._gateway
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(20)
+    gateway.proc.wait(LONG_S)
     SparkContext._gateway = SparkContext._jvm = None

@@ -14,6 +14,7 @@ import talerec as tr
 from cluster import filled, fit, harmed, killed, skewed, write
 from talerec.errors import TalerecError
 from talerec.runtime.progress import listening
+from waiting import until
 
 pytestmark = [
     pytest.mark.slow,
@@ -233,13 +234,21 @@ def test_beauty_has_the_weights_and_lists_of_one_machine(session, data, tmp_path
 
 
 class Hesitant(tr.TALE):
-    """The first task takes its time, so that Spark starts it again elsewhere."""
+    """The first task waits until Spark has started it again elsewhere, however long that takes."""
+
+    second = ""  # a file: the other attempt has begun
 
     def summands(self, log: tr.Log):
+        from pathlib import Path
+
         from pyspark import TaskContext
 
         if (task := TaskContext.get()) is not None and task.partitionId() == 0:
-            sleep(4)
+            second, end = Path(self.second), monotonic() + 300
+            if task.attemptNumber():
+                second.touch()
+            while not second.exists() and monotonic() < end:
+                sleep(0.05)
         return super().summands(log)
 
 
@@ -257,13 +266,11 @@ def test_a_part_that_is_counted_twice_at_once_counts_once(session, machines, tmp
     from pyspark import cloudpickle
 
     rows = skewed(2_000)
-    before = speculated(machines)
+    before, Hesitant.second = speculated(machines), str(tmp_path / "second")
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors have no tests
     found = fit(Hesitant(trend=0), write(rows, tmp_path / "log"), tmp_path / "m.tale", session)
-    until = monotonic() + 30  # Spark writes its events down a little later
-    while speculated(machines) == before and monotonic() < until:
-        sleep(0.2)
-    assert speculated(machines) > before
+    assert (tmp_path / "second").exists()
+    until(lambda: speculated(machines) > before)  # Spark writes its events down a little later
     assert_same_weights(found, tr.TALE(trend=0, solver="local").fit(tr.Log.from_frame(rows)))
 
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from talerec.store.events import (
 from talerec.store.recent import Recent
 from talerec.store.store import Store
 from talerec.store.writing import Ticket, Writer
+from waiting import LONG_S, until
 
 
 def ann(item: str, time: int, **more: Any) -> Event:
@@ -142,7 +142,7 @@ def test_a_smaller_seq_is_always_there_before_a_larger_one(address: str) -> None
     for thread in threads:
         thread.join()
     done.set()
-    reader.join(60)
+    reader.join(LONG_S)
     assert [row.seq for row in seen] == list(range(1, each * writers + 1))
     for number in range(writers):
         mine = [row.item for row in seen if row.user == f"u{number}"]
@@ -226,17 +226,17 @@ def test_a_request_that_cannot_be_kept_fails_alone(address: str, opened: Any) ->
         if tickets[5] in some:
             done.set()
 
-    writer = Writer(store, deliver, lambda: ready.wait(30) and None)
+    writer = Writer(store, deliver, lambda: ready.wait(LONG_S) and None)
     for ticket in tickets:
         writer.submit(ticket)
     ready.set()
-    assert done.wait(30)
+    assert done.wait(LONG_S)
     assert [ticket.outcome == Added(1, 0) for ticket in tickets] == [True] * 3 + [False] + [
         True
     ] * 2
     assert isinstance(tickets[3].outcome, RefusedError | UnicodeError)
     assert [row.item for row in store.tail(0)] == ["i0", "i1", "i2", "i4", "i5"]
-    writer.stop(30)
+    writer.stop(LONG_S)
 
 
 def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
@@ -476,11 +476,9 @@ def test_reading_on_outlasts_whatever_goes_wrong(
         store.append([[ann("tea", 1)]])
     watching = threading.Thread(target=recent.watch, args=(stop,), daemon=True)
     watching.start()
-    end = monotonic() + 30
-    while recent.seq < 1 and watching.is_alive() and monotonic() < end:
-        sleep(0.01)
+    until(lambda: recent.seq == 1 or not watching.is_alive())
     stop.set()
-    watching.join(30)
+    watching.join(LONG_S)
     assert (recent.seq, recent.answers) == (1, True)
     recent.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import cached_property
 
@@ -26,19 +27,32 @@ class PopularNow:
         self.events = RecentCounts(RECENT_DAYS)  # that the artifact does not have
         self._changes, self._took, self._made = -1, 0.0, 0.0
         self._found: tuple[Array, Array] | None = None
+        self._counting = threading.Lock()  # requests are answered in several threads
         self._since = -1
         self._rows = np.zeros(0)
 
     def ranked(self) -> tuple[Array, Array]:
-        """The positions of all items, most popular first, and their counts."""
-        now = time.perf_counter()
-        stale = self._changes != self.events.changes and now - self._made >= _SHARE * self._took
-        if self._found is None or stale:
-            self._changes = self.events.changes
-            self._found = self._ranked()
-            self._made = time.perf_counter()
-            self._took = self._made - now
+        """The positions of all items, most popular first, and their counts. While one thread counts anew, others get what was found before."""
+        if self._is_stale() and self._counting.acquire(blocking=self._found is None):
+            try:
+                if self._is_stale():  # nobody has counted meanwhile
+                    self._count()
+            finally:
+                self._counting.release()
+        assert self._found is not None
         return self._found
+
+    def _is_stale(self) -> bool:
+        due = self._made + _SHARE * self._took
+        changed = self._changes != self.events.changes and time.perf_counter() >= due
+        return self._found is None or changed
+
+    def _count(self) -> None:
+        began = time.perf_counter()
+        self._changes = self.events.changes
+        self._found = self._ranked()
+        self._made = time.perf_counter()
+        self._took = self._made - began
 
     def _ranked(self) -> tuple[Array, Array]:
         now = self._recent if not self._changes else self._counted()

@@ -1,0 +1,141 @@
+"""Tables of items beside a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from log_files import FORMATS, GOOD, HEADER, T, Write, inter
+from talerec.data.readers import read_items, read_log
+from talerec.errors import InvalidLogError, TalerecError
+
+# -- item side tables ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", [".item", ".csv", ".tsv", ".ndjson", ".parquet"])
+def test_an_item_table_is_read_in_every_format(ending: str, write: Write) -> None:
+    source = pl.DataFrame({"item_id": ["a", "b"], "movie_title": ["A", "B"], "year": ["1", "2"]})
+    content = inter(source) if ending == ".item" else FORMATS[ending](source)
+    side = read_items(write(f"items{ending}", content))
+    assert side.columns == ["item_id", "title", "year"]
+    assert side["title"].to_list() == ["A", "B"]
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["title", "name"], "title"),
+        (["name", "movie_title"], "name"),
+        (["product_title"], "product_title"),
+    ],
+)
+def test_the_usual_names_of_titles_are_tried_in_order(
+    names: list[str], chosen: str, write: Write
+) -> None:
+    content = ",".join(["item_id", *names]) + "\n" + ",".join(["a", *names]) + "\n"
+    assert read_items(write("items.csv", content))["title"].to_list() == [chosen]
+
+
+def test_a_table_without_titles_stays_as_it_is(write: Write) -> None:
+    assert read_items(write("items.csv", "item_id,year\na,1\n")).columns == ["item_id", "year"]
+
+
+def test_item_ids_may_be_under_another_name(write: Write) -> None:
+    side = read_items(write("items.csv", "asin,item_id,title\na,1,A\n"), item="asin")
+    assert side.rows() == [("a", "A")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "error"),
+    [
+        ("log.csv", GOOD + "1,,5\n", {}, InvalidLogError),
+        ("log.csv", GOOD + "1,a,soon\n", {}, InvalidLogError),
+        ("log.csv", GOOD + "1,b,5,6\n", {}, InvalidLogError),
+        ("log.csv", "", {}, InvalidLogError),
+        ("log.csv", GOOD, {"user": "who"}, InvalidLogError),
+        ("log.parquet", GOOD, {}, InvalidLogError),
+        ("log.ndjson", "{", {}, InvalidLogError),
+        ("log.csv", GOOD, {"time_unit": "minutes"}, TalerecError),
+        ("log.csv", GOOD, {"item": "user_id"}, TalerecError),
+        ("log.txt", GOOD, {}, TalerecError),
+    ],
+)
+def test_a_bad_log_has_an_error_of_its_own(
+    name: str, content: str, options: dict[str, Any], error: type[Exception], write: Write
+) -> None:
+    with pytest.raises(TalerecError) as caught:
+        read_log(write(name, content), **options)
+    assert type(caught.value) is error
+
+
+def test_an_item_table_without_ids_is_refused(write: Write) -> None:
+    path = write("items.csv", "id,title\na,A\n")
+    with pytest.raises(TalerecError) as caught:
+        read_items(path)
+    assert str(caught.value) == (
+        f"{path}: there is no column 'item_id'; the columns are id, title (--item-key NAME says which holds the ids)"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"item_id,title\na,b,c\n", b"item_id\n\xff\n"])
+def test_a_bad_item_table_is_refused_in_one_line(content: bytes, write: Write) -> None:
+    path = write("items.csv", content)
+    with pytest.raises(TalerecError) as caught:
+        read_items(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_log_is_read_with_its_items(write: Write) -> None:
+    items = write("log.item", "item_id:token\tname:token_seq\n10\tten\n9\tnine\n")
+    log = read_log(write("log.csv", HEADER + f"1,9,{T}\n1,10,{T}\n1,11,{T}\n"), items=items)
+    assert log.info is not None
+    assert log.info.rows() == [(9, "nine"), (10, "ten"), (11, None)]
+
+
+# -- item tables with other separators and names ---------------------------------------------------
+
+
+def test_an_item_table_may_have_another_separator(write: Any) -> None:
+    path = write("items.csv", "item_id;title;price\na;Tent, red;5\n")
+    assert read_items(path, sep=";").to_dicts() == [
+        {"item_id": "a", "title": "Tent, red", "price": 5}
+    ]
+    with pytest.raises(InvalidLogError, match="--items-sep ';' reads such a file"):
+        read_items(path)
+    with pytest.raises(TalerecError, match="--items-sep is ';;'; it takes one character"):
+        read_items(path, sep=";;")
+    with pytest.raises(TalerecError, match="--items-sep goes with text files"):
+        read_items(write("items.parquet", "PAR1"), sep=";")
+
+
+def test_an_item_tables_ids_are_where_the_log_has_its_own(write: Any) -> None:
+    log = write("log.csv", "user_id,sku,timestamp\nann,a,2024-05-01\nann,b,2024-05-02\n")
+    for content in ("sku,title\na,A\n", "item_id,title\na,A\n", "item_id,sku,title\n9,a,A\n"):
+        info = read_log(log, item="sku", items=write("items.csv", content)).info
+        assert info is not None
+        assert info["title"].to_list() == ["A", None]
+    named = {"item": "sku", "items": write("items.csv", "code,title\na,A\n")}
+    with pytest.raises(InvalidLogError, match=r"'item_id'.*code, title.*--item-key NAME"):
+        read_log(log, **named)
+    info = read_log(log, **named, item_key="code").info
+    assert info is not None
+    assert info["title"].to_list() == ["A", None]
+
+
+def test_an_item_tables_titles_may_have_any_name(
+    write: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write("items.csv", "item_id,Bezeichnung,title,007\na,12,T,5\n")
+    found = read_items(path, title="Bezeichnung")
+    assert found.to_dicts() == [{"item_id": "a", "title": "12", "007": 5}]  # a title is text
+    with pytest.raises(InvalidLogError, match=r"no column 'Name'.*--item-title NAME says which"):
+        read_items(path, title="Name")
+    for key in ("item_id", "Bezeichnung"):
+        with pytest.raises(TalerecError, match="titles cannot be in its column of ids"):
+            read_items(path, item=key, title="item_id" if key == "item_id" else key)
+    with caplog.at_level("INFO", "talerec"):
+        read_items(write("items.csv", "item_id,Bezeichnung\na,12\n"))
+    assert "no column of titles (title, name, " in caplog.text

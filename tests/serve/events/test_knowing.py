@@ -1,0 +1,324 @@
+"""Events are known to the next answer, and count for what is popular now."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import talerec as tr
+from talerec.data.merging import merged
+
+pytest.importorskip("msgspec", reason="needs the extra serve")
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+
+from service import Local, history_of, ids, living, send
+from talerec.models.keeping import STORE, STORE_SEQ
+from talerec.serve.service import ServedModel
+from talerec.serve.users import Users
+from talerec.store.events import Event, Kept
+from talerec.store.recent import Recent
+from talerec.store.store import Store
+from waiting import LONG_S, until
+
+SECOND, DAY = 10**6, 86_400 * 10**6
+
+
+# -- the next answer knows -------------------------------------------------------------------------
+
+
+def test_the_next_answer_is_the_librarys_for_the_history_with_the_event(
+    service: Local, saved: Path, log: tr.Log
+) -> None:
+    model = tr.load(saved)
+    for place in (0, 7, 30):
+        user, rows = log.users.ids[place], history_of(log, place)
+        for item in (5, 17):
+            moment = int(log.time.max()) + 5 * SECOND
+            sent = {"user_id": user, "item_id": item, "timestamp": moment}
+            assert send(service, sent).json == {"accepted": 1, "duplicates": 0}
+            rows.append((item, moment))
+            said = service.post("/v1/recommend", {"user_id": user, "k": 9, "hide_seen": True})
+            own = model.recommend_histories([rows], k=9, hide_seen=True)
+            assert ids(said) == own["item_id"].to_list()
+            assert [one["score"] for one in said.json["items"]] == own["score"].to_list()
+
+
+def test_a_user_is_explained_with_the_events_of_the_store(
+    service: Local, saved: Path, log: tr.Log
+) -> None:
+    model, moment = tr.load(saved), int(log.time.max()) + 5 * SECOND
+    user, rows = log.users.ids[7], history_of(log, 7)
+    sent = [("never-seen", moment), (5, moment + SECOND)]
+    send(service, *({"user_id": user, "item_id": i, "timestamp": t} for i, t in sent))
+    rows += sent
+    best = service.post("/v1/recommend", {"user_id": user, "k": 1}).json["items"][0]
+    said = service.post("/v1/explain", {"user_id": user, "item_id": best["item_id"]}).json
+    own = model.explain(rows, best["item_id"], unknown="skip")["contribution"].to_list()
+    assert [row["item_id"] for row in said["rows"]] == [item for item, _ in rows]
+    assert [row["contribution"] for row in said["rows"]] == pytest.approx(own, abs=1e-12)
+    assert said["score"] == pytest.approx(best["score"], abs=1e-9)
+    stranger = service.post("/v1/explain", {"user_id": "nobody", "item_id": 5}).json
+    assert (stranger["rows"], stranger["score"]) == ([], 0.0)
+    for asked in ({}, {"history": [], "user_id": user}):
+        assert service.post("/v1/explain", {**asked, "item_id": 5}).code == "invalid"
+
+
+@pytest.mark.parametrize("kind", ["tempo", "sknn", "markov", "popular"])
+def test_every_kind_of_model_answers_for_users_with_events(
+    kind: str, log: tr.Log, tmp_path: Path
+) -> None:
+    path = tr.MODELS[kind]().fit(log).save(tmp_path / "m.tale")
+    model = tr.load(path)
+    with living(path, tmp_path / "run", f"sqlite:///{tmp_path}/shop.db") as local:
+        for place in (0, 7):
+            user, rows = log.users.ids[place], history_of(log, place)
+            late = int(log.time.max()) + 7200 * SECOND
+            rows += [(5, late), (9, late + SECOND)]
+            sent = [{"user_id": user, "item_id": i, "timestamp": t} for i, t in rows[-2:]]
+            assert send(local, *sent).status == 202
+            for hide in (False, True):
+                asked = {"user_id": user, "k": 7, "hide_seen": hide}
+                own = model.recommend_histories([rows], k=7, hide_seen=hide)
+                assert ids(local.post("/v1/recommend", asked)) == own["item_id"].to_list()
+                asked["as_of"] = late + DAY
+                own = model.recommend_histories([rows], k=7, hide_seen=hide, as_of=late + DAY)
+                assert ids(local.post("/v1/recommend", asked)) == own["item_id"].to_list()
+        stranger = local.post("/v1/recommend", {"user_id": "nobody", "k": 60}).json
+        assert (stranger["fallback"], len(stranger["items"])) == ("trending", 60)
+
+
+def test_without_events_a_user_is_answered_as_the_library_does(
+    service: Local, saved: Path, log: tr.Log, tmp_path: Path
+) -> None:
+    model, alone = tr.load(saved), Local(saved, tmp_path / "alone")
+    for user in log.users.ids[:10].to_list():
+        own = model.recommend([user], k=6)["item_id"].to_list()
+        for local in (service, alone):
+            assert ids(local.post("/v1/recommend", {"user_id": user, "k": 6})) == own
+            assert ids(local.post("/v1/recommend", {"user_id": str(user), "k": 6})) == own
+        batch = {"requests": [{"user_id": user, "k": 6}, {"history": [], "k": 2}]}
+        answers = service.post("/v1/recommend:batch", batch).json["answers"]
+        assert [one["item_id"] for one in answers[0]["items"]] == own
+
+
+def test_users_asked_together_get_their_own_answers(service: Local, log: tr.Log) -> None:
+    users = log.users.ids[:20].to_list()
+    for n, user in enumerate(users):
+        send(service, {"user_id": user, "item_id": n + 1})
+    wanted = [ids(service.post("/v1/recommend", {"user_id": u, "k": 8})) for u in users]
+    found = service.post_all("/v1/recommend", [{"user_id": u, "k": 8} for u in users])
+    assert [ids(one) for one in found] == wanted
+    assert len({tuple(one) for one in wanted}) > 5
+
+
+def test_events_of_a_new_user_are_its_history(service: Local, saved: Path) -> None:
+    start = 1_700_000_000
+    events = [
+        {"user_id": "n\u00f6w", "item_id": 9, "timestamp": start + 60, "event": "buy"},
+        {"user_id": "n\u00f6w", "item_id": "never seen", "timestamp": start, "event_id": "e1"},
+        {"user_id": "other", "item_id": 3, "timestamp": start},
+    ]
+    assert send(service, *events).status == 202
+    shown = service.get("/v1/users/n\u00f6w").json
+    assert shown["user_id"] == "n\u00f6w"
+    assert shown["history"] == [
+        {"item_id": "never seen", "timestamp": "2023-11-14T22:13:20+00:00", "event_id": "e1"},
+        {"item_id": 9, "timestamp": "2023-11-14T22:14:20+00:00", "event": "buy"},
+    ]
+    asked = service.post("/v1/recommend", {"user_id": "n\u00f6w", "k": 5})
+    own = tr.load(saved).recommend_histories([["never seen", 9]], k=5, unknown="skip")
+    assert ids(asked) == own["item_id"].to_list()
+    assert "fallback" not in asked.json
+
+
+def test_an_event_without_a_time_is_now(service: Local) -> None:
+    before = datetime.now(UTC)
+    send(service, {"user_id": "ann", "item_id": 1})
+    (row,) = service.get("/v1/users/ann").json["history"]
+    assert before <= datetime.fromisoformat(row["timestamp"]) <= datetime.now(UTC)
+
+
+rows_of = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), max_size=8)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(old=rows_of.filter(bool), new=rows_of, ties=st.sampled_from(["file", "item"]))
+def test_events_are_merged_as_an_update_merges_rows(
+    old: list[tuple[int, int]], new: list[tuple[int, int]], ties: str, tmp_path_factory: Any
+) -> None:
+    """Items 1 to 3 are known, 4 is not unless the log has it; times collide often."""
+    folder = tmp_path_factory.mktemp("m")
+
+    def frame(rows: list[tuple[int, int]]) -> tr.Log:
+        every = [("ann", item, time * SECOND) for item, time in rows]
+        made = pl.DataFrame(every, schema=["user_id", "item_id", "timestamp"], orient="row")
+        return tr.order_ties(tr.Log.from_frame(made, time_unit="us"), ties)
+
+    first = frame(old)
+    path = tr.Popular().fit(first).save(folder / "m.tale")
+    model = ServedModel.open(path, verify=False)
+    address = f"sqlite:///{folder}/shop.db"
+    with Store.open(address) as store:
+        store.append([[Event("ann", str(item), time * SECOND) for item, time in new]])
+    recent = Recent(address, 100)
+    rows = Users(recent, 100).known(model, "ann")
+    recent.close()
+    assert rows is not None
+    wanted = merged(first, frame(new)).log if new else first
+    names = wanted.items.ids.gather(wanted.item).to_list()
+    known = set(first.items.ids.to_list())
+    if ties == "item" and any(name not in known for name in names):
+        return  # an item without a position has no place among simultaneous ones
+    shown = [
+        first.items.ids[item] if item >= 0 else int(str(rows.events[place].item))
+        for place, item in enumerate(rows.item.tolist())
+    ]
+    assert list(zip(shown, rows.time.tolist(), strict=True)) == list(
+        zip(names, wanted.time.tolist(), strict=True)
+    )
+
+
+def test_events_that_the_artifact_holds_are_not_added_again(log: tr.Log, tmp_path: Path) -> None:
+    """An artifact says which store it learned from, and how far: the seq of another store means nothing."""
+    address = f"sqlite:///{tmp_path}/shop.db"
+    late = int(log.time.max()) + DAY
+    with Store.open(address) as store:
+        store.append([[Event("1", "5", late + n) for n in range(3)]])
+        name = store.meta().store
+    recent = Recent(address, 100)
+    for training, added in (
+        ({STORE: name, STORE_SEQ: 2}, 1),
+        ({STORE: "another", STORE_SEQ: 2}, 3),
+        ({}, 3),
+    ):
+        model = tr.Popular().fit(log)
+        model.fitted.training.update(training)
+        served = ServedModel.open(model.save(tmp_path / "m.tale"), verify=False)
+        rows = Users(recent, 5000).known(served, "1")
+        assert rows is not None
+        assert len(rows) == len(history_of(log, 0)) + added
+    recent.close()
+
+
+def test_only_the_last_rows_of_a_long_history_are_read(saved: Path, tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path}/shop.db"
+    with Store.open(address) as store:
+        store.append([[Event("long", str(n % 60 + 1), n * SECOND) for n in range(3000)]])
+    with living(saved, tmp_path / "run", address, max_history=50) as local:
+        shown = local.get("/v1/users/long").json["history"]
+        assert [row["item_id"] for row in shown] == [n % 60 + 1 for n in range(2950, 3000)]
+        send(local, {"user_id": "long", "item_id": 7})
+        shown = local.get("/v1/users/long").json["history"]
+        assert [row["item_id"] for row in shown] == [n % 60 + 1 for n in range(2951, 3000)] + [7]
+        assert local.post("/v1/recommend", {"user_id": "long", "k": 3}).status == 200
+
+
+def test_nobody_gets_the_events_of_another(service: Local, log: tr.Log) -> None:
+    """Many users with items of their own alone: each answer's reasons are among the user's items."""
+    rng, own = np.random.default_rng(1), dict[str, set[int]]()
+    for n in range(60):
+        items = rng.choice(np.arange(1, 61), 3, replace=False).tolist()
+        own[f"new{n}"] = set(items)
+        send(service, *({"user_id": f"new{n}", "item_id": item} for item in items))
+    users = rng.choice(list(own), 100).tolist()
+    found = service.post_all("/v1/recommend", [{"user_id": user, "k": 5} for user in users])
+    for user, answer in zip(users, found, strict=True):
+        reasons = {one["item_id"] for item in answer.json["items"] for one in item["because"]}
+        assert reasons <= own[user]
+        assert reasons
+
+
+# -- what is popular now ---------------------------------------------------------------------------
+
+
+def first_is(answer: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any] | None:
+    """The answer, if this is its first item: what is popular is not counted anew for every request."""
+    return answer if wanted.items() <= answer["items"][0].items() else None
+
+
+def test_who_is_unknown_gets_what_is_popular_now_filled_up_to_k(
+    service: Local, log: tr.Log
+) -> None:
+    asked = {"user_id": "nobody", "k": 60}
+    first = service.post("/v1/recommend", asked).json
+    assert first["fallback"] == "trending"
+    assert sorted(item["item_id"] for item in first["items"]) == log.items.ids.to_list()
+    late = int(log.time.max()) // SECOND + 60
+    rare = [first["items"][-1]["item_id"], first["items"][-2]["item_id"]]
+    top = first["items"][0]["score"]
+    for n in range(int(top) + 3):
+        send(service, {"user_id": f"u{n}", "item_id": rare[0], "timestamp": late})
+        send(service, {"user_id": f"u{n}", "item_id": "not known", "timestamp": late})
+    send(service, {"user_id": "x", "item_id": rare[1], "timestamp": late})
+    best = {"item_id": rare[0], "score": top + 3}
+    now = until(lambda: first_is(service.post("/v1/recommend", asked).json, best))
+    counts = {item["item_id"]: item["score"] for item in now["items"]}
+    week = log.counts(7.0)
+    for place, item in enumerate(log.items.ids.to_list()):
+        if item not in rare:
+            assert counts[item] == pytest.approx(
+                week[place], abs=1
+            )  # the hour of the window's begin
+    assert counts[rare[1]] >= 1
+    assert len(now["items"]) == 60
+    history = service.post("/v1/recommend", {"history": [], "k": 1}).json
+    assert history["items"][0]["item_id"] == rare[0]
+    some = service.post("/v1/recommend", {**asked, "k": 5, "deny": [rare[0]]}).json
+    assert rare[0] not in [item["item_id"] for item in some["items"]]
+    assert len(some["items"]) == 5
+
+
+def test_events_make_old_rows_unpopular(service: Local, log: tr.Log) -> None:
+    """A week after the log's end its rows no longer count, but fill up."""
+    before = service.post("/v1/recommend", {"user_id": "nobody", "k": 5}).json["items"]
+    late = int(log.time.max()) // SECOND + 9 * 86_400
+    item = before[-1]["item_id"]
+    send(service, {"user_id": "u", "item_id": item, "timestamp": late})
+    asked, best = {"user_id": "nobody", "k": 5}, {"item_id": item, "score": 1.0}
+    now = until(lambda: first_is(service.post("/v1/recommend", asked).json, best))["items"]
+    assert [one["score"] for one in now[1:]] == [0.0] * 4
+    week = dict(zip(log.items.ids.to_list(), log.counts(7.0).tolist(), strict=True))
+    rest = sorted((count for name, count in week.items() if name != item), reverse=True)
+    assert [week[one["item_id"]] for one in now[1:]] == rest[:4]
+
+
+def test_who_counts_slowly_does_not_hide_what_came_meanwhile(
+    saved: Path, log: tr.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests are answered in several threads: one counts what is popular, and is held up until another has been answered too."""
+    monkeypatch.setattr("talerec.serve.popular._SHARE", 0)
+    model = ServedModel.open(saved, verify=False)
+    popular, late = model.popular, int(log.time.max()) + 9 * DAY
+    popular.events.add([Kept(1, "ann", "5", late)])
+    began, go_on, count = threading.Event(), threading.Event(), popular._counted
+
+    def slowly() -> Any:
+        found = count()
+        if threading.current_thread() is slow:
+            began.set()
+            assert go_on.wait(LONG_S)
+        return found
+
+    def counts() -> dict[int, float]:
+        order, times = popular.ranked()
+        return {log.items.ids[int(item)]: n for item, n in zip(order, times, strict=True) if n}
+
+    assert counts() == {5: 1}
+    popular.events.add([Kept(2, "ann", "7", late)])
+    monkeypatch.setattr(popular, "_counted", slowly)
+    slow = threading.Thread(target=popular.ranked)
+    slow.start()
+    assert began.wait(LONG_S)
+    popular.events.add([Kept(3, "ann", "9", late)])
+    assert {5: 1}.items() <= counts().items()
+    go_on.set()
+    slow.join(LONG_S)
+    assert counts() == {5: 1, 7: 1, 9: 1}

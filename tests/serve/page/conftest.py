@@ -1,0 +1,81 @@
+"""A browser, a service with two models, and windows that look at it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+
+import talerec as tr
+from browsing import SIZES, Page
+from waiting import LONG_S
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """No longer than a file of tests: while it is there, nobody else can run an event loop."""
+    program = os.environ.get("TALEREC_BROWSER") or next(
+        filter(None, map(shutil.which, BROWSERS)), None
+    )
+    if program is None:
+        pytest.skip("needs a browser: apt-get install chromium, or TALEREC_BROWSER=PATH")
+    from playwright import sync_api
+
+    with sync_api.sync_playwright() as tool:
+        browser = tool.chromium.launch(
+            executable_path=program, args=["--no-sandbox"], timeout=1000 * LONG_S
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def log():
+    made = tr.synthetic_log(3000, users=300, items=150, seed=3)
+    price = pl.Series("price", np.arange(len(made.info)) % 50 + 0.5)
+    return made.with_items(made.info.with_columns(price))
+
+
+@pytest.fixture(scope="session")
+def model(log):
+    return tr.Tempo().fit(log)
+
+
+@pytest.fixture(scope="session")
+def other(log):
+    return tr.TALE(reg=20).fit(log)
+
+
+@pytest.fixture(scope="session")
+def service(model, other, tmp_path_factory):
+    from service import Remote
+
+    folder = tmp_path_factory.mktemp("models")
+    path = model.save(folder / "shop.tale", metrics={"HR@10": 0.25})
+    one = Remote(path, "--beside", str(other.save(folder / "plain.tale")))
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def window(chromium, service):
+    one = Page(chromium, service)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def page(window):
+    return window.open()
+
+
+@pytest.fixture(params=SIZES.values(), ids=SIZES)
+def sized(request, chromium, service):
+    one = Page(chromium, service, request.param)
+    yield one.open()
+    one.close()

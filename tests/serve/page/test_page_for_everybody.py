@@ -1,0 +1,171 @@
+"""The page when something goes wrong, and for those who use the keyboard alone, a phone or a reader of screens."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import talerec as tr
+
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+pytest.importorskip("playwright", reason="needs playwright (EXTRAS=all)")
+
+from browsing import Page, add, focus_on, settled
+from service import Remote
+from waiting import LONG_S
+
+TOKEN = "a-token-for-tests-alone"
+HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+
+def test_errors_are_toasts_in_plain_words(chromium, model, tmp_path):
+    service = Remote(model.save(tmp_path / "m.tale"))
+    window = Page(chromium, service)
+    page = window.open()
+    service.stop()
+    page.locator("#hide-seen").uncheck()
+    toast = page.locator(".toast")
+    toast.wait_for()
+    assert toast.inner_text().startswith("The service does not answer. Is it running?")
+    toast.get_by_role("button").click()
+    assert toast.count() == 0
+    window.context.close()
+
+
+def test_a_guarded_service_asks_for_its_token_and_says_when_it_is_wrong(chromium, model, tmp_path):
+    guarded = Remote(model.save(tmp_path / "m.tale"), token=TOKEN)
+    try:
+        page = chromium.new_page()
+        page.set_default_timeout(1000 * LONG_S)
+        page.goto(guarded.url)
+        page.wait_for_selector("#login:not([hidden])")
+        assert page.is_hidden("#wrong-token")
+        page.keyboard.type("a wrong token of some length")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#wrong-token:not([hidden])")
+        assert page.evaluate("document.activeElement.id") == "token"
+        page.keyboard.type(f" {TOKEN} ")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#answer li")
+        assert page.is_hidden("#login")
+        page.close()
+    finally:
+        guarded.stop()
+
+
+def test_large_ids_and_hostile_titles_stay_what_they_are(chromium, tmp_path):
+    """Ids above 2^53, which JavaScript would round, and a title that would like to be markup."""
+    big = 2**60
+    rows = pl.DataFrame({
+        "user_id": [big + n // 6 for n in range(120)],
+        "item_id": [big + (7 * n + n // 11) % 11 for n in range(120)],
+        "timestamp": [1_600_000_000 + 86_400 * n for n in range(120)],
+    })  # fmt: skip
+    titles = pl.DataFrame({"item_id": [big + 4], "title": [HOSTILE]})
+    model = tr.Markov().fit(tr.Log.from_frame(rows).with_items(titles))
+    service = Remote(model.save(tmp_path / "m.tale"))
+    window = Page(chromium, service)
+    page = window.open(f"#user={big + 3}")
+    page.wait_for_selector("#rows li")
+    own = [str(item) for item in model.recommend([big + 3], k=10, hide_seen=True)["item_id"]]
+    settled(page, [HOSTILE if one == str(big + 4) else one for one in own])
+    page.fill("#search", "img")
+    page.locator("#found button").first.click()
+    page.wait_for_selector("#rows li:first-child .name:has-text('<img')")
+    page.locator("#answer").get_by_role("button", name="Similar").first.click()
+    page.wait_for_selector(".similar")
+    assert page.title() == "talerec: what next?"
+    assert page.locator("#answer img, #rows img").count() == 0
+    window.close()
+    service.stop()
+
+
+# -- for everybody ---------------------------------------------------------------------------------
+
+
+def test_a_question_is_answered_by_keyboard_alone(page, model, log):
+    """What would user 20 see next Friday, without tents, and why?"""
+    end = datetime.fromtimestamp(model.fitted.training["last_time"] / 1e6)
+    friday = end + timedelta(days=(4 - end.weekday()) % 7 or 7)
+    focus_on(page, "user")
+    page.keyboard.type("20")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('#who').textContent.startsWith('User 20')")
+    focus_on(page, "as-of")
+    page.keyboard.type(friday.strftime("%m%d%Y"))
+    focus_on(page, "words")
+    page.keyboard.type("tent")
+    titles = dict(log.info.select("item_id", "title").rows())
+    found = model.recommend([20], k=150, hide_seen=True, as_of=friday.strftime("%Y-%m-%d"))[
+        "item_id"
+    ]
+    wanted = [titles[item] for item in found if "tent" not in titles[item].lower()][:10]
+    settled(page, wanted)
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.getAttribute('aria-label')") == f"Why {wanted[0]}":
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#answer > li:first-child table")
+    assert "is the sum of what each row gives" in page.inner_text(
+        "#answer > li:first-child caption"
+    )
+    focus_is_seen = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(focus_is_seen) == "solid"
+
+
+def test_tabs_follow_the_arrow_keys(page):
+    focus_on(page, "tab-recommend")
+    page.keyboard.press("ArrowRight")
+    assert page.is_visible("#panel-operations")
+    page.keyboard.press("ArrowRight")
+    assert page.is_visible("#panel-model")
+    page.keyboard.press("ArrowRight")
+    assert page.is_visible("#panel-recommend")
+
+
+def test_every_control_has_a_name_and_on_a_phone_room_for_a_finger(sized, model):
+    add(sized, model, 10)
+    sized.locator("#answer").get_by_role("button", name="Similar").first.click()
+    sized.wait_for_selector(".similar li")
+    controls = "[...document.querySelectorAll('button, input, select, textarea, summary')]"
+    unnamed = f"""{controls}.filter(one => !(one.textContent.trim() || one.getAttribute('aria-label')
+        || one.getAttribute('aria-labelledby') || one.labels?.length)).length"""
+    assert sized.evaluate(unnamed) == 0
+    small = f"""{controls}.filter(one => one.checkVisibility() && one.type !== 'checkbox')
+        .map(one => [one.id || one.textContent, one.getBoundingClientRect()])
+        .filter(([, box]) => box.height < 43.5 || box.width < 43.5).map(([name]) => name)"""
+    if sized.viewport_size["width"] < 700:
+        assert sized.evaluate(small) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 768, 1280])
+def test_axe_finds_nothing(chromium, service, scheme, width):
+    """axe-core is not part of this repository: TALEREC_AXE names its axe.min.js (npm pack axe-core)."""
+    axe = os.environ.get("TALEREC_AXE")
+    if not axe:
+        pytest.skip("needs axe-core: set TALEREC_AXE to its axe.min.js")
+    window = Page(chromium, service, (width, 900), color_scheme=scheme)
+    page = window.open("#user=20&words=tent&without=category%3DCoffee&versus=model%3Aplain")
+    page.wait_for_selector("#versus-list li")
+    page.locator("#answer").get_by_role("button", name="Why").first.click()
+    page.wait_for_selector("#answer table")
+    page.fill("#search", "a")
+    page.wait_for_selector("#found button")
+    source = Path(axe).read_text()
+    for tab in ("recommend", "operations", "model"):
+        page.click(f"#tab-{tab}")
+        page.wait_for_timeout(300)
+        page.evaluate(source)
+        found = page.evaluate(
+            "axe.run(document, {resultTypes: ['violations']}).then(found => found.violations)"
+        )
+        assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found] == []
+    window.close()

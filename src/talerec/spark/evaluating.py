@@ -192,7 +192,7 @@ def _judged(trial: _Trial, windows: list[Window]) -> list[_Judged]:
         try:
             found.append(_judged_in(trial, window, trial.run.folder / f"window-{number}"))
         except NoCases:
-            if len(windows) == 1:
+            if not window.is_rolling:
                 raise
     if not found:
         raise no_window(windows[0].name)

@@ -38,6 +38,7 @@ _OTHER_KIND = re.compile(
     r"reading file (\S+)\. Data type mismatches when reading Parquet column \[(.+?)\]\. Expected Spark type (\S+), actual Parquet type (\w+)"
 )
 _UNREADABLE = re.compile(r"reading file (\S+)\.\s")
+PATTERN = re.compile(r"[][{}*?\\]")  #: what makes a path a pattern of Spark
 
 
 @contextmanager
@@ -131,6 +132,12 @@ class Run:
     session: SparkSession
     folder: Path
     clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        if odd := PATTERN.search(str(self.folder)):
+            raise TalerecError(
+                f"{self.folder} has {odd[0]} in its name, which Spark takes for a pattern: work in another folder"
+            )
 
     @property
     def cores(self) -> int:

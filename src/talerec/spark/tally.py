@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from talerec.data.vocabulary import Vocabulary
 from talerec.data.worth import are_even
-from talerec.errors import InvalidLogError, TalerecError
+from talerec.errors import TalerecError
 from talerec.runtime.arrays import Array
 from talerec.spark.events import (
     Columns,
@@ -32,7 +32,7 @@ _PER_PART = 400  # rows by which users are cut into parts
 _HUGE = 8  # times the rows of a task that one user may have
 
 _SUMS = ("rows", "kept", "no_user", "no_item", "no_time", "no_weight", "below", "texts", "worth")
-_LEAST, _MOST = ("first", "least", "light"), ("last", "heavy")
+_LEAST, _MOST = ("first", "begin", "least", "light"), ("last", "end", "heavy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,8 @@ def tally(
     totals = _totals(counts)
     unit, time = checked(events, names, totals)
     numeric = not totals["texts"]
-    _check_worth(names, totals)
-    events, plain = (_worthy(in_microseconds(one, unit)) for one in (events, plain))
+    whole = Vocabulary.encode(counts["item"])[0]  # what is left of the items has their order
+    events, plain = (in_microseconds(one, unit) for one in (events, plain))
     if drop_duplicates:
         events = one_of_each(run, events)
     if core is not None:
@@ -79,9 +79,7 @@ def tally(
         counts = _counted(run, events, "cleaned")
         totals = _totals(counts)
         time = [totals["first"], totals["last"]]
-    counts = counts.filter(pl.col("kept") > 0)
-    vocabulary, at = Vocabulary.encode(counts["item"])
-    ranked = _ranked(run.folder, vocabulary, at, counts["kept"])
+    ranked = _ranked(run.folder, whole, whole.codes(counts["item"]), counts["kept"])
     return Tally(events, plain, *ranked, (time[0], time[1]), unit, numeric, *_means(totals))
 
 
@@ -111,27 +109,9 @@ def _means(totals: dict[str, Any]) -> tuple[float | None, float | None]:
     return None if are_even(totals["light"], totals["heavy"]) else mean, mean
 
 
-def _worthy(events: DataFrame) -> DataFrame:
-    """Events without those of weight 0."""
-    return events.where(F.col("weight") > 0) if "weight" in events.columns else events
-
-
 def _counted(run: Run, events: DataFrame, name: str) -> pl.DataFrame:
     """Rows of every item, and what the checks ask of them."""
-    asked = [*checks(events), F.count(F.lit(1)).alias("kept")]
-    if "weight" in events.columns:
-        worth = F.col("weight")
-        odd = worth.isNull() | F.isnan(worth) | (F.abs(worth) == float("inf"))
-        there = F.when(worth > 0, worth)
-        asked[-1] = F.count(there).alias("kept")
-        asked += [
-            F.count_if(odd).alias("no_weight"),
-            F.count_if(worth < 0).alias("below"),
-            F.sum(there).alias("worth"),
-            F.min(there).alias("light"),
-            F.max(there).alias("heavy"),
-        ]
-    run.save(name, events.groupBy("item").agg(*asked), "read")
+    run.save(name, events.groupBy("item").agg(*checks(events)), "read")
     return run.read(name)
 
 
@@ -141,17 +121,6 @@ def _totals(counts: pl.DataFrame) -> dict[str, Any]:
     sums = {name: counts[name].sum() for name in _SUMS if name in there}
     least = {name: counts[name].min() for name in _LEAST if name in there}
     return sums | least | {name: counts[name].max() for name in _MOST if name in there}
-
-
-def _check_worth(names: Columns, totals: dict[str, Any]) -> None:
-    """Refuse weights that are none."""
-    for count, what in (("no_weight", "is not a finite number"), ("below", "is below 0")):
-        if totals.get(count):
-            raise InvalidLogError(
-                f"{names.weight} {what} in {totals[count]:,} of {totals['rows']:,} rows; weights are 0 or more"
-            )
-    if not totals["kept"]:
-        raise InvalidLogError("every row has the weight 0: nothing is left")
 
 
 def _ranked(
@@ -176,7 +145,7 @@ def _ranked(
 def cut_users(run: Run, known: Tally, parts: int, most: int | None) -> Users:
     """Ranges of users with about as many rows each; `most`: refuse a user who has more rows by far."""
     every = max(known.rows // (_PER_PART * parts), 1)
-    picked = F.pmod(F.xxhash64("user", "time"), F.lit(every)) == 0
+    picked = F.pmod(F.xxhash64("user", "item", "time", "place"), F.lit(every)) == 0
     with run.stage("users"):
         found = known.plain.where(picked).groupBy("user").count().toArrow()
     sampled = pl.DataFrame(found)

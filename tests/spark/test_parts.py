@@ -8,7 +8,7 @@ import pytest
 
 import talerec as tr
 from logs import START
-from talerec.spark import parts
+from talerec.spark import judging, parts
 
 
 def saved(rows: pl.DataFrame, log: tr.Log, ties: str, limit: int | None, folder) -> list[tr.Log]:
@@ -30,12 +30,10 @@ def saved(rows: pl.DataFrame, log: tr.Log, ties: str, limit: int | None, folder)
     return [into.newest(part) for part in range(users.parts)]
 
 
-@pytest.mark.parametrize("limit", [None, 3])
-@pytest.mark.parametrize("ties", ["file", "item"])
-def test_simultaneous_rows_have_the_order_of_one_machine(tmp_path, ties, limit):
+def tied_rows() -> pl.DataFrame:
     """Rows of one user, item and time too: what they are worth tells them apart."""
     rng = np.random.default_rng(1)
-    frame = pl.DataFrame(
+    return pl.DataFrame(
         {
             "user_id": rng.integers(0, 6, 90),
             "item_id": rng.integers(0, 3, 90),
@@ -43,6 +41,12 @@ def test_simultaneous_rows_have_the_order_of_one_machine(tmp_path, ties, limit):
             "worth": rng.permutation(90) + 1.0,
         }
     )
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+@pytest.mark.parametrize("ties", ["file", "item"])
+def test_simultaneous_rows_have_the_order_of_one_machine(tmp_path, ties, limit):
+    frame = tied_rows()
     log = tr.order_ties(tr.Log.from_frame(frame, weight="worth", time_unit="us"), ties)
     rows = frame.rename({"user_id": "user", "item_id": "item", "timestamp": "time", "worth": "weight"})  # fmt: skip
     found = saved(rows.with_columns(place=pl.int_range(90)), log, ties, limit, tmp_path)
@@ -52,3 +56,16 @@ def test_simultaneous_rows_have_the_order_of_one_machine(tmp_path, ties, limit):
         np.testing.assert_array_equal(ours, getattr(expected, name))
     worth = np.concatenate([part.weight for part in found])
     np.testing.assert_allclose(worth, expected.weight * log.weight_unit)
+
+
+@pytest.mark.parametrize("ties", ["file", "item"])
+def test_rows_that_are_judged_have_the_order_of_one_machine(tmp_path, ties):
+    frame = tied_rows()
+    log = tr.order_ties(tr.Log.from_frame(frame, weight="worth", time_unit="us"), ties)
+    rows = frame.rename({"user_id": "user", "item_id": "item", "timestamp": "time", "worth": "weight"})  # fmt: skip
+    shuffled = rows.with_columns(pl.col("item").cast(pl.Int32), place=pl.int_range(90)).reverse()
+    into = parts.Rows(str(tmp_path), 3, 90, None, True)
+    judging.save_rows(shuffled.to_arrow().to_batches(), 0, into, ties == "item")
+    found = into.log(0)
+    np.testing.assert_array_equal(found.item, log.item)
+    np.testing.assert_allclose(found.weight, log.weight * log.weight_unit)

@@ -29,6 +29,8 @@ def vocabulary(ids: list[Any]) -> Vocabulary:
         (["é", "z", "e", "日本"], ["e", "z", "é", "日本"]),
         ([str(2**64), "9", str(2**63)], ["9", str(2**63), str(2**64)]),
         (["1.5", "10", "9"], ["1.5", "10", "9"]),
+        ([str(10**38 - 1), "10", "9"], ["9", "10", str(10**38 - 1)]),
+        ([str(10**38), "10", "9"], ["10", str(10**38), "9"]),  # of 39 digits, some do not fit
     ],
 )
 def test_positions_follow_numbers_where_all_are_integers_else_text(

@@ -282,6 +282,7 @@ def test_events_are_weights_by_name(tmp_path: Path) -> None:
         ([1.0, None], "row 2: w is not a finite number"),
         (["1", "much"], "row 2: w 'much' is not a finite number"),
         ([0.0, 0.0], "every row has the w 0: nothing is left"),
+        ([1e308, 1e308], "the weights of w add up to more than a number can hold"),
         ([True, False], "holds Boolean values; weights are numbers"),
     ],
 )

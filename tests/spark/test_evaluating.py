@@ -108,6 +108,7 @@ def test_what_has_no_place_there_is_refused_in_one_line(session, tmp_path):
         (tr.TALE(), "at:2010-06-01", {"on": "train"}, "on is 'train'; it takes test or validation"),
         (tr.TALE(), "at:2040-01-01", {}, "no row lies after the point of the split"),
         (tr.TALE(), "rolling:2040-01-01,9", {}, "no row lies after the first window begins"),
+        (tr.TALE(), "rolling:2009-01-01,9999", {}, "no window of rolling:2009-01-01,9999 has a user"),
     ):  # fmt: skip
         with pytest.raises(TalerecError, match=said):
             evaluate(model, source, plan, session, tmp_path, **more)

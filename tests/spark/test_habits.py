@@ -74,6 +74,16 @@ def test_rows_of_parts_come_in_the_order_of_time_of_one_machine(tmp_path_factory
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_first_fit_without_rows_counts_nothing(tmp_path):
+    """All rows of one instant: none lies before the end, and questions are none."""
+    log = skewed_log(60)
+    rows = in_parts(log.keep(np.zeros(log.rows, bool)), tmp_path)
+    found = in_time(rows, log, tmp_path)
+    assert len(found.time) == 0
+    for name in ("counts-0", "lately-0"):
+        assert blocks.load_array(tmp_path, name).tolist() == [0.0] * len(log.items)
+
+
 @pytest.mark.parametrize("every_item", [True, False])
 def test_questions_of_parts_are_those_of_the_log(tmp_path, every_item, monkeypatch):
     monkeypatch.setattr(_questions, "_ALL_ITEMS", 50)  # so that half of the items are asked for

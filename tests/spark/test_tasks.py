@@ -32,7 +32,7 @@ def in_parts(log: tr.Log, folder, parts: int = 3, limit: int = 2500, **settings)
     """The rows of a log as tasks find them: in parts of the users, items by rank."""
     folder.mkdir(exist_ok=True)
     rank = np.argsort(ranks(log)).astype(np.int32)
-    rows = Rows(str(folder), len(log.items), limit, int(log.time.max()), **settings)
+    rows = Rows(str(folder), len(log.items), limit, int(log.time.max(initial=0)), **settings)
     cuts = np.linspace(0, len(log.users), parts + 1).astype(int)
     for part, (a, b) in enumerate(pairwise(cuts)):
         lo, hi = log.ptr[a], log.ptr[b]

@@ -11,8 +11,7 @@ from talerec.errors import InvalidLogError, TalerecError
 
 def as_polars(frame: Any, needed: list[str], more: tuple[str | None, ...] = ()) -> pl.DataFrame:
     """The columns `needed`, and `more` that are named, of a frame (Polars, lazy or not, pandas, Arrow) as a Polars frame."""
-    if twice := [name for name in needed if needed.count(name) > 1]:
-        raise TalerecError(f"user, item and time are three columns, but two are {twice[0]!r}")
+    refuse_twice(needed)
     needed = list(dict.fromkeys([*needed, *(name for name in more if name is not None)]))
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):
         frame = _from_pandas(frame, needed)
@@ -48,6 +47,12 @@ def _from_arrow(frame: Any) -> pl.DataFrame:
         raise InvalidLogError(
             f"{kind} is not a frame of columns: {str(error).splitlines()[0]}"
         ) from None
+
+
+def refuse_twice(needed: list[str]) -> None:
+    """An error where one column is to be two of user, item and time."""
+    if twice := [name for name in needed if needed.count(name) > 1]:
+        raise TalerecError(f"user, item and time are three columns, but two are {twice[0]!r}")
 
 
 def refuse_missing(present: list[str], needed: list[str]) -> None:

@@ -15,6 +15,7 @@ from talerec.errors import TalerecError, UnknownIdError
 from talerec.runtime.arrays import Array
 
 _FEW = 1000  # ids asked for: up to here looking each up is faster than a join
+_MOST = 10**38 - 1  # the largest whole number that text is ordered by
 _SMALL = 200_000  # ids in a vocabulary: up to here a dictionary of them costs little memory
 
 
@@ -164,6 +165,6 @@ def in_order(ids: pl.Series) -> pl.Series:
     if ids.dtype != pl.String:
         return ids.sort()
     numbers = ids.cast(pl.Int128, strict=False)
-    if numbers.null_count():
+    if numbers.null_count() or not numbers.is_between(-_MOST, _MOST).all():
         return ids.sort()
     return pl.DataFrame({"number": numbers, "text": ids}).sort("number", "text")["text"]

@@ -13,6 +13,7 @@ from talerec.errors import TalerecError
 TEST, VALIDATION = "test", "validation"
 
 _MOST_WINDOWS = 1000
+_ROLLING = "rolling:"
 
 Earlier = Callable[[int], int]  # the moment that splits rows before another as it splits all
 
@@ -27,6 +28,11 @@ class Window(NamedTuple):
     name: str  # of the split
     when: int  # microseconds
     end: int | None
+
+    @property
+    def is_rolling(self) -> bool:
+        """Is it one of several that may follow each other?"""
+        return self.name.startswith(_ROLLING)
 
     @property
     def words(self) -> str:
@@ -66,7 +72,7 @@ def rolling_windows(
     if on == VALIDATION:
         first -= count * width
     starts = range(first, first + count * width, width)
-    return [Window(f"rolling:{moment},{days:g}", start, start + width) for start in starts]
+    return [Window(f"{_ROLLING}{moment},{days:g}", start, start + width) for start in starts]
 
 
 def earlier_row(before: int, rows: int) -> int:

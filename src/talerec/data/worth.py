@@ -64,7 +64,20 @@ def _numbers(column: pl.Series) -> Array:
             )
     if not (values > 0).any():
         raise InvalidLogError(f"every row has the {column.name} 0: nothing is left")
+    return _summable(values, column.name)
+
+
+def _summable(values: Array, name: str) -> Array:
+    """Weights whose sum is a number; others have no mean to be divided by."""
+    with np.errstate(over="ignore"):
+        if np.isinf(values.sum()):
+            raise InvalidLogError(beyond(name))
     return values
+
+
+def beyond(name: str) -> str:
+    """What is said of weights whose sum is not finite."""
+    return f"the weights of {name} add up to more than a number can hold: only ratios matter, so divide them"
 
 
 def _events(column: pl.Series) -> tuple[tuple[str, ...], Array]:
@@ -96,7 +109,7 @@ def _by_event(
     values: Array = np.array([float(weights[name]) for name in names])[codes]
     if not (values > 0).any():
         raise InvalidLogError("every row has the weight 0: nothing is left")
-    return values
+    return _summable(values, column.name)
 
 
 def check_events(column: str, names: Sequence[str | None], weights: Mapping[str, float]) -> None:

@@ -139,16 +139,18 @@ def _in_parts(run: Run, known: Tally, how: _How) -> _Trial:
     cut_users(run, known, parts, task_rows)  # refuses a user whose rows no task can hold
     items = item_table(run.session, run.folder / "items.parquet", len(known.ids))
     numbered = known.events.withColumnRenamed("item", "id").join(items, "id")
-    place = F.col("position").cast("long") if how.ties == "item" else F.col("place")
+    by_item = how.ties == "item"
     is_weighed = "weight" in known.events.columns
     sent = numbered.select(
-        "user", F.col("position").alias("item"), "time", place.alias("place"),
+        "user", F.col("position").alias("item"), "time", "place",
         *(["weight"] if is_weighed else []),
         F.pmod(F.xxhash64("user"), F.lit(parts)).cast("int").alias("block"),
     )  # fmt: skip
     rows = Rows(str(run.folder), len(known.ids), known.rows, None, is_weighed)
     with run.stage("rows"):
-        run_tasks(sent, parts, lambda part, batches: judging.save_rows(batches, part, rows))
+        run_tasks(
+            sent, parts, lambda part, batches: judging.save_rows(batches, part, rows, by_item)
+        )
     return _Trial(run, known, rows, parts, how)
 
 
@@ -192,7 +194,7 @@ def _judged(trial: _Trial, windows: list[Window]) -> list[_Judged]:
         try:
             found.append(_judged_in(trial, window, trial.run.folder / f"window-{number}"))
         except NoCases:
-            if len(windows) == 1:
+            if not window.is_rolling:
                 raise
     if not found:
         raise no_window(windows[0].name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections.abc import Mapping
@@ -10,17 +11,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from talerec import columns
-from talerec.data.frames import refuse_missing
+from talerec.data.frames import refuse_missing, refuse_twice
 from talerec.data.times import DAY, to_microseconds
-from talerec.data.worth import check_events
+from talerec.data.worth import beyond, check_events
 from talerec.errors import InvalidLogError, TalerecError
-from talerec.spark.sessions import Run
+from talerec.spark.files import PLACE, PREFIX, placed_files
+from talerec.spark.sessions import PATTERN, Run
 
 Source = DataFrame | str | Path
 
@@ -29,9 +30,8 @@ _BROADCAST = (
 )
 _SLICE = 1_000_000  # rows of a long history that are ranked together
 _MOST_EVENTS = 1000
-_FILE_ROWS = 2**40  # more rows than a file has
-_PREFIX = "_talerec_"  # of columns that are not the log's
-_PLACE = _PREFIX + "place"
+_WHOLE = r"^[+-]?0*[0-9]{1,38}\z"  # a whole number, as vocabularies know one; after `$` a line end may follow
+_BLANK = r"^\p{IsWhite_Space}*\z"
 
 
 @dataclass(frozen=True)
@@ -99,21 +99,22 @@ def raw_events(session: SparkSession, source: Source, names: Columns, ties: str)
     if ties not in ("file", "item"):
         raise TalerecError(f"ties is {ties!r}; on Spark it takes file or item")
     if not isinstance(source, DataFrame):
-        frame, placed = _read_files(session, source)
+        frame, placed = placed_files(session, _literal(source), names.needed, names.time)
     elif ties == "file":
         raise TalerecError(
             "rows of a DataFrame have no order: take ties=item, or the path of Parquet files"
         )
     else:
-        frame = placed = source.withColumn(_PLACE, F.lit(0).cast("long"))
-    known = [name for name in frame.columns if not name.startswith(_PREFIX)]
+        frame = placed = source.withColumn(PLACE, F.lit(0).cast("long"))
+    known = [name for name in frame.columns if not name.startswith(PREFIX)]
+    refuse_twice(names.needed[:3])
     refuse_missing(known, names.needed)
     kinds = {name: frame.schema[name].dataType for name in names.needed}
     columns = [
         _id(names.user, kinds[names.user]).alias("user"),
         _id(names.item, kinds[names.item]).alias("item"),
         _number(names.time, kinds[names.time]).alias("time", metadata=_kind(kinds[names.time])),
-        F.col(_PLACE).alias("place"),
+        F.col(PLACE).alias("place"),
         *([worth(frame, names).alias("weight")] if names.are_weighed else []),
     ]
     return Raw(frame.select(*columns), placed.select(*columns))
@@ -127,36 +128,31 @@ def in_microseconds(events: DataFrame, unit: str) -> DataFrame:
 
 
 def whole_address(path: str | Path) -> str:
-    """An address as it was before `Path` dropped one of its slashes."""
-    return re.sub(r"^(\w+):/(?!/)", r"\1://", str(path))
+    """An address as it was before `Path` dropped its slashes."""
+    found = re.match(r"(\w+):/(?!/)", str(path))
+    if found is None:
+        return str(path)
+    return f"{found[1]}://{'/' if found[1] == 'file' else ''}{str(path)[found.end() :]}"
 
 
-def _read_files(session: SparkSession, path: str | Path) -> tuple[DataFrame, DataFrame]:
-    """Parquet files, and the same with the place of every row: files in the order of their names, rows as they stand."""
-    frame = session.read.parquet(whole_address(path))
-    row = F.col("_metadata.row_index")
-    plain = frame.withColumn(_PLACE, row)
-    files = sorted(re.sub("^file:/+", "file:/", name) for name in frame.inputFiles())
-    if len(files) < 2:
-        return plain, plain
-    names = {
-        _PREFIX + "file": pa.array(files, pa.string()),
-        _PREFIX + "number": pa.array(range(len(files)), pa.int64()),
-    }
-    numbers = F.broadcast(session.createDataFrame(pa.table(names)))
-    file = F.col("_metadata.file_path")
-    placed = frame.select("*", file.alias(_PREFIX + "file"), row.alias(_PREFIX + "row")).join(
-        numbers, _PREFIX + "file"
-    )
-    place = F.col(_PREFIX + "number") * F.lit(_FILE_ROWS) + F.col(_PREFIX + "row")
-    return plain, placed.withColumn(_PLACE, place)
+def _literal(path: str | Path) -> str:
+    """An address to read from; what is there under that very name is no pattern."""
+    address = whole_address(path)
+    is_there = Path(address.removeprefix("file://")).exists()
+    return PATTERN.sub(r"\\\g<0>", address) if is_there else address
+
+
+def _column(name: str) -> Any:
+    """The column of that name: dots and backticks are part of it."""
+    quoted = name.replace("`", "``")
+    return F.col(f"`{quoted}`")
 
 
 def _id(name: str, kind: T.DataType) -> Any:
     if isinstance(kind, T.IntegralType):
-        return F.col(name).cast("long")
+        return _column(name).cast("long")
     if isinstance(kind, T.StringType):
-        return F.col(name).cast("string")
+        return _column(name).cast("string")
     raise InvalidLogError(
         f"column {name!r} holds {kind.simpleString()} values; ids are text or whole numbers"
     )
@@ -164,7 +160,7 @@ def _id(name: str, kind: T.DataType) -> Any:
 
 def _number(name: str, kind: T.DataType) -> Any:
     """Times as numbers: timestamps and dates as microseconds, numbers as they are."""
-    column = F.col(name)
+    column = _column(name)
     if isinstance(kind, T.TimestampType):
         return F.unix_micros(column)
     if isinstance(kind, T.DateType):
@@ -174,8 +170,8 @@ def _number(name: str, kind: T.DataType) -> Any:
         fraction = (F.date_part(F.lit("SECOND"), column) * 1_000_000).cast("long")
         day = F.unix_date(F.to_date(column)).cast("long") * F.lit(DAY)
         return day + clock.cast("long") * 1_000_000 + fraction
-    if isinstance(kind, T.IntegralType):
-        return column.cast("long")
+    if isinstance(kind, T.IntegralType) or getattr(kind, "scale", None) == 0:
+        return column.cast("long")  # a double would round whole numbers that Spark has as decimals
     if isinstance(kind, T.FractionalType):
         return column.cast("double")
     raise InvalidLogError(
@@ -196,9 +192,9 @@ def worth(frame: DataFrame, names: Columns) -> Any:
         assert names.weight is not None
         kind = frame.schema[names.weight].dataType
         if isinstance(kind, T.NumericType):
-            return F.col(names.weight).cast("double")
+            return _column(names.weight).cast("double")
         if isinstance(kind, T.StringType):
-            return F.trim(F.col(names.weight)).try_cast("double")
+            return F.trim(_column(names.weight)).try_cast("double")
         raise InvalidLogError(
             f"column {names.weight!r} holds {kind.simpleString()} values; weights are numbers"
         )
@@ -206,7 +202,7 @@ def worth(frame: DataFrame, names: Columns) -> Any:
         raise TalerecError("--event-weights needs --event COLUMN")
     if names.weight is not None:
         raise TalerecError("give --weight or --event-weights, one of the two")
-    event = F.col(names.event).cast("string")
+    event = _column(names.event).cast("string")
     found = frame.select(event.alias("event")).distinct().limit(_MOST_EVENTS + 1).collect()
     check_events(names.event, [row[0] for row in found], names.event_weights)
     pairs = [F.lit(part) for name, value in names.event_weights.items() for part in (name, float(value))]  # fmt: skip
@@ -228,13 +224,13 @@ def checks(events: DataFrame) -> list[Any]:
     """What is asked of rows before anything is made of them; answers of parts add up, or are least or largest ones."""
     size, texts = F.abs(F.col("time")), F.count_if(F.lit(True))
     if events.schema["user"].dataType == T.StringType():
-        texts = F.count_if(~F.col("user").rlike(r"^[+-]?[0-9]{1,38}$"))
+        texts = F.count_if(~F.col("user").rlike(_WHOLE))
     return [
         F.count(F.lit(1)).alias("rows"),
         *(F.count_if(_is_empty(events, cell)).alias(f"no_{cell}") for cell in _CELLS),
         F.min("time").alias("first"),
         F.max("time").alias("last"),
-        F.min(F.when(size >= 10**8, F.col("time"))).alias("least"),
+        F.min(F.when(size >= 10**8, size)).alias("least"),
         texts.alias("texts"),
         *_checks_of_weights(events),
     ]
@@ -253,14 +249,17 @@ def _checks_of_weights(events: DataFrame) -> list[Any]:
         F.sum(there).alias("worth"),
         F.min(there).alias("light"),
         F.max(there).alias("heavy"),
+        F.min(F.when(weight > 0, F.col("time"))).alias("begin"),
+        F.max(F.when(weight > 0, F.col("time"))).alias("end"),
     ]
 
 
 _CELLS = ("user", "item", "time")
+_TIMES = ("begin", "end", "first", "last", "least")  # those of rows that count come first
 
 
 def checked(events: DataFrame, names: Columns, found: Mapping[str, Any]) -> tuple[str, list[int]]:
-    """Refuse a log without rows, with empty cells, impossible times or weights; what times are read as, and the first and last."""
+    """Refuse a log without rows, with empty cells, impossible times or weights; what times are read as, and the first and last that count."""
     if not found["rows"]:
         raise InvalidLogError("the log is empty: it has no rows")
     for cell, name in zip(_CELLS, names.needed, strict=False):
@@ -268,10 +267,10 @@ def checked(events: DataFrame, names: Columns, found: Mapping[str, Any]) -> tupl
             raise InvalidLogError(
                 f"{name} is empty in {found[f'no_{cell}']:,} of {found['rows']:,} rows"
             )
-    some = [found[name] for name in ("first", "last", "least") if found[name] is not None]
-    read_as = _unit_of(some, names, events)
+    some = [found[name] for name in _TIMES if found.get(name) is not None]
+    unit, times = _unit_of(some, names, events)
     _check_weights(names, found)
-    return read_as
+    return unit, times[:2]
 
 
 def _check_weights(names: Columns, found: Mapping[str, Any]) -> None:
@@ -282,6 +281,8 @@ def _check_weights(names: Columns, found: Mapping[str, Any]) -> None:
             )
     if not found["kept"]:
         raise InvalidLogError("every row has the weight 0: nothing is left")
+    if math.isinf(found.get("worth", 0.0)):
+        raise InvalidLogError(beyond(names.weight or names.event or ""))
 
 
 def _unit_of(some: list[Any], names: Columns, events: DataFrame) -> tuple[str, list[int]]:
@@ -302,7 +303,10 @@ def _unit_of(some: list[Any], names: Columns, events: DataFrame) -> tuple[str, l
 def _is_empty(events: DataFrame, cell: str) -> Any:
     column = F.col(cell)
     if events.schema[cell].dataType == T.StringType():
-        return column.isNull() | (F.trim(column) == "")
+        maybe = (column < "!") | (
+            column >= "\u0080"
+        )  # a pattern costs more than a look at the first byte
+        return column.isNull() | (maybe & column.rlike(_BLANK))
     if events.schema[cell].dataType == T.DoubleType():
         return column.isNull() | F.isnan(column)
     return column.isNull()

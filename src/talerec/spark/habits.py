@@ -104,7 +104,8 @@ def join_stretches(rows: Rows, count: int) -> None:
         _joined(rows, name, kind, count)
     found = in_time(rows)
     worth = blocks.mapped(rows.folder, f"{rows.kind}by_time_worth", np.float64)
-    since = int(np.searchsorted(found.time, int(found.time[-1]) - days(RECENT_DAYS)))
+    latest = int(found.time[-1]) if len(found.time) else 0  # a first fit may have no rows
+    since = int(np.searchsorted(found.time, latest - days(RECENT_DAYS)))
     for name, first in (("counts", 0), ("lately", since)):
         weights = worth[first:] if len(worth) else None
         total = np.bincount(found.item[first:], weights, rows.items)

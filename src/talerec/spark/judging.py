@@ -26,12 +26,15 @@ from talerec.spark.habits import smallest
 from talerec.spark.parts import Rows
 
 
-def save_rows(batches: blocks.Batches, part: int, rows: Rows) -> None:
-    """Save all rows of some users (user, item, time, place, weight where rows have one) in the order of a log."""
+def save_rows(batches: blocks.Batches, part: int, rows: Rows, by_item: bool) -> None:
+    """Save all rows of some users (user, item, time, place, weight where rows have one) in the order of a log.
+
+    by_item: simultaneous rows go by their items, and those of one item as in the file.
+    """
     frame = blocks.frame_of(batches)
     if frame.is_empty():
         frame = pl.DataFrame(schema={"user": pl.Int64, "item": pl.Int32, "time": pl.Int64, "place": pl.Int64, "weight": pl.Float64})  # fmt: skip
-    frame = frame.sort("user", "time", "place")
+    frame = frame.sort("user", "time", *(["item"] if by_item else []), "place")
     ids, length = frame["user"].rle().struct.unnest().select("value", "len")
     ptr = np.concatenate([[0], np.cumsum(length.to_numpy())]).astype(np.int64)
     item, time = frame["item"].to_numpy(), frame["time"].to_numpy()

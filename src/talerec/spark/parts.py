@@ -25,7 +25,7 @@ from talerec.spark import blocks
 from talerec.spark.blocks import Batches
 
 _SAMPLED = 64  # times of a popular item, or of all rows, that a part tells
-_WITHIN = ("user", "item", "time", "place")  # columns of rows on their way
+_TIES = ("place", "position")  # what simultaneous rows are ordered by, the second before the first
 
 
 class Users(NamedTuple):
@@ -73,13 +73,16 @@ class Order(NamedTuple):
 
 
 def spread(batches: Batches, users: Users, order: Order, rows: int) -> Iterator[pa.RecordBatch]:
-    """Send rows to the parts of their users, as frames of `user, item, time, place` and maybe `weight`, items by rank."""
+    """Send rows to the parts of their users, as frames of `user, item, time, place`, maybe `position` and `weight`, items by rank.
+
+    Simultaneous rows go by position where it is there, and those of one item as in the file: their weights may differ.
+    """
     items = pl.read_parquet(order.items)
     for frame in blocks.frames(batches, rows):
         known = frame.join(items, left_on="item", right_on="id")
-        place = pl.col("position").cast(pl.Int64) if order.by_item else pl.col("place")
+        by_item = [pl.col("position").cast(pl.Int64)] if order.by_item else []
         worth = [] if order.mean is None else [pl.col("weight") / order.mean]
-        known = known.select("user", pl.col("rank").alias("item"), "time", place.alias("place"), *worth)  # fmt: skip
+        known = known.select("user", pl.col("rank").alias("item"), "time", "place", *by_item, *worth)  # fmt: skip
         if order.limit is not None:
             known = _newest(known, order.limit)
         part = users.part_of(known["user"])
@@ -100,7 +103,7 @@ def _newest(rows: pl.DataFrame, limit: int) -> pl.DataFrame:
     longest = rows.group_by("user").len()["len"].max()
     if not isinstance(longest, int) or longest <= limit:
         return rows
-    ordered = rows.sort("user", "time", "place")
+    ordered = rows.sort("user", "time", *(name for name in reversed(_TIES) if name in rows.columns))
     code = ordered["user"].rle_id().to_numpy()
     end = np.cumsum(np.bincount(code))[code]
     return ordered.filter(pl.Series(end - np.arange(len(code)) <= limit))
@@ -214,8 +217,9 @@ def _sorted(frame: pl.DataFrame, users: Users, rows: Rows) -> Log:
         return Log(np.zeros(1, np.int64), none.astype(np.int32), none, _numbered(0), _numbered(rows.items))  # fmt: skip
     ids, user = users.codes(frame["user"])
     ptr, at = row_kernels.group_rows(user, len(ids))
-    row_kernels.sort_groups(ptr, at, frame["place"].to_numpy())
-    row_kernels.sort_groups(ptr, at, frame["time"].to_numpy())
+    for name in (*_TIES, "time"):
+        if name in frame.columns:
+            row_kernels.sort_groups(ptr, at, frame[name].to_numpy())
     item, time = (frame[name].to_numpy()[at] for name in ("item", "time"))
     worth = frame["weight"].to_numpy()[at] if "weight" in frame.columns else None
     named = (Vocabulary(ids), _numbered(rows.items))

@@ -5,20 +5,22 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from zipimport import zipimporter
 
 import polars as pl
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -37,6 +39,7 @@ _OTHER_KIND = re.compile(
     r"reading file (\S+)\. Data type mismatches when reading Parquet column \[(.+?)\]\. Expected Spark type (\S+), actual Parquet type (\w+)"
 )
 _UNREADABLE = re.compile(r"reading file (\S+)\.\s")
+PATTERN = re.compile(r"[][{}*?\\]")  #: what makes a path a pattern of Spark
 
 
 @contextmanager
@@ -68,7 +71,7 @@ def connected(
     )
     for name, value in (conf or {}).items():
         builder = builder.config(name, value)
-    active = SparkSession.getActiveSession()
+    is_running = SparkContext._active_spark_context is not None  # maybe opened by another thread
     try:
         session = (builder.master(master) if master else builder).getOrCreate()
     except (PySparkException, Py4JError, OSError, ValueError) as error:
@@ -77,7 +80,7 @@ def connected(
     try:
         yield session
     finally:
-        if active is None:
+        if not is_running:
             session.stop()
 
 
@@ -100,6 +103,8 @@ def readable_errors() -> Iterator[None]:
         raise TalerecError(f"Spark: {_first_line(error)}") from error
     except Py4JJavaError as error:
         raise TalerecError(_of_java(str(error))) from error
+    except Py4JError as error:
+        raise TalerecError(f"Spark does not answer any more: {_first_line(error)}") from error
 
 
 def _of_java(text: str) -> str:
@@ -131,6 +136,14 @@ class Run:
     folder: Path
     clock: Clock = field(default_factory=Clock)
 
+    def __post_init__(self) -> None:
+        if odd := PATTERN.search(str(self.folder)):
+            raise TalerecError(
+                f"{self.folder} has {odd[0]} in its name, which Spark takes for a pattern: work in another folder"
+            )
+        if self.session.sparkContext._jsc is None:
+            raise TalerecError("the session was stopped: open another one (spark.connected)")
+
     @property
     def cores(self) -> int:
         """How many tasks run at once."""
@@ -156,33 +169,97 @@ class Run:
         """Time what runs inside the block, and report its tasks as progress of stage `label`."""
         context = self.session.sparkContext
         group = f"talerec {label} {uuid.uuid4().hex}"
-        context.setJobGroup(group, f"talerec: {label}")
         tick, over = progress.stage(label, 1.0), threading.Event()
         watcher = threading.Thread(
             target=_report_tasks, args=(context, group, tick, over), daemon=True
         )
         watcher.start()
         try:
-            with self.clock(label), readable_errors():
+            with (
+                self.clock(label),
+                _stoppable(context, group),
+                readable_errors(),
+                _grouped(context, group, f"talerec: {label}"),
+            ):
                 yield
         finally:
             over.set()
             watcher.join()
 
 
+@contextmanager
+def _grouped(context: SparkContext, group: str, words: str) -> Iterator[None]:
+    """Jobs of the block are a group of their own; what the caller's jobs were called before comes back."""
+    before = {name: context.getLocalProperty(name) for name in _NAMES_OF_JOBS}
+    context.setJobGroup(group, words)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # a session that is gone has nothing to give back
+            for name, value in before.items():
+                context.setLocalProperty(name, value)  # type: ignore[arg-type]
+
+
+_NAMES_OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+
+
+@contextmanager
+def _stoppable(context: SparkContext, group: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the jobs of a group, and then the block.
+
+    Spark's own handler asks Spark to end them on the very connection that waits for an answer, and breaks it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    told: list[BaseException] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        told.append(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
+        if len(told) > 1 or not _is_waiting(frame):
+            raise told[0]
+        java: Any = context._jsc
+        ended = threading.Thread(target=lambda: java.sc().cancelJobGroupAndFutureJobs(group))
+        ended.start()  # a thread has a connection of its own
+
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, stop)}
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except TalerecError as error:  # that its jobs were ended
+        raise told[0] if told else error from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if told:
+        raise told[0]
+
+
+def _is_waiting(frame: FrameType | None) -> bool:
+    """Does Spark owe an answer?"""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("py4j."):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _report_tasks(
     context: Any, group: str, tick: Callable[[float], None], over: threading.Event
 ) -> None:
     """Report progress as tasks of a job group end; it never goes back, though new stages appear meanwhile."""
-    shown, tracker = 0.0, context.statusTracker()
-    while not over.wait(0.2):
-        jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
-        stages = [tracker.getStageInfo(number) for job in jobs if job for number in job.stageIds]
-        total = sum(known.numTasks for known in stages if known)
-        done = sum(known.numCompletedTasks for known in stages if known)
-        if total and done / total > shown:
-            tick(done / total - shown)
-            shown = done / total
+    shown = 0.0
+    with suppress(Py4JError):  # who waits for Spark is told that it is gone
+        tracker = context.statusTracker()
+        while not over.wait(0.2):
+            jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
+            stages = [tracker.getStageInfo(one) for job in jobs if job for one in job.stageIds]
+            total = sum(known.numTasks for known in stages if known)
+            done = sum(known.numCompletedTasks for known in stages if known)
+            if total and done / total > shown:
+                tick(done / total - shown)
+                shown = done / total
     tick(1.0 - shown)
 
 

@@ -32,7 +32,7 @@ _PER_PART = 400  # rows by which users are cut into parts
 _HUGE = 8  # times the rows of a task that one user may have
 
 _SUMS = ("rows", "kept", "no_user", "no_item", "no_time", "no_weight", "below", "texts", "worth")
-_LEAST, _MOST = ("first", "least", "light"), ("last", "heavy")
+_LEAST, _MOST = ("first", "begin", "least", "light"), ("last", "end", "heavy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +68,7 @@ def tally(
     totals = _totals(counts)
     unit, time = checked(events, names, totals)
     numeric = not totals["texts"]
+    whole = Vocabulary.encode(counts["item"])[0]  # what is left of the items has their order
     events, plain = (in_microseconds(one, unit) for one in (events, plain))
     if drop_duplicates:
         events = one_of_each(run, events)
@@ -78,9 +79,7 @@ def tally(
         counts = _counted(run, events, "cleaned")
         totals = _totals(counts)
         time = [totals["first"], totals["last"]]
-    counts = counts.filter(pl.col("kept") > 0)
-    vocabulary, at = Vocabulary.encode(counts["item"])
-    ranked = _ranked(run.folder, vocabulary, at, counts["kept"])
+    ranked = _ranked(run.folder, whole, whole.codes(counts["item"]), counts["kept"])
     return Tally(events, plain, *ranked, (time[0], time[1]), unit, numeric, *_means(totals))
 
 
@@ -146,7 +145,7 @@ def _ranked(
 def cut_users(run: Run, known: Tally, parts: int, most: int | None) -> Users:
     """Ranges of users with about as many rows each; `most`: refuse a user who has more rows by far."""
     every = max(known.rows // (_PER_PART * parts), 1)
-    picked = F.pmod(F.xxhash64("user", "time"), F.lit(every)) == 0
+    picked = F.pmod(F.xxhash64("user", "item", "time", "place"), F.lit(every)) == 0
     with run.stage("users"):
         found = known.plain.where(picked).groupBy("user").count().toArrow()
     sampled = pl.DataFrame(found)

@@ -1,0 +1,162 @@
+"""Odd logs on a cluster are what they are on one machine: ids, files, weights, and what is left of a log."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+
+import talerec as tr
+from cluster import SMALL
+from logs import DAY, START
+from talerec.errors import InvalidLogError, TalerecError
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
+]
+
+#: Text that is a number but for a line end; rows of one instant in several files, whose order is that of their names.
+USERS = ["5\n", "5", "7", "5", "7", "40", "40", "5", "5", "5\n"]
+ITEMS = ["no number", "9", "10", "11", "9", "9", "10", "10", "9", "11"]
+DAYS = [0, 3, 3, 3, 4, 5, 5, 3, 6, 9]
+WORTH = [
+    0.0,
+    1.0,
+    2.0,
+    1.0,
+    4.0,
+    1.0,
+    1.0,
+    3.0,
+    1.0,
+    0.0,
+]  # the first row and the last do not count
+
+
+def odd_rows(user: str = "user_id", item: str = "item_id") -> pl.DataFrame:
+    times = pl.Series([START + day * DAY for day in DAYS]).cast(pl.Datetime("us"))
+    return pl.DataFrame({user: USERS, item: ITEMS, "timestamp": times, "worth": WORTH})
+
+
+def spread(rows: pl.DataFrame, folder):
+    """As files of many folders, with one row each; one has none, and the columns stand in any order."""
+    names = ["a b", "a%20b", "b [1]/x", "b [1]/{y}", "c=1/x", "c=1/y", "z", "é", "é/x", "é/ä"]
+    for number, name in enumerate(sorted(names, key=lambda name: (folder / f"{name}.parquet").parts)):  # fmt: skip
+        path = folder / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        some = rows[number : number + 1]
+        some.select(sorted(rows.columns, reverse=number % 2 == 1)).write_parquet(path)
+    rows[:0].write_parquet(folder / "0.parquet")
+    return folder
+
+
+def test_odd_ids_files_and_weights_give_the_weights_of_one_machine(session, tmp_path):
+    from talerec import spark
+
+    rows = odd_rows("user.id", "item`id")
+    log = tr.Log.from_frame(rows, user="user.id", item="item`id", weight="worth")
+    assert log.items.ids.to_list() == ["10", "11", "9"]  # as text: one id that did not count is
+    expected = tr.Tempo(solver="local", reg=1.0).fit(log)
+    source, out = spread(rows, tmp_path / "log [1]"), tmp_path / "m.tale"
+    names = spark.Columns("user.id", "item`id", weight="worth")
+    how = {"session": session, "names": names, "histories": True, **SMALL}
+    found = spark.fit(tr.Tempo(reg=1.0), f"file:{source}", out, **how)
+    assert found.item_ids.to_list() == expected.item_ids.to_list()
+    assert found.fitted.training == expected.fitted.training
+    np.testing.assert_allclose(found.weights.toarray(), expected.weights.toarray(), rtol=1e-5)
+    kept = tr.load(out).fitted.log
+    assert kept.to_frame().equals(log.to_frame())
+    np.testing.assert_allclose(kept.weight, log.weight)
+
+
+def test_items_that_are_left_keep_the_order_of_all(session, tmp_path):
+    from talerec.spark import events, sessions, tally
+
+    rows = odd_rows().drop("worth")
+    rows.write_parquet(tmp_path / "log.parquet")
+    run = sessions.Run(session, tmp_path)
+    known = tally.tally(run, tmp_path / "log.parquet", events.NAMES, "file", 2, False)
+    expected = tr.k_core(tr.Log.from_frame(rows), 2)
+    assert known.ids.to_list() == expected.items.ids.to_list() == ["10", "9"]
+    assert known.time == (int(expected.time.min()), int(expected.time.max()))
+
+
+def test_ids_in_the_names_of_folders_are_text_as_they_stand(session, tmp_path):
+    from talerec.spark import events
+
+    rows, folder = odd_rows().drop("user_id"), tmp_path / "log"
+    for number, user in enumerate(["007", "7", "10"]):
+        (folder / f"user_id={user}").mkdir(parents=True)
+        rows[number : number + 2].write_parquet(folder / f"user_id={user}" / "x.parquet")
+    log = tr.read_log(folder)
+    found, _ = events.read_events(session, folder, events.NAMES, "file")
+    told = sorted((row["user"], row["item"], row["time"]) for row in found.collect())
+    frame = log.to_frame().with_columns(pl.col("timestamp").cast(pl.Int64))
+    assert told == sorted(frame.rows())
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("item_id", ["\t", "", "\u2003\n\n\n\n\n", "é", "x"], "item_id is empty in 3 of 5 rows"),
+        ("timestamp", [-(10**12), 10**9, 10**9, 10**9, 5 * 10**12], "times are of mixed units"),
+        ("worth", [1e308] * 5, "the weights of worth add up to more than a number can hold"),
+    ],
+)
+def test_values_that_one_machine_refuses_are_refused(session, tmp_path, column, values, said):
+    from talerec.spark import Columns, events
+
+    rows = odd_rows()[:5].with_columns(pl.Series(column, values))
+    rows.write_parquet(tmp_path / "log.parquet")
+    names = {"weight": "worth", "any_time": True}
+    with pytest.raises(InvalidLogError):
+        tr.Log.from_frame(rows, **names)
+    with pytest.raises(InvalidLogError, match=said) as told:
+        events.read_events(session, tmp_path / "log.parquet", Columns(**names), "file")
+    assert "\n" not in str(told.value)
+
+
+def test_one_column_is_not_two(session, tmp_path):
+    from talerec.spark import Columns, events
+
+    odd_rows().write_parquet(tmp_path / "log.parquet")
+    said = "user, item and time are three columns, but two are 'user_id'"
+    with pytest.raises(TalerecError, match=said):
+        events.read_events(session, tmp_path / "log.parquet", Columns(item="user_id"), "file")
+
+
+def test_whole_numbers_that_spark_has_as_decimals_are_not_rounded(session, tmp_path):
+    from talerec.spark import events
+
+    times = pl.Series([START * 1000 + 1000 * x + 600 for x in range(10)], dtype=pl.UInt64)
+    rows = odd_rows().with_columns(user_id=pl.int_range(10), timestamp=times)
+    rows.write_parquet(tmp_path / "log.parquet")
+    found, _ = events.read_events(session, tmp_path / "log.parquet", events.NAMES, "file")
+    ours = [row["time"] for row in sorted(found.collect(), key=lambda row: row["user"])]
+    assert ours == tr.Log.from_frame(rows).time.tolist() == [START + x for x in range(10)]
+
+
+def test_a_folder_whose_name_is_a_pattern_is_refused(tmp_path):
+    pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
+    from talerec.spark.sessions import Run
+
+    with pytest.raises(TalerecError, match=r"has \[ in its name, which Spark takes for a pattern"):
+        Run(SimpleNamespace(), tmp_path / "a [1]")
+
+
+def test_users_whose_rows_have_one_time_are_not_taken_for_huge_ones(session, monkeypatch):
+    """Of 400 users with 40 rows each, some rows are looked at: not all rows of some users."""
+    from talerec.spark import tally
+
+    monkeypatch.setattr(tally, "_PER_PART", 1)
+    number = session.range(16_000).withColumnRenamed("id", "place")
+    rows = number.selectExpr("place % 400 as user", "place % 7 as item", "0L as time", "place")
+    run = SimpleNamespace(stage=lambda _: nullcontext())
+    users = tally.cut_users(
+        run, SimpleNamespace(rows=16_000, plain=rows, numeric=False), 4, most=1_000
+    )
+    assert users.parts <= 4

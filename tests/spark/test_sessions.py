@@ -1,0 +1,96 @@
+"""Sessions that are shared, stopped and interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from talerec.errors import TalerecError
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
+]
+
+
+def test_a_session_that_another_thread_has_opened_is_used_and_left_running(session):
+    from talerec import spark
+
+    found = []
+
+    def count() -> None:
+        with spark.connected() as other:
+            found.append(other.range(3).count())
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    thread.join()
+    assert found == [3]
+    assert session.range(2).count() == 2
+
+
+def test_a_session_that_was_stopped_is_refused(tmp_path):
+    pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
+    from talerec.spark.sessions import Run
+
+    stopped = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    with pytest.raises(TalerecError, match="the session was stopped: open another one"):
+        Run(stopped, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_jobs_end_when_they_are_interrupted_and_the_session_goes_on(
+    session, tmp_path, number, raised
+):
+    """The task, which would take a minute, tells when it runs."""
+    from talerec.spark.sessions import Run, run_tasks
+
+    run, mark, handlers = Run(session, tmp_path), tmp_path / "begun", signal.getsignal(number)
+
+    def work(_: int, __: object) -> None:
+        import time
+
+        mark.touch()
+        time.sleep(60)
+
+    def interrupt() -> None:
+        while not mark.exists():
+            threading.Event().wait(0.05)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(raised), run.stage("rows"):
+        run_tasks(run.numbers(1), 1, work)
+    assert signal.getsignal(number) is handlers
+    assert session.range(3).count() == 3
+    assert not list(session.sparkContext.statusTracker().getActiveJobsIds())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_work_that_waits_for_no_answer_is_interrupted_at_once(session, tmp_path, number):
+    from talerec.spark.sessions import Run
+
+    with pytest.raises((KeyboardInterrupt, SystemExit)), Run(session, tmp_path).stage("learn"):
+        _end(number)
+
+
+def _end(number: int) -> None:
+    os.kill(os.getpid(), number)
+    raise AssertionError("it went on")
+
+
+def test_jobs_after_a_stage_are_called_what_they_were_called_before(session, tmp_path):
+    from talerec.spark.sessions import Run
+
+    context, name = session.sparkContext, "spark.jobGroup.id"
+    for mine in ("of the caller", None):
+        context.setLocalProperty(name, mine)
+        with Run(session, tmp_path).stage("rows"):
+            assert context.getLocalProperty(name).startswith("talerec rows ")
+        assert context.getLocalProperty(name) == mine

@@ -162,6 +162,16 @@ def test_two_workers_share_a_study(tmp_path):
         tr.tune("tale", walk(), workers=2)
 
 
+def test_who_shares_a_study_waits_for_whoever_writes(tmp_path):
+    """SQLite's driver would give up after five seconds, in which a busy machine may not let the other go on."""
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    engine = sqlalchemy.create_engine(search._storage(tmp_path / "s.db"))
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("pragma busy_timeout").scalar() == 60_000
+    engine.dispose()
+    assert (tmp_path / "s.db").exists()
+
+
 def test_a_trial_that_another_process_has_finished_is_not_an_error(tmp_path):
     """Both reach for the one that waits; here the other tells its value while this one still fits."""
     optuna = pytest.importorskip("optuna")

@@ -31,6 +31,7 @@ from talerec.runtime.progress import listening, silent, stage
 logger = logging.getLogger(__name__)
 
 _REACHES = 10  # for a trial that another process may have taken
+_PATIENCE_S = 60  # seconds that a process waits for another that writes to the same study
 _BLOCK = {params.LEARN: 12, params.SOLVE: 4}  # trials that share a Gram, and a solve
 
 
@@ -156,7 +157,7 @@ def _storage(study: str | Path | None) -> Any:
     path = Path(study)
     if path.exists() and path.stat().st_size and path.read_bytes()[:15] != b"SQLite format 3":
         raise TalerecError(f"{path} is not a study file (SQLite); name a new file")
-    return f"sqlite:///{path}"
+    return f"sqlite:///{path}?timeout={_PATIENCE_S}"
 
 
 def _study_name(task: Task, log: Log) -> str:

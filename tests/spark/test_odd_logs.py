@@ -160,3 +160,28 @@ def test_users_whose_rows_have_one_time_are_not_taken_for_huge_ones(session, mon
         run, SimpleNamespace(rows=16_000, plain=rows, numeric=False), 4, most=1_000
     )
     assert users.parts <= 4
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"task_rows": 0}, "task_rows is 0; it takes a whole number from 1"),
+        ({"task_pairs": 1.5}, "task_pairs is 1.5; it takes a whole number from 1"),
+        ({"solve_bytes": True}, "solve_bytes is True; it takes a whole number from 1"),
+        ({"work": "file/x"}, r"file/x/talerec-\w+ cannot be made: Not a directory"),
+    ],
+)
+def test_tasks_that_hold_nothing_and_folders_that_cannot_be_are_refused(
+    session, tmp_path, monkeypatch, how, said
+):
+    from talerec import spark
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    for work in (
+        lambda: spark.fit(tr.TALE(), "log", "m.tale", session=session, **how),
+        lambda: spark.evaluate(tr.TALE(), "log", "at:2020-01-01", session=session, **how),
+    ):
+        with pytest.raises(TalerecError, match=said):
+            work()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -82,7 +82,7 @@ def evaluate(
     plan = Plan(plan) if isinstance(plan, str) else plan
     check_evaluation(model, plan, on)
     solved, ks = checked(copy(model), names), tuple(metrics.cutoffs(k))
-    limits = Limits(task_rows, task_pairs, solve_bytes)
+    limits = Limits.checked(task_rows, task_pairs, solve_bytes)
     kept = None if cases is None else check_writable(Path(cases))
     how = _How(solved, ties, limits, on, ks, hide_seen, kept is not None)
     with shared_folder(Path(work or Path.cwd()).absolute()) as folder:

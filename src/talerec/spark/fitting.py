@@ -89,6 +89,7 @@ def fit(
     TalerecError
         When the model cannot be fitted on a cluster, the log is not valid, or Spark fails.
     """
+    limits = Limits.checked(task_rows, task_pairs, solve_bytes)
     solved, beside = checked(model, names), Path(output).absolute()
     artifact.check_target(output)
     parquet = str(weights or f"file://{beside.with_suffix('.weights.parquet')}")
@@ -96,7 +97,6 @@ def fit(
     with shared_folder(Path(work or beside.parent).absolute()) as folder:
         run = Run(session, folder)
         known = tally(run, source, names, ties, core, drop_duplicates)
-        limits = Limits(task_rows, task_pairs, solve_bytes)
         model._fitted = learned(run, known, solved, ties, limits, parquet, kept, items)
         model.save(output, histories=kept is True)
     model._fitted = load(output).fitted
@@ -219,7 +219,10 @@ def shared_folder(parent: Path) -> Iterator[Path]:
     It gets another name first: an attempt of a task that Spark has given up, and that is still writing, finds no folder.
     """
     folder = parent / f"talerec-{uuid.uuid4().hex[:12]}"
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise TalerecError(f"{folder} cannot be made: {error.strerror or error}") from None
     try:
         yield folder
     finally:
@@ -258,6 +261,15 @@ class Limits(NamedTuple):
     rows: int
     pairs: int
     bytes: int
+
+    @classmethod
+    def checked(cls, task_rows: int, task_pairs: int, solve_bytes: int) -> Limits:
+        """Limits that are whole numbers from 1."""
+        given = {"task_rows": task_rows, "task_pairs": task_pairs, "solve_bytes": solve_bytes}
+        for name, value in given.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise TalerecError(f"{name} is {value}; it takes a whole number from 1")
+        return cls(*given.values())
 
 
 def _gathered(

@@ -27,7 +27,8 @@ def shop(tmp_path_factory) -> tuple[Path, pl.DataFrame]:
     rows = skewed(3_000).with_columns(worth=pl.Series(rng.integers(1, 9, 3_000)))
     path = tmp_path_factory.mktemp("shop") / "shop.tale"
     model = tr.TALE(max_history=30).fit(tr.Log.from_frame(rows[:2_000], weight="worth"))
-    later = pl.concat([rows[1_500:], rows[2_900:]]).with_columns(pl.col("worth") * 3 - 3)
+    again = rows[2_000:2_900].with_columns(worth=pl.col("worth").reverse())
+    later = pl.concat([rows[1_500:], again, rows[2_900:]]).with_columns(pl.col("worth") * 3 - 3)
     return model.save(path, histories=False), later
 
 
@@ -42,23 +43,24 @@ def lists(*args) -> tuple[dict, pl.DataFrame]:
     return found, table.sort("user_id", "rank")
 
 
-@pytest.mark.parametrize("more", [[], ["--hide-seen", "--ties-by-item"]])
+@pytest.mark.parametrize("more", [["--drop-duplicates"], ["--hide-seen", "by item"]])
 def test_the_command_makes_the_lists_of_one_machine(more, shop, session, machines, tmp_path):
     """Weights count over what those of the fit were divided by; rows of weight 0 and doubles are left out."""
     path, rows = shop
-    if more:  # simultaneous rows by item, as the model says
+    by_item = "by item" in more
+    if by_item:  # simultaneous rows by item, as the model says
         model = tr.load(path)
         model.fitted.training["ties"] = "item"
         path = model.save(tmp_path / "item.tale", histories=False)
     source = write(rows, tmp_path / "log")
-    told = ["--weight", "worth", "--drop-duplicates", "-k", 7, "--deny", "3", "--json", *more[:1]]
+    told = ["--weight", "worth", "-k", 7, "--deny", "3", "--json", more[0]]
     _, expected = lists("lists", path, source, "-o", tmp_path / "here.parquet", *told)
     there = ["--engine", "spark", "--master", machines.url, "--work", tmp_path]
     said, found = lists("lists", path, source, "-o", tmp_path / "there", *told, *there)
     assert found.drop("score").equals(expected.drop("score"))
     np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-12)
     assert (said["rows"], said["users"]) == (len(found), found["user_id"].n_unique())
-    kept = {"here.parquet", "log", "there"} | ({"item.tale"} if more else set())
+    kept = {"here.parquet", "log", "there"} | ({"item.tale"} if by_item else set())
     assert {one.name for one in tmp_path.iterdir()} == kept
 
 

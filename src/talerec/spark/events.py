@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -341,8 +341,8 @@ def k_core(run: Run, events: DataFrame, k: int) -> DataFrame:
         rows = left
 
 
-def newest_rows(events: DataFrame, limit: int) -> DataFrame:
-    """Each user's last `limit` rows.
+def newest_rows(events: DataFrame, limit: int, order: Sequence[str]) -> DataFrame:
+    """Each user's last `limit` rows in the order of some columns.
 
     Only users with more are ranked, and their rows in slices first: no task sorts a very long history.
     """
@@ -352,7 +352,7 @@ def newest_rows(events: DataFrame, limit: int) -> DataFrame:
     many = events.join(long, "user")
     slices = F.ceil(F.col("count") / _SLICE)
     many = many.withColumn("slice", F.pmod(F.xxhash64("item", "time", "place"), slices))
-    latest = (F.desc("time"), F.desc("place"))
+    latest = [F.desc(name) for name in order]
     for group in (("user", "slice"), ("user",)):
         place = F.row_number().over(Window.partitionBy(*group).orderBy(*latest))
         many = many.withColumn("from_end", place).where(F.col("from_end") <= limit)

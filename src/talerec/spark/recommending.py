@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ from talerec.spark.events import (
 )
 from talerec.spark.sessions import Run, map_tasks
 from talerec.spark.tables import arrow_type, check_table, spark_schema, write_table
+
+#: The columns that a user's rows go by: simultaneous rows by their places, or by items first.
+_ORDER = {"file": ("time", "place"), "item": ("time", "item", "place")}
 
 
 def recommend(
@@ -81,27 +85,35 @@ def recommend(
         When `k` is above the number of items, a condition cannot be used, the log is not valid, or Spark fails.
     """
     place = str(Path(path).absolute())
-    limits = {"allow": allow, "deny": deny, "where": where, "per": per, "boost": boost}
-    options = {**limits, "unknown": unknown, "hide_seen": hide_seen, "as_of": as_of}
-    model = _checked(place, k, names, unknown, limits)
+    limits = {
+        "allow": allow, "deny": deny, "where": where, "per": per, "boost": boost, "unknown": unknown,
+    }  # fmt: skip
+    options = {**limits, "hide_seen": hide_seen, "as_of": as_of}
+    model = _checked(place, k, names, limits)
     check_table(session, str(output), source)
-    beside = Path(work or Path(place).parent).absolute()
-    with tempfile.TemporaryDirectory(prefix="talerec-", dir=beside) as folder:
-        run = Run(session, Path(folder))
-        run.folder.chmod(0o755)
+    with _working(session, Path(work or Path(place).parent).absolute()) as run:
         events = _events(run, source, names, ties, drop_duplicates)
-        rows, count = _histories(run, events, ties, model, hide_seen)
-        made = _lists(rows, max(run.cores, math.ceil(count / task_rows)), place, model, k, options)
+        rows, count = _histories(run, events, _ORDER[ties], model, hide_seen)
+        parts = max(run.cores, math.ceil(count / task_rows))
+        made = _lists(rows, _ORDER[ties], parts, place, model, k, options)
         with run.stage("recommend"):
             write_table(made, str(output))
     return session.read.parquet(str(output))
 
 
-def _checked(place: str, k: int, names: Columns, unknown: str, limits: dict[str, Any]) -> Model:
+@contextmanager
+def _working(session: SparkSession, beside: Path) -> Iterator[Run]:
+    """A run with a folder that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="talerec-", dir=beside) as folder:
+        Path(folder).chmod(0o755)
+        yield Run(session, Path(folder))
+
+
+def _checked(place: str, k: int, names: Columns, limits: dict[str, Any]) -> Model:
     """The model of an artifact; what it cannot answer is refused before anything runs."""
     model = load(place)
     asking.check_k(model, k)
-    choosing.limits(model, unknown=unknown, **limits)
+    choosing.limits(model, **limits)
     weight_factor(model.fitted.training, 1.0 if names.are_weighed else None)
     return model
 
@@ -116,22 +128,29 @@ def _events(
 
 
 def _histories(
-    run: Run, events: DataFrame, ties: str, model: Model, hide_seen: bool
+    run: Run, events: DataFrame, order: tuple[str, ...], model: Model, hide_seen: bool
 ) -> tuple[DataFrame, int]:
-    """The rows that a model looks at, and how many rows the log has."""
+    """The rows that a model looks at, and how many rows the log has; `order`: the columns that a user's rows go by."""
     with run.stage("read"):
-        rows = _known_rows(run, events, model, ties)
+        rows = _known_rows(run, events, model)
         found = rows.groupBy("user").count().agg(F.sum("count"), F.max("count")).first()
     assert found is not None
     count, longest = found
     limit = model.params.get("max_history")
     if limit and longest > limit:
-        rows = _with_seen(rows, limit) if hide_seen else newest_rows(rows, limit)
+        last = newest_rows(rows, limit, order)
+        rows = _with_seen(rows, last, limit) if hide_seen else last
     return rows, count
 
 
 def _lists(
-    rows: DataFrame, parts: int, artifact: str, model: Model, k: int, options: dict[str, Any]
+    rows: DataFrame,
+    order: tuple[str, ...],
+    parts: int,
+    artifact: str,
+    model: Model,
+    k: int,
+    options: dict[str, Any],
 ) -> DataFrame:
     """Recommendations for all users of the rows, each part of the users by one task."""
     schema = pa.schema(
@@ -146,7 +165,7 @@ def _lists(
     def recommend_part(_: int, batches: blocks.Batches) -> Iterator[pa.RecordBatch]:
         mine = blocks.frame_of(batches)
         if not mine.is_empty():
-            lists = tasks.recommend_users(load(artifact), mine, k, options)
+            lists = tasks.recommend_users(load(artifact), mine, order, k, options)
             yield from blocks.in_schema(lists, schema)
 
     part = F.pmod(F.xxhash64("user"), F.lit(parts)).cast("int")
@@ -154,7 +173,7 @@ def _lists(
     return map_tasks(numbered, parts, "part", recommend_part, spark_schema(schema))
 
 
-def _known_rows(run: Run, events: DataFrame, model: Model, ties: str) -> DataFrame:
+def _known_rows(run: Run, events: DataFrame, model: Model) -> DataFrame:
     """Rows with items as positions, -1 for items that the model does not know."""
     ids = model.item_ids
     table = pl.DataFrame({"id": ids, "position": np.arange(len(ids), dtype=np.int32)})
@@ -163,22 +182,20 @@ def _known_rows(run: Run, events: DataFrame, model: Model, ties: str) -> DataFra
     kind = "string" if ids.dtype == pl.String else "long"
     cast = events.withColumn("item", F.col("item").try_cast(kind)).withColumnRenamed("item", "id")
     position = F.coalesce("position", F.lit(-1))
-    place = position.cast("long") if ties == "item" else F.col("place")
     weight = []
     if "weight" in events.columns:
         factor = weight_factor(model.fitted.training, 1.0)
         weight = [(F.col("weight") * F.lit(factor)).alias("weight")]
     return cast.join(items, "id", "left").select(
-        "user", position.alias("item"), "time", place.alias("place"), *weight
+        "user", position.alias("item"), "time", "place", *weight
     )
 
 
-def _with_seen(rows: DataFrame, limit: int) -> DataFrame:
-    """Each user's newest rows, and before them one row of every other item that the user ever had.
+def _with_seen(rows: DataFrame, last: DataFrame, limit: int) -> DataFrame:
+    """Each user's newest rows (`last`), and before them one row of every other item that the user ever had.
 
     Such an item is hidden like the others, and its row is too old to count.
     """
-    last = newest_rows(rows, limit)
     long = rows.groupBy("user").count().where(F.col("count") > limit).select("user")
     had = rows.join(long, "user", "left_semi").groupBy("user", "item")
     columns = [name for name in rows.columns if name not in ("user", "item")]

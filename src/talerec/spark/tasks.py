@@ -362,11 +362,11 @@ def named_weights(
 
 
 def recommend_users(
-    model: Model, rows: pl.DataFrame, k: int, options: dict[str, Any]
+    model: Model, rows: pl.DataFrame, order: Sequence[str], k: int, options: dict[str, Any]
 ) -> pl.DataFrame:
     """The next items of users from all their rows: user, item (a position, -1 where unknown), time, place, maybe weight."""
     users, user = Vocabulary.encode(rows["user"])
-    rows = rows.with_columns(pl.Series("user", user)).sort("user", "time", "place")
+    rows = rows.with_columns(pl.Series("user", user)).sort("user", *order)
     ptr = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=len(users)))])
     item, time = (rows[name].to_numpy(writable=True) for name in ("item", "time"))
     weight = rows["weight"].to_numpy(writable=True) if "weight" in rows.columns else None

@@ -51,3 +51,12 @@ def test_a_part_that_spark_does_not_fit_is_named(session, tmp_path):
     with pytest.raises(TalerecError, match=said):
         fit(tr.Blend(), source, tmp_path / "b.tale", session)
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
+def test_a_blend_takes_the_place_of_a_model_and_of_a_blend(session, tmp_path):
+    source, out = write(skewed(300), tmp_path / "log"), tmp_path / "b.tale"
+    fit(tr.SLIST(), source, out, session)
+    for parts, left in (("tale, slist", ["0-tale", "1-slist"]), ("slit", ["0-slit"])):
+        weights = ",".join("1" for _ in parts.split(","))
+        fit(tr.Blend(parts=parts, weights_of_parts=weights), source, out, session)
+        assert sorted(path.name for path in (tmp_path / "b.weights.parquet").iterdir()) == left

@@ -76,6 +76,8 @@ def test_a_table_is_written_neither_over_the_log_nor_over_anything_that_is_not_a
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("years of work")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / ".profile").touch()
     before = sorted(one.read_bytes() for one in source.iterdir())
     names = spark.Columns(weight="worth")
     frame = session.read.parquet(str(source))
@@ -90,8 +92,10 @@ def test_a_table_is_written_neither_over_the_log_nor_over_anything_that_is_not_a
         (source / "*.parquet", source, over),
         (frame, source, over),
         (source, mine, other),
-        (source, tmp_path, other),
-        (source, source / "0.parquet", other),
+        (source, tmp_path, over),
+        (source, mine / "thesis.txt", other),
+        (source, tmp_path / "home", other),
+        (source, source / "0.parquet", over),
     ):
         told = {"session": session, "names": names, "ties": "item"}
         with pytest.raises(TalerecError, match=said):

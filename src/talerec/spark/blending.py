@@ -21,7 +21,7 @@ from talerec.runtime.clock import summed
 from talerec.spark import blocks
 from talerec.spark.parts import Rows
 from talerec.spark.sessions import Run, map_tasks
-from talerec.spark.tables import arrow_type, spark_schema
+from talerec.spark.tables import arrow_type, replaced, spark_schema
 from talerec.spark.tally import Tally, of_rows
 from talerec.spark.tempo import Study
 
@@ -35,11 +35,12 @@ def blended(
     """What a blend learns of a log; the weights of each part that counts are a table of their own within `parquet`."""
     parts = blend.made()
     weight, enough = blend.weighed(parts, lambda: _weights(run, known, parts, learn, begin))
-    for number, part in enumerate(parts):
-        part._fitted = None
-        if weight[number]:
-            place = _within(run, f"part-{number}")
-            part._fitted = learn(place, known, part, f"{parquet}/{number}-{part.name}")
+    with replaced(run.session, parquet):  # maybe by parts that count no more
+        for number, part in enumerate(parts):
+            part._fitted = None
+            if weight[number]:
+                place = _within(run, f"part-{number}")
+                part._fitted = learn(place, known, part, f"{parquet}/{number}-{part.name}")
     counting = [part if part._fitted else None for part in parts]
     found = [part.fitted for part in counting if part is not None]
     lately = [one.kept_recent_counts for one in found if one.kept_recent_counts is not None]

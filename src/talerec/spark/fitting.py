@@ -92,7 +92,7 @@ def fit(
     limits = Limits.checked(task_rows, task_pairs, solve_bytes)
     solved, beside = checked(model, names), Path(output).absolute()
     artifact.check_target(output)
-    parquet = str(weights or f"file://{beside.with_suffix('.weights.parquet')}")
+    parquet = str(weights or _beside(beside))
     kept = _checked_outputs(session, source, parquet, histories, names)
     with shared_folder(Path(work or beside.parent).absolute()) as folder:
         run = Run(session, folder)
@@ -101,6 +101,11 @@ def fit(
         model.save(output, histories=kept is True)
     model._fitted = load(output).fitted
     return model
+
+
+def _beside(output: Path) -> str:
+    """Where the weights of an artifact go unless somebody says: shop.weights.parquet for shop.tale."""
+    return f"file://{output.parent / output.name.removesuffix('.tale')}.weights.parquet"
 
 
 def _checked_outputs(

@@ -94,7 +94,7 @@ def recommend(
     with _working(session, Path(work or Path(place).parent).absolute()) as run:
         events = _events(run, source, names, ties, drop_duplicates)
         rows, count = _histories(run, events, _ORDER[ties], model, hide_seen)
-        parts = max(run.cores, math.ceil(count / task_rows))
+        parts = max(run.cores, math.ceil(count / max(task_rows, 1)))
         made = _lists(rows, _ORDER[ties], parts, place, model, k, options)
         with run.stage("recommend"):
             write_table(made, str(output))

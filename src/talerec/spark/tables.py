@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,33 @@ from pyspark.sql import types as T
 from talerec.errors import TalerecError
 from talerec.spark.events import Source, whole_address
 
+_OF_SPARK = ("part-", "_", ".part-", "._")  # how the names of files begin that Spark writes
+
 
 def check_table(session: SparkSession, address: str, source: Source) -> str:
-    """The address, where a table may be written; refused are a folder of something else, the log, and what holds or lies in it."""
-    path, files = _place(session, address)
-    done = session._jvm.org.apache.hadoop.fs.Path(path, "_SUCCESS")  # type: ignore[union-attr]
-    if files.exists(path) and not files.exists(done):
-        raise TalerecError(f"{address} is there already, and is not a table that Spark has written")
+    """The address, where a table may be written; refused are the log, what holds or lies in it, and a folder of something else."""
     out = _spelled(session, address)
     for one in _read_from(session, source):
         if one == out or one.startswith(f"{out}/") or out.startswith(f"{one}/"):
             raise TalerecError(
                 f"{address} is where the log is read from, and would be overwritten: name another folder"
             )
+    if not _is_free(*_place(session, address)):
+        raise TalerecError(f"{address} is there already, and is not a table that Spark has written")
     return address
+
+
+def _is_free(path: Any, files: Any) -> bool:
+    """Is nothing there, or a folder in which Spark has written all: a table, or the tables of a blend's parts?"""
+    if not files.exists(path):
+        return True
+    if not files.getFileStatus(path).isDirectory():
+        return False
+    found = files.listFiles(path, True)
+    while found.hasNext():
+        if not str(found.next().getPath().getName()).startswith(_OF_SPARK):
+            return False
+    return True
 
 
 def _read_from(session: SparkSession, source: Source) -> list[str]:
@@ -51,11 +66,20 @@ def _spelled(session: SparkSession, address: str) -> str:
 
 def write_table(frame: DataFrame, address: str) -> None:
     """Write a frame as Parquet files, in place of what is there; nothing is left where that fails."""
-    try:
+    with replaced(frame.sparkSession, address):
         frame.write.mode("overwrite").parquet(address)
+
+
+@contextmanager
+def replaced(session: SparkSession, address: str) -> Iterator[None]:
+    """Remove the table that is there, and after an error what the block has left of another."""
+    path, files = _place(session, address)
+    files.delete(path, True)
+    try:
+        yield
     except BaseException:
-        path, files = _place(frame.sparkSession, address)
-        files.delete(path, True)
+        with suppress(Exception):  # the first error is the one to tell
+            files.delete(path, True)
         raise
 
 

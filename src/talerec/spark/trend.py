@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 
@@ -17,8 +18,10 @@ def count_trends(
     run: Run, rows: Rows, parts: int, plan: tasks.TrendPlan, window: float, side: str
 ) -> Rows:
     """The same rows with their trend counts."""
-    folder = rows.folder
+    folder = f"{rows.folder}/{rows.kind}times"  # not that of the first fit, whose late attempts may still write
     if plan.cuts:
+        Path(folder).mkdir()
+        Path(folder).chmod(0o777)
         popular = send_tasks(run, parts, lambda p: tasks.trend_cells(rows, p, plan, popular=True))
         with run.stage("trend"):
             run_tasks(popular, plan.total, lambda t, b: tasks.save_sorted_times(b, folder, t))

@@ -70,8 +70,10 @@ def _printable(name: str) -> str:
 def refuse_kind(column: pl.Series) -> None:
     """An error unless a column can hold ids."""
     if not (column.dtype.is_integer() or column.dtype in (pl.String, pl.Null)):
+        several = isinstance(column.dtype, pl.List | pl.Array)
+        way_out = ": write a row for each of them" if several else ""
         raise InvalidLogError(
-            f"column {column.name!r} holds {column.dtype} values; ids are text or whole numbers"
+            f"column {column.name!r} holds {column.dtype} values; ids are text or whole numbers{way_out}"
         )
 
 

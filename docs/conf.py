@@ -55,8 +55,16 @@ html_css_files = ["site.css"]
 html_favicon = "static/mark.svg"
 html_theme_options = {
     "sidebar_hide_name": False,
-    "light_css_variables": {"color-brand-primary": "#0b6e6e", "color-brand-content": "#0b6e6e"},
-    "dark_css_variables": {"color-brand-primary": "#4cc3b8", "color-brand-content": "#4cc3b8"},
+    "light_css_variables": {
+        "color-brand-primary": "#0b6e6e",
+        "color-brand-content": "#0b6e6e",
+        "color-code-block": "#f0f0f0",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#4cc3b8",
+        "color-brand-content": "#4cc3b8",
+        "color-code-block": "#202020",
+    },
 }
 pygments_style = "friendly"
 pygments_dark_style = "native"

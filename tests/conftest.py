@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +38,18 @@ def data() -> Path:
     if not path.is_dir():
         pytest.fail(f"TALEREC_DATA is {folder}, which is no folder")
     return path
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What was skipped, and why: one line for each reason rather than for each test."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    if reasons:
+        terminalreporter.section("what was skipped", "=")
+    for reason, tests in reasons.most_common():
+        terminalreporter.line(f"{tests:>5}  {reason}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

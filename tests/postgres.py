@@ -115,7 +115,7 @@ class Postgres:
 @contextmanager
 def postgres() -> Iterator[Postgres]:
     """A server until the block ends; skipped by name where PostgreSQL or its driver is not installed."""
-    pytest.importorskip("psycopg", reason="needs psycopg (extra databases)")
+    pytest.importorskip("psycopg", reason="needs psycopg: EXTRAS=all make test")
     server = Postgres()
     try:
         yield server

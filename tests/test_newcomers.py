@@ -239,3 +239,31 @@ def test_sensitivity_is_plotted_where_there_are_trials_enough(trials: int, plots
     page = report.tuning(found, "log.csv")
     assert ("8 trials are too few to show how much each parameter matters" in page) is not plots
     assert len(re.findall("<svg", page)) == (4 if plots else 2)
+
+
+# -- the demo --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("started", "on_path", "typed"),
+    [
+        ("bin/talerec", False, "bin/talerec"),  # `make demo`: nothing was activated
+        ("my bin/talerec", False, "'my bin/talerec'"),
+        ("bin/talerec", True, "talerec"),
+        ("talerec/__main__.py", False, "python -m talerec"),
+        ("bin/pytest", False, "talerec"),
+    ],
+)
+def test_the_demo_says_what_to_type_as_it_was_started(
+    started: str, on_path: bool, typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from talerec.cli import demo
+
+    program = tmp_path / started
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [started, "demo"])
+    monkeypatch.setenv("PATH", str(program.parent) if on_path else str(tmp_path))
+    assert demo._called() == typed

@@ -111,12 +111,12 @@ def test_a_file_of_parameters_names_its_model(log: Path, tmp_path: Path) -> None
 def test_what_has_no_place_on_spark_is_refused_by_name(
     log: Path, tmp_path: Path, given: tuple[str, ...], said: str
 ) -> None:
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
     assert refusal("fit", log, "-o", tmp_path / "m.tale", "--engine", "spark", *given) == said
 
 
 def test_what_is_judged_on_spark_is_said_before_anything_runs(log: Path, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
     there = ("evaluate", log, "--engine", "spark")
     assert refusal(*there) == (
         "Spark does not split by leave-one-out; it takes splits of time: --split at:TIME or rolling:TIME,DAYS"

@@ -219,7 +219,7 @@ def test_a_time_that_is_none_is_named(write: Write) -> None:
 def test_one_json_array_is_refused_with_what_is_wanted(indent: int | None, write: Write) -> None:
     path = write("reviews.json", json.dumps(AMAZON, indent=indent))
     expected = "the file is one JSON array; talerec reads lines, with one object in each"
-    assert refusal(path) == expected
+    assert refusal(path) == expected + " (jq -c '.[]' FILE makes such lines)"
 
 
 # -- Yelp ------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_a_pandas_integer_column_with_a_gap_is_named_by_its_row() -> None:
 def test_ids_of_another_kind_are_refused(ids: list[Any]) -> None:
     message = refusal(frame(users=ids))
     assert message.startswith("column 'user_id' holds ")
-    assert message.endswith("ids are text or whole numbers")
+    assert "; ids are text or whole numbers" in message
 
 
 @pytest.mark.parametrize("dtype", [pl.Int8, pl.UInt8, pl.Int32, pl.UInt64, pl.Int128])
@@ -166,3 +166,13 @@ def test_integers_beyond_int64_are_text_in_the_order_of_numbers() -> None:
 def test_categories_are_text(dtype: Any) -> None:
     log = Log.from_frame(frame().with_columns(pl.col("item_id").cast(dtype)))
     assert log.items.ids.to_list() == ["a", "b"]
+
+
+@pytest.mark.parametrize(("ids", "is_said"), [([1.0, 2.0], True), ([1.0, 2.5], False)])
+def test_whole_numbers_that_pandas_made_floats_are_refused_with_the_way_out(
+    ids: list[float], is_said: bool
+) -> None:
+    frame = pd.DataFrame({"user_id": ids, "item_id": ["a", "b"], "timestamp": [1, 2]})
+    with pytest.raises(InvalidLogError, match="ids are text or whole numbers") as caught:
+        Log.from_frame(frame)
+    assert ("astype('Int64')" in str(caught.value)) == is_said

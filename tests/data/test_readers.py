@@ -27,6 +27,7 @@ from log_files import (
 )
 from logs import Row, rows_of
 from talerec.data.readers import read_log
+from talerec.errors import InvalidLogError
 
 # -- formats ---------------------------------------------------------------------------------------
 
@@ -176,10 +177,15 @@ def test_an_empty_id_is_named_by_its_row(value: str, column: int, write: Write) 
     assert refusal(path) == f"row 2: {('user_id', 'item_id')[column]} is empty"
 
 
-@pytest.mark.parametrize("value", ["1.5", "true", "[1]", '{"a": 1}'])
+@pytest.mark.parametrize("value", ["1.5", "true", "[1]"])
 def test_ids_of_another_kind_are_refused(value: str, write: Write) -> None:
     path = write("log.ndjson", f'{{"user_id": {value}, "item_id": 1, "timestamp": {T}}}')
-    assert refusal(path).endswith("ids are text or whole numbers")
+    assert "ids are text or whole numbers" in refusal(path)
+
+
+def test_an_object_in_place_of_an_id_is_refused_with_its_fields(write: Write) -> None:
+    path = write("log.ndjson", f'{{"user_id": {{"a": 1}}, "item_id": 1, "timestamp": {T}}}')
+    assert "the columns are user_id.a, item_id, timestamp" in refusal(path)
 
 
 def test_a_null_id_in_json_is_named_by_its_row(write: Write) -> None:
@@ -289,3 +295,30 @@ def test_a_file_is_parsed_once(ending: str, write: Write, monkeypatch: pytest.Mo
     monkeypatch.setattr(pl.LazyFrame, "collect", counted)
     read_log(path)
     assert scans == ["SCAN"]
+
+
+# -- nested objects --------------------------------------------------------------------------------
+
+NESTED = pl.DataFrame(
+    {
+        "order": [{"id": n, "by": {"id": user}} for n, user in enumerate("aab")],
+        "item.id": ["x", "y", "x"],  # a plain column that is called so
+        "item": [{"id": "other"}] * 3,
+        "at": [T, T + 1, T + 2],
+    }
+)
+
+
+@pytest.mark.parametrize("ending", [".ndjson", ".jsonl", ".parquet"])
+def test_fields_of_nested_objects_are_named_by_the_way_to_them(ending: str, write: Write) -> None:
+    path = write(f"log{ending}", FORMATS[ending](NESTED))
+    log = read_log(path, user="order.by.id", item="item.id", time="at")
+    plain = pl.DataFrame(
+        {"user_id": [*"aab"], "item_id": ["x", "y", "x"], "timestamp": NESTED["at"]}
+    )
+    assert rows_of(log) == rows_of(read_log(write("plain.parquet", parquet(plain))))
+    for wrong in ("order", "order.by", "order.who", "order.id.more", "at.x"):
+        with pytest.raises(
+            InvalidLogError, match=r"the columns are order.id, order.by.id, item.id, at"
+        ):
+            read_log(path, user=wrong, item="item.id", time="at")

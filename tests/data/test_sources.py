@@ -309,7 +309,7 @@ def test_http_is_read(csv: Path, log: tr.Log, tmp_path: Path) -> None:
 def test_s3_is_read_from_a_stand_in(
     csv: Path, log: tr.Log, frame: pl.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moto = pytest.importorskip("moto.server")
+    moto = pytest.importorskip("moto.server", reason="needs moto: EXTRAS=all make test")
     boto3 = pytest.importorskip("boto3")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -366,7 +366,7 @@ def test_sqlite_gives_the_same_model(sqlite: Path, csv: Path, tmp_path: Path) ->
 
 
 def test_duckdb_gives_the_same_model(csv: Path, tmp_path: Path) -> None:
-    duckdb = pytest.importorskip("duckdb")
+    duckdb = pytest.importorskip("duckdb", reason="needs duckdb: EXTRAS=all make test")
     path = tmp_path / "shop.duckdb"
     with duckdb.connect(str(path)) as connection:
         connection.execute(
@@ -500,7 +500,7 @@ def test_addresses_are_shown_without_secrets(address: str, seen: str) -> None:
 )  # fmt: skip
 def test_a_password_of_any_signs_is_never_shown(address: str, seen: str) -> None:
     """Neither by us, nor by the driver, which takes it for parts of the address."""
-    pytest.importorskip("psycopg", reason="needs psycopg (extra databases)")
+    pytest.importorskip("psycopg", reason="needs psycopg: EXTRAS=all make test")
     assert shown(address) == seen
     with pytest.raises(TalerecError) as refused:
         tr.read_log(address, query=QUERY)

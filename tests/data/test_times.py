@@ -129,7 +129,44 @@ def test_an_explicit_unit_settles_numbers_of_two_sizes() -> None:
 
 
 def test_an_unknown_unit_is_named() -> None:
-    assert refusal([1], unit="minutes") == "time unit 'minutes' is not one of s, ms, us, ns"
+    assert "time unit 'minutes' is not one of s, ms, us, ns" in refusal([1], unit="minutes")
+
+
+# -- text as somebody says that it is written ------------------------------------------------------
+
+
+@quick
+@given(st.lists(stamps, min_size=1, max_size=5))
+@pytest.mark.parametrize(
+    ("spelling", "step"),
+    [
+        ("%m/%d/%Y %I:%M %p", timedelta(minutes=1)),
+        ("%d/%b/%Y:%H:%M:%S %z", timedelta(seconds=1)),
+        ("%Y%m%d", timedelta(days=1)),
+        ("%d/%m/%y", timedelta(days=1)),
+    ],
+)
+def test_times_are_read_as_they_are_said_to_be_written(
+    spelling: str, step: timedelta, when: list[datetime]
+) -> None:
+    """Python's strftime writes them; a year of two figures is one from 1969 to 2068."""
+    when = [w.replace(year=min(w.year, 2068)) for w in when if (w.month, w.day) != (2, 29)]
+    when = [w.replace(tzinfo=UTC) for w in when] or [EPOCH]
+    texts = [w.strftime(spelling) for w in when]
+    wanted = [(w - EPOCH) // step * step // timedelta(microseconds=1) for w in when]
+    assert read(texts, spelling) == (wanted, "datetime")
+
+
+def test_a_spelling_that_does_not_fit_names_the_row() -> None:
+    said = refusal(["01/02/2020", "13/31/2020"], unit="%m/%d/%Y")
+    assert said == "row 2: t '13/31/2020' is not a time that is written as '%m/%d/%Y'"
+    assert "row 1: t '01/02/2020' is not a time" in refusal(["01/02/2020"], unit="%Q")
+    assert "--time-unit '%m/%d/%Y %H:%M'" in refusal(["01/02/2020"])
+
+
+@pytest.mark.parametrize("values", [[20200102], [1.5], [datetime(2020, 1, 2)]])
+def test_a_spelling_is_for_text_alone(values: list[Any]) -> None:
+    assert "and no text that is written as '%Y%m%d'" in refusal(values, unit="%Y%m%d")
 
 
 # -- datetimes -------------------------------------------------------------------------------------
@@ -191,8 +228,10 @@ def test_iso_text_may_leave_out_the_seconds(text: str) -> None:
 
 @quick
 @given(stamps)
-def test_with_dots_the_day_comes_first(stamp: datetime) -> None:
-    for spelling in ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y", "%d.%m.%Y %H:%M:%S.%f"):
+def test_with_dots_the_day_comes_first_and_with_slashes_the_year_may(stamp: datetime) -> None:
+    days = ("%d.%m.%Y", "%Y/%m/%d")
+    clocks = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f")
+    for spelling in (day + clock for day in days for clock in clocks):
         text = stamp.strftime(spelling)
         assert read([text])[0] == [moment(datetime.strptime(text, spelling))]
 
@@ -234,7 +273,7 @@ def test_categories_of_text_are_text() -> None:
 # -- refusals --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["soon", "", "  ", "2020-02-30", "2020/01/02", "0x10", "1_000"])
+@pytest.mark.parametrize("value", ["soon", "", "  ", "2020-02-30", "01/02/2020", "0x10", "1_000"])
 def test_text_that_is_no_time_is_named_with_its_row(value: str) -> None:
     assert refusal(["2020-01-02", value]).startswith(f"row 2: t {value!r} is not a time")
 

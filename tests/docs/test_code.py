@@ -56,7 +56,7 @@ def spoken_of(page: Path) -> dict[str, Any]:
         model = tr.Rules().fit(log.with_items(table))
         return {"model": model, "users": log.users.ids.head(3).to_list()}
     if page.stem == "neural":
-        pytest.importorskip("torch")
+        pytest.importorskip("torch", reason="needs torch: EXTRAS=all make test")
         params = tr.SASRec(epochs=1, judges=0, dim=8).params
         rows = {"ptr": log.ptr, "item": log.item, "time": log.time, "items": len(log.items)}
         return {**rows, "params": params}

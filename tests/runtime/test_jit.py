@@ -284,7 +284,7 @@ def test_a_disk_that_fills_up_while_a_kernel_is_written_stops_nothing(
 def test_an_unknown_numba_compiles_in_memory_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from numba.core import caching
+    from numba.core import caching, ccallback  # noqa: F401  (it takes the class by its name)
 
     monkeypatch.delattr(caching, "FunctionCache")
 
@@ -294,6 +294,28 @@ def test_an_unknown_numba_compiles_in_memory_and_says_so(
 
     assert half(84) == 42
     assert "this version of Numba is not known" in caplog.text
+
+
+def test_kernels_are_kept_by_a_numba_with_the_old_name_of_its_folders(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Numba 0.61, the lowest that is allowed, has the class with an underscore; here the other name is tried."""
+    from numba.core import caching
+
+    from talerec.runtime.kernel_cache import KernelCache
+
+    name = "UserProvidedCacheLocator"
+    old = not hasattr(caching, name)
+    here, there = (f"_{name}", name) if old else (name, f"_{name}")
+    monkeypatch.setattr(caching, there, getattr(caching, here), raising=False)
+    monkeypatch.delattr(caching, here)
+
+    @jit.kernel
+    def fourfold(x: int) -> int:
+        return 4 * x
+
+    assert KernelCache(fourfold).cache_path is not None
+    assert not caplog.text
 
 
 def test_every_kernel_of_the_package_has_the_cache_that_sees_all_changes() -> None:

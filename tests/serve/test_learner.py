@@ -363,6 +363,13 @@ def test_what_cannot_be_learned_again_is_refused_at_the_start(
     assert "weights of rows" in refusal("serve", heavy, *learn)
     assert "weights of rows" in refusal("serve", steady, *learn)
     assert "give --store too" in refusal("serve", good, "--learn", "every=1m")
+
+
+def test_a_database_that_does_not_answer_is_named_without_its_password(
+    log: tr.Log, tmp_path: Path
+) -> None:
+    pytest.importorskip("psycopg", reason="needs psycopg: EXTRAS=all make test")
+    good = tr.Markov().fit(log).save(tmp_path / "good.tale")
     said = refusal("serve", good, "--store", "postgresql://a:hushhush@127.0.0.1:1/x", "--port", "0")
     assert "refused" in said
     assert "hushhush" not in said

@@ -78,7 +78,7 @@ def test_an_error_of_a_task_arrives_as_it_was_raised(raised, kind, said):
 
 
 def test_modules_of_archives_are_found_after_what_python_knows_of_archives_is_forgotten(tmp_path):
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
     with ZipFile(tmp_path / "some.zip", "w") as archive:
         for name in ("packed/__init__", "packed/one", "packed/two"):
             archive.writestr(f"{name}.py", f"name = {name!r}\n")

@@ -372,6 +372,7 @@ def test_a_half_of_g_ten_times_what_a_task_may_hold_gives_the_same_weights(sessi
 
 def test_a_gram_of_its_own_is_refused_rather_than_left_out():
     """Tasks count the summands of a model: a `gram` that is more than their sum would not be asked."""
+    pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
     from talerec.spark.fitting import check_model
 
     class Doubled(tr.TALE):
@@ -388,6 +389,7 @@ def test_a_gram_of_its_own_is_refused_rather_than_left_out():
     [(10, False, False), (9, False, True), (11, False, True), (9, True, False), (11, True, True)],
 )
 def test_a_log_that_changes_while_it_is_read_is_refused(arrived, cut, is_refused):
+    pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
     from talerec.spark.fitting import _require_all
 
     if not is_refused:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +70,14 @@ def run(rows: int, seed: int, out: Path) -> Path:
     tables.line(f"  {(out / 'report.html').resolve().as_uri()}")
     tables.line("Next, with this model:")
     known = [_history(models[DEFAULT], split, case)[-_ROWS:] for case in best]
+    called = _called()
     for command in _next_steps(models[DEFAULT], split.train, known, target):
-        tables.line(f"  {command}")
+        tables.line(f"  {called} {command}")
     tables.line(
         "And with a log of your own (columns user_id, item_id, timestamp, or say --user, --item, --time):"
     )
     for command in _OWN:
-        tables.line(f"  {command}")
+        tables.line(f"  {called} {command}")
     return target
 
 
@@ -102,23 +107,37 @@ def _target(out: Path) -> Path:
 def _next_steps(model: Model, log: Log, histories: list[list[int]], target: Path) -> list[str]:
     users = ",".join(str(user) for user in log.users.ids[:2])
     why = [
-        f"talerec explain {target} --history {','.join(map(str, history))} --item {item}"
+        f"explain {target} --history {','.join(map(str, history))} --item {item}"
         for history in histories
         for item in model.recommend_histories([history], k=1)[columns.ITEM]
     ]
     return [
-        f"talerec recommend {target} --users {users} --hide-seen",
+        f"recommend {target} --users {users} --hide-seen",
         *why[:1],
-        f"talerec similar {target} {log.items.ids[0]}",
-        f"talerec serve {target}          # an HTTP service, and a page to try it",
+        f"similar {target} {log.items.ids[0]}",
+        f"serve {target}          # an HTTP service, and a page to try it{_serve_needs()}",
     ]
 
 
 _OWN = [
-    "talerec describe YOUR_LOG.csv          # is it what you think it is?",
-    "talerec evaluate YOUR_LOG.csv --report how-good.html",
-    "talerec fit YOUR_LOG.csv -o shop.tale",
+    "describe YOUR_LOG.csv          # is it what you think it is?",
+    "evaluate YOUR_LOG.csv --report how-good.html",
+    "fit YOUR_LOG.csv -o shop.tale",
 ]
+
+
+def _called() -> str:
+    """What to type for this command: `talerec` where the shell finds it, else the file that was started."""
+    started, found = Path(sys.argv[0]), shutil.which("talerec")
+    if started.stem == "__main__":
+        return "python -m talerec"
+    if started.stem != "talerec" or (found and started.exists() and started.samefile(found)):
+        return "talerec"
+    return shlex.quote(str(started))
+
+
+def _serve_needs() -> str:
+    return "" if find_spec("uvicorn") else " (pip install 'talerec[serve]')"
 
 
 _HEADER = ["model", "HR@1", "HR@10", "NDCG@10", "seconds to fit"]

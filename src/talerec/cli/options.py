@@ -71,8 +71,8 @@ Unit = Annotated[
     str | None,
     option(
         "--time-unit",
-        metavar="s|ms|us|ns",
-        help="Unit of times that are numbers; by default their size tells.",
+        metavar="s|ms|us|ns|%m/%d/%Y",
+        help="Unit of times that are numbers (by default their size tells), or how dates are written: '%m/%d/%Y %H:%M'.",
         panel=LOG,
         complete=among("s", "ms", "us", "ns"),
     ),

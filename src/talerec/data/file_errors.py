@@ -26,7 +26,7 @@ def named_errors(file: File, sep: str | None) -> Iterator[None]:
             raise TalerecError(f"{file.name}: --sep goes with text files such as .csv")
         known = ", ".join(formats.SCANNERS)
         raise TalerecError(
-            f"{file.name} has no ending that talerec reads ({known}; plain, .gz or .zst)"
+            f"{file.name} has no ending that talerec reads ({known}; plain, .gz or .zst); --sep ';' reads it as text with ; between fields"
         )
     try:
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import glob
 import io
@@ -34,9 +35,9 @@ _JSON = (".ndjson", ".jsonl", ".json")
 _CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _OTHER_FORMATS = {
     b"PAR1": "Parquet",
-    b"PK\x03\x04": "a zip archive",
-    b"\xff\xfe": "UTF-16 text",
-    b"\xfe\xff": "UTF-16 text",
+    b"PK\x03\x04": "a zip archive (unpack it; of a spreadsheet, save a sheet as CSV)",
+    b"\xff\xfe": "UTF-16 text (iconv -f UTF-16 -t UTF-8 FILE makes UTF-8 of it)",
+    b"\xfe\xff": "UTF-16 text (iconv -f UTF-16 -t UTF-8 FILE makes UTF-8 of it)",
 }
 
 #: The fields of a rating and of a film in files without a header.
@@ -122,14 +123,19 @@ def _refuse_long_separator(sep: str) -> None:
 def _refuse_other_formats(path: Path, kind: str) -> None:
     """An error if the first bytes of a file show that it is not what its ending says."""
     with _unpacked(path) as stream:
-        start = stream.read(4)
+        start = stream.read(8).removeprefix(codecs.BOM_UTF8)
     if not start:
         raise InvalidLogError("the file is empty")
-    if kind in PARQUET and start != b"PAR1":
+    if start.startswith(b"sep="):
+        raise InvalidLogError(
+            "its first line says sep= to a spreadsheet: leave it out (tail -n +2 FILE), and give --sep"
+        )
+    if kind in PARQUET and not start.startswith(b"PAR1"):
         raise InvalidLogError(f"its ending says {kind}, but the file is not Parquet")
     if kind in _JSON and start.lstrip().startswith(b"["):
         raise InvalidLogError(
-            "the file is one JSON array; talerec reads lines, with one object in each"
+            "the file is one JSON array; talerec reads lines, with one object in each "
+            "(jq -c '.[]' FILE makes such lines)"
         )
     for sign, what in _OTHER_FORMATS.items():
         if kind not in PARQUET and start.startswith(sign):
@@ -308,6 +314,36 @@ SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
     ".parquet": _parquet,
     ".pq": _parquet,
 }
+
+
+def unnested(frame: pl.LazyFrame, names: list[str]) -> pl.LazyFrame:
+    """The rows, with fields of nested objects that are asked for as columns: `order.customer.id`."""
+    schema = frame.collect_schema()
+    fields = ((name, _field(schema, name)) for name in names if name not in schema)
+    return frame.with_columns(field.alias(name) for name, field in fields if field is not None)
+
+
+def _field(schema: pl.Schema, name: str) -> pl.Expr | None:
+    first, *path = name.split(".")
+    kind: Any = schema.get(first)
+    field = pl.col(first)
+    for part in path:
+        kind = dict(kind).get(part) if isinstance(kind, pl.Struct) else None
+        field = field.struct.field(part)
+    return field if path and kind is not None else None
+
+
+def field_names(schema: pl.Schema) -> list[str]:
+    """The names of columns; of nested objects, those of their fields."""
+    return list(dict.fromkeys(name for top, kind in schema.items() for name in _leaves(top, kind)))
+
+
+def _leaves(name: str, kind: Any) -> Iterator[str]:
+    if not isinstance(kind, pl.Struct):
+        yield name
+        return
+    for field, inner in kind:
+        yield from _leaves(f"{name}.{field}", inner)
 
 
 def text_columns(frame: pl.LazyFrame, needed: list[str]) -> pl.DataFrame:

@@ -76,8 +76,16 @@ def refuse_kind(column: pl.Series) -> None:
     """An error unless a column can hold ids."""
     if not (column.dtype.is_integer() or column.dtype in (pl.String, pl.Null)):
         raise InvalidLogError(
-            f"column {column.name!r} holds {column.dtype} values; ids are text or whole numbers"
+            f"column {column.name!r} holds {column.dtype} values; ids are text or whole numbers{_way_out(column)}"
         )
+
+
+def _way_out(column: pl.Series) -> str:
+    if isinstance(column.dtype, pl.List | pl.Array):
+        return ": write a row for each of them"
+    if column.dtype.is_float() and (column == column.round()).all():  # of numbers with gaps
+        return ": make them whole, as pandas' astype('Int64') does"
+    return ""
 
 
 def checked_ids(column: pl.Series) -> pl.Series:

@@ -163,8 +163,9 @@ class Log:
             Rows in any order; rows of one user and time stay in the order of the frame.
         user, item, time : str
             The names of its columns; None for `time`: there are no times, and rows stay in their order.
-        time_unit : {"s", "ms", "us", "ns"}, optional
-            What times that are numbers count; by default their size tells.
+        time_unit : {"s", "ms", "us", "ns"} or str, optional
+            What times that are numbers count; by default their size tells. Or how times are written as text:
+            ``"%m/%d/%Y %H:%M"``.
         any_time : bool
             Whether times before 1970 and after 2100 are allowed.
         weight : str, optional

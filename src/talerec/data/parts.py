@@ -61,7 +61,8 @@ def _part(file: File, asked: Asked) -> Part:
     sep = asked.sep
     with named_errors(file, sep):
         frame = formats.scan(file.path, sep)
-        there = frame.collect_schema().names()
+        frame = formats.unnested(frame, list(asked.columns.values()))
+        there = formats.field_names(frame.collect_schema())
         folders = {name: value for name, value in file.partitions.items() if name not in there}
         names = _column_names([*there, *folders], asked)
         is_text = formats.is_text(file.path, sep)

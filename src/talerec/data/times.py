@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -40,7 +41,12 @@ _SPELLINGS = (
     "%d.%m.%Y %H:%M:%S%.f",  # with dots the day comes first, wherever it is written so
     "%d.%m.%Y %H:%M",
     "%d.%m.%Y",
+    "%Y/%m/%d %H:%M:%S%.f",
+    "%Y/%m/%d %H:%M",
+    "%Y/%m/%d",
 )
+_CLOCK = re.compile("%[-_0]?[HIklTRrXcs+]")  # what a spelling has that says more than the day
+_WRITTEN = "%m/%d/%Y %H:%M"  # an example
 
 
 def days(value: float) -> int:
@@ -50,12 +56,18 @@ def days(value: float) -> int:
 
 def to_microseconds(column: pl.Series, unit: str | None, *, any_time: bool) -> tuple[Array, str]:
     """The column as int64 microseconds, and what it was read as (a unit, or "datetime")."""
-    if unit is not None and unit not in _NAMES:
-        raise TalerecError(f"time unit {unit!r} is not one of s, ms, us, ns")
+    spelling = unit if unit is not None and "%" in unit else None
+    if unit is not None and unit not in _NAMES and spelling is None:
+        raise TalerecError(
+            f"time unit {unit!r} is not one of s, ms, us, ns, nor how dates are written ({_WRITTEN})"
+        )
     if column.dtype in (pl.Categorical, pl.Enum):
         column = column.cast(pl.String)
     _refuse_rows(column, column.is_null(), "is empty")
-    values = _parse(column) if column.dtype == pl.String else column
+    if spelling is not None:
+        values = _as_written(column, spelling)
+    else:
+        values = _parse(column) if column.dtype == pl.String else column
     if isinstance(values.dtype, pl.Datetime | pl.Date):
         stored = values.to_physical().cast(pl.Int64)
         moments, read_as = _scale(column, stored, _stored_in(values.dtype)), "datetime"
@@ -116,14 +128,28 @@ def _parse(column: pl.Series) -> pl.Series:
     for spelling in _SPELLINGS:
         if moments.null_count():
             moments = moments.fill_null(_spelled(text, spelling))
-    _refuse_rows(
-        column, moments.is_null(), "is not a time; write 2019-10-01 or 2019-10-01 12:30:00"
-    )
+    way_out = f"write 2019-10-01 12:30:00, or say how it is written: --time-unit '{_WRITTEN}'"
+    _refuse_rows(column, moments.is_null(), f"is not a time; {way_out}")
+    return moments
+
+
+def _as_written(column: pl.Series, spelling: str) -> pl.Series:
+    """Text as dates and times that are written as somebody says."""
+    if column.dtype != pl.String:
+        raise InvalidLogError(
+            f"column {column.name!r} holds {column.dtype} values, and no text that is written as {spelling!r}"
+        )
+    try:
+        moments = _spelled(column.str.strip_chars(), spelling)
+    except pl.exceptions.PolarsError as error:
+        reason = str(error).splitlines()[0]
+        raise TalerecError(f"{spelling!r} does not say how times are written: {reason}") from None
+    _refuse_rows(column, moments.is_null(), f"is not a time that is written as {spelling!r}")
     return moments
 
 
 def _spelled(text: pl.Series, spelling: str) -> pl.Series:
-    if "%H" not in spelling and spelling != "%+":
+    if not _CLOCK.search(spelling):
         return text.str.to_date(spelling, strict=False).cast(pl.Datetime("us", "UTC"))
     return text.str.to_datetime(spelling, time_unit="us", time_zone="UTC", strict=False)
 

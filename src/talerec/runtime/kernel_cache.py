@@ -179,8 +179,12 @@ def _numba_cache(kernel: Any) -> Any:
 def _cache_class() -> Any:
     """Numba's cache, which also takes a folder NUMBA_CACHE_DIR that can be read and not written to, as in an image."""
     caching: Any = import_module("numba.core.caching")
+    private = not hasattr(caching, "UserProvidedCacheLocator")  # its name in Numba 0.61
+    locator: Any = (
+        caching._UserProvidedCacheLocator if private else caching.UserProvidedCacheLocator
+    )
 
-    class ReadableFolder(caching.UserProvidedCacheLocator):  # type: ignore[misc]
+    class ReadableFolder(locator):  # type: ignore[misc]
         def ensure_cache_path(self) -> None:
             if not os.access(self.get_cache_path(), os.R_OK | os.X_OK):
                 raise OSError

@@ -61,7 +61,7 @@ def test_rows_go_from_tasks_to_a_folder_and_a_store_once(session, tmp_path, monk
     for place, said in (
         ("sqlite:///x.db", "users' rows go from Spark to a folder or to postgresql://HOST/NAME"),
         (server.address, "postgresql://shop:.*@127.0.0.1"),  # nobody answers there any more
-        (source, "is there already, and is not a table that Spark has written"),
+        (source, "is where the log is read from, and would be overwritten"),
     ):
         with pytest.raises(TalerecError, match=said) as told:
             fit(tr.SLIST(), source, out, session, histories=place)

@@ -204,7 +204,7 @@ def report(given: argparse.Namespace, folder: Path) -> None:
 def before(given: argparse.Namespace, source: Path) -> None:
     """The same log by another checkout, in its own words."""
     script = given.before / "benchmarks" / "spark.py"
-    command = [sys.executable, str(script), "--spark", str(source), "--master", given.master, "--driver", given.driver]  # fmt: skip
+    command = [sys.executable, str(script), "--spark", str(source), "--model", given.model, "--master", given.master, "--driver", given.driver]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(given.before / "src")}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     was = json.loads(done.stdout.splitlines()[-1])

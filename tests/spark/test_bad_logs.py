@@ -57,6 +57,10 @@ def test_files_that_are_not_parquet_are_named(session, tmp_path):
     for source, said in (
         (mixed, r"mixed/1.csv cannot be read as Parquet: .*is not a Parquet file"),
         (cut, r"cut/1.parquet cannot be read as Parquet: .*is not a Parquet file"),
+        (
+            mixed / "1.csv",
+            "1.csv is not a Parquet file: write it as one, or leave --engine spark out",
+        ),
         (tmp_path / "none", r"Spark: .*Path does not exist"),
     ):
         with pytest.raises(TalerecError, match=said) as told:

@@ -185,3 +185,23 @@ def test_tasks_that_hold_nothing_and_folders_that_cannot_be_are_refused(
         with pytest.raises(TalerecError, match=said):
             work()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_times_in_nanoseconds_as_pandas_writes_them_are_read(session, tmp_path):
+    from talerec import spark
+
+    key = "spark.sql.legacy.parquet.nanosAsLong"
+    rows = odd_rows().with_columns(pl.col("timestamp").cast(pl.Datetime("ns")))
+    source = tmp_path / "log.parquet"
+    rows.write_parquet(source)
+    told = {"session": session, **SMALL}
+    found = spark.fit(tr.SLIST(), source, tmp_path / "m.tale", **told)
+    here = tr.SLIST(solver="local").fit(tr.read_log(source))
+    np.testing.assert_allclose(found.weights.toarray(), here.weights.toarray(), rtol=1e-6)
+    assert found.fitted.training["last_time"] == here.fitted.training["last_time"]
+    session.conf.set(key, "false")  # as in a session of somebody else
+    try:
+        with pytest.raises(TalerecError, match=f"which Spark reads with {key}=true"):
+            spark.fit(tr.SLIST(), source, tmp_path / "m.tale", **told)
+    finally:
+        session.conf.set(key, "true")

@@ -138,8 +138,17 @@ def whole_address(path: str | Path) -> str:
 def _literal(path: str | Path) -> str:
     """An address to read from; what is there under that very name is no pattern."""
     address = whole_address(path)
-    is_there = Path(address.removeprefix("file://")).exists()
-    return PATTERN.sub(r"\\\g<0>", address) if is_there else address
+    file = Path(address.removeprefix("file://"))
+    if file.is_file() and not _is_parquet(file):
+        raise InvalidLogError(
+            f"{file} is not a Parquet file: write it as one, or leave --engine spark out, which reads other formats too"
+        )
+    return PATTERN.sub(r"\\\g<0>", address) if file.exists() else address
+
+
+def _is_parquet(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(4) in (b"PAR1", b"PARE")  # plain, or encrypted
 
 
 def _column(name: str) -> Any:

@@ -41,6 +41,10 @@ _OTHER_KIND = re.compile(
 _UNREADABLE = re.compile(r"reading file (\S+)\.\s")
 PATTERN = re.compile(r"[][{}*?\\]")  #: what makes a path a pattern of Spark
 
+_NANOSECONDS = "spark.sql.legacy.parquet.nanosAsLong"
+#: What a session of ours has, unless somebody says otherwise; without the second, Spark refuses times as pandas writes them.
+_SETTINGS = {"spark.ui.showConsoleProgress": "false", _NANOSECONDS: "true"}
+
 
 @contextmanager
 def connected(
@@ -66,10 +70,8 @@ def connected(
         When Spark does not start.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("talerec").config(
-        "spark.ui.showConsoleProgress", "false"
-    )
-    for name, value in (conf or {}).items():
+    builder = SparkSession.builder.appName("talerec")
+    for name, value in {**_SETTINGS, **(conf or {})}.items():
         builder = builder.config(name, value)
     is_running = SparkContext._active_spark_context is not None  # maybe opened by another thread
     try:
@@ -100,7 +102,10 @@ def readable_errors() -> Iterator[None]:
             ) from error
         raise TalerecError(f"a Spark task failed: {_last_line(error)}") from error
     except PySparkException as error:
-        raise TalerecError(f"Spark: {_first_line(error)}") from error
+        said = _first_line(error)
+        if "TIMESTAMP(NANOS" in said:
+            said = f"the log has times in nanoseconds, which Spark reads with {_NANOSECONDS}=true"
+        raise TalerecError(f"Spark: {said}") from error
     except Py4JJavaError as error:
         raise TalerecError(_of_java(str(error))) from error
     except Py4JError as error:

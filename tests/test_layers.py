@@ -105,7 +105,7 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         ("psycopg", "data.databases"),
         (
             "pyspark",
-            "spark.sessions spark.blending spark.evaluating spark.events spark.fitting spark.keeping spark.recommending spark.solving spark.tables spark.tally",
+            "spark.sessions spark.blending spark.evaluating spark.events spark.files spark.fitting spark.keeping spark.recommending spark.solving spark.tables spark.tally",
         ),
     ],
 )

@@ -124,7 +124,7 @@ def lists_of_log(
     lists.check_log(source, engine, out, model)
     with reporting(json):
         if engine.is_spark:
-            lists.on_spark(model, source, engine, out, k, options, json)
+            lists.on_spark(model, source, given(context), engine, out, k, options, json)
         else:
             lists.of_log(model, source, given(context), Path(out), k, options, json)
 

@@ -179,6 +179,7 @@ def of_log(
 def on_spark(
     path: Path,
     source: Source,
+    given: set[str],
     engine: Engine,
     out: str,
     k: int,
@@ -187,10 +188,12 @@ def on_spark(
 ) -> None:
     """The same on a cluster, to a folder of Parquet files."""
     from talerec import artifact, spark  # says so itself where pyspark is missing
-    from talerec.cli import cluster, tables, terminal
+    from talerec.cli import cluster, later, tables, terminal
 
-    ties = artifact.read_manifest(path)["training"].get("ties", "file")
-    with cluster.session(source, engine) as told:
+    training = artifact.read_manifest(path)["training"]
+    ties = training.get("ties", "file")
+    kept = later.kept_options(training, source, given | {"sep"})  # Parquet has no separators
+    with later.mentioning(kept), cluster.session(again(source, kept), engine) as told:
         told.pop("core")
         made = spark.recommend(path, output=out, k=k, ties=ties, **told, **options)
         rows, users = made.count(), made.select(USER).distinct().count()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from talerec.spark.events import (
     one_of_each,
     read_events,
 )
+from talerec.spark.fitting import shared_folder
 from talerec.spark.sessions import Run, map_tasks
 from talerec.spark.tables import arrow_type, check_table, spark_schema, write_table
 
@@ -85,13 +84,12 @@ def recommend(
         When `k` is above the number of items, a condition cannot be used, the log is not valid, or Spark fails.
     """
     place = str(Path(path).absolute())
-    limits = {
-        "allow": allow, "deny": deny, "where": where, "per": per, "boost": boost, "unknown": unknown,
-    }  # fmt: skip
+    limits = {"allow": allow, "deny": deny, "where": where, "per": per, "boost": boost, "unknown": unknown}  # fmt: skip
     options = {**limits, "hide_seen": hide_seen, "as_of": as_of}
     model = _checked(place, k, names, limits)
     check_table(session, str(output), source)
-    with _working(session, Path(work or Path(place).parent).absolute()) as run:
+    with shared_folder(Path(work or Path(place).parent).absolute()) as folder:
+        run = Run(session, folder)
         events = _events(run, source, names, ties, drop_duplicates)
         rows, count = _histories(run, events, _ORDER[ties], model, hide_seen)
         parts = max(run.cores, math.ceil(count / max(task_rows, 1)))
@@ -99,14 +97,6 @@ def recommend(
         with run.stage("recommend"):
             write_table(made, str(output))
     return session.read.parquet(str(output))
-
-
-@contextmanager
-def _working(session: SparkSession, beside: Path) -> Iterator[Run]:
-    """A run with a folder that is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="talerec-", dir=beside) as folder:
-        Path(folder).chmod(0o755)
-        yield Run(session, Path(folder))
 
 
 def _checked(place: str, k: int, names: Columns, limits: dict[str, Any]) -> Model:

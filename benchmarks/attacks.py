@@ -30,7 +30,7 @@ import numpy as np
 import polars as pl
 
 import talerec as tr
-from talerec import artifact
+from talerec.artifact import format as artifact
 
 START = "import sys; from talerec.cli.main import main; sys.argv[0] = 'talerec'; main()"
 TOKEN = "only-for-these-attacks"

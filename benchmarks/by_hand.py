@@ -65,8 +65,8 @@ def charts() -> dict[str, tuple[float, int]]:
     mpl.use("svg")
     from matplotlib import pyplot
 
+    from talerec.reports.charts.plots import Series, lines
     from talerec.reports.page import picture
-    from talerec.reports.svg.charts import Series, lines
 
     x = np.arange(20)
     ys = [np.exp(-x / 6), np.exp(-x / 2)]

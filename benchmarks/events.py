@@ -327,7 +327,7 @@ def kill(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def bare(address: str, events: list[dict[str, Any]], batch: int) -> float:
     """Events a second by the driver alone: the same rows, the same table, so many with one commit that is synced."""
-    from talerec.data import databases
+    from talerec.data.read import databases
     from talerec.store.store import Store
 
     Store.open(address).close()

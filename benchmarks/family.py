@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 import talerec as tr
-from talerec.models import params
+from talerec.models.core import params
 from talerec.runtime import memory
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from scipy import linalg, sparse
 
 import talerec as tr
-from talerec.models import params
+from talerec.models.core import params
 from talerec.ranking.weights import Weights
 from talerec.runtime.memory import peak_rss_mb
 

@@ -47,7 +47,7 @@ ARTIFACT = "TALEREC_BENCH_ARTIFACT"
 
 def give_a_constant() -> None:
     """From now on every recommendation in this process is the same: the model's first answer."""
-    from talerec.serve.service import ServedModel
+    from talerec.serve.model.served import ServedModel
 
     answer, known = ServedModel.recommend_all, []
 
@@ -65,7 +65,7 @@ if os.environ.get(CONSTANT):
 
 def application() -> Any:
     """What granian serves: a worker's application with numbers of its own."""
-    from talerec.serve.app import App
+    from talerec.serve.http.app import App
     from talerec.serve.settings import Settings
 
     return App(Settings(path=Path(os.environ[ARTIFACT])), Path(tempfile.mkdtemp()))
@@ -147,7 +147,7 @@ class Running:
 
 
 def run_service(path: Path, workers: int, port: int) -> None:
-    from talerec.serve import server
+    from talerec.serve.process import supervisor as server
     from talerec.serve.settings import Settings
 
     server.run(Settings(path=path, workers=workers, port=port), print)

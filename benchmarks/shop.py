@@ -31,8 +31,8 @@ import numpy as np
 
 import talerec as tr
 from talerec.reports import page
-from talerec.reports.svg.charts import Series, lines
-from talerec.store.measures import Measured, Measures
+from talerec.reports.charts.plots import Series, lines
+from talerec.store.measurements import Measured, Measures
 
 START = "import sys; from talerec.cli.main import main; sys.argv[0] = 'talerec'; main()"
 TOKEN = "only-for-this-benchmark"

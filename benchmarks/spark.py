@@ -97,7 +97,7 @@ def on_spark(source: Path, kind: str, master: str, driver: str, **limits: int) -
 def floor(session, folder: Path, total: int, tasks: int = 8) -> float:
     """Seconds in which Spark carries so many bytes from tasks to tasks, and nothing is computed."""
     from talerec.spark import blocks
-    from talerec.spark.sessions import Run, run_tasks, send_tasks
+    from talerec.spark.session import Run, run_tasks, send_tasks
 
     run, size = Run(session, folder), total // tasks**2
 

@@ -13,7 +13,7 @@ import json
 import time
 
 import talerec as tr
-from talerec.models import params
+from talerec.models.core import params
 
 
 def separate(given: argparse.Namespace, values: dict[str, float]) -> float:

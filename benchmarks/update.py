@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 import talerec as tr
-from talerec.models import params
+from talerec.models.core import params
 
 
 def timed(name: str, work: Any) -> tuple[Any, np.ndarray]:

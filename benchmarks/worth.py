@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from talerec.reports.svg import scales
+from talerec.reports.charts import scales
 
 FIGURES = Path(__file__).with_suffix(".json")
 

@@ -15,8 +15,8 @@ import numpy as np
 
 import talerec as tr
 from talerec.reports import page, report
-from talerec.reports.svg.charts import Series, lines
-from talerec.reports.svg.row_charts import stacked
+from talerec.reports.charts.plots import Series, lines
+from talerec.reports.charts.row_charts import stacked
 
 DOCS = Path(__file__).parent
 MADE = DOCS / "made"

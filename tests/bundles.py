@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import talerec as tr
-from talerec import artifact
+from talerec.artifact import format as artifact
 from talerec.errors import TalerecError
 
 Change = Callable[[dict[str, Any]], Any]

@@ -230,7 +230,8 @@ def harmed(monkeypatch, harm) -> None:
 
     from pyspark import cloudpickle
 
-    from talerec.spark import fitting, sessions
+    from talerec.spark import fit_job as fitting
+    from talerec.spark import session as sessions
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors have no tests
     monkeypatch.setattr(sessions, "map_rows", harm(sessions.map_rows))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from talerec.data.log import Log
-from talerec.serve.app import App
+from talerec.serve.http.app import App
 from talerec.serve.settings import Settings
 from waiting import LONG_S, until
 

@@ -13,7 +13,7 @@ import pytest
 
 import talerec
 from command import PYTHONPATH, write_log
-from talerec import artifact
+from talerec.artifact import format as artifact
 from talerec.models import load
 
 SOURCE = Path(talerec.__file__).parent

@@ -17,7 +17,8 @@ from kinds import maker
 from logs import tiny_log
 from talerec.data.histories import Histories
 from talerec.errors import TalerecError
-from talerec.models import MODELS, asking
+from talerec.models import MODELS
+from talerec.models.core import inference as asking
 
 K = 3
 

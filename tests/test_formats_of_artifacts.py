@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import talerec as tr
-from talerec import artifact
+from talerec.artifact import format as artifact
 
 FOLDER = Path(__file__).parent / "artifacts"
 EVERY = sorted(path for path in FOLDER.glob("format-*/*.tale"))

@@ -13,7 +13,7 @@ import pytest
 
 import talerec as tr
 from command import refusal, works
-from talerec import artifact
+from talerec.artifact import format as artifact
 from talerec.errors import TalerecError
 
 Arrays = dict[str, np.ndarray]

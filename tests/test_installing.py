@@ -13,7 +13,8 @@ import pytest
 
 import talerec as tr
 from command import RUN, refusal, works
-from talerec import artifact, installing
+from talerec.artifact import format as artifact
+from talerec.artifact import install as installing
 from talerec.errors import TalerecError
 
 

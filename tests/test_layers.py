@@ -85,7 +85,7 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
     file = tmp_path / "one.py"
     file.write_text(
         "import talerec.cli.main\nfrom talerec.data import log\nfrom talerec.data.log import Log\n"
-        "def f():\n    import talerec.serve.app as a\n    from talerec import artifact\n",
+        "def f():\n    import talerec.serve.http.app as a\n    from talerec import artifact\n",
         encoding="utf-8",
     )
     assert imported(file) == {"cli.main", "data.log", "serve.app", "artifact"}
@@ -98,14 +98,17 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         ("typer", "cli.main cli.options cli.app cli.completion cli.logs"),
         ("rich", "cli.terminal cli.tables"),
         ("optuna", "evaluation.search"),
-        ("uvicorn", "serve.worker"),
-        ("msgspec", "serve.schemas serve.errors serve.service serve.app serve.openapi"),
-        ("sqlite3", "data.databases"),
-        ("duckdb", "data.databases"),
-        ("psycopg", "data.databases"),
+        ("uvicorn", "serve.process.worker"),
+        (
+            "msgspec",
+            "serve.schemas serve.errors serve.model.served serve.http.app serve.http.openapi",
+        ),
+        ("sqlite3", "data.read.databases"),
+        ("duckdb", "data.read.databases"),
+        ("psycopg", "data.read.databases"),
         (
             "pyspark",
-            "spark.sessions spark.blending spark.evaluating spark.events spark.files spark.fitting spark.keeping spark.recommending spark.solving spark.tables spark.tally",
+            "spark.session spark.blend spark.evaluate_job spark.read spark.files spark.fit_job spark.histories spark.recommend_job spark.solve spark.tables spark.log_stats",
         ),
     ],
 )
@@ -180,5 +183,5 @@ def test_an_old_name_still_works_and_says_the_new_one(old, new):
 
 
 def test_a_function_stays_a_function_after_its_module_was_imported():
-    code = "import talerec.evaluation.evaluation, talerec.data.summary, talerec as tr; assert callable(tr.evaluate) and callable(tr.describe)"
+    code = "import talerec.evaluation.evaluator, talerec.data.summary, talerec as tr; assert callable(tr.evaluate) and callable(tr.describe)"
     loaded_by(code)

@@ -20,8 +20,8 @@ from command import refusal, talerec, works, write_log
 from talerec.evaluation.comparison import compare
 from talerec.evaluation.trials import Trial, Tuning
 from talerec.reports import report
-from talerec.reports.svg.charts import Series, bars, lines
-from talerec.reports.svg.row_charts import stacked
+from talerec.reports.charts.plots import Series, bars, lines
+from talerec.reports.charts.row_charts import stacked
 
 ROOT = Path(__file__).parents[1]
 

@@ -42,13 +42,13 @@ _NAMES = {
     "talerec.data.histories": ("Histories",),
     "talerec.data.log": ("Log",),
     "talerec.data.preprocessing": ("drop_duplicates", "k_core", "order_ties"),
-    "talerec.data.readers": ("read_items", "read_log"),
-    "talerec.data.splits": ("Split", "leave_one_out", "rolling_split", "time_split"),
+    "talerec.data.read.readers": ("read_items", "read_log"),
+    "talerec.data.split.splits": ("Split", "leave_one_out", "rolling_split", "time_split"),
     "talerec.data.summary": ("describe",),
     "talerec.data.synthetic": ("synthetic_log",),
     "talerec.errors": ("InvalidLogError", "NotFittedError", "TalerecError", "UnknownIdError"),
     "talerec.evaluation.comparison": ("compare",),
-    "talerec.evaluation.evaluation": ("evaluate", "evaluate_log"),
+    "talerec.evaluation.evaluator": ("evaluate", "evaluate_log"),
     "talerec.evaluation.result": ("Evaluation",),
     "talerec.evaluation.tuning": ("tune",),
     "talerec.gram.builders": ("slis_gram", "slit_gram", "tale_gram"),
@@ -58,7 +58,7 @@ _NAMES = {
         "LRURec", "LinRec", "MODELS", "Markov", "Model", "Popular", "RDLAE", "Rules", "SASRec", "SKNN", "SLIS", "SLIST", "SLIT", "STAN",
         "SWalk", "TALE", "TCPSRec", "Tempo", "TiCoSeRec", "TiSASRec", "Trending", "load",
     ),
-    "talerec.models.updating": ("update",),
+    "talerec.models.updates": ("update",),
     "talerec.ranking.weights": ("Query", "Weights"),
 }  # fmt: skip
 
@@ -70,12 +70,12 @@ if TYPE_CHECKING:
     from talerec.data.preprocessing import drop_duplicates as drop_duplicates
     from talerec.data.preprocessing import k_core as k_core
     from talerec.data.preprocessing import order_ties as order_ties
-    from talerec.data.readers import read_items as read_items
-    from talerec.data.readers import read_log as read_log
-    from talerec.data.splits import Split as Split
-    from talerec.data.splits import leave_one_out as leave_one_out
-    from talerec.data.splits import rolling_split as rolling_split
-    from talerec.data.splits import time_split as time_split
+    from talerec.data.read.readers import read_items as read_items
+    from talerec.data.read.readers import read_log as read_log
+    from talerec.data.split.splits import Split as Split
+    from talerec.data.split.splits import leave_one_out as leave_one_out
+    from talerec.data.split.splits import rolling_split as rolling_split
+    from talerec.data.split.splits import time_split as time_split
     from talerec.data.summary import describe as describe
     from talerec.data.synthetic import synthetic_log as synthetic_log
     from talerec.errors import InvalidLogError as InvalidLogError
@@ -83,8 +83,8 @@ if TYPE_CHECKING:
     from talerec.errors import TalerecError as TalerecError
     from talerec.errors import UnknownIdError as UnknownIdError
     from talerec.evaluation.comparison import compare as compare
-    from talerec.evaluation.evaluation import evaluate as evaluate
-    from talerec.evaluation.evaluation import evaluate_log as evaluate_log
+    from talerec.evaluation.evaluator import evaluate as evaluate
+    from talerec.evaluation.evaluator import evaluate_log as evaluate_log
     from talerec.evaluation.result import Evaluation as Evaluation
     from talerec.evaluation.tuning import tune as tune
     from talerec.gram.builders import slis_gram as slis_gram
@@ -93,40 +93,40 @@ if TYPE_CHECKING:
     from talerec.gram.gram import Gram as Gram
     from talerec.models import MODELS as MODELS
     from talerec.models import load as load
-    from talerec.models.base import Model as Model
-    from talerec.models.bert4rec import BERT4Rec as BERT4Rec
-    from talerec.models.blend import Blend as Blend
-    from talerec.models.contrastive import DuoRec as DuoRec
-    from talerec.models.contrastive import TCPSRec as TCPSRec
-    from talerec.models.contrastive import TiCoSeRec as TiCoSeRec
-    from talerec.models.ease import EASE as EASE
-    from talerec.models.ease import EDLAE as EDLAE
-    from talerec.models.ease import RDLAE as RDLAE
-    from talerec.models.fpmc import FPMC as FPMC
-    from talerec.models.hstu import HSTU as HSTU
-    from talerec.models.linrec import LinRec as LinRec
-    from talerec.models.nearest import SKNN as SKNN
-    from talerec.models.nearest import STAN as STAN
-    from talerec.models.popular import Popular as Popular
-    from talerec.models.popular import Trending as Trending
-    from talerec.models.recurrent import GRU4Rec as GRU4Rec
-    from talerec.models.recurrent import LRURec as LRURec
-    from talerec.models.rules import Association as Association
-    from talerec.models.rules import Markov as Markov
-    from talerec.models.rules import Rules as Rules
-    from talerec.models.sasrec import ESASRec as ESASRec
-    from talerec.models.sasrec import GSASRec as GSASRec
-    from talerec.models.sasrec import SASRec as SASRec
-    from talerec.models.slist import SLIS as SLIS
-    from talerec.models.slist import SLIST as SLIST
-    from talerec.models.slist import SLIT as SLIT
-    from talerec.models.spectral import BSARec as BSARec
-    from talerec.models.spectral import FEARec as FEARec
-    from talerec.models.swalk import SWalk as SWalk
-    from talerec.models.tale import TALE as TALE
-    from talerec.models.tempo import Tempo as Tempo
-    from talerec.models.tisasrec import TiSASRec as TiSASRec
-    from talerec.models.updating import update as update
+    from talerec.models.blend.model import Blend as Blend
+    from talerec.models.core.base import Model as Model
+    from talerec.models.counting.popular import Popular as Popular
+    from talerec.models.counting.popular import Trending as Trending
+    from talerec.models.counting.rules import Association as Association
+    from talerec.models.counting.rules import Markov as Markov
+    from talerec.models.counting.rules import Rules as Rules
+    from talerec.models.factors.fpmc import FPMC as FPMC
+    from talerec.models.linear.ease import EASE as EASE
+    from talerec.models.linear.ease import EDLAE as EDLAE
+    from talerec.models.linear.ease import RDLAE as RDLAE
+    from talerec.models.linear.slist import SLIS as SLIS
+    from talerec.models.linear.slist import SLIST as SLIST
+    from talerec.models.linear.slist import SLIT as SLIT
+    from talerec.models.linear.swalk import SWalk as SWalk
+    from talerec.models.linear.tale import TALE as TALE
+    from talerec.models.neighbors.models import SKNN as SKNN
+    from talerec.models.neighbors.models import STAN as STAN
+    from talerec.models.networks.bert4rec import BERT4Rec as BERT4Rec
+    from talerec.models.networks.contrastive import DuoRec as DuoRec
+    from talerec.models.networks.contrastive import TCPSRec as TCPSRec
+    from talerec.models.networks.contrastive import TiCoSeRec as TiCoSeRec
+    from talerec.models.networks.hstu import HSTU as HSTU
+    from talerec.models.networks.linrec import LinRec as LinRec
+    from talerec.models.networks.recurrent import GRU4Rec as GRU4Rec
+    from talerec.models.networks.recurrent import LRURec as LRURec
+    from talerec.models.networks.sasrec import ESASRec as ESASRec
+    from talerec.models.networks.sasrec import GSASRec as GSASRec
+    from talerec.models.networks.sasrec import SASRec as SASRec
+    from talerec.models.networks.spectral import BSARec as BSARec
+    from talerec.models.networks.spectral import FEARec as FEARec
+    from talerec.models.networks.tisasrec import TiSASRec as TiSASRec
+    from talerec.models.tempo.model import Tempo as Tempo
+    from talerec.models.updates import update as update
     from talerec.ranking.weights import Query as Query
     from talerec.ranking.weights import Weights as Weights
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 import talerec as tr
-from talerec import artifact
+from talerec.artifact import format as artifact
 
 ASKED = [[1, 2, 3], [14], [5, 5, 7, 0, 3], []]
 USERS = [f"u{n}" for n in (0, 1, 10, 11, 12, 13)]

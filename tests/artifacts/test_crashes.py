@@ -22,8 +22,8 @@ import pytest
 import talerec as tr
 from bundles import no_strays, same, tiny_log
 from command import PYTHONPATH
-from talerec import artifact
-from talerec.artifact import Bundle
+from talerec.artifact import format as artifact
+from talerec.artifact.format import Bundle
 from talerec.errors import TalerecError
 from talerec.runtime import files
 from waiting import LONG_S, until
@@ -165,7 +165,7 @@ def test_a_file_that_the_system_cuts_short_is_a_failed_save(
 
 
 def interrupted_at(line: int, work: Callable[[], object]) -> bool:
-    """Run `work`, with Ctrl-C at the given line of artifact.py or files.py that it comes to. Did it come that far?"""
+    """Run `work`, with Ctrl-C at the given line of artifact/format.py or files.py that it comes to. Did it come that far?"""
     seen = 0
 
     def trace(frame: Any, event: str, arg: object) -> Any:
@@ -207,7 +207,7 @@ def test_an_interrupt_anywhere_leaves_one_of_the_two_models_and_no_strays(
 WRITER = """
 import sys, numpy as np, polars as pl
 from pathlib import Path
-from talerec.artifact import Bundle, write
+from talerec.artifact.format import Bundle, write
 path, number, enough = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 facts = {"model": "tale", "params": {}, "training": {"rows": number}}
 print("ready", flush=True)

@@ -9,7 +9,7 @@ import pytest
 
 import talerec as tr
 from bundles import Change, data_files, edit_manifest, flip, manifest_of, no_strays, refusal, same
-from talerec import artifact
+from talerec.artifact import format as artifact
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])

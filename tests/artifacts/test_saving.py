@@ -14,7 +14,7 @@ import pytest
 import talerec as tr
 from bundles import data_files, manifest_of, no_strays, same, tiny_log
 from command import SOURCE
-from talerec import artifact
+from talerec.artifact import format as artifact
 from talerec.errors import TalerecError
 
 # -- save, load ------------------------------------------------------------------------------------

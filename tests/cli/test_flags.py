@@ -16,7 +16,8 @@ import typer
 import talerec as tr
 from command import PYTHONPATH, RUN, refusal, talerec, works
 from talerec.cli import completion, main
-from talerec.models import DEFAULT, params
+from talerec.models import DEFAULT
+from talerec.models.core import params
 
 # -- spellings -------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import pytest
 
 import talerec as tr
 from command import refusal, talerec, works
-from talerec.models import lists
+from talerec.models.core import lists
 
 
 def read(path: Path) -> pl.DataFrame:

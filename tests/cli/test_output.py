@@ -16,7 +16,7 @@ import pytest
 import talerec as tr
 from command import PYTHONPATH, RUN, run_on_terminal, talerec, works
 from talerec.cli import tables, terminal
-from talerec.models.base import Model
+from talerec.models.core.base import Model
 
 
 def test_json_has_neither_nan_nor_infinity(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from talerec.runtime.progress import stage
 SCRIPT = """
 import sys
 from talerec.cli.main import main
-from talerec.models.popular import Popular
+from talerec.models.counting.popular import Popular
 from talerec.runtime.progress import stage
 learn = Popular.learn_weights
 def slow(*args):

@@ -13,7 +13,7 @@ import pytest
 
 from log_files import refusal
 from logs import rows_of
-from talerec.data.readers import read_items, read_log
+from talerec.data.read.readers import read_items, read_log
 
 SECOND = 10**6
 T = 1_370_000_000

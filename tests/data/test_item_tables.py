@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from log_files import FORMATS, GOOD, HEADER, T, Write, inter
-from talerec.data.readers import read_items, read_log
+from talerec.data.read.readers import read_items, read_log
 from talerec.errors import InvalidLogError, TalerecError
 
 # -- item side tables ------------------------------------------------------------------------------

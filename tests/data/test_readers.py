@@ -26,7 +26,7 @@ from log_files import (
     zstd,
 )
 from logs import Row, rows_of
-from talerec.data.readers import read_log
+from talerec.data.read.readers import read_log
 from talerec.errors import InvalidLogError
 
 # -- formats ---------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ import pytest
 import talerec as tr
 from command import PYTHONPATH, RUN, refusal, talerec, works
 from postgres import postgres
-from talerec.data.databases import is_ordered, shown, without_password
-from talerec.data.readers import read_log
+from talerec.data.read.databases import is_ordered, shown, without_password
+from talerec.data.read.readers import read_log
 from talerec.errors import TalerecError
 
 QUERY = "select user_id, item_id, timestamp from events order by place"

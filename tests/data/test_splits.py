@@ -15,10 +15,11 @@ from kinds import maker
 from logs import START, Row, at, histories_of, log_of, logs, quick, rows_of, tiny_log
 from talerec.data.log import Log
 from talerec.data.preprocessing import order_ties
-from talerec.data.splits import Cases, Plan, Split, leave_one_out, rolling_split, time_split
+from talerec.data.split.splits import Cases, Plan, Split, leave_one_out, rolling_split, time_split
 from talerec.data.times import DAY
 from talerec.errors import InvalidLogError, TalerecError
-from talerec.models import MODELS, asking
+from talerec.models import MODELS
+from talerec.models.core import inference as asking
 
 SECOND = 10**6
 

@@ -14,10 +14,10 @@ import pytest
 import talerec as tr
 from logs import tiny_log
 from talerec.errors import TalerecError
+from talerec.evaluation import intervals as significance
 from talerec.evaluation import result as result_module
-from talerec.evaluation import significance
 from talerec.evaluation.comparison import compare
-from talerec.evaluation.evaluation import evaluate_log
+from talerec.evaluation.evaluator import evaluate_log
 from talerec.evaluation.result import Evaluation
 from talerec.reports import report
 

@@ -14,7 +14,7 @@ import talerec as tr
 from logs import at, logs, rows_of, tiny_log
 from talerec.errors import TalerecError
 from talerec.evaluation import metrics
-from talerec.models import asking
+from talerec.models.core import inference as asking
 from talerec.runtime import threads
 
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from talerec.errors import TalerecError
-from talerec.evaluation.significance import bootstrap_means, paired
+from talerec.evaluation.intervals import bootstrap_means, paired
 
 
 def test_the_bootstrap_interval_is_the_normal_one_where_there_are_many_cases():

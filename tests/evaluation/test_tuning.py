@@ -15,11 +15,13 @@ from test_comparison import walk
 import talerec as tr
 from kinds import maker
 from logs import tiny_log
-from talerec.data.splits import Plan
+from talerec.data.split.splits import Plan
 from talerec.errors import TalerecError
 from talerec.evaluation import search, trials, tuning
-from talerec.models import MODELS, asking, params
-from talerec.models.cache import FitCache
+from talerec.models import MODELS
+from talerec.models.core import inference as asking
+from talerec.models.core import params
+from talerec.models.core.cache import FitCache
 from waiting import LONG_S, until
 
 pytest.importorskip("optuna", reason="the extra tune is not installed")

@@ -19,7 +19,7 @@ from talerec.gram.gram import Gram
 from talerec.gram.row_weights import trend_scale
 from talerec.models import TALE
 from talerec.runtime import arrays
-from talerec.solvers.solve import solve
+from talerec.solvers.solver import solve
 
 UNTIMED = {"decay": 1.0, "floor": 1.0, "trend": 0.0}
 EPS = np.finfo(np.float64).eps

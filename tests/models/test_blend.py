@@ -9,8 +9,9 @@ from test_learning import chain_log, habit_log
 import command
 import talerec as tr
 from talerec.errors import TalerecError
-from talerec.models import MODELS, _parts
-from talerec.models._questions import held_back
+from talerec.models import MODELS
+from talerec.models.blend import parts as _parts
+from talerec.models.tempo.holdout import held_back
 
 SINGLE = ["tempo", "tale", "ease", "sknn", "stan", "markov", "popular", "trending", "fpmc", "swalk"]
 

@@ -22,7 +22,7 @@ def text_of(settings) -> str:
 
 def trained(rows, **changes):
     """A training as another machine makes it."""
-    from talerec.models._neural import rows_of
+    from talerec.models.networks.base import rows_of
     from talerec.neural.training import train
 
     return train(rows_of(rows), tr.SASRec(**{**SMALL, **changes}).settings())

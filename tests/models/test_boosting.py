@@ -16,9 +16,9 @@ from scipy import sparse
 import oracle
 import talerec as tr
 from talerec.data.vocabulary import Vocabulary
-from talerec.models.boosting import MAX_VALUES, boost_of
-from talerec.models.keeping import Fitted
-from talerec.models.linear import Linear
+from talerec.models.core.boosts import MAX_VALUES, boost_of
+from talerec.models.core.persistence import Fitted
+from talerec.models.linear.base import Linear
 from talerec.ranking.weights import Weights
 
 FORMS = {"dense": 0, "sparse": 0, "table": 140_000}  # items beyond those that anything leads to
@@ -141,7 +141,7 @@ def test_the_scores_that_are_boosted_are_the_sums_of_the_weights(asked: Any) -> 
 @pytest.mark.parametrize("lift", [0.01, 0.3, 1.0, 40.0, -1.0])
 def test_many_items_and_many_users_at_once(form: str, lift: float, monkeypatch: Any) -> None:
     """Lists have to grow: the boosted items stand far behind, and the hundredth place is not the last."""
-    from talerec.models import choosing
+    from talerec.models.core import filters as choosing
 
     monkeypatch.setattr(choosing, "_AT_ONCE", 3000)  # several blocks of users
     rng = np.random.default_rng(5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from logs import logs, tiny_log
-from talerec.models._bpr import Examples, Factors, Pace, bpr_steps, fit_factors
+from talerec.models.factors.bpr import Examples, Factors, Pace, bpr_steps, fit_factors
 
 few = settings(max_examples=25, deadline=None)
 

@@ -28,7 +28,7 @@ from talerec.models import (
     Rules,
 )
 from talerec.runtime.arrays import is_sparse
-from talerec.solvers import solve
+from talerec.solvers import solver as solve
 
 EPS = np.finfo(np.float64).eps
 EVERY = 10**6  # neighbors: all of them

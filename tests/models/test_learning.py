@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from logs import logs, quick
-from talerec import artifact
+from talerec.artifact import format as artifact
 from talerec.errors import TalerecError
-from talerec.models import _blocks, _memories, _weighing
-from talerec.models._asking import absences, classes
-from talerec.models._learning import FirstFit, _Asked, appeal, first_memories
-from talerec.models._questions import held_back
-from talerec.models._scoring import KNOTS, Numbers
-from talerec.models._weighing import Choice, Parts, Scale
+from talerec.models.tempo import blocks as _blocks
+from talerec.models.tempo import popularity as _memories
+from talerec.models.tempo import search as _weighing
+from talerec.models.tempo.holdout import held_back
+from talerec.models.tempo.learning import FirstFit, _Asked, appeal, first_memories
+from talerec.models.tempo.query import absences, classes
+from talerec.models.tempo.query_params import KNOTS, Numbers
+from talerec.models.tempo.search import Choice, Parts, Scale
 from talerec.runtime import threads
 
 HOUR, DAY = 3600, 86_400

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import talerec as tr
 from logs import DAY, START, YEAR, at, instants, logs, quick, tiny_log
 from talerec.data.histories import Histories
-from talerec.models import asking
+from talerec.models.core import inference as asking
 from talerec.ranking import rank
 from talerec.ranking.blocks import RunsBlock
 from talerec.ranking.ranks import Mask

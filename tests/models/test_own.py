@@ -14,7 +14,7 @@ import talerec as tr
 from command import refusal, works, write_log
 from talerec.errors import TalerecError
 from talerec.models import model_class
-from talerec.models.linear import Linear
+from talerec.models.linear.base import Linear
 
 LOG = tr.synthetic_log(users=40, items=30, seed=2)
 N = len(LOG.items)
@@ -114,7 +114,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 import numpy as np
 import talerec as tr
-from talerec.models.linear import Linear
+from talerec.models.linear.base import Linear
 
 @dataclass(eq=False, kw_only=True)
 class Twice(Linear):
@@ -141,7 +141,7 @@ def test_commands_find_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.M
 def test_commands_load_a_model_of_ones_own_by_its_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from talerec.models import own
+    from talerec.models.core import registry as own
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other_of_tests.py").write_text(MODULE.format(name="twice-b"))

@@ -18,8 +18,9 @@ from sklearn.base import clone
 import talerec as tr
 from logs import tiny_log
 from talerec.errors import TalerecError
-from talerec.models import DEFAULT, MODELS, params
-from talerec.models.params import param
+from talerec.models import DEFAULT, MODELS
+from talerec.models.core import params
+from talerec.models.core.params import param
 
 
 @dataclass

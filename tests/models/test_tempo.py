@@ -16,7 +16,8 @@ import talerec as tr
 from logs import DAY, START, log_of, logs, quick, tiny_log
 from talerec.data.histories import Histories
 from talerec.gram.builders import tied_weight
-from talerec.models import _habits, _memories
+from talerec.models.tempo import log_statistics as _habits
+from talerec.models.tempo import popularity as _memories
 
 
 def by_hand_interval(log):

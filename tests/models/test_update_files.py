@@ -15,7 +15,7 @@ import pytest
 
 import talerec as tr
 from command import refusal, talerec, works, write_log
-from talerec import artifact
+from talerec.artifact import format as artifact
 from talerec.errors import TalerecError
 from talerec.runtime import files
 
@@ -190,7 +190,7 @@ def test_somebody_else_who_is_faster_is_not_undone(
     model: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, new = model
-    from talerec.models import updating
+    from talerec.models import updates as updating
 
     real = updating.update
 

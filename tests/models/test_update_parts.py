@@ -17,7 +17,7 @@ import talerec as tr
 from command import refusal, works, write_log
 from logs import DAY, Row, log_of, logs, quick, rows_of
 from talerec.gram.builders import tale_columns, tale_gram
-from talerec.models import _habits
+from talerec.models.tempo import log_statistics as _habits
 from talerec.runtime.arrays import dense
 from talerec.runtime.clock import Clock
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import talerec as tr
 from command import PYTHONPATH, RUN, refusal, talerec, works, write_log
 from logs import DAY, Row, log_of, quick, rows, rows_of
-from talerec.data.merging import merged
+from talerec.data.log_merge import merged
 from talerec.errors import TalerecError
 from talerec.runtime.arrays import dense
 

@@ -13,9 +13,9 @@ from scipy import sparse
 
 import talerec as tr
 from logs import logs, quick, tiny_log
-from talerec.models._walks import stochastic, walk
+from talerec.models.linear.walks import stochastic, walk
 from talerec.runtime.threads import VARIABLE
-from talerec.solvers.solve import solve
+from talerec.solvers.solver import solve
 
 # -- the slow twins --------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ def name_of(variant) -> str:
 def made(request):
     """Settings and random arrays of a network of this kind, larger than a training would begin with."""
     from talerec.neural.checkpoints import state_of
-    from talerec.neural.kinds import build
+    from talerec.neural.registry import build
     from talerec.neural.settings import Settings
 
     name, own = request.param
@@ -64,7 +64,7 @@ def times_of(items: list[int], seed: int = 0) -> list[int]:
 
 def asked(settings, arrays, rows, times=None, now=None) -> np.ndarray:
     """States from the torch network, all histories in one go."""
-    from talerec.neural.asking import Runs, reader, states
+    from talerec.neural.inference import Runs, reader, states
 
     times = times or [times_of(items) for items in rows]
     ends = np.cumsum([len(items) for items in rows])
@@ -136,7 +136,7 @@ def batch_of(rows: list[list[int]], width: int, times: list[int] | None = None):
 
 def network(settings, arrays):
     from talerec.neural.checkpoints import put_state
-    from talerec.neural.kinds import build
+    from talerec.neural.registry import build
 
     net = build(ITEMS, settings)
     put_state(net, arrays)
@@ -182,9 +182,9 @@ def test_padding_says_nothing(made):
 def test_every_parameter_has_a_gradient_at_the_first_step(made):
     import torch
 
-    from talerec.neural.kinds import build
     from talerec.neural.losses import criterion
     from talerec.neural.nets.base import Step
+    from talerec.neural.registry import build
     from talerec.neural.samples import Feed, cut
     from talerec.neural.settings import Rows
     from talerec.neural.training import scheme_of

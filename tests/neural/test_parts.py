@@ -155,7 +155,7 @@ def test_linear_units_begin_inside_their_ring():
 def net_of(name: str, **changes):
     import torch
 
-    from talerec.neural.kinds import build
+    from talerec.neural.registry import build
 
     torch.manual_seed(0)
     net = build(9, settings_of(name, **changes))

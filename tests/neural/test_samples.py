@@ -99,9 +99,9 @@ def test_a_batch_is_the_rows_that_it_names():
 @quick
 @given(counts=sizes, most=st.integers(0, 5))
 def test_held_back_rows_are_in_no_sample(counts, most):
-    from talerec.neural.judging import drawn, held_back
     from talerec.neural.samples import windows
     from talerec.neural.settings import Rows
+    from talerec.neural.validation import drawn, held_back
 
     ptr = np.concatenate([[0], np.cumsum(counts)])
     rows = Rows(ptr, np.arange(ptr[-1]), np.arange(ptr[-1]), int(ptr[-1]) + 1)

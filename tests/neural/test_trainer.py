@@ -75,7 +75,7 @@ def test_every_kind_learns_a_circle(name):
 
 def test_a_planted_chain_is_found_within_five_per_cent():
     """NDCG@10 of the trained network on new walks against that of the chain's own probabilities."""
-    from talerec.neural.asking import Runs, reader, scorer, states
+    from talerec.neural.inference import Runs, reader, scorer, states
     from talerec.neural.training import train
 
     walks, P = chain(users=300, items=20, rows=12, seed=1)
@@ -174,9 +174,9 @@ def test_rows_held_back_for_good_teach_nothing():
 def test_a_judgement_is_what_a_loop_finds():
     import torch
 
-    from talerec.neural.judging import drawn, held_back, ndcg
-    from talerec.neural.kinds import build
+    from talerec.neural.registry import build
     from talerec.neural.samples import Feed, widths
+    from talerec.neural.validation import drawn, held_back, ndcg
 
     rng = np.random.default_rng(2)
     walks = [rng.integers(0, 15, n).tolist() for n in rng.integers(1, 12, 30)]

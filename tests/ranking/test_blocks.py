@@ -14,7 +14,7 @@ from scipy import sparse
 import oracle
 import talerec as tr
 from talerec.data.histories import Histories
-from talerec.models import asking
+from talerec.models.core import inference as asking
 from talerec.ranking import rank
 from talerec.ranking.blocks import Block, IdentityBlock, RunsBlock, block_of
 from talerec.ranking.ranks import Mask

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talerec.reports.svg import charts, row_charts, scales
-from talerec.reports.svg.charts import Series
-from talerec.reports.svg.drawing import WIDTH
-from talerec.reports.svg.row_charts import Dot
+from talerec.reports.charts import plots as charts
+from talerec.reports.charts import row_charts, scales
+from talerec.reports.charts.drawing import WIDTH
+from talerec.reports.charts.plots import Series
+from talerec.reports.charts.row_charts import Dot
 
 ODD = st.one_of(st.none(), st.floats(), st.integers(-5, 5))
 NAME = st.text(max_size=30)

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talerec.reports import page
+from talerec.reports.charts import plots as charts
+from talerec.reports.charts import row_charts
+from talerec.reports.charts.plots import Series
+from talerec.reports.charts.row_charts import Dot
 from talerec.reports.markup import Html, escape, join, tag
-from talerec.reports.svg import charts, row_charts
-from talerec.reports.svg.charts import Series
-from talerec.reports.svg.row_charts import Dot
 
 CSS = files("talerec.reports").joinpath("page.css").read_text(encoding="utf-8")
 some = settings(max_examples=60, deadline=None)

@@ -20,11 +20,11 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from processes import children_of, fields_of
 from service import Local, Remote, history_of
-from talerec.serve.measure_process import Process
-from talerec.serve.sampling import CANDIDATE, MEASURED, is_in_share
+from talerec.serve.online.sampling import CANDIDATE, MEASURED, is_in_share
+from talerec.serve.process.online_evaluator import Process
 from talerec.serve.settings import Settings
 from talerec.store.events import Event
-from talerec.store.measures import Measures
+from talerec.store.measurements import Measures
 from talerec.store.store import Store
 from waiting import until
 
@@ -211,7 +211,7 @@ def wanted_place(model: tr.Model, log: tr.Log, events: list[Event], n: int) -> i
 def test_an_event_that_the_model_has_learned_from_is_no_question(
     log: tr.Log, models: dict[str, tr.Model], tmp_path: Path
 ) -> None:
-    from talerec.models.keeping import STORE, STORE_SEQ
+    from talerec.models.core.persistence import STORE, STORE_SEQ
 
     store = f"sqlite:///{tmp_path}/shop.db"
     with Store.open(store) as kept:

@@ -9,7 +9,7 @@ import talerec as tr
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 
-from talerec.serve import catalogue
+from talerec.serve.model import catalogue
 from talerec.serve.schemas import ABSENT
 
 

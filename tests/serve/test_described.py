@@ -10,7 +10,7 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from service import Local
-from talerec.serve import static
+from talerec.serve import page as static
 from talerec.serve.shared import SharedState
 
 TOKEN = "a-token-for-tests-alone"

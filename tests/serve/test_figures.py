@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talerec.evaluation.significance import paired
-from talerec.serve.figures import frame_of, summary
-from talerec.serve.sampling import CANDIDATE, MEASURED, hash_of, is_in_share
-from talerec.store.measures import Measured
+from talerec.evaluation.intervals import paired
+from talerec.serve.online.sampling import CANDIDATE, MEASURED, hash_of, is_in_share
+from talerec.serve.online.summary import frame_of, summary
+from talerec.store.measurements import Measured
 
 NOW = 1_000_000
 

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 import talerec as tr
-from talerec import artifact
+from talerec.artifact import format as artifact
 from talerec.errors import TalerecError
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
@@ -22,14 +22,15 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from command import refusal, works
 from service import Local, Remote
-from talerec.serve import learnable, learning
-from talerec.serve.server import Supervisor
-from talerec.serve.service import ServedModel
+from talerec.serve.model import learnable
+from talerec.serve.model.served import ServedModel
+from talerec.serve.process import learner as learning
+from talerec.serve.process.supervisor import Supervisor
 from talerec.serve.settings import Settings, read_interval
-from talerec.serve.users import Users, seq_of
+from talerec.serve.users.histories import Users, seq_of
 from talerec.store.events import Event
-from talerec.store.recent import Recent
 from talerec.store.store import Store
+from talerec.store.tail import Recent
 from waiting import until
 
 DAY = 86_400 * 10**6

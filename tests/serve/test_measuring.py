@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 
-from talerec.serve import measuring
-from talerec.serve.measuring import LEASE_S, Measurer
-from talerec.serve.sampling import MEASURED, is_in_share
+from talerec.serve.online import evaluation as measuring
+from talerec.serve.online.evaluation import LEASE_S, Measurer
+from talerec.serve.online.sampling import MEASURED, is_in_share
 from talerec.store.events import Event, Kept
-from talerec.store.measures import Measures
+from talerec.store.measurements import Measures
 from talerec.store.store import Store
 
 NOW = 1_700_000_000.0

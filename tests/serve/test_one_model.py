@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import talerec as tr
-from talerec import artifact
+from talerec.artifact import format as artifact
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")

@@ -22,8 +22,9 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from service import START, Local, Remote
-from talerec.serve import shared, tracing
-from talerec.serve.logs import JsonLines
+from talerec.serve import shared
+from talerec.serve.http import tracing
+from talerec.serve.process.logs import JsonLines
 from talerec.serve.settings import Settings
 from waiting import LONG_S
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import talerec as tr
-from talerec import artifact
+from talerec.artifact import format as artifact
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")

@@ -18,14 +18,14 @@ import polars as pl
 import pytest
 
 import talerec as tr
-from talerec import artifact
+from talerec.artifact import format as artifact
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from processes import is_running, workers_of
 from service import START, Local, Remote
-from talerec.serve import copies
+from talerec.serve.model import copies
 from talerec.serve.shared import SharedState
 from waiting import LONG_S, until
 

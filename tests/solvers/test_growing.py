@@ -11,10 +11,10 @@ from scipy import sparse
 from logs import quick
 from talerec.gram.gram import Gram
 from talerec.solvers.compressed import by_column
-from talerec.solvers.growing import grown
-from talerec.solvers.half import Half, halved
 from talerec.solvers.local import local_kept, local_some
 from talerec.solvers.residuals import worst_steps
+from talerec.solvers.triangle import Half, halved
+from talerec.solvers.triangle_update import grown
 
 
 def symmetric(n: int, seed: int, density: float = 0.4) -> np.ndarray:

@@ -19,7 +19,8 @@ from talerec.errors import TalerecError
 from talerec.gram.builders import tale_gram
 from talerec.gram.gram import Gram
 from talerec.runtime import memory
-from talerec.solvers import exact, local, solve
+from talerec.solvers import exact, local
+from talerec.solvers import solver as solve
 from talerec.solvers.compressed import by_column, by_row
 
 SETTINGS = {

@@ -14,7 +14,7 @@ import talerec as tr
 from cluster import SMALL, harmed, killed, skewed, write
 from figures import assert_same_figures, assert_same_json
 from talerec.errors import TalerecError
-from talerec.spark import judging
+from talerec.spark import evaluation_tasks as judging
 
 pytestmark = [
     pytest.mark.slow,
@@ -86,8 +86,11 @@ def test_the_command_prints_the_object_of_one_machine(session, machines, tmp_pat
 
 
 def test_validation_rows_begin_at_the_same_moment(session, tmp_path):
-    from talerec.data import splits
-    from talerec.spark import evaluating, events, sessions, tally
+    from talerec.data.split import splits
+    from talerec.spark import evaluate_job as evaluating
+    from talerec.spark import log_stats as tally
+    from talerec.spark import read as events
+    from talerec.spark import session as sessions
 
     rows = skewed(900).with_columns(pl.col("timestamp") + pl.duration(microseconds=pl.int_range(900)))  # fmt: skip
     run = sessions.Run(session, tmp_path)

@@ -12,11 +12,13 @@ from test_tasks import counted, counts_of, in_parts, laid_out, ranks, skewed_log
 
 import talerec as tr
 from logs import logs, quick
-from talerec.models import _questions
-from talerec.models._memories import InTime, memories
+from talerec.models.tempo import holdout as _questions
+from talerec.models.tempo.popularity import InTime, memories
 from talerec.runtime.arrays import dense
-from talerec.spark import blocks, habits, halves, tasks
-from talerec.spark.counting import Paced
+from talerec.spark import blocks, tasks
+from talerec.spark import log_statistics as habits
+from talerec.spark import triangles as halves
+from talerec.spark.gram import Paced
 
 PARTS = 3
 

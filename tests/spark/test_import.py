@@ -68,7 +68,7 @@ def test_a_name_that_spark_does_not_have_is_an_attribute_error():
 )
 def test_an_error_of_a_task_arrives_as_it_was_raised(raised, kind, said):
     errors = pytest.importorskip("pyspark.errors", reason="needs pyspark: EXTRAS=all make test")
-    from talerec.spark.sessions import readable_errors
+    from talerec.spark.session import readable_errors
 
     traceback = f"Traceback (most recent call last):\n  File 'a.py', line 1\n{raised}\n"
     with pytest.raises(TalerecError) as found, readable_errors():
@@ -86,7 +86,7 @@ def test_modules_of_archives_are_found_after_what_python_knows_of_archives_is_fo
         "import importlib, sys, zipimport\n"
         f"sys.path.insert(0, {str(tmp_path / 'some.zip')!r})\n"
         "import packed.one\n"
-        "from talerec.spark.sessions import _keep_warm\n"
+        "from talerec.spark.session import _keep_warm\n"
         "def known(): return sum(isinstance(f, zipimport.zipimporter) for f in sys.path_importer_cache.values())\n"
         "before = known()\n"
         "_keep_warm()\n"

@@ -10,10 +10,10 @@ import postgres
 import talerec as tr
 from cluster import fit, harmed, killed, skewed, write
 from talerec.errors import TalerecError
-from talerec.serve.service import ServedModel
-from talerec.serve.users import Users
-from talerec.store.recent import Recent
+from talerec.serve.model.served import ServedModel
+from talerec.serve.users.histories import Users
 from talerec.store.store import Store
+from talerec.store.tail import Recent
 
 pytestmark = [
     pytest.mark.slow,

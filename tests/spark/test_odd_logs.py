@@ -74,7 +74,9 @@ def test_odd_ids_files_and_weights_give_the_weights_of_one_machine(session, tmp_
 
 
 def test_items_that_are_left_keep_the_order_of_all(session, tmp_path):
-    from talerec.spark import events, sessions, tally
+    from talerec.spark import log_stats as tally
+    from talerec.spark import read as events
+    from talerec.spark import session as sessions
 
     rows = odd_rows().drop("worth")
     rows.write_parquet(tmp_path / "log.parquet")
@@ -86,7 +88,7 @@ def test_items_that_are_left_keep_the_order_of_all(session, tmp_path):
 
 
 def test_ids_in_the_names_of_folders_are_text_as_they_stand(session, tmp_path):
-    from talerec.spark import events
+    from talerec.spark import read as events
 
     rows, folder = odd_rows().drop("user_id"), tmp_path / "log"
     for number, user in enumerate(["007", "7", "10"]):
@@ -108,7 +110,8 @@ def test_ids_in_the_names_of_folders_are_text_as_they_stand(session, tmp_path):
     ],
 )
 def test_values_that_one_machine_refuses_are_refused(session, tmp_path, column, values, said):
-    from talerec.spark import Columns, events
+    from talerec.spark import Columns
+    from talerec.spark import read as events
 
     rows = odd_rows()[:5].with_columns(pl.Series(column, values))
     rows.write_parquet(tmp_path / "log.parquet")
@@ -121,7 +124,8 @@ def test_values_that_one_machine_refuses_are_refused(session, tmp_path, column, 
 
 
 def test_one_column_is_not_two(session, tmp_path):
-    from talerec.spark import Columns, events
+    from talerec.spark import Columns
+    from talerec.spark import read as events
 
     odd_rows().write_parquet(tmp_path / "log.parquet")
     said = "user, item and time are three columns, but two are 'user_id'"
@@ -130,7 +134,7 @@ def test_one_column_is_not_two(session, tmp_path):
 
 
 def test_whole_numbers_that_spark_has_as_decimals_are_not_rounded(session, tmp_path):
-    from talerec.spark import events
+    from talerec.spark import read as events
 
     times = pl.Series([START * 1000 + 1000 * x + 600 for x in range(10)], dtype=pl.UInt64)
     rows = odd_rows().with_columns(user_id=pl.int_range(10), timestamp=times)
@@ -142,7 +146,7 @@ def test_whole_numbers_that_spark_has_as_decimals_are_not_rounded(session, tmp_p
 
 def test_a_folder_whose_name_is_a_pattern_is_refused(tmp_path):
     pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
-    from talerec.spark.sessions import Run
+    from talerec.spark.session import Run
 
     with pytest.raises(TalerecError, match=r"has \[ in its name, which Spark takes for a pattern"):
         Run(SimpleNamespace(), tmp_path / "a [1]")
@@ -150,7 +154,7 @@ def test_a_folder_whose_name_is_a_pattern_is_refused(tmp_path):
 
 def test_users_whose_rows_have_one_time_are_not_taken_for_huge_ones(session, monkeypatch):
     """Of 400 users with 40 rows each, some rows are looked at: not all rows of some users."""
-    from talerec.spark import tally
+    from talerec.spark import log_stats as tally
 
     monkeypatch.setattr(tally, "_PER_PART", 1)
     number = session.range(16_000).withColumnRenamed("id", "place")

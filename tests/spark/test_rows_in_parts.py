@@ -8,7 +8,8 @@ import pytest
 
 import talerec as tr
 from logs import START
-from talerec.spark import judging, parts
+from talerec.spark import evaluation_tasks as judging
+from talerec.spark import partitions as parts
 
 
 def saved(rows: pl.DataFrame, log: tr.Log, ties: str, limit: int | None, folder) -> list[tr.Log]:

@@ -35,7 +35,7 @@ def test_a_session_that_another_thread_has_opened_is_used_and_left_running(sessi
 
 def test_a_session_that_was_stopped_is_refused(tmp_path):
     pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
-    from talerec.spark.sessions import Run
+    from talerec.spark.session import Run
 
     stopped = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
     with pytest.raises(TalerecError, match="the session was stopped: open another one"):
@@ -49,7 +49,7 @@ def test_jobs_end_when_they_are_interrupted_and_the_session_goes_on(
     session, tmp_path, number, raised
 ):
     """The task, which would take a minute, tells when it runs."""
-    from talerec.spark.sessions import Run, run_tasks
+    from talerec.spark.session import Run, run_tasks
 
     run, mark, handlers = Run(session, tmp_path), tmp_path / "begun", signal.getsignal(number)
 
@@ -74,7 +74,7 @@ def test_jobs_end_when_they_are_interrupted_and_the_session_goes_on(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_work_that_waits_for_no_answer_is_interrupted_at_once(session, tmp_path, number):
-    from talerec.spark.sessions import Run
+    from talerec.spark.session import Run
 
     with pytest.raises((KeyboardInterrupt, SystemExit)), Run(session, tmp_path).stage("learn"):
         _end(number)
@@ -86,7 +86,7 @@ def _end(number: int) -> None:
 
 
 def test_jobs_after_a_stage_are_called_what_they_were_called_before(session, tmp_path):
-    from talerec.spark.sessions import Run
+    from talerec.spark.session import Run
 
     context, name = session.sparkContext, "spark.jobGroup.id"
     for mine in ("of the caller", None):

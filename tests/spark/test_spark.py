@@ -41,7 +41,7 @@ def assert_same_lists(found: pl.DataFrame, expected: pl.DataFrame) -> None:
 
 def test_a_skewed_log_has_the_weights_and_lists_of_one_machine(session, tmp_path, monkeypatch):
     from talerec import spark
-    from talerec.spark import events
+    from talerec.spark import read as events
 
     monkeypatch.setattr(events, "_SLICE", 300)  # the giant user is ranked in slices
     rows = skewed()
@@ -145,7 +145,7 @@ def test_a_frame_with_names_a_core_and_duplicates(session, tmp_path):
 
 
 def test_times_are_read_as_on_one_machine(session, tmp_path):
-    from talerec.spark import events
+    from talerec.spark import read as events
 
     rows = skewed(500).with_columns(user_id=pl.int_range(500))
     micro = rows["timestamp"].cast(pl.Int64) + pl.Series(np.arange(500))
@@ -373,7 +373,7 @@ def test_a_half_of_g_ten_times_what_a_task_may_hold_gives_the_same_weights(sessi
 def test_a_gram_of_its_own_is_refused_rather_than_left_out():
     """Tasks count the summands of a model: a `gram` that is more than their sum would not be asked."""
     pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
-    from talerec.spark.fitting import check_model
+    from talerec.spark.fit_job import check_model
 
     class Doubled(tr.TALE):
         def gram(self, log: tr.Log):
@@ -390,7 +390,7 @@ def test_a_gram_of_its_own_is_refused_rather_than_left_out():
 )
 def test_a_log_that_changes_while_it_is_read_is_refused(arrived, cut, is_refused):
     pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
-    from talerec.spark.fitting import _require_all
+    from talerec.spark.fit_job import _require_all
 
     if not is_refused:
         _require_all(arrived, 10, cut=cut)

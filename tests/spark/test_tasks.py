@@ -17,9 +17,10 @@ from talerec.data.times import DAY
 from talerec.gram.row_weights import trend_counts
 from talerec.runtime.arrays import dense
 from talerec.solvers.local import local, local_columns
-from talerec.spark import blocks, halves, tasks
-from talerec.spark.counting import Layout, Plain, make_files, write_part
-from talerec.spark.parts import Rows
+from talerec.spark import blocks, tasks
+from talerec.spark import triangles as halves
+from talerec.spark.gram import Layout, Plain, make_files, write_part
+from talerec.spark.partitions import Rows
 from talerec.spark.sizes import Counts, Sizes
 
 

@@ -8,8 +8,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talerec.store.counting import RecentCounts
 from talerec.store.events import Kept
+from talerec.store.item_counts import RecentCounts
 
 HOUR = 3_600_000_000
 

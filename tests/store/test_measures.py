@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from talerec.store.events import Event
-from talerec.store.measures import Measured, Measures, Progress
+from talerec.store.measurements import Measured, Measures, Progress
 from talerec.store.store import Store
 
 

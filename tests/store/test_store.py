@@ -26,9 +26,9 @@ from talerec.store.events import (
     StoreError,
     checked_id,
 )  # fmt: skip
-from talerec.store.recent import Recent
 from talerec.store.store import Store
-from talerec.store.writing import Ticket, Writer
+from talerec.store.tail import Recent
+from talerec.store.writer import Ticket, Writer
 from waiting import LONG_S, until
 
 
@@ -462,8 +462,8 @@ def test_reading_on_outlasts_whatever_goes_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"sqlite:///{tmp_path}/shop.db"
-    monkeypatch.setattr("talerec.store.recent._POLL_S", 0.01)
-    monkeypatch.setattr("talerec.store.recent._PAUSE_S", 0.01)
+    monkeypatch.setattr("talerec.store.tail._POLL_S", 0.01)
+    monkeypatch.setattr("talerec.store.tail._PAUSE_S", 0.01)
     recent, stop, failed = Recent(address, 10), threading.Event(), threading.Event()
     read = recent._tail.tail
 
@@ -486,8 +486,8 @@ def test_reading_on_outlasts_whatever_goes_wrong(
 
 
 def test_far_behind_users_are_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talerec.store.recent.BEGIN", 20)
-    monkeypatch.setattr("talerec.store.recent._STEP", 5)
+    monkeypatch.setattr("talerec.store.tail.BEGIN", 20)
+    monkeypatch.setattr("talerec.store.tail._STEP", 5)
     address = f"sqlite:///{tmp_path}/shop.db"
     recent, store = Recent(address, 10), Store(address)
     heard: list[Kept] = []

@@ -174,7 +174,7 @@ def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
     _need_unix()
     os.environ.setdefault("TALEREC_THREADS", "1")  # workers are the way to more cores
     from talerec.cli import tables
-    from talerec.serve import server
+    from talerec.serve.process import supervisor as server
     from talerec.serve.settings import Settings, read_token
 
     server.run(Settings(path=model, token=read_token(token_file), **settings), tables.line)

@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from talerec import artifact, columns
+from talerec import columns
+from talerec.artifact import format as artifact
 from talerec.cli import items, tables, terminal
 from talerec.data.log import Log
-from talerec.data.splits import Split, leave_one_out
+from talerec.data.split.splits import Split, leave_one_out
 from talerec.data.synthetic import synthetic_log
 from talerec.errors import TalerecError
-from talerec.evaluation.evaluation import evaluate
+from talerec.evaluation.evaluator import evaluate
 from talerec.evaluation.result import Evaluation
 from talerec.models import DEFAULT
-from talerec.models.base import Model
-from talerec.models.popular import Popular
-from talerec.models.rules import Rules
-from talerec.models.tale import TALE
-from talerec.models.tempo import Tempo
+from talerec.models.core.base import Model
+from talerec.models.counting.popular import Popular
+from talerec.models.counting.rules import Rules
+from talerec.models.linear.tale import TALE
+from talerec.models.tempo.model import Tempo
 from talerec.reports import report
 from talerec.runtime.files import write_text
 

@@ -109,7 +109,7 @@ def delete_user(user: UserId, store: StoreAddress = None) -> None:
 
 def _existing(address: str) -> Store:
     """A store that is there: a mistyped name is not to make a new one."""
-    from talerec.data.databases import file_of, shown
+    from talerec.data.read.databases import file_of, shown
     from talerec.store.store import Store
 
     path = file_of(address)

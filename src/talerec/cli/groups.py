@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from talerec.data.log import Log
-    from talerec.models.base import Model
+    from talerec.models.core.base import Model
 
 Command = Callable[..., None]
 _BY_NAME = inspect.Parameter.KEYWORD_ONLY
@@ -98,13 +98,13 @@ class Source:
     @property
     def name(self) -> str:
         """What people call the log; it holds no password."""
-        from talerec.data import sources
+        from talerec.data.read import sources
 
         return sources.named(self.log)
 
     def spelled(self, ties: str = "file") -> str:
         """The log and how to read it, as a shell takes it."""
-        from talerec.data.databases import shown
+        from talerec.data.read.databases import shown
 
         parts = [shlex.quote(shown(one)) for one in self.log]
         for part in dataclasses.fields(self)[1:]:
@@ -124,7 +124,8 @@ class Source:
 
     def read(self, ties: str = "file", any_order: bool = False, needs_time: bool = True) -> Log:
         """The log: read, cleaned, and rows with equal times in the order `ties`."""
-        from talerec.data import preprocessing, readers
+        from talerec.data import preprocessing
+        from talerec.data.read import readers
 
         log = readers.read_log(
             self.log, user=self.user, item=self.item, time=self.time,
@@ -252,7 +253,7 @@ class ItemTable:
 
     def read(self, item: str) -> pl.DataFrame | None:
         """The table, if one is given; `item` is the log's column of ids."""
-        from talerec.data import readers
+        from talerec.data.read import readers
 
         if self.items is None:
             return None
@@ -272,7 +273,8 @@ class Choice:
     def make(self) -> Model:
         """The model with the parameters of the file, and over them those of --set."""
         from talerec.evaluation.tuning import read_params
-        from talerec.models import DEFAULT, model_class, params
+        from talerec.models import DEFAULT, model_class
+        from talerec.models.core import params
 
         name, known = self.model, dict[str, Any]()
         if self.params is not None:

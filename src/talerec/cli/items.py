@@ -11,7 +11,7 @@ from talerec import columns
 from talerec.cli.terminal import as_json
 
 if TYPE_CHECKING:
-    from talerec.models.base import Model
+    from talerec.models.core.base import Model
 
 _TITLE = columns.TITLES[0]
 _NOTHING = "nothing to recommend: no item is left that the history gives a score"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from talerec.data.log import Log
-    from talerec.models.base import Model
-    from talerec.models.choosing import Limits
+    from talerec.models.core.base import Model
+    from talerec.models.core.filters import Limits
     from talerec.runtime.arrays import Array
 
 logger = logging.getLogger("talerec")
@@ -28,7 +28,7 @@ MANY = 1000  # users whose lists are printed as they are made
 
 def check(out: Path, model: Path, text: str | None) -> None:
     """Refuse, before anything is read, a file that lists cannot go to."""
-    from talerec.data.sources import refuse_overwriting
+    from talerec.data.read.sources import refuse_overwriting
     from talerec.runtime.files import check_writable
     from talerec.runtime.tables import check_ending
 
@@ -120,7 +120,9 @@ def stream(
 ) -> None:
     """Write the lists of users of a log to a file, or print them as JSON, as they are made."""
     from talerec.data.times import microseconds
-    from talerec.models import asking, choosing, lists
+    from talerec.models.core import filters as choosing
+    from talerec.models.core import inference as asking
+    from talerec.models.core import lists
 
     asking.check_k(model, k)
     when = None if as_of is None else microseconds(as_of, model.fitted.unit)
@@ -143,7 +145,7 @@ def check_log(source: Source, engine: Engine, out: str, model: Path) -> None:
     if source.core is not None:
         raise TalerecError("--core is for fit: the model knows the items that it knows")
     if not engine.is_spark:
-        from talerec.data.sources import refuse_overwriting
+        from talerec.data.read.sources import refuse_overwriting
         from talerec.runtime.files import check_writable
         from talerec.runtime.tables import check_ending
 
@@ -163,9 +165,10 @@ def of_log(
     """Write the lists of all users of a log; its rows are read as the fit read its own."""
     import numpy as np
 
-    from talerec.cli import later
+    from talerec.cli import refit_options as later
     from talerec.data.preprocessing import order_ties
-    from talerec.models import lists, load
+    from talerec.models import load
+    from talerec.models.core import lists
 
     model = load(path)
     training = model.fitted.training
@@ -187,8 +190,11 @@ def on_spark(
     json: bool,
 ) -> None:
     """The same on a cluster, to a folder of Parquet files."""
-    from talerec import artifact, spark  # says so itself where pyspark is missing
-    from talerec.cli import cluster, later, tables, terminal
+    from talerec import spark  # says so itself where pyspark is missing
+    from talerec.artifact import format as artifact
+    from talerec.cli import refit_options as later
+    from talerec.cli import spark as cluster
+    from talerec.cli import tables, terminal
 
     training = artifact.read_manifest(path)["training"]
     ties = training.get("ties", "file")

@@ -8,7 +8,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from talerec.cli import asking, events, fitting, judging, logs, serving, warming
+from talerec.cli import evaluate as judging
+from talerec.cli import events, logs
+from talerec.cli import fit as fitting
+from talerec.cli import recommend as asking
+from talerec.cli import serve as serving
+from talerec.cli import warm as warming
 from talerec.cli.app import app, examples, sort_commands
 from talerec.errors import TalerecError
 from talerec.runtime.process import collect_less

@@ -21,13 +21,13 @@ from talerec.cli.tables import (
 from talerec.data.summary import tie_note
 from talerec.evaluation.metrics import is_double
 from talerec.models import model_class
-from talerec.models.params import fields
+from talerec.models.core.params import fields
 from talerec.runtime import memory
 
 if TYPE_CHECKING:
     from talerec.evaluation.comparison import Comparison
+    from talerec.evaluation.intervals import Paired
     from talerec.evaluation.result import Evaluation
-    from talerec.evaluation.significance import Paired
     from talerec.evaluation.trials import Tuning
 
 

@@ -17,7 +17,7 @@ from talerec.data.frames import as_polars, checked_ids, refuse_kind
 from talerec.data.times import days as in_days
 from talerec.data.times import to_microseconds
 from talerec.data.vocabulary import Vocabulary
-from talerec.data.worth import Worth, divided, worth_of
+from talerec.data.weights import Worth, divided, worth_of
 from talerec.errors import InvalidLogError
 from talerec.runtime.arrays import Array
 

@@ -9,10 +9,10 @@ import polars as pl
 
 from talerec import columns
 from talerec.errors import TalerecError
-from talerec.evaluation.cases import CASES
+from talerec.evaluation.intervals import Paired, paired
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN
+from talerec.evaluation.queries import CASES
 from talerec.evaluation.result import UNIT, Evaluation, per_unit
-from talerec.evaluation.significance import Paired, paired
 
 ALPHA = 0.05
 _LEAST_P = 0.0001  # the test draws too few signs to tell smaller p-values apart

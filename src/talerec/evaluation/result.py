@@ -15,8 +15,10 @@ import polars as pl
 from talerec import columns
 from talerec.data.summary import tie_note
 from talerec.errors import TalerecError
-from talerec.evaluation import metrics, saving, significance
-from talerec.evaluation.cases import (
+from talerec.evaluation import intervals as significance
+from talerec.evaluation import metrics, saving
+from talerec.evaluation.metrics import RANK, RANK_HIDDEN
+from talerec.evaluation.queries import (
     CASES,
     GROUPS,
     HISTORY_ROWS,
@@ -25,7 +27,6 @@ from talerec.evaluation.cases import (
     TIES,
     WINDOW,
 )
-from talerec.evaluation.metrics import RANK, RANK_HIDDEN
 from talerec.runtime import memory
 from talerec.runtime.arrays import Array
 

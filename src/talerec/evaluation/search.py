@@ -24,7 +24,7 @@ import numpy as np
 from talerec.data.log import Log
 from talerec.errors import TalerecError
 from talerec.evaluation.trials import Objective, Task, Trial, Tuning, in_words
-from talerec.models import params
+from talerec.models.core import params
 from talerec.runtime import threads
 from talerec.runtime.progress import listening, silent, stage
 

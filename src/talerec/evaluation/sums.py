@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from talerec.evaluation.cases import (
+from talerec.evaluation.metrics import RANK, RANK_HIDDEN
+from talerec.evaluation.queries import (
     CASES,
     GROUPS,
     HISTORY_ROWS,
@@ -15,7 +16,6 @@ from talerec.evaluation.cases import (
     TIES,
     WINDOW,
 )
-from talerec.evaluation.metrics import RANK, RANK_HIDDEN
 
 _NO_LIST, _NO_HISTORY = "no_list", "no_history"  # alike in this too: what they have no mean of
 _ALIKE = (TIES, WINDOW, RANK, RANK_HIDDEN, *GROUPS, _NO_LIST, _NO_HISTORY)

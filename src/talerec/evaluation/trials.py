@@ -13,14 +13,16 @@ import polars as pl
 
 from talerec.data import preprocessing
 from talerec.data.log import Log
-from talerec.data.splits import Plan, Split
-from talerec.data.windows import VALIDATION
+from talerec.data.split.splits import Plan, Split
+from talerec.data.split.windows import VALIDATION
 from talerec.errors import TalerecError
 from talerec.evaluation import metrics
 from talerec.evaluation.metrics import RANK
-from talerec.models import asking, model_class, params
-from talerec.models.base import Model
-from talerec.models.cache import FitCache
+from talerec.models import model_class
+from talerec.models.core import inference as asking
+from talerec.models.core import params
+from talerec.models.core.base import Model
+from talerec.models.core.cache import FitCache
 from talerec.runtime.arrays import Array
 from talerec.runtime.clock import summed
 from talerec.runtime.files import write_text

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from talerec.data.log import Log
-from talerec.data.splits import Plan
-from talerec.data.windows import VALIDATION
+from talerec.data.split.splits import Plan
+from talerec.data.split.windows import VALIDATION
 from talerec.errors import TalerecError
 from talerec.evaluation.search import search
 from talerec.evaluation.trials import Objective, Task, Trial, Tuning, in_words
-from talerec.models import model_class, params
-from talerec.models.base import Model
+from talerec.models import model_class
+from talerec.models.core import params
+from talerec.models.core.base import Model
 from talerec.runtime.progress import listening, silent, stage
 
 logger = logging.getLogger(__name__)

@@ -12,11 +12,12 @@ from talerec.data import row_kernels
 from talerec.data.log import Log
 from talerec.data.times import DAY
 from talerec.errors import TalerecError
-from talerec.gram import pairs, worth_pairs
+from talerec.gram import pairs
+from talerec.gram import weighted_pairs as worth_pairs
 from talerec.gram.assembly import ONLY_K, Pairs, assemble, longest_history
 from talerec.gram.gram import Gram
 from talerec.gram.row_weights import age_weights, newest_rows, trend_scale
-from talerec.gram.summands import Summand
+from talerec.gram.terms import Summand
 from talerec.runtime.arrays import Array, Matrix
 
 TARGETS = ("single", "multi")  # the next row, or all later ones

@@ -15,28 +15,29 @@ from pathlib import Path
 
 import polars as pl
 
-from talerec import artifact
+from talerec.artifact import format as artifact
 from talerec.errors import TalerecError
-from talerec.models import own, params
-from talerec.models.base import Model, restore
-from talerec.models.bert4rec import BERT4Rec
-from talerec.models.blend import Blend
-from talerec.models.contrastive import DuoRec, TCPSRec, TiCoSeRec
-from talerec.models.ease import EASE, EDLAE, RDLAE
-from talerec.models.fpmc import FPMC
-from talerec.models.hstu import HSTU
-from talerec.models.linrec import LinRec
-from talerec.models.nearest import SKNN, STAN
-from talerec.models.popular import Popular, Trending
-from talerec.models.recurrent import GRU4Rec, LRURec
-from talerec.models.rules import Association, Markov, Rules
-from talerec.models.sasrec import ESASRec, GSASRec, SASRec
-from talerec.models.slist import SLIS, SLIST, SLIT
-from talerec.models.spectral import BSARec, FEARec
-from talerec.models.swalk import SWalk
-from talerec.models.tale import TALE
-from talerec.models.tempo import Tempo
-from talerec.models.tisasrec import TiSASRec
+from talerec.models.blend.model import Blend
+from talerec.models.core import params
+from talerec.models.core import registry as own
+from talerec.models.core.base import Model, restore
+from talerec.models.counting.popular import Popular, Trending
+from talerec.models.counting.rules import Association, Markov, Rules
+from talerec.models.factors.fpmc import FPMC
+from talerec.models.linear.ease import EASE, EDLAE, RDLAE
+from talerec.models.linear.slist import SLIS, SLIST, SLIT
+from talerec.models.linear.swalk import SWalk
+from talerec.models.linear.tale import TALE
+from talerec.models.neighbors.models import SKNN, STAN
+from talerec.models.networks.bert4rec import BERT4Rec
+from talerec.models.networks.contrastive import DuoRec, TCPSRec, TiCoSeRec
+from talerec.models.networks.hstu import HSTU
+from talerec.models.networks.linrec import LinRec
+from talerec.models.networks.recurrent import GRU4Rec, LRURec
+from talerec.models.networks.sasrec import ESASRec, GSASRec, SASRec
+from talerec.models.networks.spectral import BSARec, FEARec
+from talerec.models.networks.tisasrec import TiSASRec
+from talerec.models.tempo.model import Tempo
 
 #: The model that every command, the demo and the docs take where none is named.
 DEFAULT = "tempo"

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 
 from talerec.errors import TalerecError
-from talerec.neural.judging import CELLS, SCORES
 from talerec.neural.settings import Settings
+from talerec.neural.validation import CELLS, SCORES
 from talerec.runtime.memory import available_bytes, human
 
 _KEPT = 14  # numbers of `dim` that a block keeps for each cell, and as many again while gradients are made

@@ -13,11 +13,11 @@ import torch
 
 from talerec.errors import TalerecError
 from talerec.neural import checkpoints
-from talerec.neural.judging import ndcg
 from talerec.neural.losses import Criterion
 from talerec.neural.nets.base import Net, Step
 from talerec.neural.samples import Feed, batches
 from talerec.neural.settings import Settings
+from talerec.neural.validation import ndcg
 from talerec.runtime.arrays import Array
 from talerec.runtime.progress import stage
 

@@ -13,13 +13,13 @@ import torch
 
 from talerec.neural import checkpoints
 from talerec.neural.devices import device_of, exactly, needed_bytes, require_room
-from talerec.neural.judging import Judges, drawn, held_back
-from talerec.neural.kinds import KINDS, build
 from talerec.neural.losses import Criterion, criterion
 from talerec.neural.nets.base import Net
+from talerec.neural.registry import KINDS, build
 from talerec.neural.samples import WHOLE, Feed, cut, widths
 from talerec.neural.settings import VERSION, Rows, Settings
 from talerec.neural.trainer import Deadline, Trainer
+from talerec.neural.validation import Judges, drawn, held_back
 from talerec.runtime.arrays import Array
 
 _SEARCH, _FINAL = 0, 1  # courses of a training: how many epochs, and then on all rows

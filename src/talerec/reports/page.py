@@ -13,8 +13,8 @@ from itertools import count
 from numbers import Integral, Real
 from typing import Any
 
+from talerec.reports.charts.scales import real, short, written
 from talerec.reports.markup import Html, tag
-from talerec.reports.svg.scales import real, short, written
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _DIGITS = 4  # decimals of a float in a table

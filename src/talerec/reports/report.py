@@ -7,18 +7,19 @@ from typing import Any
 
 import polars as pl
 
-from talerec.evaluation.cases import GROUPS, LIST_ROWS, TARGET_ROWS, TIME
 from talerec.evaluation.comparison import Comparison
+from talerec.evaluation.intervals import Paired
 from talerec.evaluation.metrics import is_double
+from talerec.evaluation.queries import GROUPS, LIST_ROWS, TARGET_ROWS, TIME
 from talerec.evaluation.result import Evaluation
-from talerec.evaluation.significance import Paired
 from talerec.evaluation.trials import Tuning, in_words
-from talerec.models import model_class, params
+from talerec.models import model_class
+from talerec.models.core import params
 from talerec.reports import page
+from talerec.reports.charts import scales
+from talerec.reports.charts.plots import Series, bars, lines, scatter
+from talerec.reports.charts.row_charts import Dot, dots, stacked
 from talerec.reports.markup import Html
-from talerec.reports.svg import scales
-from talerec.reports.svg.charts import Series, bars, lines, scatter
-from talerec.reports.svg.row_charts import Dot, dots, stacked
 
 _PERIODS = 12  # points on a time axis
 _MOST_ORDERS = 12  # rows of a plot

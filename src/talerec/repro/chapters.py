@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from talerec.reports.charts.plots import Series, bars, lines
+from talerec.reports.charts.row_charts import Dot, dots
 from talerec.reports.markup import Html
-from talerec.reports.svg.charts import Series, bars, lines
-from talerec.reports.svg.row_charts import Dot, dots
 from talerec.repro import paper
 from talerec.repro.experiments import ORDERS, SWEEPS, TABLE_ROWS, Facts, Study
 from talerec.repro.measures import SPANS

@@ -15,15 +15,15 @@ import polars as pl
 
 from talerec import __version__, columns
 from talerec.data.log import Log
-from talerec.data.readers import read_items
-from talerec.data.splits import Split, leave_one_out
+from talerec.data.read.readers import read_items
+from talerec.data.split.splits import Split, leave_one_out
 from talerec.data.summary import describe, many_ties
 from talerec.errors import TalerecError
-from talerec.evaluation.evaluation import evaluate, evaluate_log
+from talerec.evaluation.evaluator import evaluate, evaluate_log
 from talerec.evaluation.result import Evaluation
 from talerec.models import MODELS
-from talerec.models.base import Model
-from talerec.models.cache import FitCache
+from talerec.models.core.base import Model
+from talerec.models.core.cache import FitCache
 from talerec.repro import measures, paper, training
 from talerec.runtime.files import write_text
 from talerec.runtime.progress import listening, silent, stage

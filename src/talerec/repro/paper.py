@@ -12,10 +12,11 @@ from typing import Any
 
 from talerec.data import preprocessing
 from talerec.data.log import Log
-from talerec.data.readers import read_log
+from talerec.data.read.readers import read_log
 from talerec.errors import TalerecError
-from talerec.models import model_class, params
-from talerec.models.base import Model
+from talerec.models import model_class
+from talerec.models.core import params
+from talerec.models.core.base import Model
 
 _ENDINGS = ("", ".gz", ".zst")
 

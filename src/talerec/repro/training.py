@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from talerec.data.splits import Split
-from talerec.data.windows import VALIDATION
-from talerec.models._neural import Neural, library, rows_of
-from talerec.models.base import Model
+from talerec.data.split.splits import Split
+from talerec.data.split.windows import VALIDATION
+from talerec.models.core.base import Model
+from talerec.models.networks.base import Neural, library, rows_of
 
 
 def require_torch() -> None:

@@ -13,9 +13,9 @@ from talerec.runtime.lazy import sparse
 from talerec.runtime.threads import equal_work, run_chunks, thread_count
 from talerec.solvers import local_kernels
 from talerec.solvers.compressed import Compressed, by_column
-from talerec.solvers.half import Half, halved
 from talerec.solvers.local_kernels import Columns
 from talerec.solvers.sources import Equations, Limits
+from talerec.solvers.triangle import Half, halved
 
 _CHUNKS = 64  # of work, whatever the number of threads
 _JOIN = 3  # times `neighbors` sources may join a target

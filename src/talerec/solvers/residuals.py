@@ -10,7 +10,7 @@ from talerec.runtime.arrays import Array
 from talerec.runtime.jit import kernel, template, unsigned
 from talerec.runtime.threads import equal_work, run_chunks
 from talerec.solvers.compressed import Compressed
-from talerec.solvers.half import Half
+from talerec.solvers.triangle import Half
 
 _CHUNKS = 64  # of work, whatever the number of threads
 

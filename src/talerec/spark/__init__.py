@@ -20,25 +20,25 @@ from typing import TYPE_CHECKING, Any
 from talerec.errors import TalerecError
 
 _HOMES = {
-    "Columns": "talerec.spark.events",
-    "check_fit": "talerec.spark.fitting",
-    "check_model": "talerec.spark.fitting",
-    "fit": "talerec.spark.fitting",
-    "check_evaluation": "talerec.spark.evaluating",
-    "evaluate": "talerec.spark.evaluating",
-    "recommend": "talerec.spark.recommending",
-    "connected": "talerec.spark.sessions",
+    "Columns": "talerec.spark.read",
+    "check_fit": "talerec.spark.fit_job",
+    "check_model": "talerec.spark.fit_job",
+    "fit": "talerec.spark.fit_job",
+    "check_evaluation": "talerec.spark.evaluate_job",
+    "evaluate": "talerec.spark.evaluate_job",
+    "recommend": "talerec.spark.recommend_job",
+    "connected": "talerec.spark.session",
 }
 
 if TYPE_CHECKING:
-    from talerec.spark.evaluating import check_evaluation as check_evaluation
-    from talerec.spark.evaluating import evaluate as evaluate
-    from talerec.spark.events import Columns as Columns
-    from talerec.spark.fitting import check_fit as check_fit
-    from talerec.spark.fitting import check_model as check_model
-    from talerec.spark.fitting import fit as fit
-    from talerec.spark.recommending import recommend as recommend
-    from talerec.spark.sessions import connected as connected
+    from talerec.spark.evaluate_job import check_evaluation as check_evaluation
+    from talerec.spark.evaluate_job import evaluate as evaluate
+    from talerec.spark.fit_job import check_fit as check_fit
+    from talerec.spark.fit_job import check_model as check_model
+    from talerec.spark.fit_job import fit as fit
+    from talerec.spark.read import Columns as Columns
+    from talerec.spark.recommend_job import recommend as recommend
+    from talerec.spark.session import connected as connected
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from talerec.errors import TalerecError
-from talerec.spark.events import Source, whole_address
+from talerec.spark.read import Source, whole_address
 
 _OF_SPARK = ("part-", "_", ".part-", "._")  # how the names of files begin that Spark writes
 

@@ -21,15 +21,16 @@ from talerec.data import row_kernels
 from talerec.data.log import Log
 from talerec.data.vocabulary import Vocabulary
 from talerec.gram import row_weights
-from talerec.models.base import Model
+from talerec.models.core.base import Model
 from talerec.runtime.arrays import Array, Matrix, shrink_indptr
 from talerec.runtime.lazy import sparse
 from talerec.solvers.local import local_columns
 from talerec.solvers.pieces import local_pieces
-from talerec.spark import blocks, halves
+from talerec.spark import blocks
+from talerec.spark import triangles as halves
 from talerec.spark.blocks import Batches, load_array, read_array, save_array
-from talerec.spark.counting import Counting, Layout, count_targets
-from talerec.spark.parts import Rows
+from talerec.spark.gram import Counting, Layout, count_targets
+from talerec.spark.partitions import Rows
 from talerec.spark.sizes import Counts
 
 _WEIGHT_ROWS = 2**16  # weights that are given external ids at a time

@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.models._habits import Habits
-from talerec.models._learning import appeal, first_memories, learned
-from talerec.models._memories import Memories, memories
-from talerec.models._questions import (
+from talerec.models.core.params import AUTO
+from talerec.models.tempo.holdout import (
     Questions,
     are_few,
     chosen_end,
@@ -20,18 +18,21 @@ from talerec.models._questions import (
     known_answers,
     wanted_items,
 )
-from talerec.models._scoring import Numbers
-from talerec.models.params import AUTO
-from talerec.models.tempo import Tempo
+from talerec.models.tempo.learning import appeal, first_memories, learned
+from talerec.models.tempo.log_statistics import Habits
+from talerec.models.tempo.model import Tempo
+from talerec.models.tempo.popularity import Memories, memories
+from talerec.models.tempo.query_params import Numbers
 from talerec.ranking.blocks import block_of
 from talerec.ranking.weights import Weights
 from talerec.runtime.arrays import Array
-from talerec.spark import blocks, habits, tasks
-from talerec.spark.counting import Paced
-from talerec.spark.parts import Rows, time_cuts
-from talerec.spark.sessions import Run, run_tasks, send_tasks
+from talerec.spark import blocks, tasks
+from talerec.spark import log_statistics as habits
+from talerec.spark.gram import Paced
+from talerec.spark.partitions import Rows, time_cuts
+from talerec.spark.session import Run, run_tasks, send_tasks
 from talerec.spark.sizes import Sizes
-from talerec.spark.solving import Named, Work, solve_rows
+from talerec.spark.solve import Named, Work, solve_rows
 from talerec.spark.trend import count_trends
 
 

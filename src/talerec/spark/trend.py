@@ -9,8 +9,8 @@ import numpy as np
 
 from talerec.runtime.arrays import Array
 from talerec.spark import blocks, tasks
-from talerec.spark.parts import Rows, time_cuts
-from talerec.spark.sessions import Run, map_tasks, run_tasks, send_tasks
+from talerec.spark.partitions import Rows, time_cuts
+from talerec.spark.session import Run, map_tasks, run_tasks, send_tasks
 from talerec.spark.sizes import edges
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Self, TypeVar
 
-from talerec.data import databases
+from talerec.data.read import databases
 from talerec.errors import TalerecError
 from talerec.store import schema
 from talerec.store.events import Added, ConflictError, Event, Kept, RefusedError, StoreError

@@ -14,11 +14,11 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from service import Local, living, send
-from talerec.serve.service import ServedModel
+from talerec.serve.model.served import ServedModel
 from talerec.serve.shared import SharedState
-from talerec.serve.users import Users
+from talerec.serve.users.histories import Users
 from talerec.store.events import StoreError
-from talerec.store.recent import Recent
+from talerec.store.tail import Recent
 from waiting import LONG_S, until
 
 # -- deleting --------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def test_a_deletion_is_answered_when_every_worker_knows_it(
     saved: Path, log: tr.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers of one run; what the other knows is looked at right after the answer, without waiting."""
-    monkeypatch.setattr("talerec.serve.memory._KNOWN_S", LONG_S)
+    monkeypatch.setattr("talerec.serve.users.user_state._KNOWN_S", LONG_S)
     address = f"sqlite:///{tmp_path}/shop.db"
     with (
         living(saved, tmp_path / "run", address, workers=2) as one,

@@ -17,12 +17,12 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from postgres import postgres
 from service import GOOD, JSON, Local, ids, living, send
-from talerec.serve.app import App
+from talerec.serve.http.app import App
 from talerec.serve.settings import Settings
 from talerec.store.events import StoreError
-from talerec.store.recent import Recent
 from talerec.store.store import Store
-from talerec.store.writing import Ticket, Writer
+from talerec.store.tail import Recent
+from talerec.store.writer import Ticket, Writer
 from waiting import LONG_S, until
 
 
@@ -48,7 +48,7 @@ def test_more_than_the_store_can_take_is_refused_and_nothing_is_lost(
     service: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the store hangs, requests wait up to a limit; beyond it they are told to come back."""
-    monkeypatch.setattr("talerec.store.writing._WAITING", 5)
+    monkeypatch.setattr("talerec.store.writer._WAITING", 5)
     writer = service.app.memory._writer
     assert writer is not None
     hold_until_submitted(writer, 12, monkeypatch)

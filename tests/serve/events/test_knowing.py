@@ -14,18 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import talerec as tr
-from talerec.data.merging import merged
+from talerec.data.log_merge import merged
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from service import Local, history_of, ids, living, send
-from talerec.models.keeping import STORE, STORE_SEQ
-from talerec.serve.service import ServedModel
-from talerec.serve.users import Users
+from talerec.models.core.persistence import STORE, STORE_SEQ
+from talerec.serve.model.served import ServedModel
+from talerec.serve.users.histories import Users
 from talerec.store.events import Event, Kept
-from talerec.store.recent import Recent
 from talerec.store.store import Store
+from talerec.store.tail import Recent
 from waiting import LONG_S, until
 
 SECOND, DAY = 10**6, 86_400 * 10**6
@@ -294,7 +294,7 @@ def test_who_counts_slowly_does_not_hide_what_came_meanwhile(
     saved: Path, log: tr.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests are answered in several threads: one counts what is popular, and is held up until another has been answered too."""
-    monkeypatch.setattr("talerec.serve.popular._SHARE", 0)
+    monkeypatch.setattr("talerec.serve.model.popular._SHARE", 0)
     model = ServedModel.open(saved, verify=False)
     popular, late = model.popular, int(log.time.max()) + 9 * DAY
     popular.events.add([Kept(1, "ann", "5", late)])

@@ -1,12 +1,14 @@
-"""What ends, blocks or fills a service: one attack after the other, each against a fresh `talerec serve` on this machine alone.
+"""Attacks that could stop, block or fill a service.
+
+Each attack goes against a fresh `talerec serve` on this machine.
 
     python benchmarks/attacks.py                       # this checkout
     python benchmarks/attacks.py --other CHECKOUT      # and another one (before), in a table
     python benchmarks/attacks.py --only unread,cp      # some of them
 
-Every attack is bounded in time and in size, and says in a few words what became of the service; the exit code is 1 if one of
-them hurts this checkout. The attacks on HTTP itself (slow headers, bodies of any length, malformed requests) are tests
-of every run: `tests/serve/test_service.py`.
+Every attack is bounded in time and size and reports the state of the service in a few words; the
+exit code is 1 if an attack harms this checkout. Attacks on HTTP itself (slow headers, bodies
+of any length, malformed requests) are tests: `tests/serve/test_service.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import numpy as np
 import polars as pl
 
 import talerec as tr
-from talerec.artifact import format as artifact
+from talerec.artifact import Bundle, read_artifact, write_artifact
 
 START = "import sys; from talerec.cli.main import main; sys.argv[0] = 'talerec'; main()"
 TOKEN = "only-for-these-attacks"
@@ -55,28 +57,32 @@ def request(method: str, path: str, body: bytes = b"", *, keep: bool = False) ->
     )
 
 
-def has_answer(one: socket.socket, seconds: float = 1.0) -> bool:
-    """Does an answer come over this connection?"""
-    one.settimeout(seconds)
+def has_answer(client: socket.socket, seconds: float = 1.0) -> bool:
+    """Return whether the connection receives a successful response."""
+    client.settimeout(seconds)
     try:
-        return one.recv(2**16).startswith(b"HTTP/1.1 200")
+        return client.recv(2**16).startswith(b"HTTP/1.1 200")
     except OSError:
         return False
 
 
 class Service:
-    """`talerec serve` of a checkout, in processes of its own."""
+    """`talerec serve` of a checkout, in its own processes."""
 
     def __init__(self, checkout: Path, path: Path, *options: str, **environment: str) -> None:
         command = [sys.executable, "-c", START, "serve", str(path), "--port", "0", *options]
-        given = {**os.environ, "PYTHONPATH": str(checkout / "src"), "TALEREC_TOKEN": TOKEN}
+        variables = {**os.environ, "PYTHONPATH": str(checkout / "src"), "TALEREC_TOKEN": TOKEN}
         self.process = subprocess.Popen(
-            command, env=given | environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            env=variables | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )  # fmt: skip
         self.port = 0
 
     def wait(self) -> Service:
-        """Until it answers."""
+        """Wait until the service responds."""
         assert self.process.stdout is not None
         said = self.process.stdout.readline()
         self.port = int(said.split("://127.0.0.1:")[1].split("/")[0])
@@ -87,19 +93,21 @@ class Service:
     def send(
         self, method: str, path: str, body: bytes = b"", *, keep: bool = False
     ) -> socket.socket:
-        one = socket.create_connection(("127.0.0.1", self.port), 20)
-        one.sendall(request(method, path, body, keep=keep))
-        return one
+        client = socket.create_connection(("127.0.0.1", self.port), 20)
+        client.sendall(request(method, path, body, keep=keep))
+        return client
 
     def ask(
         self, method: str, path: str, body: Any = None, seconds: float = 20
     ) -> tuple[int, bytes]:
-        """Status and body; (0, b"") if there is no answer."""
+        """Return status and body of a response; (0, b"") without a response."""
         with suppress(OSError, IndexError, ValueError):
-            with self.send(method, path, b"" if body is None else json.dumps(body).encode()) as one:
-                one.settimeout(seconds)
+            with self.send(
+                method, path, b"" if body is None else json.dumps(body).encode()
+            ) as client:
+                client.settimeout(seconds)
                 got = b""
-                while part := one.recv(2**20):
+                while part := client.recv(2**20):
                     got += part
             head, _, content = got.partition(b"\r\n\r\n")
             return int(head.split()[1]), content
@@ -110,7 +118,7 @@ class Service:
         return json.loads(body) if status == 200 else {}
 
     def memory(self) -> float:
-        """Resident megabytes of all its processes."""
+        """Return the resident megabytes of all its processes."""
         return sum(resident(pid) for pid in (self.process.pid, *self.workers()))
 
     def workers(self) -> list[int]:
@@ -150,7 +158,7 @@ def is_worker(pid: int) -> bool:
 
 
 def within(fact: Callable[[], Any], seconds: float = PATIENCE) -> float:
-    """The seconds until it is so; 0.0 if it does not come to be."""
+    """Return the seconds until a condition holds; 0.0 if it does not in time."""
     start = time.monotonic()
     while time.monotonic() < start + seconds:
         if fact():
@@ -160,7 +168,7 @@ def within(fact: Callable[[], Any], seconds: float = PATIENCE) -> float:
 
 
 class Shop:
-    """A checkout under attack, and a folder with a model that it serves and one to replace it with."""
+    """A checkout under attack, and a folder with the served model and its replacement."""
 
     def __init__(self, checkout: Path, folder: Path, models: list[Path]) -> None:
         self.checkout, self.folder, self.new = checkout, folder, models[1]
@@ -175,20 +183,20 @@ class Shop:
         return self.serve("--watch", "0.5", *options).wait()
 
     def tamper(self, name: str, place: Any, value: Any) -> None:
-        """A model whose hashes are right and whose content is not."""
-        kept = artifact.read(self.path)
-        arrays = {key: np.array(array) for key, array in kept.arrays.items()}
+        """Write a model with valid hashes and invalid content."""
+        bundle = read_artifact(self.path)
+        arrays = {key: np.array(array) for key, array in bundle.arrays.items()}
         arrays[name][place] = value
-        artifact.write(self.path, artifact.Bundle(kept.facts, arrays, dict(kept.tables)))
+        write_artifact(self.path, Bundle(bundle.facts, arrays, dict(bundle.tables)))
 
 
 def version(path: Path) -> str:
     return str(json.loads((path / "manifest.json").read_text())["version"])
 
 
-def in_use(service: Service, wanted: str) -> Outcome:
-    """Does the service come to serve this version, and stay?"""
-    seconds = within(lambda: service.recommend().get("model") == wanted, 15)
+def in_use(service: Service, version: str) -> Outcome:
+    """Report whether the service switches to this version and stays up."""
+    seconds = within(lambda: service.recommend().get("model") == version, 15)
     if service.process.poll() is not None:
         return Outcome(True, f"the service ends ({service.process.returncode})")
     return Outcome(not seconds, f"served after {seconds:.1f} s" if seconds else "never served")
@@ -206,7 +214,7 @@ def copied_file_by_file(shop: Shop) -> Outcome:
 
 
 def copied_over_the_live_one(shop: Shop) -> Outcome:
-    """Every file is cut short first, as `cp` does."""
+    """Copy over the live files, each truncated first, as `cp` does."""
     service = shop.ready()
     for file in shop.path.iterdir():
         file.open("r+b").truncate(0)
@@ -217,11 +225,11 @@ def copied_over_the_live_one(shop: Shop) -> Outcome:
 
 
 def cannot_answer(shop: Shop) -> Outcome:
-    """A model that loads and fails at its first answer: `decay` of a tempo model is gone."""
+    """Serve a tempo model without an array: it loads, and fails at its first request."""
     log = tr.synthetic_log(3000, users=300, items=150, seed=3)
-    kept = artifact.read(tr.Tempo().fit(log).save(shop.path.with_name("t.tale")))
-    del kept.arrays["aside_decay"]
-    shop.path = artifact.write(shop.path.with_name("bad.tale"), kept)
+    bundle = read_artifact(tr.Tempo().fit(log).save(shop.path.with_name("t.tale")))
+    del bundle.arrays["aside_decay"]
+    shop.path = write_artifact(shop.path.with_name("bad.tale"), bundle)
     service = shop.serve()
     seconds = within(lambda: service.process.poll() is not None)
     if seconds:
@@ -232,8 +240,9 @@ def cannot_answer(shop: Shop) -> Outcome:
 
 
 def leads_outside(shop: Shop) -> Outcome:
-    """A model whose hashes are right and whose indices lead far outside takes the place of the one in use."""
-    shop.path = tr.TALE(solver="local").fit(tr.synthetic_log(3000, users=300, items=150, seed=3)).save(
+    """The served model is replaced by one with valid hashes and indices out of range."""
+    log = tr.synthetic_log(3000, users=300, items=150, seed=3)
+    shop.path = tr.TALE(solver="local").fit(log).save(
         shop.path.with_name("local.tale")
     )  # fmt: skip
     service = shop.ready("--workers", "2")
@@ -257,14 +266,14 @@ def long_title(shop: Shop) -> Outcome:
 
 
 def parquet_bomb(shop: Shop) -> Outcome:
-    """An item table of a few kilobytes that unpacks to 800 MB."""
-    kept = artifact.read(shop.path)
+    """Serve an item table of a few kilobytes that unpacks to 800 MB."""
+    bundle = read_artifact(shop.path)
     titles = pl.Series("title", [str(n % 10) * 5_400_000 for n in range(150)]).cast(pl.String)
-    table = kept.tables["items"].with_columns(titles)
+    table = bundle.tables["items"].with_columns(titles)
     service = shop.ready()
     before = service.memory()
-    artifact.write(
-        shop.path, artifact.Bundle(kept.facts, dict(kept.arrays), {**kept.tables, "items": table})
+    write_artifact(
+        shop.path, Bundle(bundle.facts, dict(bundle.arrays), {**bundle.tables, "items": table})
     )
     most = 0.0
     for _ in range(40):
@@ -277,7 +286,7 @@ def parquet_bomb(shop: Shop) -> Outcome:
 
 
 def clients_that_do_not_read(shop: Shop) -> Outcome:
-    """Forty ask for the largest batch that the service allows, and read nothing."""
+    """Clients request the largest allowed batch and read nothing."""
     log = tr.synthetic_log(30_000, items=1500, seed=3)
     shop.path = tr.TALE(solver="exact").fit(log).save(shop.path.with_name("large.tale"))
     service = shop.ready("--timeout", str(TIMEOUT))
@@ -294,8 +303,8 @@ def clients_that_do_not_read(shop: Shop) -> Outcome:
         most = max(most, service.memory() - before)
         time.sleep(0.1)
     left = service.memory() - before
-    for one in clients:
-        one.close()
+    for client in clients:
+        client.close()
     fine = most < 200 and left < 60 and bool(service.recommend())
     return Outcome(
         not fine, f"memory grows by {most:,.0f} MB, {left:,.0f} MB after {3 * TIMEOUT} s"
@@ -303,7 +312,7 @@ def clients_that_do_not_read(shop: Shop) -> Outcome:
 
 
 def two_reloads(shop: Shop) -> Outcome:
-    """Reloads that wait for a worker which cannot follow: it is stopped."""
+    """Reload requests wait for a worker that is stopped and cannot follow."""
     service = shop.ready("--workers", "2", "--timeout", "20")
     time.sleep(2)  # until both are ready
     stopped, *_ = service.workers()[-1:]
@@ -312,16 +321,16 @@ def two_reloads(shop: Shop) -> Outcome:
         shutil.rmtree(shop.path)
         shutil.copytree(shop.new, shop.path)
         free = [
-            one
-            for one in (service.send("GET", "/health/live", keep=True) for _ in range(24))
-            if has_answer(one, 0.1)
+            client
+            for client in (service.send("GET", "/health/live", keep=True) for _ in range(24))
+            if has_answer(client, 0.1)
         ]
-        for one in free[:3]:
-            one.sendall(request("POST", "/v1/reload", keep=True))
+        for client in free[:3]:
+            client.sendall(request("POST", "/v1/reload", keep=True))
         time.sleep(1.5)
-        for one in free[3:7]:
-            one.sendall(request("POST", "/v1/similar", b'{"item_id": 3}', keep=True))
-        good = sum(has_answer(one, 2) for one in free[3:7])
+        for client in free[3:7]:
+            client.sendall(request("POST", "/v1/similar", b'{"item_id": 3}', keep=True))
+        good = sum(has_answer(client, 2) for client in free[3:7])
     finally:
         os.kill(stopped, signal.SIGCONT)
     return Outcome(
@@ -331,11 +340,11 @@ def two_reloads(shop: Shop) -> Outcome:
 
 def large_headers(shop: Shop) -> Outcome:
     service = shop.ready()
-    with socket.create_connection(("127.0.0.1", service.port), 20) as one:
-        one.sendall(
+    with socket.create_connection(("127.0.0.1", service.port), 20) as client:
+        client.sendall(
             b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"y" * 60_000 + b"\r\n\r\n"
         )
-        status = int(one.recv(1000).split()[1])
+        status = int(client.recv(1000).split()[1])
     return Outcome(status != 431, f"60 kB of headers in one piece: {status}")
 
 
@@ -361,7 +370,7 @@ def killed_parent(shop: Shop) -> Outcome:
 
 
 def signal_while_compiling(shop: Shop) -> Outcome:
-    """With no compiled kernels, the first start takes half a minute; SIGTERM comes in the middle of it."""
+    """SIGTERM arrives during the first start, which compiles kernels for half a minute."""
     service = shop.serve(NUMBA_CACHE_DIR=str(shop.folder / "kernels"))
     time.sleep(6)
     service.process.terminate()
@@ -376,7 +385,10 @@ ATTACKS: dict[str, tuple[str, Callable[[Shop], Outcome]]] = {
     "files": ("a model copied file by file, manifest first", copied_file_by_file),
     "cp": ("the live files cut short, as `cp` does", copied_over_the_live_one),
     "start": ("a model that loads and cannot answer, at the start", cannot_answer),
-    "unread": (f"{CLIENTS} clients ask for the largest batch and read nothing", clients_that_do_not_read),
+    "unread": (
+        f"{CLIENTS} clients request the largest batch and read nothing",
+        clients_that_do_not_read,
+    ),
     "outside": ("hashes right, indices outside", leads_outside),
     "title": ("a title of 10 MB", long_title),
     "bomb": ("an item table that unpacks to 800 MB", parquet_bomb),
@@ -406,9 +418,9 @@ def main() -> None:
     )
     parser.add_argument("--other", type=Path, help="a checkout to attack too")
     parser.add_argument("--only", default=",".join(ATTACKS), help="names of attacks, with commas")
-    given = parser.parse_args()
+    args = parser.parse_args()
     checkouts = (
-        [given.other, Path(__file__).parents[1]] if given.other else [Path(__file__).parents[1]]
+        [args.other, Path(__file__).parents[1]] if args.other else [Path(__file__).parents[1]]
     )
     print(
         "| attack |"
@@ -420,11 +432,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = tr.synthetic_log(3000, users=300, items=150, seed=3)
         models = [tr.TALE(reg=reg).fit(log).save(Path(folder) / f"{reg}.tale") for reg in (20, 500)]
-        for name in given.only.split(","):
-            found = [attack(checkout, name, models) for checkout in checkouts]
-            hurt |= found[-1].hurt
+        for name in args.only.split(","):
+            outcomes = [attack(checkout, name, models) for checkout in checkouts]
+            hurt |= outcomes[-1].hurt
             print(
-                f"| {ATTACKS[name][0]} | " + " | ".join(one.what for one in found) + " |",
+                f"| {ATTACKS[name][0]} | "
+                + " | ".join(outcome.what for outcome in outcomes)
+                + " |",
                 flush=True,
             )
     sys.exit(int(hurt))

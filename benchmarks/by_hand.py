@@ -1,8 +1,9 @@
-"""Parts that are written by hand beside the library that could take their place: what each costs here.
+"""The cost of hand-written parts, and of the libraries that could replace them.
 
-    python benchmarks/by_hand.py          # needs matplotlib, jinja2 and starlette beside talerec: in a venv of its own
+    python benchmarks/by_hand.py   # needs matplotlib, jinja2 and starlette, in its own venv
 
-Seconds to import, bytes installed, time for the same work and the size of what it makes. docs/by-hand.md says what follows from it.
+Seconds to import, bytes installed, time for the same work and size of the output;
+docs/by-hand.md draws the conclusions.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ TURNS = 5
 
 
 def median(work: Callable[[], Any], repeat: int) -> float:
-    """Microseconds of one call: the median over turns of the mean over calls."""
-    found = []
+    """Return microseconds of one call: the median over turns of the mean over calls."""
+    seconds = []
     work()
     for _ in range(TURNS):
         started = time.perf_counter()
         for _ in range(repeat):
             work()
-        found.append((time.perf_counter() - started) / repeat)
-    return 1e6 * sorted(found)[TURNS // 2]
+        seconds.append((time.perf_counter() - started) / repeat)
+    return 1e6 * sorted(seconds)[TURNS // 2]
 
 
 def imported(module: str) -> float:
-    """Seconds that an import takes in a new process, beyond Python's own start."""
+    """Return the seconds that an import takes in a new process, beyond Python's own start."""
 
     def seconds(code: str) -> float:
         started = time.perf_counter()
@@ -48,7 +49,7 @@ def imported(module: str) -> float:
 
 
 def installed(*names: str) -> float:
-    """Megabytes of the files that distributions install."""
+    """Return the megabytes of the files that distributions install."""
     sizes = [
         file.locate().stat().st_size
         for name in names
@@ -59,21 +60,22 @@ def installed(*names: str) -> float:
 
 
 def charts() -> dict[str, tuple[float, int]]:
-    """The same two lines as a chart: microseconds and bytes."""
+    """Return microseconds and bytes of a chart with the same two lines."""
     import matplotlib as mpl
 
     mpl.use("svg")
     from matplotlib import pyplot
 
-    from talerec.reports.charts.plots import Series, lines
-    from talerec.reports.page import picture
+    from talerec.reports import Series, line_chart, standalone_svg
 
     x = np.arange(20)
     ys = [np.exp(-x / 6), np.exp(-x / 2)]
 
     def ours() -> str:
         series = [Series(name, x, y) for name, y in zip(("a", "b"), ys, strict=True)]
-        return picture(lines(series, title="Weights", x_label="rows since then", y_label="weight"))
+        return standalone_svg(
+            line_chart(series, title="Weights", x_label="rows since then", y_label="weight")
+        )
 
     def theirs() -> str:
         figure, axes = pyplot.subplots(figsize=(6.8, 3.4))
@@ -93,7 +95,7 @@ def charts() -> dict[str, tuple[float, int]]:
 
 
 def tables() -> dict[str, float]:
-    """A table of 200 rows as HTML: microseconds."""
+    """Return microseconds to render a table of 200 rows as HTML."""
     from jinja2 import Environment
 
     from talerec.reports import page
@@ -101,7 +103,8 @@ def tables() -> dict[str, float]:
     rows = [[f"item {n}", n, n / 7] for n in range(200)]
     text = (
         "<table><thead><tr>{% for h in header %}<th>{{ h }}</th>{% endfor %}</tr></thead><tbody>"
-        "{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody></table>"
+        "{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>"
+        "{% endfor %}</tbody></table>"
     )
     template = Environment(autoescape=True).from_string(text)
     header = ["item", "rows", "share"]
@@ -112,7 +115,7 @@ def tables() -> dict[str, float]:
 
 
 def routes() -> dict[str, float]:
-    """A small JSON answer through ASGI, without a network: microseconds of a request."""
+    """Return microseconds of a small JSON response through ASGI, without a network."""
     from starlette.applications import Starlette
     from starlette.responses import Response
     from starlette.routing import Route
@@ -128,17 +131,18 @@ def routes() -> dict[str, float]:
     starlette = Starlette(
         routes=[Route(path, handler, methods=["POST"]) for path in (*paths, "/v1/recommend")]
     )
-    known = dict.fromkeys((*paths, "/v1/recommend"))
+    known_paths = dict.fromkeys((*paths, "/v1/recommend"))
 
     async def bare(scope: Any, receive: Any, send: Any) -> None:
-        assert scope["path"] in known
+        assert scope["path"] in known_paths
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     scope = {
-        "type": "http", "method": "POST", "path": "/v1/recommend", "raw_path": b"/v1/recommend", "root_path": "",
-        "query_string": b"", "headers": [(b"host", b"a"), (b"content-type", b"application/json")], "client": ("a", 1),
+        "type": "http", "method": "POST", "path": "/v1/recommend",
+        "raw_path": b"/v1/recommend", "root_path": "", "query_string": b"",
+        "headers": [(b"host", b"a"), (b"content-type", b"application/json")], "client": ("a", 1),
         "server": ("a", 2), "scheme": "http", "http_version": "1.1", "asgi": {"version": "3.0"},
     }  # fmt: skip
 
@@ -149,16 +153,17 @@ def routes() -> dict[str, float]:
         return None
 
     loop = asyncio.new_event_loop()
-    found = {}
+    costs = {}
     for name, app in (("bare ASGI", bare), ("starlette", starlette)):
 
         async def many(app: Any = app) -> None:
             for _ in range(200):
                 await app(dict(scope), receive, send)
 
-        found[name] = median(lambda many=many: loop.run_until_complete(many()), 3) / 200  # type: ignore[misc]
+        run = lambda many=many: loop.run_until_complete(many())  # type: ignore[misc] # noqa: E731
+        costs[name] = median(run, 3) / 200
     loop.close()
-    return found
+    return costs
 
 
 def main() -> None:

@@ -1,12 +1,15 @@
-"""Tempo beside every other linear and counting model, column by column: log x order of ties x split x seen allowed or hidden.
+"""Tempo and every other linear and counting model on all columns of an evaluation.
 
-    python benchmarks/columns.py DATA --out columns.jsonl [--on validation] [--logs beauty,ml-1m] [--models tempo,ease]
+A column is a log, an order of ties, a split, and seen items allowed or hidden.
+
+    python benchmarks/columns.py DATA --out columns.jsonl [--on validation]
+                                 [--logs beauty,ml-1m] [--models tempo,ease]
     python benchmarks/columns.py --show columns.jsonl
 
-A line of the file is one fit: NDCG@10 of both kinds of lists, and the difference to tempo with its standard error, case by
-case. Lines that are there are not computed again. `at` is the moment after which 20 % of the rows lie. TALE has the
-settings of docs/lab/tempo.md, all others their defaults; `tempo-off` is tempo without learned weights. The test rows are to be
-looked at once.
+A line of the file is one fit: NDCG@10 of both kinds of lists, and the difference to tempo with its
+standard error, case by case. Existing lines are not computed again. `at` is the time after which
+20 % of the rows lie. TALE has the settings of docs/lab/tempo.md, other models their defaults;
+`tempo-off` is tempo without learned weights. Look at the test rows only once.
 """
 
 from __future__ import annotations
@@ -77,24 +80,24 @@ def main() -> None:
     parser.add_argument("--logs", default=",".join(LOGS))
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--show", type=Path)
-    given = parser.parse_args()
-    if given.show:
-        show([json.loads(line) for line in given.show.read_text().splitlines()])
+    args = parser.parse_args()
+    if args.show:
+        show([json.loads(line) for line in args.show.read_text().splitlines()])
         return
-    known = (
-        {key(json.loads(line)) for line in given.out.read_text().splitlines()}
-        if given.out.exists()
+    computed = (
+        {key(json.loads(line)) for line in args.out.read_text().splitlines()}
+        if args.out.exists()
         else set()
     )
-    for name in given.logs.split(","):
-        log = tr.k_core(tr.read_log(given.data / LOGS[name]), 5)
+    for name in args.logs.split(","):
+        log = tr.k_core(tr.read_log(args.data / LOGS[name]), 5)
         for ties in ORDERS[name]:
             ordered = log if ties == "file" else tr.order_ties(log, ties)
             for split_name in ("leave-one-out", "at"):
-                column = (name, ties, split_name, given.on)
-                wanted = [m for m in given.models.split(",") if (*column, m) not in known]
-                if wanted:
-                    run(column, split_of(ordered, split_name, given.on), wanted, given.out)
+                column = (name, ties, split_name, args.on)
+                missing = [m for m in args.models.split(",") if (*column, m) not in computed]
+                if missing:
+                    run(column, split_of(ordered, split_name, args.on), missing, args.out)
 
 
 def split_of(log: tr.Log, name: str, on: str) -> tr.Split:
@@ -114,7 +117,7 @@ def run(column: tuple[str, ...], split: tr.Split, models: list[str], out: Path) 
         start = time.perf_counter()
         fitted = build(model, name).fit(split.train)
         seconds = time.perf_counter() - start
-        found = of_tempo if model == "tempo" else values(fitted, split, on)
+        metrics = of_tempo if model == "tempo" else values(fitted, split, on)
         line = {
             "log": name,
             "ties": ties,
@@ -123,10 +126,10 @@ def run(column: tuple[str, ...], split: tr.Split, models: list[str], out: Path) 
             "model": model,
             "fit": round(seconds, 2),
         }
-        for shown, mine, other in zip(("allowed", "hidden"), found, of_tempo, strict=True):
-            gap = mine - other
+        for shown, metric, other in zip(("allowed", "hidden"), metrics, of_tempo, strict=True):
+            gap = metric - other
             line[shown] = [
-                round(float(mine.mean()), 5),
+                round(float(metric.mean()), 5),
                 round(float(gap.mean()), 5),
                 round(float(gap.std() / np.sqrt(len(gap))), 5),
             ]
@@ -144,38 +147,46 @@ def build(model: str, log: str) -> tr.Model:
 
 
 def values(model: tr.Model, split: tr.Split, on: str) -> list[np.ndarray]:
-    """NDCG@10 of every case, with seen items allowed and hidden."""
+    """Return NDCG@10 of every case, with seen items allowed and hidden."""
     frame = tr.evaluate(model, split, on=on, k=[10]).frame
-    found = []
+    metrics = []
     for ranks in ("rank", "rank_hidden"):
         rank = frame[ranks].to_numpy()
-        found.append(
+        metrics.append(
             np.where((rank >= 1) & (rank <= 10), 1 / np.log2(np.maximum(rank, 1) + 1), 0.0)
         )
-    return found
+    return metrics
 
 
 def show(lines: list[dict[str, Any]]) -> None:
-    """One line per column: tempo, tempo as it was, the best of the others, and the differences in standard errors."""
+    """Print a line per column: tempo, tempo without learning, and the best other model.
+
+    Differences are in standard errors.
+    """
     for on, log, ties, split in dict.fromkeys(
         (x["on"], x["log"], x["ties"], x["split"]) for x in lines
     ):
-        mine = {
+        by_model = {
             x["model"]: x
             for x in lines
             if (x["on"], x["log"], x["ties"], x["split"]) == (on, log, ties, split)
         }
         for kind in ("allowed", "hidden"):
-            tempo, off = mine["tempo"][kind][0], mine.get("tempo-off", mine["tempo"])[kind]
-            others = {m: x[kind] for m, x in mine.items() if m not in ("tempo", "tempo-off")}
+            tempo, off = (
+                by_model["tempo"][kind][0],
+                by_model.get("tempo-off", by_model["tempo"])[kind],
+            )
+            others = {m: x[kind] for m, x in by_model.items() if m not in ("tempo", "tempo-off")}
             best = max(others, key=lambda m: others[m][0], default=None)
             rival = (
-                f"{best} {others[best][0]:.4f} ({others[best][1] / max(others[best][2], 1e-9):+.1f} se)"
+                f"{best} {others[best][0]:.4f} "
+                f"({others[best][1] / max(others[best][2], 1e-9):+.1f} se)"
                 if best
                 else ""
             )
             print(
-                f"| {log}, {ties}, {split}, {kind} | {tempo:.4f} | {off[0]:.4f} ({-off[1] / off[0]:+.1%}, {-off[1] / max(off[2], 1e-9):+.1f} se) | {rival} |"
+                f"| {log}, {ties}, {split}, {kind} | {tempo:.4f} | {off[0]:.4f} "
+                f"({-off[1] / off[0]:+.1%}, {-off[1] / max(off[2], 1e-9):+.1f} se) | {rival} |"
             )
 
 

@@ -1,14 +1,14 @@
-"""A service that remembers: what it keeps when it is killed, how soon events are known, and what asking by user costs.
+"""A service with an event store: durability, speed, freshness, cost of requests by user.
 
-    python benchmarks/events.py kill  --store sqlite       # 200,000 events, 8 clients, kill -9 at 20 random moments
+    python benchmarks/events.py kill  --store sqlite   # 200,000 events, 8 clients, 20 times kill -9
     python benchmarks/events.py kill  --store postgresql   # of workers, the parent and the database
-    python benchmarks/events.py speed --store sqlite       # events a second, against the bare driver
-    python benchmarks/events.py fresh --store sqlite       # 10,000 events: the next answer, and that of every worker
-    python benchmarks/events.py ask   --store sqlite       # requests by user against requests by history, events coming in
-    python benchmarks/events.py soak  --seconds 600        # asking, events and --learn: failures and memory
+    python benchmarks/events.py speed --store sqlite   # events a second, against the bare driver
+    python benchmarks/events.py fresh --store sqlite   # 10,000 events: how soon workers know them
+    python benchmarks/events.py ask   --store sqlite   # requests by user and by history, and events
+    python benchmarks/events.py soak  --seconds 600    # requests, events and --learn: memory
 
-PostgreSQL is started as an unprivileged user in a folder of its own. Servers listen on 127.0.0.1; only processes that were started here
-are ended, by their ids.
+PostgreSQL is started as an unprivileged user in a folder of its own. Servers listen on 127.0.0.1;
+only processes that were started here are ended, by their ids.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ START = "import sys; from talerec.cli.main import main; sys.argv[0] = 'talerec';
 
 @contextmanager
 def store_of(kind: str, folder: Path) -> Iterator[tuple[str, Any]]:
-    """The address of an empty store, and the server that has it, if it is one."""
+    """Yield the address of an empty store, and its database server if it has one."""
     if kind == "sqlite":
         yield f"sqlite:///{folder}/shop.db", None
         return
@@ -55,13 +55,13 @@ def store_of(kind: str, folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Service:
-    """`talerec serve` in processes of its own; it can be killed and started again at the same port."""
+    """`talerec serve` in its own processes; it can be killed and restarted at its port."""
 
     def __init__(self, path: Path, store: str, workers: int = 2, *more: str) -> None:
         self.port = free_port()
@@ -74,7 +74,7 @@ class Service:
         self.start()
 
     def start(self) -> None:
-        """Start it; while workers of a killed parent still have the port, again."""
+        """Start the service; retry while workers of a killed parent hold the port."""
         for _ in range(30):
             self.process = subprocess.Popen(
                 self._command,
@@ -92,7 +92,7 @@ class Service:
         raise RuntimeError("the service does not start")
 
     def kill(self) -> None:
-        """End the parent at once; its workers notice, and end too."""
+        """Kill the parent; its workers notice and end too."""
         self.process.send_signal(signal.SIGKILL)
         self._ended()
 
@@ -102,15 +102,17 @@ class Service:
         self.process.stdout.close()
 
     def workers(self) -> list[int]:
-        """The processes that the parent started."""
+        """Return the ids of the worker processes."""
         pid = self.process.pid
-        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [
-            n for n in map(int, found) if b"spawn_main" in Path(f"/proc/{n}/cmdline").read_bytes()
+            n
+            for n in map(int, children)
+            if b"spawn_main" in Path(f"/proc/{n}/cmdline").read_bytes()
         ]
 
     def memory(self) -> int:
-        """Bytes of all its processes that no other process shares."""
+        """Return the unshared bytes of all its processes."""
         total = 0
         for pid in (self.process.pid, *self.workers()):
             with suppress(OSError):
@@ -125,7 +127,7 @@ class Service:
 
 
 class Connection:
-    """One connection; a request is answered before the next one is sent."""
+    """A connection that sends one request at a time."""
 
     def __init__(self, port: int) -> None:
         self._port, self._streams = port, None
@@ -138,7 +140,10 @@ class Connection:
         raw = (
             b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         )
-        head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
+        head = (
+            f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(raw)}\r\n\r\n"
+        )
         writer.write(head.encode() + raw)
         lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
         fields = dict(line.split(b": ", 1) for line in lines[1:] if line)
@@ -157,23 +162,23 @@ class Connection:
 
 
 async def stats_of(port: int) -> dict[str, Any]:
-    one = Connection(port)
-    _, found = await one.ask("GET", "/v1/stats")
-    await one.close()
-    return dict(found)
+    connection = Connection(port)
+    _, stats = await connection.ask("GET", "/v1/stats")
+    await connection.close()
+    return dict(stats)
 
 
 async def one_per_worker(port: int, workers: int) -> list[Connection]:
-    """A connection to each worker."""
-    found: dict[bytes, Connection] = {}
+    """Return one connection per worker."""
+    by_worker: dict[bytes, Connection] = {}
     for _ in range(200):
-        one = Connection(port)
-        await one.ask("GET", "/v1/model")
-        if found.setdefault(one.worker, one) is not one:
-            await one.close()
-        if len(found) == workers:
+        connection = Connection(port)
+        await connection.ask("GET", "/v1/model")
+        if by_worker.setdefault(connection.worker, connection) is not connection:
+            await connection.close()
+        if len(by_worker) == workers:
             break
-    return list(found.values())
+    return list(by_worker.values())
 
 
 def make_model(folder: Path, rows: int, name: str = "tale", **params: Any) -> Path:
@@ -187,7 +192,7 @@ def make_model(folder: Path, rows: int, name: str = "tale", **params: Any) -> Pa
 
 
 def make_events(count: int, seed: int) -> list[dict[str, Any]]:
-    """Events with ids; the times of one user differ."""
+    """Return events with ids; events of one user have different times."""
     rng, start = random.Random(seed), 1_700_000_000
     return [
         {
@@ -204,8 +209,8 @@ def make_events(count: int, seed: int) -> list[dict[str, Any]]:
 async def send_all(
     port: int, events: list[dict[str, Any]], batch: int, seed: int, acknowledged: list[int]
 ) -> dict[str, int]:
-    """Send events in batches; whatever is not acknowledged is sent again. `acknowledged` grows as it goes."""
-    rng, one = random.Random(seed), Connection(port)
+    """Send events in batches, and unacknowledged ones again; `acknowledged` grows."""
+    rng, connection = random.Random(seed), Connection(port)
     said = {"accepted": 0, "duplicates": 0, "repeats": 0}
     begin = 0
     while begin < len(events):
@@ -214,11 +219,11 @@ async def send_all(
         while True:
             try:
                 status, body = await asyncio.wait_for(
-                    one.ask("POST", "/v1/events", {"events": some}), 30
+                    connection.ask("POST", "/v1/events", {"events": some}), 30
                 )
             except (OSError, asyncio.IncompleteReadError, TimeoutError, KeyError):
                 status, body = 0, None
-                await one.close()
+                await connection.close()
             if status == 202:
                 break
             assert status in (0, 503), (status, body)
@@ -228,7 +233,7 @@ async def send_all(
         said["duplicates"] += body["duplicates"]
         begin += size
         acknowledged.append(len(some))
-    await one.close()
+    await connection.close()
     return said
 
 
@@ -257,58 +262,68 @@ async def killer(
 
 
 async def send_from_clients(
-    service: Service, server: Any, given: argparse.Namespace
+    service: Service, server: Any, args: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    per = given.events // given.clients
-    events = [make_events(per, seed) for seed in range(given.clients)]
+    per = args.events // args.clients
+    events = [make_events(per, seed) for seed in range(args.clients)]
     acknowledged: list[int] = []
     started = time.perf_counter()
     clients = [
-        send_all(service.port, mine, given.batch, seed, acknowledged)
-        for seed, mine in enumerate(events)
+        send_all(service.port, client_events, args.batch, seed, acknowledged)
+        for seed, client_events in enumerate(events)
     ]
-    kills = killer(service, server, given.kills, per * given.clients, acknowledged)
+    kills = killer(service, server, args.kills, per * args.clients, acknowledged)
     *said, killed = await asyncio.gather(*clients, kills)
     seconds = time.perf_counter() - started
-    sums = {name: sum(one[name] for one in said) for name in said[0]}
+    sums = {name: sum(counts[name] for counts in said) for name in said[0]}
     facts = {"events": sum(acknowledged), "seconds": seconds, "rate": sum(acknowledged) / seconds}
     kinds = {what: killed.count(what) for what in sorted(set(killed))}
-    return [e for mine in events for e in mine], {**facts, **sums, "killed": kinds}
+    return [e for client_events in events for e in client_events], {
+        **facts,
+        **sums,
+        "killed": kinds,
+    }
 
 
 def check_kept(address: str, events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Every acknowledged event is there once, with its contents; every history is in order. All were acknowledged in the end."""
-    from talerec.store.store import Store
+    """Count acknowledged events that are missing or stored twice, and unordered histories."""
+    from talerec.store import Store
 
-    wanted = {
+    expected = {
         e["event_id"]: (e["user_id"], e["item_id"], e["timestamp"], e["event"]) for e in events
     }
-    found: dict[str, Any] = {}
+    stored: dict[str, Any] = {}
     twice, seqs, last = 0, [], 0
     with Store.open(address) as store:
-        while rows := store.tail(last, 50_000):
+        while rows := store.read_after(last, 50_000):
             for row in rows:
-                twice += row.event_id in found
-                found[str(row.event_id)] = (row.user, row.item, row.time, row.event)
+                twice += row.event_id in stored
+                stored[str(row.event_id)] = (row.user, row.item, row.time, row.event)
                 seqs.append(row.seq)
             last = rows[-1].seq
         users = sorted({e["user_id"] for e in events})
         unordered = 0
         for user in users[:: max(1, len(users) // 500)]:
-            mine = sorted((e["timestamp"], e["item_id"]) for e in events if e["user_id"] == user)
-            kept = [(row.time, row.item) for row in store.of_user(user, 10**6)]
-            unordered += kept != mine
-    missing = sum(found.get(name) != contents for name, contents in wanted.items())
+            sent = sorted((e["timestamp"], e["item_id"]) for e in events if e["user_id"] == user)
+            history = [(row.time, row.item) for row in store.read_user(user, 10**6)]
+            unordered += history != sent
+    missing = sum(stored.get(name) != contents for name, contents in expected.items())
     gaps = seqs != sorted(set(seqs))
-    return {"kept": len(found), "missing": missing, "twice": twice, "unknown": len(found.keys() - wanted.keys()), "unordered": unordered + gaps}  # fmt: skip
+    return {
+        "kept": len(stored),
+        "missing": missing,
+        "twice": twice,
+        "unknown": len(stored.keys() - expected.keys()),
+        "unordered": unordered + gaps,
+    }
 
 
-def kill(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def kill(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     path = make_model(folder, 5000)
-    with store_of(given.store, folder) as (address, server):
+    with store_of(args.store, folder) as (address, server):
         service = Service(path, address)
         try:
-            events, facts = asyncio.run(send_from_clients(service, server, given))
+            events, facts = asyncio.run(send_from_clients(service, server, args))
         finally:
             service.stop()
         checked = check_kept(address, events)
@@ -326,12 +341,12 @@ def kill(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def bare(address: str, events: list[dict[str, Any]], batch: int) -> float:
-    """Events a second by the driver alone: the same rows, the same table, so many with one commit that is synced."""
-    from talerec.data.read import databases
-    from talerec.store.store import Store
+    """Measure events a second by the driver alone: same rows and table, synced commits."""
+    from talerec.data.read import connect_to_write, database_kind
+    from talerec.store import Store
 
     Store.open(address).close()
-    kind, connection = databases.kind_of(address), databases.connect_to_write(address)
+    kind, connection = database_kind(address), connect_to_write(address)
     mark = "?" if kind == "sqlite" else "%s"
     insert = f"insert into talerec_events values ({', '.join([mark] * 7)})"
     rows = [
@@ -349,22 +364,22 @@ def bare(address: str, events: list[dict[str, Any]], batch: int) -> float:
     return len(rows) / seconds
 
 
-def speed(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The same rows through the service by 8 clients, and by the driver with the same number of rows a commit."""
-    given.kills = 0
+def speed(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Send the same rows by 8 clients, and by the driver with as many rows a commit."""
+    args.kills = 0
     path = make_model(folder, 5000)
-    with store_of(given.store, folder) as (address, _):
-        service = Service(path, address, given.workers)
+    with store_of(args.store, folder) as (address, _):
+        service = Service(path, address, args.workers)
         try:
-            events, facts = asyncio.run(send_from_clients(service, None, given))
+            events, facts = asyncio.run(send_from_clients(service, None, args))
             stats = asyncio.run(stats_of(service.port))["events"]
         finally:
             service.stop()
         check_kept(address, events)
     together = round(stats["events_accepted"] / stats["store_commits"])
-    again = folder / "bare"
-    again.mkdir()
-    with store_of(given.store, again) as (address, _):
+    bare_folder = folder / "bare"
+    bare_folder.mkdir()
+    with store_of(args.store, bare_folder) as (address, _):
         driver = bare(address, events, together)
     return {
         "service": facts["rate"],
@@ -378,7 +393,7 @@ def speed(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 async def freshness(port: int, trials: int, workers: int, at_once: int) -> dict[str, Any]:
-    """An event of a new user: the next answer on the same connection names it, and soon that of the other workers."""
+    """Measure how soon a new user's event is in responses: of its connection, of all workers."""
     late, delays, started = 0, [], time.perf_counter()
     left = iter(range(trials))
 
@@ -398,8 +413,8 @@ async def freshness(port: int, trials: int, workers: int, at_once: int) -> dict[
                 while not await knows(other, user, item):
                     await asyncio.sleep(0.02)
                 delays.append(time.perf_counter() - since)
-        for one in every:
-            await one.close()
+        for connection in every:
+            await connection.close()
 
     await asyncio.gather(*(run(seed) for seed in range(at_once)))
     delays.sort()
@@ -414,21 +429,21 @@ async def freshness(port: int, trials: int, workers: int, at_once: int) -> dict[
     }
 
 
-async def knows(one: Connection, user: str, item: int) -> bool:
-    """Is an answer for this user made of this item?"""
-    status, body = await one.ask("POST", "/v1/recommend", {"user_id": user, "k": 3})
+async def knows(connection: Connection, user: str, item: int) -> bool:
+    """Return whether this item explains a recommendation to this user."""
+    status, body = await connection.ask("POST", "/v1/recommend", {"user_id": user, "k": 3})
     assert status == 200, body
     if "fallback" in body:
         return False
     return {str(r["item_id"]) for i in body["items"] for r in i["because"]} <= {str(item)}
 
 
-def fresh(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def fresh(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     path = make_model(folder, 5000)
-    with store_of(given.store, folder) as (address, _):
-        service = Service(path, address, given.workers)
+    with store_of(args.store, folder) as (address, _):
+        service = Service(path, address, args.workers)
         try:
-            return asyncio.run(freshness(service.port, given.trials, given.workers, given.clients))
+            return asyncio.run(freshness(service.port, args.trials, args.workers, args.clients))
         finally:
             service.stop()
 
@@ -437,7 +452,7 @@ def fresh(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def bodies_of(path: Path, count: int) -> tuple[list[bytes], list[bytes]]:
-    """The same users as requests by user and as requests by history."""
+    """Return requests by user, and requests by the histories of the same users."""
     import numpy as np
 
     import talerec as tr
@@ -456,7 +471,10 @@ def bodies_of(path: Path, count: int) -> tuple[list[bytes], list[bytes]]:
 
 def _http(body: dict[str, Any], path: str = "/v1/recommend") -> bytes:
     raw = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(raw)}\r\n\r\n"
+    )
     return head.encode() + raw
 
 
@@ -468,7 +486,10 @@ async def feed():
     one, rng, end = Connection({port}), random.Random(1), time.monotonic() + {seconds}
     while time.monotonic() < end:
         began = time.monotonic()
-        some = [{{"user_id": rng.randrange(1, {users}), "item_id": rng.randrange(1, {items})}} for _ in range({batch})]
+        some = [
+            {{"user_id": rng.randrange(1, {users}), "item_id": rng.randrange(1, {items})}}
+            for _ in range({batch})
+        ]
         status, body = await one.ask("POST", "/v1/events", {{"events": some}})
         assert status == 202, body
         await asyncio.sleep(max(0, 0.1 - (time.monotonic() - began)))
@@ -480,9 +501,14 @@ asyncio.run(feed())
 def feeding(
     port: int, rate: int, users: int, items: int, seconds: float
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Events coming in, ten requests a second, from another process."""
+    """Send events from another process, ten requests a second, during the block."""
     program = FEEDER.format(
-        folder=str(Path(__file__).parent), port=port, seconds=seconds, users=users, items=items, batch=max(1, rate // 10)
+        folder=str(Path(__file__).parent),
+        port=port,
+        seconds=seconds,
+        users=users,
+        items=items,
+        batch=max(1, rate // 10),
     )  # fmt: skip
     process = subprocess.Popen([sys.executable, "-c", program])
     try:
@@ -493,26 +519,26 @@ def feeding(
         process.wait(30)
 
 
-def ask(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Requests a second by user and by history, in turns of short slices A B B A, while events come in."""
+def ask(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Measure requests a second by user and by history, in slices A B B A, during events."""
     from load import send
 
-    path = make_model(folder, 100_000, given.model)
+    path = make_model(folder, 100_000, args.model)
     by_user, by_history = bodies_of(path, 2000)
     rates: dict[str, list[float]] = {"user": [], "history": []}
-    with store_of(given.store, folder) as (address, _):
-        service = Service(path, address, given.workers)
+    with store_of(args.store, folder) as (address, _):
+        service = Service(path, address, args.workers)
         try:
             asyncio.run(send(service.port, by_user[:1000] + by_history[:1000], 8))  # warm
-            with feeding(service.port, given.rate, 5000, 1000, 300):
-                for turn in range(given.turns):
+            with feeding(service.port, args.rate, 5000, 1000, 300):
+                for turn in range(args.turns):
                     kinds = [("user", by_user), ("history", by_history)]
                     for name, bodies in kinds if turn % 2 else reversed(kinds):
-                        asked = [bodies[n % len(bodies)] for n in range(given.slice)]
+                        requests = [bodies[n % len(bodies)] for n in range(args.slice)]
                         started = time.perf_counter()
-                        asyncio.run(send(service.port, asked, 16))
-                        rates[name].append(given.slice / (time.perf_counter() - started))
-            kept = asyncio.run(stats_of(service.port))["events"]
+                        asyncio.run(send(service.port, requests, 16))
+                        rates[name].append(args.slice / (time.perf_counter() - started))
+            event_stats = asyncio.run(stats_of(service.port))["events"]
         finally:
             service.stop()
     medians = {name: statistics.median(some) for name, some in rates.items()}
@@ -521,40 +547,44 @@ def ask(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "by_user": medians["user"],
         "by_history": medians["history"],
         "ratio": statistics.median(ratios),
-        "events_meanwhile": kept["events_accepted"],
+        "events_meanwhile": event_stats["events_accepted"],
     }
 
 
-def soak(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Asking by user and events for a while, with --learn: what failed, and the memory in between."""
-    path = make_model(folder, 20_000, given.model)
+def soak(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Send requests by user and events for a while, with --learn; count failures and memory."""
+    path = make_model(folder, 20_000, args.model)
     by_user, _ = bodies_of(path, 1000)
-    bodies = [one.partition(b"\r\n\r\n")[2] for one in by_user]
-    with store_of(given.store, folder) as (address, _):
-        service = Service(path, address, given.workers, "--learn", given.learn)
+    bodies = [request.partition(b"\r\n\r\n")[2] for request in by_user]
+    with store_of(args.store, folder) as (address, _):
+        service = Service(path, address, args.workers, "--learn", args.learn)
         try:
-            with feeding(service.port, given.rate, 1000, 200, given.seconds) as feeder:
-                facts = asyncio.run(_soaked(service, bodies, given.seconds))
+            with feeding(service.port, args.rate, 1000, 200, args.seconds) as feeder:
+                facts = asyncio.run(_soaked(service, bodies, args.seconds))
                 facts["feeder"] = feeder.wait(60)
             stats = asyncio.run(stats_of(service.port))
         finally:
             service.stop()
-    learned = stats["learning"]
-    return facts | {"events": stats["events"]["events_accepted"], "rounds": learned["rounds"], "learn_failures": learned["failures"]}  # fmt: skip
+    learning = stats["learning"]
+    return facts | {
+        "events": stats["events"]["events_accepted"],
+        "rounds": learning["rounds"],
+        "learn_failures": learning["failures"],
+    }
 
 
 async def _soaked(service: Service, bodies: list[bytes], seconds: float) -> dict[str, Any]:
-    end, asked, failed = time.monotonic() + seconds, 0, 0
+    end, n_requests, failed = time.monotonic() + seconds, 0, 0
     memory: list[float] = []
 
     async def run(seed: int) -> None:
-        nonlocal asked, failed
-        one, rng = Connection(service.port), random.Random(seed)
+        nonlocal n_requests, failed
+        connection, rng = Connection(service.port), random.Random(seed)
         while time.monotonic() < end:
-            status, _ = await one.ask("POST", "/v1/recommend", rng.choice(bodies))
-            asked, failed = asked + 1, failed + (status != 200)
+            status, _ = await connection.ask("POST", "/v1/recommend", rng.choice(bodies))
+            n_requests, failed = n_requests + 1, failed + (status != 200)
             await asyncio.sleep(0.005)
-        await one.close()
+        await connection.close()
 
     async def look() -> None:
         while time.monotonic() < end:
@@ -565,7 +595,7 @@ async def _soaked(service: Service, bodies: list[bytes], seconds: float) -> dict
     third = max(1, len(memory) // 3)
     middle, last = statistics.median(memory[third : 2 * third]), statistics.median(memory[-third:])
     return {
-        "asked": asked,
+        "asked": n_requests,
         "failed": failed,
         "mb_middle": middle,
         "mb_end": last,
@@ -596,10 +626,10 @@ def main() -> None:
     parser.add_argument("--slice", type=int, default=3000, help="requests of one slice")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--learn", default="every=20s")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="talerec-bench-") as name:
-        found = globals()[given.what](given, Path(name))
-    print(json.dumps({"what": given.what, "store": given.store, **found}, indent=1))
+        facts = globals()[args.what](args, Path(name))
+    print(json.dumps({"what": args.what, "store": args.store, **facts}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The torch solver on a GPU, beside bare torch.linalg.cholesky + torch.cholesky_solve on the same card.
+"""The torch solver on a GPU, against bare torch.linalg.cholesky and cholesky_solve.
 
     PYTHONPATH=src python benchmarks/gpu.py [--items 20000] [--save FILE.npz]
-    python benchmarks/gpu.py --check FILE.npz      # elsewhere: the same columns by the exact CPU solver
+    python benchmarks/gpu.py --check FILE.npz   # elsewhere: the same by the CPU solver
 
-Needs NumPy and torch only (the check needs talerec installed). The Gram is made from a seed, so both
-machines have the same one.
+Needs NumPy and torch only (the check needs talerec installed). The Gram is made from a seed, so
+both machines have the same one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COLUMNS = 64
 
 
 def make_gram(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Dense float32 G = S'S and K = S'T of 5 n made-up rows with 8 sources of long-tailed popularity."""
+    """Return dense float32 G and K of 5 n random rows with 8 long-tailed sources each."""
     rng = np.random.default_rng(seed)
     rows = 5 * n
     item = (n * rng.random((rows, 9)) ** 2).astype(np.int64)
@@ -45,7 +45,7 @@ def timed(work, torch, times: int = 3) -> float:
 
 
 class Work:
-    """Fresh copies on the card, then the work that is timed."""
+    """Return seconds of some work on fresh copies of the arrays on the GPU."""
 
     def __init__(self, run, A, B) -> None:
         self.run, self.A, self.B = run, A, B
@@ -101,23 +101,25 @@ def measure(n: int, reg: float, save: str | None) -> None:
         missed = G.astype(np.float64) @ sample + reg * sample - K[:, :COLUMNS]
         size = np.linalg.norm(K[:, :COLUMNS])
         print(
-            f"{precision}, from host to host: {spent:.2f} s, residual {np.linalg.norm(missed) / size:.1e}"
+            f"{precision}, from host to host: {spent:.2f} s, "
+            f"residual {np.linalg.norm(missed) / size:.1e}"
         )
         if save and precision == "float32":
             np.savez(save, n=n, reg=reg, weights=W[:, :COLUMNS])
 
 
 def check(path: str) -> None:
-    from talerec.gram.gram import Gram
-    from talerec.solvers.exact import exact
+    from talerec.gram import Gram
+    from talerec.solvers import solve_exact
 
-    kept = np.load(path)
-    n, reg = int(kept["n"]), float(kept["reg"])
+    saved = np.load(path)
+    n, reg = int(saved["n"]), float(saved["reg"])
     start = time.perf_counter()
-    W = exact(Gram(*make_gram(n)), np.full(n, reg))[:, :COLUMNS]
+    W = solve_exact(Gram(*make_gram(n)), np.full(n, reg))[:, :COLUMNS]
     print(f"exact on this machine's CPU: {time.perf_counter() - start:.1f} s")
     print(
-        f"largest difference: {np.abs(W - kept['weights']).max():.1e} of weights up to {np.abs(W).max():.2f}"
+        f"largest difference: {np.abs(W - saved['weights']).max():.1e} "
+        f"of weights up to {np.abs(W).max():.2f}"
     )
 
 
@@ -127,8 +129,8 @@ if __name__ == "__main__":
     parser.add_argument("--reg", type=float, default=10.0)
     parser.add_argument("--save")
     parser.add_argument("--check")
-    given = parser.parse_args()
-    if given.check:
-        check(given.check)
+    args = parser.parse_args()
+    if args.check:
+        check(args.check)
     else:
-        measure(given.items, given.reg, given.save)
+        measure(args.items, args.reg, args.save)

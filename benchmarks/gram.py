@@ -1,6 +1,6 @@
 """Pairs per second of TALE's Gram, beside multiplying explicitly built rows with SciPy.
 
-    python benchmarks/gram.py LOG            # such as ml-1m.inter.gz; without a log, a synthetic one
+    python benchmarks/gram.py LOG   # such as ml-1m.inter.gz; without a log, a synthetic one
 
 Both run on the same users: a sample small enough for the rows to be built. The whole log follows.
 """
@@ -33,7 +33,7 @@ def pairs(log: tr.Log) -> int:
 
 
 def explicit_rows(log: tr.Log) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """S and T, one row per prefix, each user's block built with NumPy at once."""
+    """Return S and T with one row per prefix, built user by user with NumPy."""
     columns, values, lengths, targets = [], [], [], []
     for u in range(len(log.users)):
         item, moment = log.item[log.ptr[u] : log.ptr[u + 1]], log.time[log.ptr[u] : log.ptr[u + 1]]
@@ -61,7 +61,7 @@ def best_of(times: int, work) -> float:
 
 
 def sample_of(log: tr.Log, most_pairs: int) -> tr.Log:
-    """Every so many-th user, so that about `most_pairs` remain."""
+    """Return every n-th user of a log, so that about `most_pairs` pairs remain."""
     step = max(1, pairs(log) // most_pairs)
     users = np.arange(len(log.users)) % step == 0
     return log.keep(np.repeat(users, np.diff(log.ptr))).compact()
@@ -71,12 +71,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("log", nargs="?")
     parser.add_argument("--sample-pairs", type=int, default=4_000_000)
-    given = parser.parse_args()
-    if given.log:
-        log = tr.read_log(given.log)
+    args = parser.parse_args()
+    if args.log:
+        log = tr.read_log(args.log)
     else:
         log = tr.synthetic_log(1_000_000, items=3_500, users=6_000, titles=False)
-    sample = sample_of(log, given.sample_pairs)
+    sample = sample_of(log, args.sample_pairs)
     tr.tale_gram(sample, **SETTINGS)  # compile
 
     def by_rows() -> None:

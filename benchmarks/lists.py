@@ -1,10 +1,10 @@
-"""Lists for every user of a shop: memory and speed of `talerec recommend --users all --out`, beside a loop in Python.
+"""Lists for all users: memory and speed of `recommend --users all`, and of a Python loop.
 
     python benchmarks/lists.py                       # 300,000 users, 40,000 items
     python benchmarks/lists.py --users 30000
 
-The loop asks for a thousand users at a time, keeps the frames and writes them at the end, as people did before. Each runs in
-a process of its own; its peak memory is what the system says.
+The loop recommends to a thousand users at a time, keeps the frames and writes them at the end. Each
+runs in its own process; peak memory is what the operating system reports.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COMMAND = [sys.executable, "-m", "talerec", "recommend"]
 
 
 def run(command: list[str]) -> tuple[float, float]:
-    """Seconds and peak megabytes of a process."""
+    """Return seconds and peak megabytes of a process."""
     begun = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
@@ -49,26 +49,26 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=300_000)
     parser.add_argument("--items", type=int, default=40_000)
     parser.add_argument("--model", default="tempo")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model, out = Path(folder) / "shop.tale", Path(folder) / "lists.parquet"
-        settings = [str(asked.users), str(asked.items), asked.model, str(model)]
+        settings = [str(args.users), str(args.items), args.model, str(model)]
         run(
             [sys.executable, "-c", FIT, *settings]
         )  # a child's peak begins with what its parent has
-        found = {}
+        results = {}
         for name, command in {
             "command": [*COMMAND, str(model), "--users", "all", "-o", str(out)],
             "loop": [sys.executable, "-c", LOOP, str(model), str(out)],
         }.items():
             run(command)  # compiles
             seconds, peak = run(command)
-            found[name] = {
+            results[name] = {
                 "seconds": round(seconds, 1),
-                "users/s": round(asked.users / seconds),
+                "users/s": round(args.users / seconds),
                 "peak MB": round(peak),
             }
-    print(json.dumps(found, indent=2))
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A bounded load for the service: so many requests over so many connections, in this process."""
+"""A bounded load for the service: a number of requests over a number of connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEPT = 200  # answers that are kept
 
 
 class Client(asyncio.Protocol):
-    """One connection that sends the next request as soon as it has the answer to the last."""
+    """Send requests over one connection, each after the previous response."""
 
     def __init__(
         self, requests: Iterator[bytes], done: asyncio.Future[None], keep: list[bytes]
@@ -58,7 +58,10 @@ async def send(port: int, requests: list[bytes], connections: int) -> list[bytes
 
 
 def http_requests(bodies: Path, number: int) -> list[bytes]:
-    head = "POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: "
+    head = (
+        "POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+        "content-type: application/json\r\ncontent-length: "
+    )
     lines = bodies.read_text().splitlines()
-    made = [f"{head}{len(line)}\r\n\r\n{line}".encode() for line in lines]
-    return [made[n % len(made)] for n in range(number)]
+    encoded = [f"{head}{len(line)}\r\n\r\n{line}".encode() for line in lines]
+    return [encoded[n % len(encoded)] for n in range(number)]

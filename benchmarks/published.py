@@ -1,11 +1,12 @@
 """The published algorithm in plain words, beside ours, exact and local, in one run.
 
-    python benchmarks/published.py LOG [--ties item] [--set reg=100 ...]     # such as amazon-beauty.inter.gz
-    python benchmarks/published.py --synthetic 50000 --skip published        # too large for it: memory on paper
+    python benchmarks/published.py LOG [--ties item] [--set reg=100 ...]
+    python benchmarks/published.py --synthetic 50000 --skip published   # too large for it
 
-Published: for every user and every prefix a row of sources and a row of targets, in Python loops; two
-n x n matrices by sparse products; a dense LU solve of all columns. Each contender is fitted on the same
-training rows in a process of its own, after its kernels were compiled, and judged on the same test rows.
+Published: for every user and every prefix a row of sources and a row of targets, in Python loops;
+two n x n matrices by sparse products; a dense LU solve of all columns. Each contender is fitted on
+the same training rows in a process of its own, after its kernels were compiled, and judged on the
+same test rows.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ import numpy as np
 from scipy import linalg, sparse
 
 import talerec as tr
-from talerec.models.core import params
-from talerec.ranking.weights import Weights
-from talerec.runtime.memory import peak_rss_mb
+from talerec.models.core import build_model, parse_settings
+from talerec.ranking import Weights
+from talerec.runtime import peak_rss_mb
 
 DAY = 86_400_000_000
 CONTENDERS = ("published", "exact", "local")
 
 
 def published_weights(log: tr.Log, model: tr.TALE) -> np.ndarray:
-    """Row by row, as one would write the paper down. Trend counts are left out (trend = 0)."""
+    """Build the paper's matrices row by row, without trend counts (trend = 0)."""
     n = len(log.items)
     sources, goals, values, places, row = [], [], [], [], 0
     for u in range(len(log.users)):
@@ -51,20 +52,20 @@ def published_weights(log: tr.Log, model: tr.TALE) -> np.ndarray:
     return linalg.solve(G, K)
 
 
-def prepare(given: argparse.Namespace) -> tr.Split:
-    if given.synthetic:
-        log = tr.synthetic_log(20 * given.synthetic, items=given.synthetic, titles=False).compact()
+def prepare(args: argparse.Namespace) -> tr.Split:
+    if args.synthetic:
+        log = tr.synthetic_log(20 * args.synthetic, items=args.synthetic, titles=False).compact()
     else:
-        log = tr.read_log(given.log)
-    if given.core:
-        log = tr.k_core(log, given.core)
-    return tr.leave_one_out(tr.order_ties(log, given.ties))
+        log = tr.read_log(args.log)
+    if args.core:
+        log = tr.k_core(log, args.core)
+    return tr.leave_one_out(tr.order_ties(log, args.ties))
 
 
-def run(contender: str, given: argparse.Namespace) -> dict[str, float]:
-    """Fit once, after compiling on a small log; seconds, peak memory, accuracy."""
-    split = prepare(given)
-    model = params.build(tr.TALE, {"trend": 0.0, **params.parse(tr.TALE, given.set)})
+def run(contender: str, args: argparse.Namespace) -> dict[str, float]:
+    """Fit once, after compilation on a small log; return seconds, memory and accuracy."""
+    split = prepare(args)
+    model = build_model(tr.TALE, {"trend": 0.0, **parse_settings(tr.TALE, args.set)})
     model.solver = contender if contender != "published" else "exact"
     small = tr.leave_one_out(tr.synthetic_log(5_000, items=4_100, titles=False))
     tr.evaluate(model.fit(small.train), small)
@@ -77,19 +78,19 @@ def run(contender: str, given: argparse.Namespace) -> dict[str, float]:
         model.solver = "local"
         model.fit(split.train)
         model.max_history = 2500
-        model._fitted = replace_weights(model, B)
+        model.set_fitted(replace_weights(model, B))
     else:
         start = time.perf_counter()
         model.fit(split.train)
         seconds = time.perf_counter() - start
         peak = peak_rss_mb()
-    found = tr.evaluate(model, split).metrics
+    metrics = tr.evaluate(model, split).metrics
     return {
         "seconds": seconds,
         "peak_gb": peak / 1024,
         "items": len(split.train.items),
-        "HR@10": found["HR@10"],
-        "NDCG@10": found["NDCG@10"],
+        "HR@10": metrics["HR@10"],
+        "NDCG@10": metrics["NDCG@10"],
     }
 
 
@@ -113,44 +114,42 @@ def main() -> None:
         help="one BLAS thread for published: current OpenBLAS crashes with two above 16,000 items",
     )
     parser.add_argument("--only", choices=CONTENDERS, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if not given.log and not given.synthetic:
-        given.synthetic = 5_000
-    if given.only:
-        print(json.dumps(run(given.only, given)))
+    args = parser.parse_args()
+    if not args.log and not args.synthetic:
+        args.synthetic = 5_000
+    if args.only:
+        print(json.dumps(run(args.only, args)))
         return
-    found = {}
+    results = {}
     for contender in CONTENDERS:
-        if contender in given.skip:
+        if contender in args.skip:
             continue
         command = [sys.executable, __file__, *sys.argv[1:], "--only", contender]
         out = subprocess.run(
-            command,
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(contender, given),
+            command, check=True, stdout=subprocess.PIPE, text=True, env=environment(contender, args)
         ).stdout
-        found[contender] = json.loads(out)
-        print_row(contender, found)
-    n = next(iter(found.values()))["items"]
+        results[contender] = json.loads(out)
+        print_row(contender, results)
+    n = next(iter(results.values()))["items"]
     print(
-        f"on paper, two float64 {n:,} x {n:,} matrices and the solution: {3 * 8 * n * n / 1e9:.1f} GB"
+        f"on paper, two float64 {n:,} x {n:,} matrices and the solution: "
+        f"{3 * 8 * n * n / 1e9:.1f} GB"
     )
 
 
-def environment(contender: str, given: argparse.Namespace) -> dict[str, str]:
-    """One BLAS thread for the published algorithm where asked for."""
-    one = given.one_thread and contender == "published"
-    return {**os.environ, "OPENBLAS_NUM_THREADS": "1"} if one else dict(os.environ)
+def environment(contender: str, args: argparse.Namespace) -> dict[str, str]:
+    """Return the environment; one BLAS thread for the published algorithm on request."""
+    is_single = args.one_thread and contender == "published"
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1"} if is_single else dict(os.environ)
 
 
-def print_row(contender: str, found: dict[str, dict[str, float]]) -> None:
-    it, first = found[contender], next(iter(found.values()))
-    exact = found.get("exact", it)
-    if len(found) == 1:
+def print_row(contender: str, results: dict[str, dict[str, float]]) -> None:
+    it, first = results[contender], next(iter(results.values()))
+    exact = results.get("exact", it)
+    if len(results) == 1:
         print(
-            f"{'':10} {'seconds':>8} {'times':>7} {'peak':>8} {'HR@10':>7} {'NDCG@10':>8}   of exact"
+            f"{'':10} {'seconds':>8} {'times':>7} {'peak':>8} {'HR@10':>7} {'NDCG@10':>8}"
+            "   of exact"
         )
     shares = " / ".join(f"{it[name] / exact[name]:.2%}" for name in ("HR@10", "NDCG@10"))
     print(

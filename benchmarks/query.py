@@ -24,16 +24,16 @@ def main() -> None:
     parser.add_argument("artifact", nargs="?", type=Path)
     parser.add_argument("--queries", type=int, default=2_000)
     parser.add_argument("--json", action="store_true", help="costs as JSON on the last line")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        path = given.artifact or small_artifact(Path(folder))
+        path = args.artifact or small_artifact(Path(folder))
         start = time.perf_counter()
         model = tr.load(path)
-        found = {"load s": time.perf_counter() - start}
-        print(f"load (sizes checked, not hashed): {found['load s']:.3f} s")
-        found |= measure(model, given.queries)
-    if given.json:
-        print(json.dumps(found))
+        costs = {"load s": time.perf_counter() - start}
+        print(f"load (sizes checked, not hashed): {costs['load s']:.3f} s")
+        costs |= measure(model, args.queries)
+    if args.json:
+        print(json.dumps(costs))
 
 
 def small_artifact(folder: Path) -> Path:
@@ -70,14 +70,19 @@ def in_batches(model: tr.Model, histories: np.ndarray) -> dict[str, float]:
     model.recommend(users[:1000], k=K)
     start = time.perf_counter()
     model.recommend(users, k=K)
-    own = (time.perf_counter() - start) / len(users)
-    print(f"batch of {len(users):,} users with their own histories: {1 / own:,.0f} users/s")
+    seconds_each = (time.perf_counter() - start) / len(users)
+    print(
+        f"batch of {len(users):,} users with their own histories: {1 / seconds_each:,.0f} users/s"
+    )
     batch = [row.tolist() for row in histories]
     start = time.perf_counter()
     model.recommend_histories(batch, k=K)
     drawn = (time.perf_counter() - start) / len(batch)
     print(f"batch of {len(batch):,} histories of {LENGTH}: {1 / drawn:,.0f} users/s")
-    return {"batch of users, us each": 1e6 * own, "batch of histories, us each": 1e6 * drawn}
+    return {
+        "batch of users, us each": 1e6 * seconds_each,
+        "batch of histories, us each": 1e6 * drawn,
+    }
 
 
 if __name__ == "__main__":

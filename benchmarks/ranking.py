@@ -1,11 +1,12 @@
-"""Seconds that ranking takes in an evaluation: the place of every target and the first ten, without the fit.
+"""Seconds of ranking in an evaluation: target ranks and top ten lists, without the fit.
 
     python benchmarks/ranking.py                                          # the news log alone
     python benchmarks/ranking.py D/amazon-beauty.inter.gz D/ml-1m.inter.gz --skip-news
 
-News: 40,000 items of which few are very popular, 200,000 cases. Sequential rules learn it in seconds; the weights of a
-popular item then lead to thousands of others, so ranking is all that takes time. Each log given is evaluated with TALE and
-tempo. Only names that `talerec` exports are used, so that the script runs on other checkouts too (`sides.py`).
+News: 40,000 items of which few are very popular, 200,000 cases. Sequential rules learn it in
+seconds; the weights of a popular item then lead to thousands of others, so ranking is all that
+takes time. Each log given is evaluated with TALE and tempo. Only names that `talerec` exports are
+used, so that the script runs on other checkouts too (`sides.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ START = 1_600_000_000
 
 
 def news(users: int, seed: int = 0) -> tr.Log:
-    """A log with 5 to 14 rows a user; an item's chance falls with its place, and every item is read by somebody."""
+    """Return a log of 5 to 14 rows a user, with few very popular items and no unread one."""
     rng = np.random.default_rng(seed)
     length = rng.integers(5, 15, users)
     rows = int(length.sum())
@@ -42,9 +43,10 @@ def news(users: int, seed: int = 0) -> tr.Log:
 
 
 def ranking_seconds(name: str, model: tr.Model, split: tr.Split, repeat: int) -> dict[str, float]:
-    """Medians of what evaluating takes beyond reading and fitting: by the clock, and of all cores together.
+    """Return median seconds of evaluation without reading and fitting: wall and processor.
 
-    The processor's time has the tables of cases in it too, which are a small share; it is steadier on a busy machine.
+    The processor's time has the tables of cases in it too, which are a small share; it is steadier
+    on a busy machine.
     """
     fitting = {"load", "gram", "solve", *model.fitted.seconds}
     clock, cores = [], []
@@ -63,20 +65,21 @@ def measure_news(cases: int, repeat: int) -> dict[str, float]:
     model = tr.Rules().fit(split.train)
     fan = np.sort(np.diff(model.weights.indptr))[::-1]
     print(
-        f"news: {len(split.train.items):,} items, {cases:,} cases; targets of the first 100 sources: {fan[:100].mean():,.0f}"
+        f"news: {len(split.train.items):,} items, {cases:,} cases; "
+        f"targets of the first 100 sources: {fan[:100].mean():,.0f}"
     )
     return ranking_seconds("news", model, split, repeat)
 
 
 def measure_log(path: Path, repeat: int) -> dict[str, float]:
     split = tr.leave_one_out(tr.read_log(path))
-    found: dict[str, float] = {}
+    seconds_by_name: dict[str, float] = {}
     for model in (tr.TALE(), tr.Tempo()):
         model.fit(split.train)
         name = f"{path.name.split('.')[0]} {model.name}"
         ranking_seconds(name, model, split, 1)  # compile
-        found |= ranking_seconds(name, model, split, repeat)
-    return found
+        seconds_by_name |= ranking_seconds(name, model, split, repeat)
+    return seconds_by_name
 
 
 def main() -> None:
@@ -90,14 +93,14 @@ def main() -> None:
     )
     parser.add_argument("--skip-news", action="store_true")
     parser.add_argument("--json", action="store_true", help="figures as JSON on the last line")
-    given = parser.parse_args()
-    found = {} if given.skip_news else measure_news(given.cases, given.repeat)
-    for path in given.logs:
-        found |= measure_log(path, given.repeat)
-    for name, seconds in found.items():
+    args = parser.parse_args()
+    seconds_by_name = {} if args.skip_news else measure_news(args.cases, args.repeat)
+    for path in args.logs:
+        seconds_by_name |= measure_log(path, args.repeat)
+    for name, seconds in seconds_by_name.items():
         print(f"{name[:-2]}: {seconds:.3f} s")
-    if given.json:
-        print(json.dumps(found))
+    if args.json:
+        print(json.dumps(seconds_by_name))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
 """Requests a second, their duration, and processor time per request of `talerec serve`.
 
-    python benchmarks/serve.py                                 # 12,000 items; the load comes from wrk
-    python benchmarks/serve.py --artifact DIR/1000000.tale     # benchmarks/scale.py --keep DIR makes it
+    python benchmarks/serve.py                               # 12,000 items; wrk makes the load
+    python benchmarks/serve.py --artifact DIR/1000000.tale   # from scale.py --keep DIR
     python benchmarks/serve.py --servers uvicorn granian       # one application under two servers
     python benchmarks/serve.py --other CHECKOUT --turns 9      # this checkout against another
 
-A request has a history of 20, the last rows of a user of the log, and k 10; two cores, shared with the load.
-Without `--other`, medians of short slices in turns: *ours*; *constant*, the same application (HTTP, routes, limits,
-JSON in and out, metrics) with one ready-made answer in place of the model's; *nothing*, `/health/live`.
-wrk comes from Debian's package.
+A request has a history of 20, the last rows of a user of the log, and k 10; two cores, shared with
+the load. Without `--other`, medians of short slices in turns: *ours*; *constant*, the same
+application (HTTP, routes, limits, JSON in and out, metrics) with one ready-made answer in place of
+the model's; *nothing*, `/health/live`. wrk comes from Debian's package.
 
-With `--other`, the processor time per request of this checkout divided by that of another one (a folder with `src/`):
-in every turn both services are started afresh and get the same requests, a fixed number, in short slices A B B A from
-this process; then the median of all turns with its 95 % interval. Each checkout fits its own model unless there is
-`--artifact`; both must give identical answers.
+With `--other`, the processor time per request of this checkout divided by that of another one (a
+folder with `src/`): in every turn both services are started afresh and get the same requests, a
+fixed number, in short slices A B B A from this process; then the median of all turns with its 95 %
+interval. Each checkout fits its own model unless there is `--artifact`; both must give identical
+answers.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ ARTIFACT = "TALEREC_BENCH_ARTIFACT"
 
 def give_a_constant() -> None:
     """From now on every recommendation in this process is the same: the model's first answer."""
-    from talerec.serve.model.served import ServedModel
+    from talerec.serve.model import ServedModel
 
-    answer, known = ServedModel.recommend_all, []
+    answer, cached = ServedModel.recommend_all, []
 
     def constant(self: ServedModel, requests: list[Any]) -> list[Any]:
-        if not known:
-            known.extend(answer(self, requests[:1]))
-        return known * len(requests)
+        if not cached:
+            cached.extend(answer(self, requests[:1]))
+        return cached * len(requests)
 
     ServedModel.recommend_all = constant  # type: ignore[method-assign]
 
@@ -65,14 +66,14 @@ if os.environ.get(CONSTANT):
 
 def application() -> Any:
     """What granian serves: a worker's application with numbers of its own."""
-    from talerec.serve.http.app import App
-    from talerec.serve.settings import Settings
+    from talerec.serve import Settings
+    from talerec.serve.http import App
 
     return App(Settings(path=Path(os.environ[ARTIFACT])), Path(tempfile.mkdtemp()))
 
 
 def environment_of(checkout: Path) -> dict[str, str]:
-    """The environment in which Python imports the package of this checkout."""
+    """Return the environment in which Python imports the package of this checkout."""
     source = checkout.resolve() / "src"
     if not (source / "talerec").is_dir():
         sys.exit(f"{checkout} is not a checkout: there is no {source / 'talerec'}")
@@ -80,7 +81,7 @@ def environment_of(checkout: Path) -> dict[str, str]:
 
 
 class Running:
-    """A service in processes of its own, until the block ends."""
+    """A service in its own processes, until the block ends."""
 
     def __init__(
         self,
@@ -128,41 +129,46 @@ class Running:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
 
-    def load(self, path: str, script: Path | None, given: argparse.Namespace) -> dict[str, float]:
-        """Load, and the microseconds of processor time that a request took in the service."""
+    def load(self, path: str, script: Path | None, args: argparse.Namespace) -> dict[str, float]:
+        """Return the figures of a load, with processor microseconds per request."""
         before = self.processor_seconds()
-        found = wrk(f"{self.url}{path}", script, given)
+        figures = wrk(f"{self.url}{path}", script, args)
         spent = self.processor_seconds() - before
-        return {**found, "cpu": 1e6 * spent / max(found["rate"] * given.seconds, 1)}
+        return {**figures, "cpu": 1e6 * spent / max(figures["rate"] * args.seconds, 1)}
 
     def processor_seconds(self) -> float:
-        """User and system time of the service and its workers so far."""
+        """Return user and system seconds of the service and its workers so far."""
         pid = self.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         stats = [
-            Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1] for one in (pid, *children)
+            Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1]
+            for process_id in (pid, *children)
         ]
         ticks = sum(int(number) for stat in stats for number in stat.split()[11:13])
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def run_service(path: Path, workers: int, port: int) -> None:
-    from talerec.serve.process import supervisor as server
-    from talerec.serve.settings import Settings
+    try:
+        from talerec.serve import Settings
+        from talerec.serve.process import supervisor as server
+    except ImportError:  # a checkout of version 0.2
+        from talerec.serve import server
+        from talerec.serve.settings import Settings
 
     server.run(Settings(path=path, workers=workers, port=port), print)
 
 
-def wrk(url: str, script: Path | None, given: argparse.Namespace) -> dict[str, float]:
-    """One run of the load; requests a second, milliseconds, and what went wrong."""
-    command = ["wrk", "-t1", f"-c{given.connections}", f"-d{given.seconds}s", "--latency"]
+def wrk(url: str, script: Path | None, args: argparse.Namespace) -> dict[str, float]:
+    """Run wrk; return requests a second, milliseconds, and failures."""
+    command = ["wrk", "-t1", f"-c{args.connections}", f"-d{args.seconds}s", "--latency"]
     command += ["-s", str(script)] if script else []
     text = subprocess.run([*command, url], check=True, capture_output=True, text=True).stdout
     units = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
     def time_of(name: str) -> float:
-        found = re.search(rf"{name}\s+([\d.]+)(us|ms|s)", text)
-        return float(found[1]) * units[found[2]] if found else float("nan")
+        match = re.search(rf"{name}\s+([\d.]+)(us|ms|s)", text)
+        return float(match[1]) * units[match[2]] if match else float("nan")
 
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
     bad = sum(int(n) for n in re.findall(r"Non-2xx or 3xx responses: (\d+)", text))
@@ -176,7 +182,7 @@ def wrk(url: str, script: Path | None, given: argparse.Namespace) -> dict[str, f
 
 
 def write_bodies(path: Path, target: Path) -> None:
-    """Requests with the last rows of users of the model's log, one JSON text a line."""
+    """Write requests with the last rows of users of the training log, as JSON lines."""
     import numpy as np
 
     import talerec as tr
@@ -195,10 +201,11 @@ def write_bodies(path: Path, target: Path) -> None:
 
 
 def wrk_script(folder: Path) -> Path:
-    """A script for wrk that sends the bodies in turn."""
+    """Write a script for wrk that sends the bodies in turn."""
     script = folder / "ask.lua"
     script.write_text(
-        f'local bodies = {{}}\nfor line in io.lines("{folder / "bodies"}") do bodies[#bodies + 1] = line end\n'
+        f'local bodies = {{}}\nfor line in io.lines("{folder / "bodies"}") '
+        "do bodies[#bodies + 1] = line end\n"
         'local turn, kind = 0, {["content-type"] = "application/json"}\n'
         "request = function()\n  turn = turn + 1\n"
         '  return wrk.format("POST", "/v1/recommend", kind, bodies[turn % #bodies + 1])\nend\n'
@@ -214,35 +221,36 @@ def make_artifact(path: Path, model: str, items: int) -> None:
     tr.MODELS[model](**params).fit(log).save(path)
 
 
-def measure(path: Path, folder: Path, given: argparse.Namespace) -> None:
+def measure(path: Path, folder: Path, args: argparse.Namespace) -> None:
     write_bodies(path, folder / "bodies")
     script = wrk_script(folder)
     print(f"{'':34} {'requests/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'cpu us':>8} {'failed':>7}")
-    for server in given.servers:
-        for workers in given.workers:
-            for _ in range(given.turns):
-                turn(server, workers, path, script, given)
+    for server in args.servers:
+        for workers in args.workers:
+            for _ in range(args.turns):
+                turn(server, workers, path, script, args)
 
 
-def turn(server: str, workers: int, path: Path, script: Path, given: argparse.Namespace) -> None:
-    found: dict[str, list[dict[str, float]]] = {"ours": [], "constant": [], "nothing": []}
-    ours = Running(path, workers, given.port, server=server)
-    constant = Running(path, workers, given.port + 1, server=server, constant=True)
+def turn(server: str, workers: int, path: Path, script: Path, args: argparse.Namespace) -> None:
+    slices_by_name: dict[str, list[dict[str, float]]] = {"ours": [], "constant": [], "nothing": []}
+    ours = Running(path, workers, args.port, server=server)
+    constant = Running(path, workers, args.port + 1, server=server, constant=True)
     with ours, constant:
         ours.load("", script, argparse.Namespace(connections=4, seconds=1))  # warm
-        for _ in range(given.slices):
-            found["ours"] += [ours.load("", script, given)]
-            found["constant"] += [constant.load("", script, given)]
-            found["nothing"] += [ours.load("/health/live", None, given)]
+        for _ in range(args.slices):
+            slices_by_name["ours"] += [ours.load("", script, args)]
+            slices_by_name["constant"] += [constant.load("", script, args)]
+            slices_by_name["nothing"] += [ours.load("/health/live", None, args)]
     middle = {
-        name: {key: statistics.median(one[key] for one in slices) for key in slices[0]}
-        for name, slices in found.items()
+        name: {key: statistics.median(figures[key] for figures in slices) for key in slices[0]}
+        for name, slices in slices_by_name.items()
     }
     for name, it in middle.items():
         label = f"{server}, {workers} workers: {name}"
-        bad = sum(one["bad"] for one in found[name])
+        bad = sum(figures["bad"] for figures in slices_by_name[name])
         print(
-            f"{label:34} {it['rate']:10,.0f} {it['p50']:8.2f} {it['p99']:8.2f} {it['cpu']:8.0f} {bad:7.0f}"
+            f"{label:34} {it['rate']:10,.0f} {it['p50']:8.2f} {it['p99']:8.2f} "
+            f"{it['cpu']:8.0f} {bad:7.0f}"
         )
     rates = middle["constant"]["rate"] / middle["ours"]["rate"]
     cpu = middle["ours"]["cpu"] / middle["constant"]["cpu"]
@@ -259,15 +267,16 @@ def free_port() -> int:
 
 
 def answers_of(service: Running, requests: list[bytes]) -> list[Any]:
-    """Answers without the model's version; over one connection, so that their order is that of the requests."""
+    """Return the answers to requests over one connection, without the model's version."""
     answers = [json.loads(body) for body in asyncio.run(send(service.port, requests, 1))]
-    return [{key: value for key, value in one.items() if key != "model"} for one in answers]
+    return [{key: value for key, value in answer.items() if key != "model"} for answer in answers]
 
 
 def median_interval(values: list[float]) -> tuple[float, float, float]:
-    """The median, and two of the values between which the true median lies with at least 95 % (all lie between, if few).
+    """Return the median and its 95 % interval (the extremes, if there are few values).
 
-    That m values or fewer of n lie below the true median has the probability of m heads or fewer in n tosses.
+    That m values or fewer of n lie below the true median has the probability of m heads or fewer in
+    n tosses.
     """
     ordered, n = sorted(values), len(values)
     tails = [2 * sum(math.comb(n, i) for i in range(m + 1)) / 2**n for m in range(n // 2)]
@@ -275,30 +284,32 @@ def median_interval(values: list[float]) -> tuple[float, float, float]:
     return statistics.median(ordered), ordered[outside], ordered[n - 1 - outside]
 
 
-def compare(folder: Path, given: argparse.Namespace) -> None:
-    checkouts = {"ours": CHECKOUT, "other": given.other}
-    paths = {name: given.artifact or folder / f"{name}.tale" for name in checkouts}
+def compare(folder: Path, args: argparse.Namespace) -> None:
+    checkouts = {"ours": CHECKOUT, "other": args.other}
+    paths = {name: args.artifact or folder / f"{name}.tale" for name in checkouts}
     for name, checkout in checkouts.items():
-        if given.artifact is None:
-            make = ["--make", str(paths[name]), "--model", given.model, "--items", str(given.items)]
+        if args.artifact is None:
+            make = ["--make", str(paths[name]), "--model", args.model, "--items", str(args.items)]
             subprocess.run(
                 [sys.executable, __file__, *make], env=environment_of(checkout), check=True
             )
     write = ["--bodies", str(folder / "bodies"), "--artifact", str(paths["ours"])]
     subprocess.run([sys.executable, __file__, *write], env=environment_of(CHECKOUT), check=True)
-    requests = http_requests(folder / "bodies", given.requests)
+    requests = http_requests(folder / "bodies", args.requests)
     print(
-        f"{given.turns} turns of {given.requests:,} requests to each, {given.connections} connections, {given.workers[0]} workers"
+        f"{args.turns} turns of {args.requests:,} requests to each, "
+        f"{args.connections} connections, {args.workers[0]} workers"
     )
     print(f"{'turn':>4} {'ours, us':>9} {'other, us':>9} {'ratio':>7}")
     ratios = []
-    for turn in range(given.turns):
-        ours, other = compared_turn(turn, checkouts, paths, requests, given)
+    for turn in range(args.turns):
+        ours, other = compared_turn(turn, checkouts, paths, requests, args)
         ratios.append(ours / other)
         print(f"{turn + 1:4} {ours:9.1f} {other:9.1f} {ours / other:7.3f}", flush=True)
     middle, low, high = median_interval(ratios)
     print(
-        f"processor time per request, ours / other: {middle:.3f} (95 % interval {low:.3f} to {high:.3f})"
+        f"processor time per request, ours / other: {middle:.3f} "
+        f"(95 % interval {low:.3f} to {high:.3f})"
     )
 
 
@@ -307,12 +318,12 @@ def compared_turn(
     checkouts: dict[str, Path],
     paths: dict[str, Path],
     requests: list[bytes],
-    given: argparse.Namespace,
+    args: argparse.Namespace,
 ) -> tuple[float, float]:
-    """Microseconds per request of both, freshly started; every other turn begins with the other one."""
+    """Return microseconds per request of two freshly started services; the order alternates."""
     first, second = ("ours", "other") if turn % 2 == 0 else ("other", "ours")
     services = {
-        name: Running(paths[name], given.workers[0], free_port(), checkout=checkouts[name])
+        name: Running(paths[name], args.workers[0], free_port(), checkout=checkouts[name])
         for name in (first, second)
     }
     with services[first], services[second]:
@@ -320,12 +331,12 @@ def compared_turn(
         if answers["ours"] != answers["other"]:
             sys.exit("the two checkouts give different answers")
         for service in services.values():  # warm
-            asyncio.run(send(service.port, requests[: 4 * SLICE], given.connections))
+            asyncio.run(send(service.port, requests[: 4 * SLICE], args.connections))
         before = {name: service.processor_seconds() for name, service in services.items()}
         for n, begin in enumerate(range(0, len(requests), SLICE)):
             for name in (first, second) if n % 2 == 0 else (second, first):
                 some = requests[begin : begin + SLICE]
-                asyncio.run(send(services[name].port, some, given.connections))
+                asyncio.run(send(services[name].port, some, args.connections))
         spent = {name: services[name].processor_seconds() - before[name] for name in services}
     return 1e6 * spent["ours"] / len(requests), 1e6 * spent["other"] / len(requests)
 
@@ -351,25 +362,25 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--bodies", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.run:
-        run_service(given.run, given.workers[0], given.port)
-    elif given.make:
-        make_artifact(given.make, given.model, given.items)
-    elif given.bodies:
-        write_bodies(given.artifact, given.bodies)
+    args = parser.parse_args()
+    if args.run:
+        run_service(args.run, args.workers[0], args.port)
+    elif args.make:
+        make_artifact(args.make, args.model, args.items)
+    elif args.bodies:
+        write_bodies(args.artifact, args.bodies)
     else:
         with tempfile.TemporaryDirectory() as name:
-            (measure_alone if given.other is None else compare)(Path(name), given)
+            (measure_alone if args.other is None else compare)(Path(name), args)
 
 
-def measure_alone(folder: Path, given: argparse.Namespace) -> None:
+def measure_alone(folder: Path, args: argparse.Namespace) -> None:
     if shutil.which("wrk") is None:
         sys.exit("needs wrk (apt-get install wrk)")
-    path = given.artifact or folder / "small.tale"
-    if given.artifact is None:
-        make_artifact(path, given.model, given.items)
-    measure(path, folder, given)
+    path = args.artifact or folder / "small.tale"
+    if args.artifact is None:
+        make_artifact(path, args.model, args.items)
+    measure(path, folder, args)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""A simulated shop: a made-up log is replayed to a service that remembers, learns and measures itself.
+"""A simulated shop: a synthetic log is replayed to a service that learns from it.
 
-    python benchmarks/shop.py                          # learning against frozen; a bad candidate and a good one
+    python benchmarks/shop.py                 # learning against frozen; a bad and a good candidate
     python benchmarks/shop.py --only candidates
     python benchmarks/shop.py --speed 1000             # as the clock goes, a thousand times as fast
 
-*learning*: the service fits again and again (`--learn`), and the model of the beginning stands beside it as a candidate that answers
-nobody (`--share 0`). Both are asked before each event, so that the lines of the chart are of the same events. *candidates*: `popular` against
-tempo, and tempo against `popular`: the interval of the difference has to have the right sign. Without `--speed` a replay takes `--seconds`.
+*learning*: the service refits its model repeatedly (`--learn`); the initial model is a candidate
+that serves nobody (`--share 0`). Both rank each event before it arrives, so the lines of the chart
+are about the same events. *candidates*: `popular` against tempo, and tempo against `popular`: the
+interval of the difference must have the right sign. Without `--speed`, a replay takes `--seconds`.
 
 Written to `--out`: shop.html, with the chart. The exit code is 1 if a sign is wrong.
 """
@@ -30,9 +31,8 @@ from typing import Any
 import numpy as np
 
 import talerec as tr
-from talerec.reports import page
-from talerec.reports.charts.plots import Series, lines
-from talerec.store.measurements import Measured, Measures
+from talerec.reports import Series, line_chart, page
+from talerec.store import Measurement, MeasurementStore
 
 START = "import sys; from talerec.cli.main import main; sys.argv[0] = 'talerec'; main()"
 TOKEN = "only-for-this-benchmark"
@@ -42,7 +42,7 @@ POSTED = 100  # events of one request, at most
 
 
 class Service:
-    """`talerec serve` with a store, in processes of its own."""
+    """`talerec serve` with a store, in its own processes."""
 
     def __init__(self, model: Path, store: str, *options: str) -> None:
         living = ("--store", store, "--measure", "1", "--live-days", "100000", *options)
@@ -61,7 +61,7 @@ class Service:
             return json.loads(answer.read())
 
     def until_measured(self, seconds: float) -> dict[str, Any]:
-        """What was measured, once every event is (or time is up)."""
+        """Return the statistics once every event is evaluated, or after a time limit."""
         end = time.monotonic() + seconds
         while True:
             stats = self.ask("/v1/stats")
@@ -79,7 +79,7 @@ class Service:
 
 
 def replay(service: Service, rows: list[tuple[Any, Any, int]], seconds: float) -> float:
-    """Send rows in their order, spread over so many seconds as their times are; events a second."""
+    """Send rows in order, spread over `seconds` as their times are; return events a second."""
     first, last = rows[0][2], rows[-1][2]
     begun, sent = time.monotonic(), 0
     while sent < len(rows):
@@ -101,7 +101,7 @@ def replay(service: Service, rows: list[tuple[Any, Any, int]], seconds: float) -
 
 
 def in_time(log: tr.Log) -> tuple[list[tuple[Any, Any, int]], int]:
-    """Rows of a log by time, with external ids."""
+    """Return the rows of a log by time, with external ids."""
     user = np.repeat(np.arange(len(log.users)), np.diff(log.ptr))
     order = np.argsort(log.time, kind="stable")
     users, items = log.users.ids.to_list(), log.items.ids.to_list()
@@ -118,18 +118,18 @@ def seconds_of(rows: list[tuple[Any, Any, int]], arguments: argparse.Namespace) 
     return (rows[-1][2] - rows[0][2]) / 1e6 / float(arguments.speed)
 
 
-def by_part(measured: list[Measured], role: str, seqs: list[int]) -> list[float]:
-    """HR@10 of a role in each part of the events."""
-    mine = [row for row in measured if row.role == role]
+def by_part(measured: list[Measurement], role: str, seqs: list[int]) -> list[float]:
+    """Return HR@10 of a model (current or candidate) in each part of the events."""
+    of_role = [row for row in measured if row.role == role]
     parts = []
     for low, high in pairwise(seqs):
-        hits = [1 <= row.place <= 10 for row in mine if low <= row.seq < high]
+        hits = [1 <= row.rank <= 10 for row in of_role if low <= row.seq < high]
         parts.append(float(np.mean(hits)) if hits else float("nan"))
     return parts
 
 
 def learning(arguments: argparse.Namespace, folder: Path) -> tuple[bool, list[str]]:
-    """The service that learns, and the model of the beginning beside it."""
+    """Compare a service that refits its model with the initial model."""
     log = tr.synthetic_log(arguments.rows, seed=arguments.seed)
     rows, total = in_time(log)
     cut = int(total * 0.5)
@@ -145,31 +145,33 @@ def learning(arguments: argparse.Namespace, folder: Path) -> tuple[bool, list[st
         stats = service.until_measured(60)
     finally:
         service.stop()
-    with Measures.open(store) as kept:
-        measured = kept.measured_since(0)
+    with MeasurementStore.open(store) as measurements:
+        measured = measurements.read_since(0)
     seqs = np.linspace(1, len(live) + 1, PARTS + 1).astype(int).tolist()
     days = [(live[min(seq, len(live)) - 1][2] - live[0][2]) / DAY for seq in seqs[1:]]
     names = {"current": f"--learn {arguments.learn}", "candidate": "the model of the beginning"}
     series = [Series(name, days, by_part(measured, role, seqs)) for role, name in names.items()]
-    chart = lines(
+    chart = line_chart(
         series,
         title="HR@10 on the events as they arrive",
         x_label="days of the shop",
         y_label="HR@10",
     )
-    told = stats["measured"]["day"]["difference"]["HR@10"]
+    difference = stats["measured"]["day"]["difference"]["HR@10"]
     versions = {row.version for row in measured if row.role == "current"}
     said = (
-        f"{len(live):,} events at {rate:,.0f} a second, {len(versions)} models served one after the other; "
-        f"frozen less learning: {told['difference']:+.4f} ({told['interval'][0]:+.4f} to {told['interval'][1]:+.4f}), "
+        f"{len(live):,} events at {rate:,.0f} a second, "
+        f"{len(versions)} models served one after the other; "
+        f"frozen less learning: {difference['difference']:+.4f} "
+        f"({difference['interval'][0]:+.4f} to {difference['interval'][1]:+.4f}), "
         f"{stats['measured']['left_out']:,} events left out"
     )
     print("learning:", said)
-    return told["interval"][1] < 0, [page.figure(chart, said)]
+    return difference["interval"][1] < 0, [page.figure(chart, said)]
 
 
 def candidates(arguments: argparse.Namespace, folder: Path) -> tuple[bool, list[str]]:
-    """A bad candidate against a good model, and the reverse."""
+    """Compare a bad candidate with a good model, and the reverse."""
     log = tr.synthetic_log(arguments.rows, seed=arguments.seed)
     rows, total = in_time(log)
     live = rows[int(total * 0.9) :]
@@ -186,19 +188,20 @@ def candidates(arguments: argparse.Namespace, folder: Path) -> tuple[bool, list[
         )
         try:
             replay(service, live, min(20.0, seconds_of(live, arguments)))
-            found = service.until_measured(60)["measured"]["day"]["difference"]
+            differences = service.until_measured(60)["measured"]["day"]["difference"]
         finally:
             service.stop()
         words = ", ".join(
-            f"{name} {found[name]['difference']:+.4f} ({found[name]['interval'][0]:+.4f} to {found[name]['interval'][1]:+.4f})"
+            f"{name} {differences[name]['difference']:+.4f} "
+            f"({differences[name]['interval'][0]:+.4f} to {differences[name]['interval'][1]:+.4f})"
             for name in ("HR@10", "MRR@10")
         )
-        said.append(f"{candidate} less {current}: {words}; {found['events']:,} events")
+        said.append(f"{candidate} less {current}: {words}; {differences['events']:,} events")
         print("candidate:", said[-1])
         good = good and all(
-            sign * end > 0 for name in ("HR@10", "MRR@10") for end in found[name]["interval"]
+            sign * end > 0 for name in ("HR@10", "MRR@10") for end in differences[name]["interval"]
         )
-    return good, [page.note(one) for one in said]
+    return good, [page.note(text) for text in said]
 
 
 def main() -> int:
@@ -220,7 +223,7 @@ def main() -> int:
                 right, shown = run(arguments, Path(folder))
             good = good and right
             parts.append(page.section(name.capitalize(), *shown))
-    arguments.out.write_text(page.page("A simulated shop", parts))
+    arguments.out.write_text(page.render_page("A simulated shop", parts))
     print(arguments.out, "right" if good else "WRONG")
     return 0 if good else 1
 

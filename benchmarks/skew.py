@@ -2,8 +2,8 @@
 
     python benchmarks/skew.py
 
-One user of 1,000,000 rows among 10,000 normal ones: fit seconds with and without the bot, side by side.
-Then Gram and local solve with 1 and with 2 threads: the same bits, and the speed-up.
+One user of 1,000,000 rows among 10,000 normal ones: fit seconds with and without the bot, side by
+side. Then Gram and local solve with 1 and with 2 threads: the same bits, and the speed-up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 import talerec as tr
-from talerec.data.vocabulary import Vocabulary
+from talerec.data import Vocabulary
 from talerec.runtime import threads
 
 
@@ -49,14 +49,14 @@ def main() -> None:
     joined, _ = seconds(with_bot(people, 1_000_000))
     print(f"10,000 users: {alone:.2f} s; and a bot of 1,000,000 rows: {joined:.2f} s")
     log = tr.synthetic_log(1_000_000, items=50_000, titles=False)
-    made, spent = [], []
+    weights, spent = [], []
     for count in ("1", "2"):
         os.environ[threads.VARIABLE] = count
         took, model = seconds(log, 2)
         spent.append(took)
-        made.append(model.weights)
+        weights.append(model.weights)
     same = all(
-        np.array_equal(getattr(made[0], part), getattr(made[1], part))
+        np.array_equal(getattr(weights[0], part), getattr(weights[1], part))
         for part in ("indptr", "indices", "data")
     )
     print(

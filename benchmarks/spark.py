@@ -1,11 +1,12 @@
-"""The fit on Spark against the fit on one machine: overhead, bytes shuffled, growth, and the driver's memory.
+"""The fit on Spark compared with one machine: time, shuffled bytes, growth, driver memory.
 
-    python benchmarks/spark.py --rows 2000000 20000000 --items 20000 [--master local-cluster[2,1,2048]]
+    python benchmarks/spark.py --rows 2000000 20000000 --items 20000
 
-Each fit runs in a process of its own, so that its peak memory is its own. The catalogue is the same for
-every size: what the driver holds grows with items, and must not grow with rows. The default master runs
-two executors, processes with one core each, beside the driver. Shuffled bytes are those that tasks
-wrote for others, from Spark's event log. Kernels are compiled before the clock starts.
+Each fit runs in its own process, so that its peak memory is measured alone. The catalogue is the
+same for every size: the driver's memory grows with items, and must not grow with rows. The default
+master runs two executors, processes with one core each, next to the driver. Shuffled bytes are
+those that tasks wrote for other tasks, from Spark's event log. Kernels are compiled before the
+clock starts.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ import plan
 import talerec as tr
 
 
-def write(rows: int, items: int, path: Path, users: int | None = None) -> None:
+def write_log(rows: int, items: int, path: Path, users: int | None = None) -> None:
     log = tr.synthetic_log(rows, items=items, users=users, titles=False)
-    path.with_suffix(".size").write_text(json.dumps(asdict(plan.described(log))))
+    path.with_suffix(".size").write_text(json.dumps(asdict(plan.measure_size(log))))
     log.to_frame().write_parquet(path, row_group_size=500_000)
 
 
 def peak_mb(process: int | str = "self") -> float:
-    """The most memory a process has held. (What getrusage says would be its parent's, if that held more.)"""
+    """Return the peak memory of a process; getrusage may report the peak of its parent."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
@@ -42,7 +43,7 @@ def peak_mb(process: int | str = "self") -> float:
 KINDS = {"tale": tr.TALE, "tempo": tr.Tempo}
 
 
-def on_one_machine(source: Path, kind: str) -> dict[str, float]:
+def fit_locally(source: Path, kind: str) -> dict[str, float]:
     start = time.perf_counter()
     log = tr.read_log(source)
     model = KINDS[kind](solver="local").fit(log)
@@ -55,7 +56,9 @@ def on_one_machine(source: Path, kind: str) -> dict[str, float]:
     }
 
 
-def on_spark(source: Path, kind: str, master: str, driver: str, **limits: int) -> dict[str, float]:
+def fit_on_spark(
+    source: Path, kind: str, master: str, driver: str, **limits: int
+) -> dict[str, float]:
     from pyspark import SparkContext
 
     from talerec import spark
@@ -81,38 +84,44 @@ def on_spark(source: Path, kind: str, master: str, driver: str, **limits: int) -
         )
         seconds = time.perf_counter() - start
         java = peak_mb(SparkContext._gateway.proc.pid)
-        moved = shuffled(events)
-        bare = floor(session, source.parent, moved)
+        n_bytes = count_shuffled(events)
+        bare = measure_shuffle(session, source.parent, n_bytes)
     return {
         "seconds": seconds,
         **{f"in {name}": spent for name, spent in model.fitted.seconds.items()},
         "weights": model.weights.nnz,
         "driver_python_mb": peak_mb(),
         "driver_java_mb": java,
-        "shuffled": moved,
+        "shuffled": n_bytes,
         "floor": bare,
     }
 
 
-def floor(session, folder: Path, total: int, tasks: int = 8) -> float:
-    """Seconds in which Spark carries so many bytes from tasks to tasks, and nothing is computed."""
-    from talerec.spark import blocks
-    from talerec.spark.session import Run, run_tasks, send_tasks
+def measure_shuffle(session, folder: Path, total: int, tasks: int = 8) -> float:
+    """Return the seconds in which Spark moves so many bytes between tasks, without any work."""
+    from talerec.spark import (
+        ClusterRun,
+        concatenate_messages,
+        pack_message,
+        run_tasks,
+        send_messages,
+    )
 
-    run, size = Run(session, folder), total // tasks**2
+    run, size = ClusterRun(session, folder), total // tasks**2
 
     def send(number: int):
-        draw = np.random.default_rng(number)
+        rng = np.random.default_rng(number)
         for block in range(tasks):
-            yield blocks.cells(block, number, draw.integers(0, 256, size, np.uint8))
+            yield pack_message(block, number, rng.integers(0, 256, size, np.uint8))
 
     start = time.perf_counter()
-    run_tasks(send_tasks(run, tasks, send), tasks, lambda _, b: blocks.chained(b, np.uint8))
+    sent = send_messages(run, tasks, send)
+    run_tasks(sent, tasks, lambda _, batches: concatenate_messages(batches, np.uint8))
     return time.perf_counter() - start
 
 
-def shuffled(folder: Path) -> int:
-    """Bytes that tasks wrote for other tasks."""
+def count_shuffled(folder: Path) -> int:
+    """Return the bytes that tasks wrote for other tasks."""
     total = 0
     for path in folder.iterdir():
         for line in path.open():
@@ -123,14 +132,14 @@ def shuffled(folder: Path) -> int:
     return total
 
 
-def furthest(source: Path) -> float:
-    """The largest difference of the two models' weights, relative to the largest weight."""
+def max_difference(source: Path) -> float:
+    """Return the largest difference of the two models' weights, relative to the largest."""
     ours, theirs = (tr.load(source.with_suffix(end)).weights for end in (".tale", ".local.tale"))
     return float(abs(ours - theirs).max() / abs(theirs).max())
 
 
-def numbers_that_differ(source: Path) -> list[str]:
-    """The arrays that queries are made by, and do not agree to the last bit."""
+def differing_params(source: Path) -> list[str]:
+    """Return the names of learned query arrays that differ in any bit."""
     ours, theirs = (
         tr.load(source.with_suffix(end)).fitted.weights.query_arrays
         for end in (".tale", ".local.tale")
@@ -138,16 +147,18 @@ def numbers_that_differ(source: Path) -> list[str]:
     return [n for n in theirs if n not in ours or not np.array_equal(ours[n], theirs[n])]
 
 
-def same_lists(source: Path, users: int = 10_000) -> tuple[int, int]:
-    """How many of some users' lists of 10 are the same by both models."""
+def count_same_lists(source: Path, users: int = 10_000) -> tuple[int, int]:
+    """Return how many of some users' lists of 10 are equal for both models, and how many users."""
     log = tr.read_log(source)
     some = np.linspace(0, len(log.users) - 1, min(users, len(log.users))).astype(np.int64)
-    given = [
+    histories = [
         list(zip(log.items.ids.gather(log.item[a:b]), log.time[a:b], strict=True))
         for a, b in zip(log.ptr[some], log.ptr[some + 1], strict=True)
     ]
     ours, theirs = (
-        tr.load(source.with_suffix(end)).recommend_histories(given, k=10).sort("history", "rank")
+        tr.load(source.with_suffix(end))
+        .recommend_histories(histories, k=10)
+        .sort("history", "rank")
         for end in (".tale", ".local.tale")
     )
     other = ours.filter(ours["item_id"] != theirs["item_id"])["history"].n_unique()
@@ -160,59 +171,72 @@ def run_self(*arguments: object) -> dict[str, float]:
     return json.loads(out.splitlines()[-1])
 
 
-def report(given: argparse.Namespace, folder: Path) -> None:
+def report(args: argparse.Namespace, folder: Path) -> None:
     warm = folder / "warm.parquet"
-    write(20_000, 2_000, warm)
-    told = ("--model", given.model, "--master", given.master, "--driver", given.driver)
-    run_self("--local", warm, *told)
-    run_self("--spark", warm, *told)
-    found = []
-    for rows in given.rows:
+    write_log(20_000, 2_000, warm)
+    common = ("--model", args.model, "--master", args.master, "--driver", args.driver)
+    run_self("--local", warm, *common)
+    run_self("--spark", warm, *common)
+    seconds = []
+    for rows in args.rows:
         source = folder / f"{rows}.parquet"
-        write(rows, given.items, source, given.users)
-        if given.before:
-            before(given, source)
-        limits = () if given.solve_bytes is None else ("--solve-bytes", given.solve_bytes)
-        there = run_self("--spark", source, *told, *limits)
-        found.append(there["seconds"])
-        if given.record:
+        write_log(rows, args.items, source, args.users)
+        if args.before:
+            fit_before(args, source)
+        limits = () if args.solve_bytes is None else ("--solve-bytes", args.solve_bytes)
+        spark = run_self("--spark", source, *common, *limits)
+        seconds.append(spark["seconds"])
+        if args.record:
             size = plan.Size(**json.loads(source.with_suffix(".size").read_text()))
-            took = {n[3:]: s for n, s in there.items() if n.startswith("in ")}
-            plan.record(given.record, given.model, given.cores, size, took, int(there["shuffled"]), not given.unseen)  # fmt: skip
-        if given.alone:
-            print(f"{rows:,} rows: {there['seconds']:.1f} s ({there})", flush=True)
+            took = {n[3:]: s for n, s in spark.items() if n.startswith("in ")}
+            run = {"model": args.model, "cores": args.cores, "fitted": not args.unseen}
+            run |= {"seconds": took, "shuffled": int(spark["shuffled"])}
+            plan.record(args.record, size, run)
+        if args.alone:
+            print(f"{rows:,} rows: {spark['seconds']:.1f} s ({spark})", flush=True)
             continue
-        here = run_self("--local", source, *told)
-        print(f"{rows:,} rows, {given.items:,} items, {there['weights']:,} weights")
-        stages, steps = (
-            ", ".join(f"{n[3:]} {s:.1f}" for n, s in one.items() if n.startswith("in "))
-            for one in (there, here)
+        local = run_self("--local", source, *common)
+        print(f"{rows:,} rows, {args.items:,} items, {spark['weights']:,} weights")
+        ratio, n_bytes = spark["seconds"] / local["seconds"], spark["shuffled"]
+        python, java = spark["driver_python_mb"], spark["driver_java_mb"]
+        memory, steps = local["peak_mb"], format_stages(local)
+        print(f"  local {local['seconds']:.1f} s, {memory:,.0f} MB ({steps})")
+        print(
+            f"  Spark {spark['seconds']:.1f} s: {ratio:.2f} times as long ({format_stages(spark)})"
         )
-        print(f"  local {here['seconds']:.1f} s, {here['peak_mb']:,.0f} MB ({steps})")
-        print(f"  Spark {there['seconds']:.1f} s: {there['seconds'] / here['seconds']:.2f} times as long ({stages})")  # fmt: skip
-        print(f"  shuffled {there['shuffled'] / 1e6:,.0f} MB, {there['shuffled'] / rows:.0f} bytes per event; a bare job takes {there['floor']:.1f} s for them")  # fmt: skip
-        print(f"  driver: Python {there['driver_python_mb']:,.0f} MB, Java {there['driver_java_mb']:,.0f} MB")  # fmt: skip
-        print(f"  weights differ by {furthest(source):.1e} of the largest at most")
-        print(f"  learned numbers that differ: {', '.join(numbers_that_differ(source)) or 'none'}")
-        alike, asked = same_lists(source)
-        print(f"  the same lists: {alike:,} of {asked:,} users", flush=True)
-    if len(found) > 1:
-        growth = np.log(found[-1] / found[0]) / np.log(given.rows[-1] / given.rows[0])
+        print(
+            f"  shuffled {n_bytes / 1e6:,.0f} MB, {n_bytes / rows:.0f} bytes per event; "
+            f"a bare job takes {spark['floor']:.1f} s for them"
+        )
+        print(f"  driver: Python {python:,.0f} MB, Java {java:,.0f} MB")
+        print(f"  weights differ by {max_difference(source):.1e} of the largest at most")
+        names = ", ".join(differing_params(source)) or "none"
+        print(f"  learned parameters that differ: {names}")
+        n_same, n_users = count_same_lists(source)
+        print(f"  equal lists: {n_same:,} of {n_users:,} users", flush=True)
+    if len(seconds) > 1:
+        growth = np.log(seconds[-1] / seconds[0]) / np.log(args.rows[-1] / args.rows[0])
         print(f"growth exponent of the fit on Spark: {growth:.2f}")
 
 
-def before(given: argparse.Namespace, source: Path) -> None:
-    """The same log by another checkout, in its own words."""
-    script = given.before / "benchmarks" / "spark.py"
-    command = [sys.executable, str(script), "--spark", str(source), "--model", given.model, "--master", given.master, "--driver", given.driver]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(given.before / "src")}
+def format_stages(figures: dict[str, float]) -> str:
+    """Return the seconds of each stage as text."""
+    return ", ".join(f"{n[3:]} {s:.1f}" for n, s in figures.items() if n.startswith("in "))
+
+
+def fit_before(args: argparse.Namespace, source: Path) -> None:
+    """Fit the same log with another checkout, and print its figures."""
+    script = args.before / "benchmarks" / "spark.py"
+    command = [sys.executable, str(script), "--spark", str(source), "--model", args.model]
+    command += ["--master", args.master, "--driver", args.driver]
+    environment = {**os.environ, "PYTHONPATH": str(args.before / "src")}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    was = json.loads(done.stdout.splitlines()[-1])
+    figures = json.loads(done.stdout.splitlines()[-1])
     for path in source.parent.glob(f"{source.stem}.*"):
         if path.suffix in (".events", ".tale", ".weights"):
             shutil.rmtree(path, ignore_errors=True)
-    stages = ", ".join(f"{n[3:]} {s:.1f}" for n, s in was.items() if n.startswith("in "))
-    print(f"before: {was['seconds']:.1f} s ({stages}); shuffled {was['shuffled'] / 1e6:,.0f} MB", flush=True)  # fmt: skip
+    stages, n_bytes = format_stages(figures), figures["shuffled"]
+    print(f"before: {figures['seconds']:.1f} s ({stages}); shuffled {n_bytes / 1e6:,.0f} MB")
 
 
 def main() -> None:
@@ -234,17 +258,17 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2, help="that the master has")
     parser.add_argument("--local", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--spark", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.local:
-        print(json.dumps(on_one_machine(given.local, given.model)))
-    elif given.spark:
-        limits = {} if given.solve_bytes is None else {"solve_bytes": given.solve_bytes}
-        print(json.dumps(on_spark(given.spark, given.model, given.master, given.driver, **limits)))
+    args = parser.parse_args()
+    if args.local:
+        print(json.dumps(fit_locally(args.local, args.model)))
+    elif args.spark:
+        limits = {} if args.solve_bytes is None else {"solve_bytes": args.solve_bytes}
+        print(json.dumps(fit_on_spark(args.spark, args.model, args.master, args.driver, **limits)))
     else:
         with tempfile.TemporaryDirectory() as temporary:
-            folder = given.folder or Path(temporary)
+            folder = args.folder or Path(temporary)
             folder.mkdir(exist_ok=True)
-            report(given, folder)
+            report(args, folder)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
-"""A service under load while its model is replaced, while it stops, and for as long as you like.
+"""A service under load while its model is replaced, while it stops, and for a long time.
 
-    python benchmarks/steady.py                       # the model replaced ten times, in five ways; a damaged one; then SIGTERM
-    python benchmarks/steady.py --soak 600            # and ten minutes of load: memory has to stay flat
+    python benchmarks/steady.py             # ten replacements in five ways, a damaged one, SIGTERM
+    python benchmarks/steady.py --soak 600  # and ten minutes of load: memory has to stay flat
 
-The ways: `save` in place (as `fit` does), `talerec install`, a symbolic link that is pointed elsewhere, a slow copy file by
-file with the manifest first, and a copy over the live files, which cuts them short before it fills them again.
-Printed for each: the seconds from the moment when the new artifact is whole until every worker serves it.
+The ways: `save` in place (as `fit` does), `talerec install`, a symbolic link to another folder, a
+slow copy file by file with the manifest first, and a copy over the live files, which truncates them
+first. Printed for each: the seconds from the completion of the new artifact until every worker
+serves it.
 
-Every answer must be identical to the library's for the model version that it names, ids and scores alike.
-*failed*: no answer, or a status other than 200. *mixed*: not the answer of the model that it names.
-*dropped*: the request was sent, but its answer did not arrive completely. The exit code is 1 if any of them is above 0.
+Every answer must be identical to the library's for the model version that it names, ids and scores
+alike. *failed*: no answer, or a status other than 200. *mixed*: not the answer of the model that it
+names. *dropped*: the request was sent, but its answer did not arrive completely. The exit code is 1
+if any of them is above 0.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ START = "import sys; from talerec.cli.main import main; sys.argv[0] = 'talerec';
 
 
 class Service:
-    """`talerec serve` in processes of its own."""
+    """`talerec serve` in its own processes."""
 
     def __init__(self, path: Path, *options: str) -> None:
         command = [sys.executable, "-c", START, "serve", str(path), "--port", "0", *options]
@@ -69,7 +71,7 @@ class Service:
             return answer.read()
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
+        """Return the sum of a metric over its labels."""
         lines = self.ask("/metrics").decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
@@ -80,7 +82,7 @@ class Service:
 
 
 class Load:
-    """Connections that send a request as soon as the last one is answered, and check every answer."""
+    """Connections that send one request after the other, and check every answer."""
 
     def __init__(self, port: int, bodies: list[bytes], expected: dict[str, list[Any]]) -> None:
         self.port, self.bodies, self.expected = port, bodies, expected
@@ -112,7 +114,7 @@ class Load:
                 writer.close()
 
     async def _one(self, reader: Any, writer: Any, which: int) -> bool:
-        """One request; False if the service closes the connection after it."""
+        """Send one request; return whether the connection stays open."""
         body = self.bodies[which]
         head = (
             f"POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {TOKEN}\r\n"
@@ -126,18 +128,18 @@ class Load:
         except (OSError, asyncio.IncompleteReadError) as error:
             self._note("dropped", f"{type(error).__name__} (ending: {self.ending})")
             return False
-        self._judge(said, answer, which)
+        self._check_answer(said, answer, which)
         return "connection: close" not in said
 
-    def _judge(self, head: str, answer: bytes, which: int) -> None:
+    def _check_answer(self, head: str, answer: bytes, which: int) -> None:
         if " 200 " not in head.split("\r\n")[0]:
             self._note("failed", answer.decode()[:200])
             return
-        made = json.loads(answer)
-        found = [[item["item_id"], item["score"]] for item in made["items"]]
-        self.versions[made["model"]] += 1
-        right = found == self.expected.get(made["model"], [None] * len(self.bodies))[which]
-        self._note("answered" if right else "mixed", f"{made['model']} {found[:2]}")
+        response = json.loads(answer)
+        ranked = [[item["item_id"], item["score"]] for item in response["items"]]
+        self.versions[response["model"]] += 1
+        right = ranked == self.expected.get(response["model"], [None] * len(self.bodies))[which]
+        self._note("answered" if right else "mixed", f"{response['model']} {ranked[:2]}")
 
     def _note(self, kind: str, what: str) -> None:
         self.count[kind] += 1
@@ -146,7 +148,7 @@ class Load:
 
 
 def make(folder: Path, rows: int, items: int) -> tuple[list[bytes], dict[str, Any]]:
-    """Two models of one shop, requests, and the library's answer of each model to each request."""
+    """Return two models of one shop, requests, and the library's answers by model version."""
     log = tr.synthetic_log(rows, items=items, titles=False)
     models: list[tr.Model] = [tr.TALE(solver="local", reg=reg).fit(log) for reg in (50, 100)]
     rng, ids = np.random.default_rng(0), models[0].item_ids.to_list()
@@ -192,7 +194,7 @@ def damaged(folder: Path, target: Path) -> None:
 
 
 def by_saving(new: Path, target: Path) -> None:
-    """As `talerec fit` does: the model is written into the folder, the manifest last."""
+    """Save in place, as `talerec fit` does, with the manifest last."""
     tr.load(new).save(target)
 
 
@@ -202,7 +204,7 @@ def by_installing(new: Path, target: Path) -> None:
 
 
 def by_linking(new: Path, target: Path) -> None:
-    """The artifact's name is a symbolic link: point it at another folder, in one step."""
+    """Point the symbolic link that names the artifact to another folder, in one step."""
     place = target.with_name(f"deployed-{time.monotonic_ns()}.tale")
     shutil.copytree(new, place)
     unfinished = target.with_name("link.new")
@@ -211,7 +213,7 @@ def by_linking(new: Path, target: Path) -> None:
 
 
 def by_copying_files(new: Path, target: Path) -> None:
-    """The manifest comes first, and a file takes its time."""
+    """Copy the manifest first, and one file slowly."""
     for file in sorted(new.iterdir(), key=lambda file: file.name != "manifest.json"):
         time.sleep(0.15)
         content = file.read_bytes()
@@ -223,7 +225,7 @@ def by_copying_files(new: Path, target: Path) -> None:
 
 
 def by_copying_over(new: Path, target: Path) -> None:
-    """`cp -r new/. target/`: files of the same name are cut short, while workers may have them mapped."""
+    """Copy as `cp -r new/. target/`: truncates files that workers may have mapped."""
     subprocess.run(["cp", "-r", f"{new}/.", str(target)], check=True)
 
 
@@ -236,14 +238,14 @@ WAYS = {
 }
 
 
-async def reloads(given: Any, service: Service, folder: Path) -> bool:
-    """Replace the model again and again, each time in another way; did every worker follow in time?"""
+async def reloads(args: Any, service: Service, folder: Path) -> bool:
+    """Replace the model in different ways; return whether every worker followed in time."""
     target, served, slowest = folder / "served.tale", 0, 0.0
-    for turn in range(given.reloads):
-        if turn == given.reloads // 2:
+    for turn in range(args.reloads):
+        if turn == args.reloads // 2:
             refused = service.metric("talerec_reloads_refused_total")
             await asyncio.to_thread(damaged, folder, target)
-            await _until(service, "talerec_reloads_refused_total", refused + 1, given)
+            await _until(service, "talerec_reloads_refused_total", refused + 1, args)
             print("a damaged model: damaged, refused", flush=True)
         served = 1 - served
         way, replace = list(WAYS.items())[turn % len(WAYS)]
@@ -251,18 +253,16 @@ async def reloads(given: Any, service: Service, folder: Path) -> bool:
         await asyncio.to_thread(replace, new, target)
         whole = time.monotonic()
         name = f'talerec_model_workers{{version="{version_of(new)}"}}'
-        await _until(service, name, given.workers, given)
+        await _until(service, name, args.workers, args)
         seconds = time.monotonic() - whole
         slowest = max(slowest, seconds)
-        print(
-            f"{way}: {given.workers} workers moved {seconds:.1f} s after it was whole", flush=True
-        )
-        await asyncio.sleep(given.seconds / given.reloads)
-    return slowest < given.within
+        print(f"{way}: {args.workers} workers moved {seconds:.1f} s after it was whole", flush=True)
+        await asyncio.sleep(args.seconds / args.reloads)
+    return slowest < args.within
 
 
-async def _until(service: Service, name: str, value: float, given: Any) -> None:
-    end = time.monotonic() + max(60.0, given.within)
+async def _until(service: Service, name: str, value: float, args: Any) -> None:
+    end = time.monotonic() + max(60.0, args.within)
     while time.monotonic() < end:
         if await asyncio.to_thread(service.metric, name) >= value:
             return
@@ -270,30 +270,30 @@ async def _until(service: Service, name: str, value: float, given: Any) -> None:
     raise TimeoutError("the workers did not move")
 
 
-async def soak(given: Any, service: Service) -> bool:
-    """The memory of all workers over time: in the second half at most 5 % above the first."""
+async def soak(args: Any, service: Service) -> bool:
+    """Return whether the workers' memory grows by at most 5 % from first to second half."""
     seen = []
-    end = time.monotonic() + given.soak
+    end = time.monotonic() + args.soak
     while time.monotonic() < end:
-        await asyncio.sleep(min(5.0, given.soak / 10))
+        await asyncio.sleep(min(5.0, args.soak / 10))
         seen.append(await asyncio.to_thread(service.metric, "talerec_resident_bytes"))
-    half = len(seen) // 2
-    first, second = np.mean(seen[1:half]), np.mean(seen[half:])
-    print(f"soak of {given.soak:.0f} s: {first / 1e6:.1f} MB, then {second / 1e6:.1f} MB")
+    middle = len(seen) // 2
+    first, second = np.mean(seen[1:middle]), np.mean(seen[middle:])
+    print(f"soak of {args.soak:.0f} s: {first / 1e6:.1f} MB, then {second / 1e6:.1f} MB")
     return bool(second <= 1.05 * first)
 
 
-async def measure(given: Any, folder: Path) -> int:
-    bodies, expected = make(folder, given.rows, given.items)
+async def measure(args: Any, folder: Path) -> int:
+    bodies, expected = make(folder, args.rows, args.items)
     by_linking(folder / "0.tale", folder / "served.tale")
-    service = Service(folder / "served.tale", "--workers", str(given.workers), "--watch", "0.5")
+    service = Service(folder / "served.tale", "--workers", str(args.workers), "--watch", "0.5")
     load = Load(service.port, bodies, expected)
-    running = asyncio.create_task(load.run(given.connections))
+    running = asyncio.create_task(load.run(args.connections))
     flat = prompt = True
     try:
-        prompt = await reloads(given, service, folder)
-        if given.soak:
-            flat = await soak(given, service)
+        prompt = await reloads(args, service, folder)
+        if args.soak:
+            flat = await soak(args, service)
         load.ending = True
         stopped = time.monotonic()
         code = await asyncio.to_thread(service.stop)
@@ -325,9 +325,9 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--items", type=int, default=12_000)
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        sys.exit(asyncio.run(measure(given, Path(folder))))
+        sys.exit(asyncio.run(measure(args, Path(folder))))
 
 
 if __name__ == "__main__":

@@ -20,17 +20,17 @@ def main() -> None:
     parser.add_argument("--core", type=int)
     parser.add_argument("--ties", default="file")
     parser.add_argument("--turns", type=int, default=5)
-    given = parser.parse_args()
-    log = tr.read_log(given.log) if given.log else tr.synthetic_log(100_000, titles=False)
-    log = tr.k_core(log, given.core) if given.core else log
-    log = log if given.ties == "file" else tr.order_ties(log, given.ties)
+    args = parser.parse_args()
+    log = tr.read_log(args.log) if args.log else tr.synthetic_log(100_000, titles=False)
+    log = tr.k_core(log, args.core) if args.core else log
+    log = log if args.ties == "file" else tr.order_ties(log, args.ties)
     train = tr.leave_one_out(log).train
     models = {"tale": tr.TALE(solver="local"), "tempo": tr.Tempo(solver="local")}
     spent: dict[str, list[float]] = {name: [] for name in models}
     steps: dict[str, list[dict[str, float]]] = {name: [] for name in models}
     for model in models.values():
         model.fit(train)  # compile
-    for _ in range(given.turns):
+    for _ in range(args.turns):
         for name, model in models.items():
             start = time.perf_counter()
             model.fit(train)

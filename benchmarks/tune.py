@@ -2,8 +2,9 @@
 
     python benchmarks/tune.py LOG [--ties item] [--trials 100] [--set solver=local]
 
-Separate: for every setting that the search tried, read the log, split it, fit and evaluate on validation rows, as
-`talerec evaluate` does; every n-th setting is taken (`--every`), and the time is scaled up. Kernels are compiled before.
+Separate: for every setting that the search tried, read the log, split it, fit and evaluate on
+validation rows, as `talerec evaluate` does; every n-th setting is taken (`--every`), and the time
+is scaled up. Kernels are compiled before.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import json
 import time
 
 import talerec as tr
-from talerec.models.core import params
+from talerec.models.core import build_model, parse_settings
 
 
-def separate(given: argparse.Namespace, values: dict[str, float]) -> float:
-    """Seconds of one evaluation from the file on; its value is the search's."""
+def separate(args: argparse.Namespace, values: dict[str, float]) -> float:
+    """Return the seconds of one evaluation that starts from the file."""
     start = time.perf_counter()
-    model = params.build(tr.TALE, values)
-    tr.evaluate_log(model, tr.read_log(given.log), ties=given.ties, on="validation")
+    model = build_model(tr.TALE, values)
+    tr.evaluate_log(model, tr.read_log(args.log), ties=args.ties, on="validation")
     return time.perf_counter() - start
 
 
@@ -32,24 +33,25 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--set", action="append", default=["solver=local"])
     parser.add_argument("--json", action="store_true", help="seconds as JSON on the last line")
-    given = parser.parse_args()
-    fixed = params.parse(tr.TALE, given.set)
-    separate(given, fixed)  # compiles
+    args = parser.parse_args()
+    fixed = parse_settings(tr.TALE, args.set)
+    separate(args, fixed)  # compiles
     start = time.perf_counter()
-    log = tr.read_log(given.log)
-    found = tr.tune("tale", log, trials=given.trials, fixed=fixed, ties=given.ties)
+    log = tr.read_log(args.log)
+    result = tr.tune("tale", log, trials=args.trials, fixed=fixed, ties=args.ties)
     tuned = time.perf_counter() - start
-    some = found.trials[:: given.every]
-    alone = sum(separate(given, {**fixed, **trial.params}) for trial in some)
-    alone *= given.trials / len(some)
-    grams = len({tuple(t.params[n] for n in ("decay", "floor", "trend")) for t in found.trials})
-    print(f"tune:     {tuned:8.1f} s for {given.trials} trials ({grams} Grams)")
+    some = result.trials[:: args.every]
+    alone = sum(separate(args, {**fixed, **trial.params}) for trial in some)
+    alone *= args.trials / len(some)
+    grams = len({tuple(t.params[n] for n in ("decay", "floor", "trend")) for t in result.trials})
+    print(f"tune:     {tuned:8.1f} s for {args.trials} trials ({grams} Grams)")
     print(f"separate: {alone:8.1f} s ({len(some)} of them run, scaled)")
     print(
-        f"{alone / tuned:.1f} times as fast; best {found.metric} {found.value:.4f} on validation rows"
+        f"{alone / tuned:.1f} times as fast; "
+        f"best {result.metric} {result.value:.4f} on validation rows"
     )
-    print(", ".join(f"{name} {value:.1f} s" for name, value in found.seconds.items()))
-    if given.json:
+    print(", ".join(f"{name} {value:.1f} s" for name, value in result.seconds.items()))
+    if args.json:
         print(json.dumps({"tune s": tuned, "separate s": alone}))
 
 

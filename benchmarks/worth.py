@@ -1,7 +1,7 @@
 """When is a neural model worth it? Accuracy against seconds of fitting, as one picture.
 
     python benchmarks/worth.py draw docs/worth.svg           # from benchmarks/worth.json
-    python benchmarks/worth.py add gpu JUDGED [JUDGED ...]   # lines of `neural.py judge`, into benchmarks/worth.json
+    python benchmarks/worth.py add gpu JUDGED [JUDGED ...]   # adds lines of `neural.py judge`
     python benchmarks/worth.py add cpu JUDGED [JUDGED ...]
 
 The figures of linear models are those of `family.py`, on two CPU cores.
@@ -38,7 +38,7 @@ _STYLE = (
 
 
 class Figure(NamedTuple):
-    """A model on a log: where it was fitted, for how many seconds, and its NDCG@10 with seen items hidden."""
+    """A model on a log: device, seconds to fit, and NDCG@10 with seen items hidden."""
 
     log: str
     model: str
@@ -48,22 +48,24 @@ class Figure(NamedTuple):
 
 
 def read() -> list[Figure]:
-    """What was measured."""
+    """Return the measured figures."""
     return [Figure(*row) for row in json.loads(FIGURES.read_text())]
 
 
-def add(place: str, judged: Sequence[Path]) -> None:
-    """Put judged trainings beside the other figures, in place of earlier ones of the same models."""
-    kept = {(one.log, one.model, one.place): one for one in read()}
-    for line in (line for file in judged for line in file.read_text().splitlines()):
-        told = json.loads(line)
-        name = told["model"] + (" (prefixes)" if told["set"].get("samples") == "prefixes" else "")
-        log = LOGS[told["log"]]
-        found = Figure(
-            log, name, place, round(told["seconds"]), round(told["hidden"]["NDCG@10"], 4)
+def add(place: str, files: Sequence[Path]) -> None:
+    """Add evaluated trainings to the figures, in place of earlier ones of the same models."""
+    by_key = {(figure.log, figure.model, figure.place): figure for figure in read()}
+    for line in (line for file in files for line in file.read_text().splitlines()):
+        result = json.loads(line)
+        name = result["model"] + (
+            " (prefixes)" if result["set"].get("samples") == "prefixes" else ""
         )
-        kept[log, name, place] = found
-    rows = ",\n".join(f"  {json.dumps(list(kept[key]))}" for key in sorted(kept))
+        log = LOGS[result["log"]]
+        new = Figure(
+            log, name, place, round(result["seconds"]), round(result["hidden"]["NDCG@10"], 4)
+        )
+        by_key[log, name, place] = new
+    rows = ",\n".join(f"  {json.dumps(list(by_key[key]))}" for key in sorted(by_key))
     FIGURES.write_text(f"[\n{rows}\n]\n")
 
 
@@ -71,8 +73,8 @@ def add(place: str, judged: Sequence[Path]) -> None:
 
 
 def draw(figures: Sequence[Figure]) -> str:
-    """A panel for each log, side by side."""
-    logs = sorted({one.log for one in figures}, reverse=True)
+    """Return an SVG with one panel per log."""
+    logs = sorted({figure.log for figure in figures}, reverse=True)
     width, height = _WIDE * len(logs), _TOP + _HIGH + _BELOW
     head = (
         _text(_LEFT, 18, "NDCG@10, seen items hidden, against seconds of fitting", "h") + _legend()
@@ -90,55 +92,57 @@ def draw(figures: Sequence[Figure]) -> str:
 
 
 def _legend() -> str:
-    found, x = "", _LEFT
+    svg, x = "", _LEFT
     for said, colour in PLACES.values():
-        found += f'<circle cx="{x + 5:g}" cy="34" r="4" fill="{colour}"/>' + _text(x + 14, 38, said)
+        svg += f'<circle cx="{x + 5:g}" cy="34" r="4" fill="{colour}"/>' + _text(x + 14, 38, said)
         x += 40 + _LETTER * len(said)
-    return found
+    return svg
 
 
 def _panel(log: str, figures: Sequence[Figure]) -> str:
-    mine = sorted((x for x in figures if x.log == log), key=lambda x: -x.ndcg)
-    x = scales.logarithmic([_shown(one) for one in mine], _LEFT, _WIDE - 120)
-    y = scales.linear([0, *(one.ndcg for one in mine)], _TOP + _HIGH, _TOP)
+    of_log = sorted((x for x in figures if x.log == log), key=lambda x: -x.ndcg)
+    x = scales.log_axis([_shown(figure) for figure in of_log], _LEFT, _WIDE - 120)
+    y = scales.linear_axis([0, *(figure.ndcg for figure in of_log)], _TOP + _HIGH, _TOP)
     bottom = _TOP + _HIGH
-    made = _text(_LEFT, _TOP - 12, log, "h")
+    svg = _text(_LEFT, _TOP - 12, log, "h")
     for value, label in y.ticks:
         at = y(value)
-        made += f'<path class="g" d="M{_LEFT:g} {at:.1f}H{_WIDE - 20:g}"/>'
-        made += _text(_LEFT - 6, (at or 0) + 4, label, "t", "end")
+        svg += f'<path class="g" d="M{_LEFT:g} {at:.1f}H{_WIDE - 20:g}"/>'
+        svg += _text(_LEFT - 6, (at or 0) + 4, label, "t", "end")
     for value, label in x.ticks:
-        made += _text(x(value) or 0, bottom + 16, label, "t", "middle")
-    made += _text(_WIDE / 2, bottom + 34, "seconds of fitting", "t", "middle")
-    dots = [(one, x(_shown(one)) or 0.0, y(one.ndcg) or 0.0) for one in mine]
-    return made + "".join(_dot(*dot) for dot in dots) + _names(dots)
+        svg += _text(x(value) or 0, bottom + 16, label, "t", "middle")
+    svg += _text(_WIDE / 2, bottom + 34, "seconds of fitting", "t", "middle")
+    dots = [(figure, x(_shown(figure)) or 0.0, y(figure.ndcg) or 0.0) for figure in of_log]
+    return svg + "".join(_dot(*dot) for dot in dots) + _names(dots)
 
 
-def _shown(one: Figure) -> float:
-    return max(one.seconds, _LEAST)
+def _shown(figure: Figure) -> float:
+    return max(figure.seconds, _LEAST)
 
 
-def _dot(one: Figure, x: float, y: float) -> str:
-    tip = escape(f"{one.model}: {one.ndcg} in {one.seconds:g} s, {PLACES[one.place][0]}")
-    colour = PLACES[one.place][1]
+def _dot(figure: Figure, x: float, y: float) -> str:
+    tip = escape(
+        f"{figure.model}: {figure.ndcg} in {figure.seconds:g} s, {PLACES[figure.place][0]}"
+    )
+    colour = PLACES[figure.place][1]
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"><title>{tip}</title></circle>'
 
 
 def _names(dots: Sequence[tuple[Figure, float, float]]) -> str:
-    """A name beside each point, moved up or down to where no other name or point stands."""
-    taken = [(x - 4, x + 4, y) for _, x, y in dots]
-    made = ""
-    for one, x, y in dots:
-        left, right = x + 7, x + 7 + _LETTER * len(one.model)
+    """Return labels of the points, moved up or down where they would overlap."""
+    occupied = [(x - 4, x + 4, y) for _, x, y in dots]
+    svg = ""
+    for figure, x, y in dots:
+        left, right = x + 7, x + 7 + _LETTER * len(figure.model)
         steps = sorted((n * _SIZE / 2 for n in range(-60, 61)), key=abs)
         steps = [step for step in steps if y + step > _TOP - 4]
-        free = (s for s in steps if not any(_meets(left, right, y + s, z) for z in taken))
+        free = (s for s in steps if not any(_meets(left, right, y + s, z) for z in occupied))
         at = y + next(free, 0.0)
-        taken.append((left, right, at))
+        occupied.append((left, right, at))
         if abs(at - y) > _SIZE / 2:
-            made += f'<path class="g" d="M{x:.1f} {y:.1f}L{left:.1f} {at:.1f}"/>'
-        made += _text(left, at + 4, one.model)
-    return made
+            svg += f'<path class="g" d="M{x:.1f} {y:.1f}L{left:.1f} {at:.1f}"/>'
+        svg += _text(left, at + 4, figure.model)
+    return svg
 
 
 def _meets(left: float, right: float, y: float, other: tuple[float, float, float]) -> bool:
@@ -155,14 +159,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     todo = parser.add_subparsers(dest="what", required=True)
     todo.add_parser("draw").add_argument("out", type=Path)
-    one = todo.add_parser("add")
-    one.add_argument("place", choices=list(PLACES))
-    one.add_argument("judged", type=Path, nargs="+")
-    asked: dict[str, Any] = vars(parser.parse_args())
-    if asked["what"] == "draw":
-        asked["out"].write_text(draw(read()), encoding="utf-8")
+    command = todo.add_parser("add")
+    command.add_argument("place", choices=list(PLACES))
+    command.add_argument("judged", type=Path, nargs="+")
+    args: dict[str, Any] = vars(parser.parse_args())
+    if args["what"] == "draw":
+        args["out"].write_text(draw(read()), encoding="utf-8")
     else:
-        add(asked["place"], asked["judged"])
+        add(args["place"], args["judged"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page of all commands, made from the command line itself: `pictures.py` writes it to docs/made."""
+"""Generate the reference page of all commands from the command line; see `pictures.py`."""
 
 from __future__ import annotations
 
@@ -10,63 +10,68 @@ import typer
 from talerec.cli.app import Panel
 from talerec.cli.main import app
 
-_FLAG = "--help"  # every command has it, and no page needs to say so
+_HELP_FLAG = "--help"  # every command has it, so the page does not list it
 
 
-def page() -> str:
-    """Every command with its arguments, options and examples, as Markdown."""
+def render_commands() -> str:
+    """Return Markdown with every command, its arguments, options and examples."""
     root: Any = typer.main.get_command(app)
-    parts: list[str] = []
+    sections: list[str] = []
     for panel in Panel:
-        mine = [one for one in root.commands.values() if one.rich_help_panel == panel.value]
-        parts += [f"## {panel.value}", *(_command(f"talerec {one.name}", one) for one in mine)]
-    return "\n\n".join(parts) + "\n"
+        commands = [c for c in root.commands.values() if c.rich_help_panel == panel.value]
+        sections.append(f"## {panel.value}")
+        sections += [_command_section(f"talerec {c.name}", c) for c in commands]
+    return "\n\n".join(sections) + "\n"
 
 
-def _command(name: str, command: Any) -> str:
-    """One command, or the commands of a group."""
-    parts = [f"### {name}", _plain(command.help)]
-    within = getattr(command, "commands", {}).values()
-    parts += [_command(f"{name} {one.name}", one).replace("### ", "#### ", 1) for one in within]
+def _command_section(name: str, command: Any) -> str:
+    """Return the Markdown of one command, or of a group with its subcommands."""
+    sections = [f"### {name}", _escape_markdown(command.help)]
+    for subcommand in getattr(command, "commands", {}).values():
+        section = _command_section(f"{name} {subcommand.name}", subcommand)
+        sections.append(section.replace("### ", "#### ", 1))
     if not hasattr(command, "commands"):
-        arguments = [one.metavar for one in command.params if not one.opts[0].startswith("-")]
-        parts.append(_code(" ".join([name, *arguments, "[options]"])))
-        parts += _lists(command.params)
-        parts.append(_code((command.epilog or "").partition("\n")[2]))
-    return "\n\n".join(parts)
+        arguments = [p.metavar for p in command.params if not p.opts[0].startswith("-")]
+        sections.append(_code_block(" ".join([name, *arguments, "[options]"])))
+        sections += _parameter_lists(command.params)
+        sections.append(_code_block((command.epilog or "").partition("\n")[2]))
+    return "\n\n".join(sections)
 
 
-def _lists(params: list[Any]) -> Iterator[str]:
-    """Arguments and options, those of one heading in one list."""
-    headings = dict.fromkeys(getattr(one, "rich_help_panel", None) for one in params)
-    for heading in headings:
-        mine = [one for one in params if getattr(one, "rich_help_panel", None) == heading]
-        rows = [_row(one) for one in mine if _FLAG not in one.opts]
-        if rows:
-            yield "\n\n".join([*([f"**{heading}**"] if heading else []), *rows])
+def _parameter_lists(params: list[Any]) -> Iterator[str]:
+    """Yield one definition list per help panel of the parameters."""
+    panels = dict.fromkeys(getattr(p, "rich_help_panel", None) for p in params)
+    for panel in panels:
+        group = [p for p in params if getattr(p, "rich_help_panel", None) == panel]
+        entries = [_parameter_entry(p) for p in group if _HELP_FLAG not in p.opts]
+        if entries:
+            yield "\n\n".join([*([f"**{panel}**"] if panel else []), *entries])
 
 
-def _row(param: Any) -> str:
+def _parameter_entry(param: Any) -> str:
+    """Return the definition-list entry of an argument or option."""
     is_option = param.opts[0].startswith("-")
     value = param.metavar if is_option else ""
     names = ", ".join(param.opts) if is_option else param.metavar
-    needed = " (needed)" if param.required else ""
-    return f"`{f'{names} {value}'.strip()}`\n: {_plain(param.help)}{needed}{_default(param)}"
+    required = " (required)" if param.required else ""
+    help_text = f"{_escape_markdown(param.help)}{required}{_default_suffix(param)}"
+    return f"`{f'{names} {value}'.strip()}`\n: {help_text}"
 
 
-def _default(param: Any) -> str:
+def _default_suffix(param: Any) -> str:
+    """Return the default of a parameter in brackets, or an empty string."""
     value = param.default
     if value in (None, False, "") or value == [] or callable(value) or param.required:
         return ""
-    return f" [{_plain(value)}]"
+    return f" [{_escape_markdown(value)}]"
 
 
-def _plain(text: Any) -> str:
-    """Text in which nothing is Markdown."""
+def _escape_markdown(text: Any) -> str:
+    """Return the text with all Markdown characters escaped."""
     for sign in "\\`*_[]<>|$":
         text = str(text).replace(sign, f"\\{sign}")
     return text
 
 
-def _code(text: str) -> str:
+def _code_block(text: str) -> str:
     return f"```text\n{text}\n```"

@@ -1,4 +1,4 @@
-"""The page in a browser, and what it should show."""
+"""The page in a browser, and the items that it should show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIZES = {"desktop": (1280, 900), "phone": (320, 700)}
 
 
 class Page:
-    """The page in a window of its own, whose console stays empty and which asks nobody but the service."""
+    """The page in its own window; the console must stay empty and no other host be used."""
 
     def __init__(self, browser, service, size=SIZES["desktop"], **options):
         self.context = browser.new_context(
@@ -34,7 +34,7 @@ class Page:
         self.context.close()
         assert self.complaints == []
         assert self.hosts == {f"127.0.0.1:{self.service.port}"}
-        assert too_wide <= 0  # nothing to scroll to the side
+        assert too_wide <= 0  # no horizontal scrolling
 
 
 def names(page, where: str) -> list[str]:
@@ -51,7 +51,7 @@ def add(page, model, place: int) -> str:
 
 
 def history(model, places) -> list[tuple]:
-    """Rows as the page dates them: one day after the other, from the log's last."""
+    """Return rows with the dates that the page sets: one per day after the log's end."""
     end = datetime.fromtimestamp(model.fitted.training["last_time"] / 1e6).date()
     start = datetime(end.year, end.month, end.day)
     return [(model.item_ids[p], start + timedelta(days=n + 1)) for n, p in enumerate(places)]
@@ -59,21 +59,22 @@ def history(model, places) -> list[tuple]:
 
 def expected(model, rows, k: int = 10, **options) -> list[str]:
     titles = dict(model.fitted.info.select("item_id", "title").rows())
-    found = model.recommend_histories([rows], k=k, **options)["item_id"]
-    return [titles[item] for item in found]
+    items = model.recommend_histories([rows], k=k, **options)["item_id"]
+    return [titles[item] for item in items]
 
 
-def settled(page, wanted: list[str], where: str = "#answer") -> None:
+def wait_for_items(page, expected_names: list[str], where: str = "#answer") -> None:
     """Wait until the page shows these items."""
-    script = """([where, wanted]) => JSON.stringify([...document.querySelectorAll(where + ' .head .name')]
-        .map(one => one.textContent)) === JSON.stringify(wanted)"""
-    page.wait_for_function(script, arg=[where, wanted])
+    script = """([where, expected]) => JSON.stringify(
+        [...document.querySelectorAll(where + ' .head .name')].map(name => name.textContent)
+    ) === JSON.stringify(expected)"""
+    page.wait_for_function(script, arg=[where, expected_names])
 
 
-def focus_on(page, wanted: str, most: int = 80) -> None:
+def focus_on(page, element_id: str, most: int = 80) -> None:
     """Press Tab until the element with this id has the focus."""
     for _ in range(most):
-        if page.evaluate("document.activeElement.id") == wanted:
+        if page.evaluate("document.activeElement.id") == element_id:
             return
         page.keyboard.press("Tab")
-    raise AssertionError(f"{wanted} cannot be reached by Tab")
+    raise AssertionError(f"{element_id} cannot be reached by Tab")

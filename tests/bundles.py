@@ -1,4 +1,4 @@
-"""Small models that are saved: what they answer, what lies in their folder, and how it is damaged."""
+"""Small saved models: what they answer, what is in their folder, and how it is damaged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import polars as pl
 import pytest
 
 import talerec as tr
-from talerec.artifact import format as artifact
+from talerec.artifact.format import LOCK
+from talerec.artifact.integrity import manifest_version
 from talerec.errors import TalerecError
 
 Change = Callable[[dict[str, Any]], Any]
@@ -63,7 +64,7 @@ def edit_manifest(folder: Path, change: Change, *, rehash: bool = True) -> None:
     manifest = manifest_of(folder)
     change(manifest)
     if rehash:
-        manifest["version"] = artifact._identity(manifest)
+        manifest["version"] = manifest_version(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -84,4 +85,4 @@ def refusal(folder: Path, **options: bool) -> str:
 
 def no_strays(folder: Path) -> bool:
     named = {entry["file"] for entry in manifest_of(folder)["files"].values()}
-    return {path.name for path in folder.iterdir()} - named == {"manifest.json", artifact._LOCK}
+    return {path.name for path in folder.iterdir()} - named == {"manifest.json", LOCK}

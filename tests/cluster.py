@@ -20,7 +20,8 @@ from processes import children_of
 from waiting import until
 
 _HOST = "127.0.0.1"
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # small logs: compiling well costs more than it gains
+# Small logs: compiling well costs more than it gains.
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF = {
     "spark.driver.extraJavaOptions": _QUICK,
     "spark.executor.extraJavaOptions": _QUICK,
@@ -45,18 +46,18 @@ CONF = {
 
 
 def java_17() -> str | None:
-    """The Java that Spark would run, where it is 17 or newer."""
+    """Return the Java that Spark would run, if it is 17 or newer."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if not java or not Path(java).exists():
         return None
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', told)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', output)
     return java if version and int(version[1]) >= 17 else None
 
 
-def require() -> None:
-    """Skip, and say why, where Spark cannot run."""
+def require_spark() -> None:
+    """Skip, with the reason, where Spark cannot run."""
     if os.environ.get("EXTRAS") != "all":
         pytest.skip("a Spark cluster is for EXTRAS=all make test")
     pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
@@ -65,7 +66,7 @@ def require() -> None:
 
 
 class Cluster:
-    """Started by entering it, stopped by leaving it; every process is ended by its id."""
+    """A cluster that starts on entry and stops on exit; every process is ended by its id."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.folder, self.count = folder, workers
@@ -76,15 +77,15 @@ class Cluster:
     def __enter__(self) -> Cluster:
         try:
             self.master = self._start("master", _HOST, "--port", "0", "--webui-port", "0")
-            self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
+            self.url = self._wait_for("master", r"Starting Spark master at (spark://\S+)")
             for number in range(self.count):
                 name = f"worker-{number}"
                 sizes = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
-                place = ("--work-dir", str(self.folder / name))
+                work = ("--work-dir", str(self.folder / name))
                 host = f"127.0.0.{number + 2}"  # a task is never started again on its own host
-                self.workers.append(self._start(name, host, *sizes, *place, self.url))
+                self.workers.append(self._start(name, host, *sizes, *work, self.url))
             for number in range(self.count):
-                self._said(f"worker-{number}", "Successfully registered with (master)")
+                self._wait_for(f"worker-{number}", "Successfully registered with (master)")
         except BaseException:
             self.__exit__()
             raise
@@ -102,7 +103,7 @@ class Cluster:
                 process.wait()
 
     def lose(self, number: int) -> None:
-        """kill -9 a worker and the executors that it runs: the machine is gone."""
+        """Kill a worker and its executors, as if the machine were lost."""
         worker = self.workers[number]
         executors = children_of(worker.pid)
         for pid in (worker.pid, *executors):
@@ -114,7 +115,7 @@ class Cluster:
 
         home = Path(pyspark.__file__).parent
         kind = name.partition("-")[0]
-        what = f"org.apache.spark.deploy.{kind}.{kind.capitalize()}"
+        java_class = f"org.apache.spark.deploy.{kind}.{kind.capitalize()}"
         environment = {
             **os.environ,
             "SPARK_LOCAL_IP": host,
@@ -122,18 +123,18 @@ class Cluster:
             "SPARK_DAEMON_JAVA_OPTS": _QUICK,
             "PYSPARK_PYTHON": sys.executable,
         }
-        command = [str(home / "bin" / "spark-class"), what, "--host", host, *arguments]
+        command = [str(home / "bin" / "spark-class"), java_class, "--host", host, *arguments]
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
-    def _said(self, name: str, pattern: str) -> str:
-        """Wait for a line in the log of a process."""
+    def _wait_for(self, name: str, pattern: str) -> str:
+        """Wait for a line in the log of a process, and return its first group."""
         path = self.folder / f"{name}.log"
-        said = until(
+        match = until(
             lambda: re.search(pattern, path.read_text(errors="replace")),
             f"{name} did not start: its log is {path}",
         )
-        return said[1]
+        return match[1]
 
 
 # -- logs ------------------------------------------------------------------------------------------
@@ -142,7 +143,10 @@ SMALL = {"task_rows": 2_000, "task_pairs": 40_000}  # so that a small log has ma
 
 
 def skewed(rows: int = 8_000, names: str = "{}") -> pl.DataFrame:
-    """One user with a sixth of the rows, one item with a third; ties, repeats, a long tail; in no order."""
+    """Return unordered rows with ties, repeats and a long tail.
+
+    One user has a sixth of the rows, and one item a third.
+    """
     rng = np.random.default_rng(11)
     user = np.where(rng.random(rows) < 1 / 6, 7, rng.integers(0, rows // 10, rows))
     item = np.where(rng.random(rows) < 1 / 3, 3, rng.zipf(1.25, rows) % 900)
@@ -157,7 +161,7 @@ def skewed(rows: int = 8_000, names: str = "{}") -> pl.DataFrame:
 
 
 def write(frame: pl.DataFrame, folder, files: int = 3):
-    """As a folder of Parquet files, whose names say their order."""
+    """Write a frame as a folder of Parquet files, whose names give their order."""
     folder.mkdir()
     size = -(-len(frame) // files)
     for number in range(files):
@@ -165,40 +169,40 @@ def write(frame: pl.DataFrame, folder, files: int = 3):
     return folder
 
 
-def fit(model, source, out, session, **how):
+def fit(model, source, out, session, **options):
     from talerec import spark
 
-    return spark.fit(model, source, out, session=session, **{**SMALL, **how})
+    return spark.fit(model, source, out, session=session, **{**SMALL, **options})
 
 
-# -- harm ------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
-def killed(whole):
-    """`map_rows` whose task number 0 is killed at its first attempt, in every stage, when it has sent something or all."""
+def killed(original):
+    """Return a `map_rows` whose task 0 is killed at its first attempt, after its first output."""
 
     def map_rows(frame, work, schema):
         def run(batches):
             from pyspark import TaskContext
 
             context = TaskContext.get()
-            doomed = context.partitionId() == 0 and context.attemptNumber() == 0
+            is_doomed = context.partitionId() == 0 and context.attemptNumber() == 0
             for batch in work(batches):
                 yield batch
-                if doomed:
+                if is_doomed:
                     os.kill(os.getpid(), signal.SIGKILL)
-            if doomed:
+            if is_doomed:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        return whole(frame, run, schema)
+        return original(frame, run, schema)
 
     return map_rows
 
 
 def filled(attempts: int):
-    """`map_rows` whose task number 0 finds a full disk at its first attempts, once it has written something."""
+    """Return a failure: a `map_rows` whose task 0 finds a full disk at its first attempts."""
 
-    def harm(whole):
+    def fail(original):
         def map_rows(frame, work, schema):
             def run(batches):
                 from pyspark import TaskContext
@@ -212,27 +216,28 @@ def filled(attempts: int):
                 if context.partitionId() or context.attemptNumber() >= attempts:
                     yield from work(batches)
                     return
-                files.os, room = SimpleNamespace(replace=replace), files.os
+                files.os, original_os = SimpleNamespace(replace=replace), files.os
                 try:
                     yield from work(batches)
                 finally:
-                    files.os = room
+                    files.os = original_os
 
-            return whole(frame, run, schema)
+            return original(frame, run, schema)
 
         return map_rows
 
-    return harm
+    return fail
 
 
-def harmed(monkeypatch, harm) -> None:
+def inject(monkeypatch, failure) -> None:
+    """Make the tasks of the driver fail: `failure` takes and returns a `map_rows`."""
     import sys
 
     from pyspark import cloudpickle
 
-    from talerec.spark import fit_job as fitting
-    from talerec.spark import session as sessions
+    from talerec.spark import log_stats, session
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors have no tests
-    monkeypatch.setattr(sessions, "map_rows", harm(sessions.map_rows))
-    monkeypatch.setattr(fitting, "map_rows", harm(sessions.map_rows))
+    failing = failure(session.map_rows)
+    for module in (session, log_stats):
+        monkeypatch.setattr(module, "map_rows", failing)

@@ -1,4 +1,4 @@
-"""The command run in this process, as tests ask for it."""
+"""Run the command `talerec` in this process or another, and check its output."""
 
 from __future__ import annotations
 
@@ -17,22 +17,28 @@ import numpy as np
 import polars as pl
 import pytest
 
-from talerec.cli import main, tables  # noqa: F401 - its console takes the width of the first moment
+from talerec.cli import main, terminal
 
 SOURCE = str(Path(main.__file__).parents[2])
 PYTHONPATH = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
+terminal.console()  # takes its width from the environment before any test changes it
+
 COMPILING = "compiling kernels, once\n"
 RUN = [sys.executable, "-c", "from talerec.cli.main import main; main()"]
 
 
 @dataclass
 class Outcome:
+    """Exit code, standard output and standard error of one run."""
+
     code: int
     out: str
     err: str
 
     @property
     def json(self) -> Any:
+        """The output of a run without errors, decoded as strict JSON."""
+
         def refuse(constant: str) -> None:
             raise AssertionError(f"{constant} is not JSON")
 
@@ -41,7 +47,7 @@ class Outcome:
 
 
 def talerec(*args: object) -> Outcome:
-    """Run the command in this process."""
+    """Run the command in this process, without the note that kernels are compiled."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     code: Any = 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
@@ -50,31 +56,31 @@ def talerec(*args: object) -> Outcome:
             main.main()
         except SystemExit as end:
             code = end.code
-    said = err.buffer.getvalue().decode().replace(COMPILING, "")  # whichever test comes first
-    return Outcome(code, out.buffer.getvalue().decode(), said)
+    errors = err.buffer.getvalue().decode().replace(COMPILING, "")  # from the first test to compile
+    return Outcome(code, out.buffer.getvalue().decode(), errors)
 
 
 def run_on_terminal(
     command: list[str], environment: dict[str, str], *, tty: bool = True
 ) -> tuple[str, str]:
-    """What a command that succeeds writes to standard output and to standard error, which is a terminal or a pipe."""
-    import pty  # which Windows has not
+    """Return standard output and standard error, a terminal or a pipe, of a successful command."""
+    import pty  # not on Windows
 
     ours, theirs = pty.openpty() if tty else os.pipe()
     with subprocess.Popen(command, env=environment, stdout=-1, stderr=theirs) as running:
         os.close(theirs)
-        said = b""
+        errors = b""
         with suppress(OSError):  # the other end of a terminal is closed
             while part := os.read(ours, 4096):
-                said += part
+                errors += part
         out, _ = running.communicate()
     os.close(ours)
-    assert running.returncode == 0, said
-    return out.decode(), said.decode()
+    assert running.returncode == 0, errors
+    return out.decode(), errors.decode()
 
 
 def works(*args: object) -> str:
-    """What the command prints; notes such as the choice of a solver go elsewhere."""
+    """Return the standard output of a successful command."""
     outcome = talerec(*args)
     assert outcome.code == 0, outcome
     assert "error" not in outcome.err
@@ -82,7 +88,7 @@ def works(*args: object) -> str:
 
 
 def refusal(*args: object) -> str:
-    """What the command says when it refuses: one line, and nothing else anywhere."""
+    """Return the error message of a failing command, its only line of output."""
     outcome = talerec(*args)
     assert outcome.code == 2, outcome
     assert outcome.out == ""
@@ -91,7 +97,7 @@ def refusal(*args: object) -> str:
 
 
 def write_log(path: Path, users: int = 20, items: int = 12, rows: int = 200) -> Path:
-    """Dates, so that no unit is guessed; every user and item has rows."""
+    """Write a CSV log with dates, so that no unit is guessed; every user and item has rows."""
     rng = np.random.default_rng(5)
     start = np.datetime64("2019-01-01", "us")
     pl.DataFrame(

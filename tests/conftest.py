@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, settings
 
 import bare
 
-#: Threads of torch that have nothing to do sleep: two workers on two cores would wait for each other's spinning.
+#: Idle threads of torch sleep: two workers on two cores would wait for each other's spinning.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-#: The same examples in every run, and as much time as a busy machine takes for them: what fails, fails again. Others are
-#: looked for by `pytest --hypothesis-profile=search`.
+#: The same examples in every run, without a deadline, so that a failure can be repeated.
+#: `pytest --hypothesis-profile=search` looks for other examples.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("steady", derandomize=True, database=None, **CALM)
 settings.register_profile("search", **CALM)
@@ -53,5 +53,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests come first: short ones are left when a worker has run out of its own and takes those of another."""
+    """Run slow tests first, so that short ones are left for workers that run out of work."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

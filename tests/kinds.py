@@ -1,4 +1,4 @@
-"""Every model as tests make it: neural ones so small that a fit takes a moment, and only where torch is wanted."""
+"""Models for tests: networks are tiny, and are included only where torch is installed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NEURAL = sorted(name for name, kind in MODELS.items() if kind.extra == "torch")
 
 def small(name: str) -> dict[str, Any]:
     """Settings that make this neural model small."""
-    known = MODELS[name]().params
+    defaults = MODELS[name]().params
     more = {"heads": 2, "warmup": 1}
-    return SMALL | {key: value for key, value in more.items() if key in known}
+    return SMALL | {key: value for key, value in more.items() if key in defaults}
 
 
 def need_torch() -> None:

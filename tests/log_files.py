@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from talerec.data.read.readers import read_log
+from talerec.data.read import read_log
 from talerec.errors import TalerecError
 
 SECOND = 10**6

@@ -9,7 +9,7 @@ import polars as pl
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from talerec.data.log import Log
+from talerec.data import Log
 
 SECOND = 10**6
 DAY = 86_400 * SECOND
@@ -66,8 +66,8 @@ def rows(draw: st.DrawFn, max_users: int = 5, max_items: int = 5, max_rows: int 
     items = st.integers(0, draw(st.sampled_from([1, max_items, max_items])) - 1)
     row = st.tuples(users, items.map("i{}".format), instants)
     drawn = draw(st.lists(row, min_size=1, max_size=max_rows))
-    again = draw(st.lists(st.sampled_from(drawn), max_size=min(3, max_rows - len(drawn))))
-    return drawn + again
+    repeated = draw(st.lists(st.sampled_from(drawn), max_size=min(3, max_rows - len(drawn))))
+    return drawn + repeated
 
 
 def logs(max_users: int = 5, max_items: int = 5, max_rows: int = 30) -> st.SearchStrategy[Log]:

@@ -42,16 +42,16 @@ def tale_rows(
         rows = range(log.ptr[u], log.ptr[u + 1])
         for target in rows:
             source, goal = np.zeros(n), np.zeros(n)
-            found = False
+            total = False
             for s in rows:
                 together = same_time == "joint" and log.time[s] == log.time[target]
                 if s == target or (s > target and not together):
                     continue
-                found = True
+                total = True
                 interval = int(log.time[target]) - int(log.time[s])
                 source[log.item[s]] += weight(interval, decay, floor) * p[s]
             goal[log.item[target]] = p[target]
-            if found:
+            if total:
                 S.append(source)
                 T.append(goal)
     shape = (len(S), n)
@@ -81,7 +81,7 @@ def ridge(S, T, reg):
 
 
 def history_weights(items, times, recency, *, joint):
-    """x by item: exp(-place / recency) of its last row."""
+    """x by item: exp(-lag / recency) of its last row."""
     x = {}
     for r, item in enumerate(items):
         later = sum(1 for s in range(len(items)) if (times[s] > times[r] if joint else s > r))
@@ -115,7 +115,7 @@ def user_rows(log):
 
 
 def user_weight(log, rows, decay_user):
-    """W: exp(-(t_max - t_user) / decay_user), t_user the user's last time; 0 days: all weigh 1."""
+    """W: exp(-(t_max - t_user) / decay_user), t_user the last time; 0 days: all weigh 1."""
     if decay_user == 0:
         return 1.0
     age = max(int(t) for t in log.time) - max(int(log.time[r]) for r in rows)
@@ -173,7 +173,7 @@ def slit_rows(
     trend=0.0,
     trend_side="both",
 ):
-    """SLIT's S and T: sources weigh exp(-(l - s)/position), targets exp(-(h - l - 1)/position)."""
+    """S and T of SLIT: sources exp(-(l - s)/position), targets exp(-(h - l - 1)/position)."""
 
     def source(s, l):  # noqa: E741
         return math.exp(-(l - s) / position)
@@ -216,7 +216,7 @@ def blend(alpha, X, S, T):
 
 
 def later_counts(log, weight):
-    """Source x target: weight(d) for every row and every row of the same user d places later."""
+    """Source x target: weight(d) for every row and every row of the same user d rows later."""
     counts = np.zeros((len(log.items), len(log.items)))
     for rows in user_rows(log):
         for s in rows:
@@ -230,9 +230,9 @@ def together_counts(log):
     """How many users have both of two different items."""
     counts = np.zeros((len(log.items), len(log.items)))
     for rows in user_rows(log):
-        mine = {int(log.item[r]) for r in rows}
-        for i in mine:
-            for j in mine - {i}:
+        own_rows = {int(log.item[r]) for r in rows}
+        for i in own_rows:
+            for j in own_rows - {i}:
                 counts[i, j] += 1
     return counts
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own for tests: run by an unprivileged user, on the loopback address alone."""
+"""A PostgreSQL server for tests, run by an unprivileged user on the loopback address."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PASSWORD = "topsecret"
 
 
 def binary(name: str) -> str | None:
-    """A program of PostgreSQL: on the path, or where Debian has it."""
-    found = shutil.which(name)
+    """Return the path of a PostgreSQL program: on PATH, or where Debian installs it."""
+    on_path = shutil.which(name)
     places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    return found or (str(places[-1]) if places else None)
+    return on_path or (str(places[-1]) if places else None)
 
 
 class Postgres:
-    """A server in a folder of its own, apart from others that only root may enter; it can be killed and started again."""
+    """A server in a temporary folder of its own; it can be killed and started again."""
 
     def __init__(self) -> None:
         initdb, self._program = binary("initdb"), binary("postgres")
@@ -46,17 +46,18 @@ class Postgres:
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
         data = ["-D", str(self._home / "data")]
-        made = [initdb, *data, "-U", "shop", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8", "--no-locale"]  # fmt: skip
-        given = {"check": True, "capture_output": True, "cwd": self._home, **self._user}
-        subprocess.run([*made, f"--pwfile={secret}"], **given)
+        command = [initdb, *data, "-U", "shop", "--auth=scram-sha-256", "--no-sync"]
+        command += ["--encoding=UTF8", "--no-locale"]
+        options = {"check": True, "capture_output": True, "cwd": self._home, **self._user}
+        subprocess.run([*command, f"--pwfile={secret}"], **options)
         self._port = 0
         self.start()
 
     def start(self) -> None:
-        """Start it, again while processes of a server that was killed have not ended yet."""
+        """Start the server; retry while processes of a killed server have not ended yet."""
         assert self._program is not None
         end = time.monotonic() + LONG_S
-        port = self._port  # another may have taken a new one before we do: then the next
+        port = self._port  # another program may take a new port first: then try the next
         while time.monotonic() < end:
             self._port = port or _free_port()
             place = ["-p", str(self._port), "-k", str(self._home)]
@@ -71,14 +72,14 @@ class Postgres:
             if self._is_up(end):
                 return
             time.sleep(0.2)
-        raise TimeoutError("PostgreSQL does not start")
+        raise TimeoutError("PostgreSQL did not start")
 
     @property
     def address(self) -> str:
         return f"postgresql://shop:{PASSWORD}@127.0.0.1:{self._port}/postgres"
 
     def _is_up(self, end: float) -> bool:
-        """Wait until it takes connections; False if it ends before that."""
+        """Wait until the server accepts connections; return False if it ends before."""
         import psycopg
 
         while self.process.poll() is None and time.monotonic() < end:
@@ -90,20 +91,20 @@ class Postgres:
         return False
 
     def connect(self) -> Any:
-        """A connection of our own."""
+        """Open a connection to the server."""
         import psycopg
 
         return psycopg.connect(self.address, autocommit=True, connect_timeout=60)
 
     def kill(self) -> None:
-        """End the server as a failure of power would, and return when nobody of it is left: its own processes notice, and end too.
+        """Kill the server as a power failure would, and wait until all its processes have ended.
 
-        One that had not noticed yet would keep another row and say so.
+        A process that still runs could store and acknowledge another row.
         """
         children = children_of(self.process.pid)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(LONG_S)
-        until(lambda: not any(map(is_running, children)), "processes of PostgreSQL do not end")
+        until(lambda: not any(map(is_running, children)), "processes of PostgreSQL did not end")
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -114,7 +115,7 @@ class Postgres:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A server until the block ends; skipped by name where PostgreSQL or its driver is not installed."""
+    """Run a server; skip the test if PostgreSQL or its driver is not installed."""
     pytest.importorskip("psycopg", reason="needs psycopg: EXTRAS=all make test")
     server = Postgres()
     try:
@@ -124,6 +125,6 @@ def postgres() -> Iterator[Postgres]:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

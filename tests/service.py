@@ -1,4 +1,4 @@
-"""Services for tests: the application in this process, or `talerec serve` in another one."""
+"""Services for tests: the application in this process, or `talerec serve` in another."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from talerec.data.log import Log
-from talerec.serve.http.app import App
-from talerec.serve.settings import Settings
+from talerec.data import Log
+from talerec.serve import Settings
+from talerec.serve.http import App
 from waiting import LONG_S, until
 
 START = "import sys; from talerec.cli.main import main; sys.argv[0] = 'talerec'; main()"
@@ -26,7 +26,7 @@ GOOD = {"user_id": "ann", "item_id": 1}  # an event
 
 
 def rows(items: Iterable[Any], start: int | None = None) -> list[dict[str, Any]]:
-    """A history of these items as a request has it; from `start` on, one each day."""
+    """Return a history as JSON rows; with `start` (Unix seconds), one row per day from then."""
     if start is None:
         return [{"item_id": item} for item in items]
     return [{"item_id": item, "timestamp": start + 86_400 * n} for n, item in enumerate(items)]
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The code of an error, whose form is checked too."""
+        """Return the code of an error, after a check of the form of its body."""
         body = self.json
         assert set(body) == {"error", "model"}
         assert set(body["error"]) == {"code", "message"}
@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 
 
 class Local:
-    """The application without a server: ASGI messages go in and out."""
+    """The application without a server, called by ASGI messages."""
 
     def __init__(self, path: Path, folder: Path, worker: int = 0, **settings: Any) -> None:
         folder.mkdir(exist_ok=True)
@@ -69,8 +69,8 @@ class Local:
     ) -> Answer:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         raw = b"" if body is None else raw
-        given = {**(JSON if body is not None or parts else {}), **(headers or {})}
-        return asyncio.run(self._ask(method, path, given, parts or [raw]))
+        all_headers = {**(JSON if body is not None or parts else {}), **(headers or {})}
+        return asyncio.run(self._ask(method, path, all_headers, parts or [raw]))
 
     async def _ask(
         self, method: str, path: str, headers: dict[str, str], parts: list[bytes]
@@ -106,35 +106,35 @@ class Local:
         await self.app(scope, receive, send)
 
     def ask_with(self, send: Any, method: str, path: str, body: Any = None) -> None:
-        """One request whose answer goes to `send`, message by message."""
+        """Send one request; each ASGI message of the response goes to `send`."""
         raw = b"" if body is None else json.dumps(body).encode()
         asyncio.run(self._call(send, method, path, JSON, [raw]))
 
     def ask_all(
         self,
-        asked: list[tuple[str, str, Any]],
+        requests: list[tuple[str, str, Any]],
         headers: dict[str, str],
         answered: list[str] | None = None,
     ) -> list[Answer]:
-        """Several requests at the same moment; `answered` gets the path of each as soon as there is its answer."""
+        """Return the answers to concurrent requests; each path goes to `answered` in turn."""
 
-        async def one(method: str, path: str, body: Any) -> Answer:
+        async def ask_single(method: str, path: str, body: Any) -> Answer:
             raw = b"" if body is None else json.dumps(body).encode()
-            found = await self._ask(method, path, headers, [raw])
+            answer = await self._ask(method, path, headers, [raw])
             if answered is not None:
                 answered.append(path)
-            return found
+            return answer
 
-        async def ask() -> list[Answer]:
-            return await asyncio.gather(*(one(*each) for each in asked))
+        async def gather() -> list[Answer]:
+            return await asyncio.gather(*(ask_single(*each) for each in requests))
 
-        return asyncio.run(ask())
+        return asyncio.run(gather())
 
     def post(self, path: str, body: Any, **headers: str) -> Answer:
         return self.ask("POST", path, body, headers)
 
     def post_all(self, path: str, bodies: list[Any]) -> list[Answer]:
-        """Several requests at the same moment."""
+        """Return the answers to concurrent POST requests."""
         return self.ask_all([("POST", path, body) for body in bodies], JSON)
 
     def get(self, path: str, **headers: str) -> Answer:
@@ -142,7 +142,7 @@ class Local:
 
 
 class Remote:
-    """`talerec serve` as people run it, in processes of its own."""
+    """`talerec serve`, in its own processes."""
 
     def __init__(self, path: Path, *options: str, token: str | None = None) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "TALEREC_TOKEN"}
@@ -151,28 +151,22 @@ class Remote:
         command = [sys.executable, "-c", START, "serve", str(path), "--port", "0", *options]
         self.token = token
         self.process = subprocess.Popen(
-            command,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert self.process.stdout is not None
-        listening = (
-            select.poll()
-        )  # takes numbers above 1,024, which files have in a long run of tests
+        listening = select.poll()  # accepts descriptors above 1,024, unlike select
         listening.register(self.process.stdout, select.POLLIN)
-        assert listening.poll(1000 * LONG_S), "the service said nothing"
-        said = self.process.stdout.readline()
-        self.port = int(said.split("://127.0.0.1:")[1].split("/")[0])
+        assert listening.poll(1000 * LONG_S), "the service printed nothing"
+        line = self.process.stdout.readline()
+        self.port = int(line.split("://127.0.0.1:")[1].split("/")[0])
         self.url = f"http://127.0.0.1:{self.port}"
-        self.until("talerec_workers_ready", int(said.split("(")[1].split()[0]))
+        self.until("talerec_workers_ready", int(line.split("(")[1].split()[0]))
 
     def until(self, metric: str, value: float) -> None:
-        """Wait until a metric is what it should become."""
+        """Wait until a metric reaches a value."""
 
         def is_so() -> bool:
-            with suppress(ConnectionError):  # of a worker that ends, or does not listen yet
+            with suppress(ConnectionError):  # a worker that ends, or does not listen yet
                 return self.metric(metric) >= value
             assert self.process.poll() is None, "the service has ended"
             return False
@@ -192,16 +186,16 @@ class Remote:
         raw = (
             body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         )
-        given = {"host": "127.0.0.1", "content-length": str(len(raw)), "connection": "close"}
-        given |= JSON if body is not None else {}
-        given |= {"authorization": f"Bearer {self.token}"} if self.token else {}
-        lines = [f"{name}: {value}" for name, value in {**given, **(headers or {})}.items()]
+        all_headers = {"host": "127.0.0.1", "content-length": str(len(raw)), "connection": "close"}
+        all_headers |= JSON if body is not None else {}
+        all_headers |= {"authorization": f"Bearer {self.token}"} if self.token else {}
+        lines = [f"{name}: {value}" for name, value in {**all_headers, **(headers or {})}.items()]
         head = "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode()
-        with self.connect() as one:
-            one.sendall(head)
-            with suppress(ConnectionError):  # it may answer before it has read everything
-                one.sendall(raw)
-            return read_answer(one)
+        with self.connect() as connection:
+            connection.sendall(head)
+            with suppress(ConnectionError):  # the service may respond before it has read everything
+                connection.sendall(raw)
+            return read_answer(connection)
 
     def stop(self) -> int:
         if self.process.poll() is None:
@@ -212,11 +206,11 @@ class Remote:
         return code
 
 
-def read_answer(one: socket.socket) -> Answer:
-    """One answer of the service from this connection."""
+def read_answer(connection: socket.socket) -> Answer:
+    """Return the next response on a connection."""
     got = b""
     while b"\r\n\r\n" not in got:
-        part = one.recv(65536)
+        part = connection.recv(65536)
         if not part:
             raise ConnectionError(f"the connection ended after {got!r}")
         got += part
@@ -224,7 +218,7 @@ def read_answer(one: socket.socket) -> Answer:
     first, *lines = head.decode().split("\r\n")
     headers = {line.split(": ", 1)[0].lower(): line.split(": ", 1)[1] for line in lines}
     while len(body) < int(headers["content-length"]):
-        body += one.recv(65536)
+        body += connection.recv(65536)
     return Answer(int(first.split()[1]), headers, body)
 
 
@@ -232,8 +226,10 @@ def read_answer(one: socket.socket) -> Answer:
 
 
 @contextmanager
-def living(saved: Path, folder: Path, store: str | None, **settings: Any) -> Iterator[Local]:
-    """A service with a store, until the block ends."""
+def service_with_store(
+    saved: Path, folder: Path, store: str | None, **settings: Any
+) -> Iterator[Local]:
+    """Run an application with a store in this process until the block ends."""
     local = Local(saved, folder, store=store, **settings)
     local.app.start()
     try:
@@ -252,7 +248,7 @@ def ids(answer: Answer) -> list[Any]:
 
 
 def history_of(log: Log, user: int) -> list[tuple[Any, int]]:
-    """The items and times of the user at this position."""
+    """Return the item ids and times of the user at this position."""
     rows = slice(log.ptr[user], log.ptr[user + 1])
     names = log.items.ids.gather(log.item[rows]).to_list()
     return list(zip(names, log.time[rows].tolist(), strict=True))

@@ -35,7 +35,8 @@ FILES = {
     "notime.csv": HEAD + "1,a,2020-01-01\n1,b,\n",
     "soon.csv": HEAD + "1,a,2020-01-01\n1,b,soon\n",
     "american.csv": HEAD + "1,a,10/01/2019\n1,b,10/31/2019\n",
-    "orders.ndjson": '{"user_id": 1, "lines": [{"sku": "a"}, {"sku": "b"}], "timestamp": "2020-01-01"}\n',
+    "orders.ndjson": '{"user_id": 1, "lines": [{"sku": "a"}, {"sku": "b"}], '
+    '"timestamp": "2020-01-01"}\n',
     "sepline.csv": "sep=;\nuser_id;item_id;timestamp\n1;a;2020-01-01\n",
     "units.csv": HEAD + "1,a,1600000000\n1,b,1600000000000\n",
     "dashes.csv": HEAD + "1,a,20190131\n1,b,20190201\n",
@@ -95,7 +96,7 @@ def test_the_table_has_about_forty_rows() -> None:
 
 
 @pytest.mark.parametrize(("what", "command", "said"), ROWS, ids=[row[0] for row in ROWS])
-def test_a_row_of_the_table_is_what_the_command_says(
+def test_the_command_prints_the_message_of_the_table(
     what: str, command: str, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)

@@ -1,4 +1,4 @@
-"""What every model promises, run for every entry of MODELS on logs whose right answer is obvious."""
+"""The contract of models, for every entry of MODELS, on logs with an obvious answer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 import talerec as tr
 from kinds import maker
 from logs import tiny_log
-from talerec.data.histories import Histories
+from talerec.data import Histories
 from talerec.errors import TalerecError
 from talerec.models import MODELS
-from talerec.models.core import inference as asking
+from talerec.models.core import ItemFilter, rank_with_reasons
 
 K = 3
 
@@ -71,7 +71,7 @@ def test_many_threads_may_ask_one_model(model):
     if model.extra == "torch":  # torch's own threads are counted for each of ours
         assert_as_good(model, pl.concat(together), pl.concat(alone * 3))
     else:
-        assert all(found.equals(alone[n % 40]) for n, found in enumerate(together))
+        assert all(lists.equals(alone[n % 40]) for n, lists in enumerate(together))
 
 
 def test_a_log_without_rows_is_refused(make):
@@ -84,7 +84,7 @@ def test_a_model_has_a_name_a_paper_and_documented_parameters(model):
     import dataclasses
 
     assert model.name
-    assert model.good_for
+    assert model.summary
     assert "docs/" not in model.paper  # whoever has a wheel has no such file
     assert all(field.metadata["help"] for field in dataclasses.fields(model))
     json.dumps(model.params)
@@ -115,14 +115,14 @@ def test_a_batch_equals_one_by_one(model):
 
 
 def assert_as_good(model, batch, single):
-    """A network's sums depend on what else is in the batch: equal to 1e-5 of the largest score, in the same order but there."""
+    """Assert lists equal to 1e-5 of the largest score: a network's sums depend on the batch."""
     scores, others = batch["score"].to_numpy(), single["score"].to_numpy()
     near = 1e-5 * np.abs(scores).max()
     np.testing.assert_allclose(scores, others, rtol=0, atol=near)
     everything = model.recommend(list(range(40)), k=8)
     by_id = {(row[0], row[1]): row[2] for row in everything.iter_rows()}
-    for user, one, two in zip(batch["user_id"], batch["item_id"], single["item_id"], strict=True):
-        assert abs(by_id[user, one] - by_id[user, two]) <= near
+    for user, each, two in zip(batch["user_id"], batch["item_id"], single["item_id"], strict=True):
+        assert abs(by_id[user, each] - by_id[user, two]) <= near
 
 
 def test_users_and_their_own_histories_get_the_same(model):
@@ -140,8 +140,8 @@ def test_users_and_their_own_histories_get_the_same(model):
 
 
 def test_refitting_equals_fitting(model, make):
-    again = make().fit(loop_log(users=9, items=5)).fit(loop_log())
-    assert again.recommend([0, 1, 2], k=K).equals(model.recommend([0, 1, 2], k=K))
+    refitted = make().fit(loop_log(users=9, items=5)).fit(loop_log())
+    assert refitted.recommend([0, 1, 2], k=K).equals(model.recommend([0, 1, 2], k=K))
 
 
 def test_saving_then_loading_gives_the_same_scores_and_parameters(model, tmp_path):
@@ -165,43 +165,43 @@ def test_hidden_and_denied_items_never_come_back(model):
 def test_contributions_add_up_to_the_score(model):
     for history in ([1], [1, 2, 3], [3, 1, 3, 2]):
         for row in model.recommend_histories([history], k=8).iter_rows(named=True):
-            given = model.explain(history, row["item_id"])
-            assert given["contribution"].sum() == pytest.approx(row["score"], abs=1e-12)
+            explained = model.explain(history, row["item_id"])
+            assert explained["contribution"].sum() == pytest.approx(row["score"], abs=1e-12)
 
 
 def test_a_users_contributions_add_up_to_the_score_it_is_recommended_by(model):
     log = model.fitted.log
     for place, user in enumerate(log.users.ids[:4].to_list()):
-        own = log.items.ids.gather(log.item[log.ptr[place] : log.ptr[place + 1]])
-        found = model.recommend([user], k=8)
-        for item, score in found.select("item_id", "score").iter_rows():
-            given = model.explain_user(user, item)
-            assert given["contribution"].sum() == pytest.approx(score, rel=1e-12, abs=1e-12)
-            assert given["item_id"][: len(own)].to_list() == own.to_list()
+        user_items = log.items.ids.gather(log.item[log.ptr[place] : log.ptr[place + 1]])
+        lists = model.recommend([user], k=8)
+        for item, score in lists.select("item_id", "score").iter_rows():
+            explained = model.explain_user(user, item)
+            assert explained["contribution"].sum() == pytest.approx(score, rel=1e-12, abs=1e-12)
+            assert explained["item_id"][: len(user_items)].to_list() == user_items.to_list()
 
 
 def test_an_answer_on_positions_is_the_recommendation_with_its_reasons(model):
     items = model.fitted.items
     for history in ([1], [1, 2, 3], [3, 1, 3, 2], [5, 77, 2]):
-        asked = Histories.from_ids([history], items, "skip")
-        found = asking.answer(model, asked, K, hide_seen=True, most=2)
+        encoded = Histories.from_ids([history], items, "skip")
+        lists, _ = rank_with_reasons(model, encoded, K, ItemFilter(hide_seen=True), 2)
         frame = model.recommend_histories([history], k=K, hide_seen=True, unknown="skip")
-        assert model.item_ids.gather(found.items).to_list() == frame["item_id"].to_list()
-        assert found.scores == frame["score"].to_list()
-        begins = [0, *found.ends]
+        assert model.item_ids.gather(lists.items).to_list() == frame["item_id"].to_list()
+        assert lists.scores == frame["score"].to_list()
+        begins = [0, *lists.ends]
         for n, item in enumerate(frame["item_id"]):
-            given = model.explain(history, item, unknown="skip").filter(
+            explained = model.explain(history, item, unknown="skip").filter(
                 pl.col("item_id").is_not_null()
             )
-            wanted = given["contribution"].abs().sort(descending=True).head(2).to_list()
-            mine = slice(begins[n], found.ends[n])
-            there = [share * found.scores[n] for share in found.shares[mine]]
-            assert [abs(part) for part in there] == pytest.approx([w for w in wanted if w])
+            largest = explained["contribution"].abs().sort(descending=True).head(2).to_list()
+            reasons = slice(begins[n], lists.ends[n])
+            there = [share * lists.scores[n] for share in lists.shares[reasons]]
+            assert [abs(part) for part in there] == pytest.approx([w for w in largest if w])
             for source, part in zip(
-                model.item_ids.gather(found.sources[mine]).to_list(), there, strict=True
+                model.item_ids.gather(lists.sources[reasons]).to_list(), there, strict=True
             ):
-                own = given.filter(pl.col("item_id") == source)["contribution"].to_list()
-                assert any(part == pytest.approx(one) for one in own)
+                user_items = explained.filter(pl.col("item_id") == source)["contribution"].to_list()
+                assert any(part == pytest.approx(each) for each in user_items)
 
 
 def test_a_query_may_be_asked_with_other_parameters(make, model):
@@ -211,8 +211,8 @@ def test_a_query_may_be_asked_with_other_parameters(make, model):
         return
     other = type(model)(**{**model.params, "recency": 5}).fit(loop_log())
     histories = [[1, 2, 3], [3, 1, 3, 2]]
-    found = model.with_params(recency=5).recommend_histories(histories, k=K)
-    assert found.equals(other.recommend_histories(histories, k=K))
+    lists = model.with_params(recency=5).recommend_histories(histories, k=K)
+    assert lists.equals(other.recommend_histories(histories, k=K))
 
 
 def test_similar_items_leave_out_the_item(model):
@@ -223,9 +223,9 @@ def test_similar_items_leave_out_the_item(model):
 
 def test_k_is_checked(model):
     for k in (0, -1, 2.5, True, "3"):
-        with pytest.raises(TalerecError, match="k is"):
+        with pytest.raises(TalerecError, match="`k` is"):
             model.recommend([0], k=k)
-    with pytest.raises(TalerecError, match="k is 9, but the model knows 8 items"):
+    with pytest.raises(TalerecError, match="`k` is 9, but the model knows 8 items"):
         model.recommend([0], k=9)
 
 
@@ -236,8 +236,8 @@ def test_unknown_ids_are_named_or_skipped(model):
         model.recommend_histories([[77]], k=K)
     assert model.recommend(["nobody"], k=K, unknown="skip").is_empty()
     skipped = model.recommend_histories([[77, 1]], k=K, unknown="skip")
-    known = model.recommend_histories([[1]], k=K)
-    assert skipped["item_id"].to_list() == known["item_id"].to_list()
+    expected = model.recommend_histories([[1]], k=K)
+    assert skipped["item_id"].to_list() == expected["item_id"].to_list()
 
 
 def test_an_unfitted_model_says_so():
@@ -285,7 +285,7 @@ def test_a_loaded_model_searches_long_histories_as_the_fitted_one_did(tmp_path):
     model = tr.TALE(reg=1.0, solver="local", neighbors=30).fit(log)
     loaded = tr.load(model.save(tmp_path / "m.tale"))
     histories = rng.integers(0, 200, (30, 60)).tolist()
-    found = loaded.recommend_histories(histories, k=10)
-    assert found.equals(model.recommend_histories(histories, k=10))
-    ours, theirs = (one.fitted.weights.blocks[0].peaks for one in (model, loaded))
+    lists = loaded.recommend_histories(histories, k=10)
+    assert lists.equals(model.recommend_histories(histories, k=10))
+    ours, theirs = (each.fitted.weights.blocks[0].peaks for each in (model, loaded))
     np.testing.assert_array_equal(theirs, ours)

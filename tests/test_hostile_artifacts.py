@@ -1,4 +1,4 @@
-"""Artifacts whose hashes are right and whose contents are not: refused by name, never a crash."""
+"""Artifacts with right hashes and wrong contents: an error that names it, never a crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 
 import talerec as tr
 from command import refusal, works
-from talerec.artifact import format as artifact
+from talerec.artifact import Bundle, read_artifact, write_artifact
+from talerec.artifact.integrity import manifest_version
 from talerec.errors import TalerecError
 
 Arrays = dict[str, np.ndarray]
@@ -28,41 +29,41 @@ def models() -> dict[str, tr.Model]:
     return {**made, **sparse, "fpmc": tr.FPMC(epochs=1, factors=4).fit(log)}
 
 
-def tampered(model: tr.Model, path: Path, change: Callable[[artifact.Bundle], Any]) -> Path:
+def tampered(model: tr.Model, path: Path, change: Callable[[Bundle], Any]) -> Path:
     """An artifact that was written as any other is, from what `change` made of the model."""
-    kept = artifact.read(model.save(path))
-    whole = artifact.Bundle(
+    kept = read_artifact(model.save(path))
+    whole = Bundle(
         {**kept.facts, "training": dict(kept.facts["training"])},
         {name: np.array(array) for name, array in kept.arrays.items()},
         dict(kept.tables),
     )
     change(whole)
-    return artifact.write(path, whole)
+    return write_artifact(path, whole)
 
 
-def put(name: str, place: Any, value: Any) -> Callable[[artifact.Bundle], None]:
-    def change(whole: artifact.Bundle) -> None:
+def put(name: str, place: Any, value: Any) -> Callable[[Bundle], None]:
+    def change(whole: Bundle) -> None:
         whole.arrays[name][place] = value
 
     return change
 
 
-def cut(name: str, size: int = -1) -> Callable[[artifact.Bundle], None]:
-    def change(whole: artifact.Bundle) -> None:
+def cut(name: str, size: int = -1) -> Callable[[Bundle], None]:
+    def change(whole: Bundle) -> None:
         whole.arrays[name] = whole.arrays[name][:size]
 
     return change
 
 
-def fact(name: str, value: Any) -> Callable[[artifact.Bundle], None]:
-    def change(whole: artifact.Bundle) -> None:
+def fact(name: str, value: Any) -> Callable[[Bundle], None]:
+    def change(whole: Bundle) -> None:
         whole.facts["training"][name] = value
 
     return change
 
 
-def ids(*values: int) -> Callable[[artifact.Bundle], None]:
-    def change(whole: artifact.Bundle) -> None:
+def ids(*values: int) -> Callable[[Bundle], None]:
+    def change(whole: Bundle) -> None:
         table = whole.tables["items"]
         new = pl.Series("item_id", [*values, *table["item_id"][len(values) :]])
         whole.tables["items"] = table.with_columns(new)
@@ -90,11 +91,11 @@ WRONG = [
     ("dense", ids(2, 2), "an id of a item is missing or twice"),
     ("popular", put("base", 0, np.inf), "base has a number that is not finite"),
     ("popular", cut("base"), "base has the shape (39,)"),
-    ("tempo", cut("aside_repeats"), "repeats has not 32 weights"),
-    ("tempo", cut("aside_moments"), "other moments than snapshots"),
+    ("tempo", cut("aside_repeats"), "repeats does not have 32 weights"),
+    ("tempo", cut("aside_moments"), "moments has another length than snapshots"),
     ("tempo", put("aside_decay", 0, 0.0), "decay is not above 0"),
-    ("tempo", cut("aside_lengths", 0), "there are other lengths than memories"),
-    ("tempo", put("aside_lengths", 0, 7.0), "the usual memory has another length than 1"),
+    ("tempo", cut("aside_lengths", 0), "lengths and memories differ in number"),
+    ("tempo", put("aside_lengths", 0, 7.0), "the default memory has another length than 1"),
     ("tempo", put("aside_decay", 0, np.nan), "decay has a number that is not finite"),
     ("tempo", put("indices_2", 0, 4000), "indices of block 2 goes from"),
     ("tempo", put("source_item_2", 0, 4000), "source_item of block 2 goes from"),
@@ -110,7 +111,7 @@ WRONG = [
 @pytest.mark.parametrize(("model", "change", "said"), WRONG)
 def test_what_no_model_can_have_is_refused_on_load(models, model, change, said, tmp_path):
     path = tampered(models[model], tmp_path / "m.tale", change)
-    artifact.read(path, verify=True)  # every hash is right
+    read_artifact(path, verify=True)  # every hash is right
     for verify in (False, True):
         with pytest.raises(TalerecError) as caught:
             tr.load(path, verify=verify)
@@ -123,7 +124,7 @@ def test_what_no_model_can_have_is_refused_on_load(models, model, change, said, 
 def test_what_a_fit_leaves_is_not_refused(models, model, tmp_path):
     path = models[model].save(tmp_path / "m.tale")
     tr.load(path, verify=True)
-    assert "is whole" in works("verify", path)
+    assert "is intact" in works("verify", path)
     without = models[model].save(tmp_path / "n.tale", histories=False)
     tr.load(without, verify=True)
 
@@ -133,7 +134,7 @@ def test_facts_that_are_missing_are_one_line(models, tmp_path):
         path = models["tempo"].save(tmp_path / "m.tale")
         manifest = json.loads((path / "manifest.json").read_text())
         del manifest[name]
-        manifest["version"] = artifact._identity(manifest)
+        manifest["version"] = manifest_version(manifest)
         (path / "manifest.json").write_text(json.dumps(manifest))
         said = refusal("recommend", path, "--users", "1")
         assert str(path) in said
@@ -142,7 +143,7 @@ def test_facts_that_are_missing_are_one_line(models, tmp_path):
 def test_a_table_of_more_rows_than_there_are_items_is_not_read(models, tmp_path):
     """A column of one repeated value takes a few bytes for any number of rows."""
 
-    def blow_up(whole: artifact.Bundle) -> None:
+    def blow_up(whole: Bundle) -> None:
         whole.tables["users"] = pl.DataFrame({"user_id": np.zeros(3_000_000, np.int64)})
 
     path = tampered(models["dense"], tmp_path / "m.tale", blow_up)
@@ -151,7 +152,7 @@ def test_a_table_of_more_rows_than_there_are_items_is_not_read(models, tmp_path)
 
 
 def test_a_table_that_unpacks_to_far_more_than_it_is_is_refused_when_verified(models, tmp_path):
-    def blow_up(whole: artifact.Bundle) -> None:
+    def blow_up(whole: Bundle) -> None:
         titles = pl.Series("title", [str(n) * 3_000_000 for n in range(10, 50)])
         whole.tables["items"] = whole.tables["items"].with_columns(titles)
 

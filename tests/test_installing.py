@@ -1,4 +1,4 @@
-"""`talerec install`: a model takes the place of another in one step, from a folder or from an archive."""
+"""`talerec install`: one model replaces another in one step, from a folder or an archive."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 import talerec as tr
 from command import RUN, refusal, works
-from talerec.artifact import format as artifact
 from talerec.artifact import install as installing
+from talerec.artifact import install_artifact, read_manifest
+from talerec.artifact.format import LOCK
 from talerec.errors import TalerecError
 
 
@@ -34,7 +35,7 @@ def old(log: tr.Log, tmp_path: Path) -> Path:
 
 
 def version(path: Path) -> str:
-    return str(artifact.read_manifest(path)["version"])
+    return str(read_manifest(path)["version"])
 
 
 def packed(folder: Path, path: Path, mode: str) -> Path:
@@ -43,10 +44,10 @@ def packed(folder: Path, path: Path, mode: str) -> Path:
     return path
 
 
-def same_bytes(one: Path, other: Path) -> bool:
-    names = [{p.name: p.read_bytes() for p in folder.iterdir()} for folder in (one, other)]
-    for found in names:
-        found.pop(artifact._LOCK, None)
+def same_bytes(path: Path, other: Path) -> bool:
+    names = [{p.name: p.read_bytes() for p in folder.iterdir()} for folder in (path, other)]
+    for files in names:
+        files.pop(LOCK, None)
     return names[0] == names[1]
 
 
@@ -76,7 +77,7 @@ def test_an_archive_comes_from_standard_input(new, old, tmp_path):
 
 
 def test_a_model_in_use_outlives_an_install(new, old, log):
-    """The files it has mapped are not touched: a new file is a new inode, even under the same name."""
+    """Mapped files are not touched: a new file is a new inode, even under the same name."""
     used = tr.load(old)
     before = {path.name: os.stat(path).st_ino for path in old.iterdir()}
     users = log.users.ids
@@ -89,7 +90,7 @@ def test_a_model_in_use_outlives_an_install(new, old, log):
 
 
 def test_a_damaged_file_of_the_same_name_is_replaced(new, old):
-    name = artifact.read_manifest(old)["files"]["time"]["file"]
+    name = read_manifest(old)["files"]["time"]["file"]
     (old / name).write_bytes(b"")
     works("install", new, old)
     tr.load(old, verify=True)
@@ -98,7 +99,7 @@ def test_a_damaged_file_of_the_same_name_is_replaced(new, old):
 @pytest.mark.parametrize("part", ["weights", "items", "manifest"])
 def test_a_damaged_model_is_not_installed(new, old, tmp_path, part):
     bad = shutil.copytree(new, tmp_path / "bad.tale")
-    entry = artifact.read_manifest(new)["files"].get(part)
+    entry = read_manifest(new)["files"].get(part)
     file = bad / (entry["file"] if entry else "manifest.json")
     content = bytearray(file.read_bytes())
     content[-9] ^= 1
@@ -118,7 +119,7 @@ def test_a_full_disk_leaves_the_old_model(new, old, monkeypatch):
     monkeypatch.setattr(installing.shutil, "copyfile", full)
     before = sorted(path.name for path in old.iterdir())
     with pytest.raises(TalerecError, match="No space left"):
-        installing.install(new, old, tr.load)
+        install_artifact(new, old, tr.load)
     assert sorted(path.name for path in old.iterdir()) == before
     tr.load(old, verify=True)
 
@@ -128,7 +129,7 @@ def test_mistakes_are_one_line(new, old, tmp_path):
     assert "does not exist" in refusal("install", tmp_path / "none.tale", old)
     text = tmp_path / "text.txt"
     text.write_text("not an archive")
-    assert "not a whole tar archive" in refusal("install", text, old)
+    assert "not a complete tar archive" in refusal("install", text, old)
     cut = packed(new, tmp_path / "cut.tar", "w")
     cut.write_bytes(cut.read_bytes()[:3000])
     assert "tar archive" in refusal("install", cut, old) or "damaged" in refusal(
@@ -138,7 +139,7 @@ def test_mistakes_are_one_line(new, old, tmp_path):
 
 
 def test_an_archive_writes_nowhere_else(new, old, tmp_path):
-    """Names that climb, links and devices are passed over; two models in one archive are refused."""
+    """Names that climb, links and devices are ignored; two models in one archive are refused."""
     path = tmp_path / "evil.tar"
     with tarfile.open(path, "w") as archive:
         link = tarfile.TarInfo("new.tale/manifest.json")
@@ -152,4 +153,4 @@ def test_an_archive_writes_nowhere_else(new, old, tmp_path):
         archive.add(new, arcname="a.tale")
         archive.add(new, arcname="b.tale")
     assert "files of two models" in refusal("install", path, old)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["evil.tar", "shop.tale"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.tar", "shop.tale"]

@@ -22,15 +22,15 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("evaluate", "--help")])
 def test_the_module_names_itself_as_the_command(arguments: tuple[str, ...]) -> None:
-    found = run(*arguments)
-    assert (found.returncode, found.stderr) == (0, "")
-    assert f"Usage: {' '.join(['talerec', *arguments[:-1]])} [OPTIONS]" in found.stdout
-    assert "__main__" not in found.stdout
-    assert "-m talerec" not in found.stdout
+    done = run(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Usage: {' '.join(['talerec', *arguments[:-1]])} [OPTIONS]" in done.stdout
+    assert "__main__" not in done.stdout
+    assert "-m talerec" not in done.stdout
 
 
-def test_the_module_has_the_command_s_version_and_mistakes() -> None:
+def test_the_module_prints_the_version_and_errors_of_the_command() -> None:
     assert run("--version").stdout == f"talerec {talerec.__version__}\n"
-    found = run("nothing")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr == "error: no such command 'nothing' (talerec --help says more)\n"
+    done = run("nothing")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: no such command 'nothing'; see talerec --help\n"

@@ -81,7 +81,7 @@ def test_tale_on_ml_100k_exact(data):
 
 @pytest.mark.slow
 def test_the_published_configuration_on_beauty(beauty):
-    """Past-only counts; the published program counts them over all rows, we over training rows only."""
+    """Past-only counts: over training rows here, over all rows in the published program."""
     model = tr.TALE(
         reg=200, decay=0.5, floor=0.4, trend=0.01, trend_side="past", recency=2, solver="exact"
     )
@@ -140,7 +140,7 @@ def test_slit_on_ml_1m_is_the_papers_slist_row(ml1m):
 
 
 def test_tale_with_slis_on_the_8_core_of_yelp(data):
-    """Figures of a program of its own, in loops and float64; the whole log takes it and us thirty times as long."""
+    """Figures of an independent program in loops and float64; all rows take 30 times longer."""
     split = tr.leave_one_out(tr.k_core(tr.read_log(data / "yelp-2019.inter.gz"), 8))
     model = tr.TALE(alpha=0.9, reg=0.001, decay=1 / 32, floor=0.2, trend=0, recency=2)
     assert_figures(model, split, [0.0175, 0.0442, 0.0643, 0.0309, 0.0374])

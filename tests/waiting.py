@@ -1,4 +1,4 @@
-"""Waiting for what has to become so. Never for a time: how long something takes says nothing on a machine that is busy."""
+"""Waiting for conditions. Tests never wait for a fixed time: a busy machine may be slow."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 LONG_S = 300  # seconds that anything may take, kernels compiled first and the machine stalled
 
 
-def until(fact: Callable[[], Any], otherwise: str = "what was waited for did not come") -> Any:
-    """Wait until something is so; what it is then."""
+def until(fact: Callable[[], Any], otherwise: str = "the condition did not become true") -> Any:
+    """Wait until `fact()` is true, and return its value."""
     end = time.monotonic() + LONG_S
-    while not (found := fact()):
+    while not (value := fact()):
         assert time.monotonic() < end, otherwise
         time.sleep(0.02)
-    return found
+    return value

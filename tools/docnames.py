@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Does everything that the docs name in the code exist? Prints what does not, and exits with 1 if there is any.
+"""Print the names and paths in the docs that do not exist in the code; exit with 1 if any.
 
-    python tools/docnames.py [FOLDER]      # of the project; the one that this file is in by default
+    python tools/docnames.py [FOLDER]      # of the project; by default the one of this file
 
-Looked at are `docs/*.md`, `ARCHITECTURE.md`, `CONTRIBUTING.md`, `README.md` and `benchmarks/README.md`. Between backticks:
+The documents are `docs/*.md`, `benchmarks/README.md` and the Markdown files of the root folder.
+Between backticks:
 
-- dotted names: `module.name`, `room.module.name`, `Class.method`, and `model.fit`, since what is named after its class is one.
-  A name whose first part is neither ours nor a library's that the project imports is taken for a name of ours that is gone,
-  unless its end says that it is a file of data.
-- paths: `file.py`, `folder/`, and `folder/file` where the folder is one of the project's and the file is none of data.
+- dotted names: `module.name`, `room.module.name`, `Class.method`, and `model.fit` for an instance
+  that is named after its class. A name that belongs neither to the project nor to a library that
+  the project imports counts as a missing name of the project, unless it ends like a data file.
+- paths: `file.py`, `folder/`, and `folder/file` where the folder is one of the project's and the
+  file is no data file.
 
 In blocks of code: names of the package, what is imported from it, and paths of Python files.
 """
@@ -66,28 +68,28 @@ class Reference:
 
 
 def main(root: Path) -> int:
-    """Check a project; the exit status."""
+    """Check a project; return the exit status."""
     project, wrong, count = Project(root), 0, 0
     for path in documents(root):
-        for found in references(path.read_text(encoding="utf-8"), project):
+        for reference in references(path.read_text(encoding="utf-8"), project):
             count += 1
-            if not exists(found.text, project):
+            if not exists(reference.text, project):
                 wrong += 1
-                print(
-                    f"{path.relative_to(root)}:{found.line}: {found.text} does not exist{hint(found.text, project)}"
-                )
+                place = f"{path.relative_to(root)}:{reference.line}"
+                text = f"{reference.text} does not exist{hint(reference.text, project)}"
+                print(f"{place}: {text}")
     print(f"names and paths in the docs: {count}, unknown: {wrong or 'none'}")
     return int(bool(wrong))
 
 
 def documents(root: Path) -> list[Path]:
-    """The documents that name code as it is now."""
-    found = {path for pattern in DOCUMENTS for path in root.glob(pattern)}
-    return sorted(path for path in found if path.name not in _HISTORY)
+    """Return the documents that name code as it is now."""
+    paths = {path for pattern in DOCUMENTS for path in root.glob(pattern)}
+    return sorted(path for path in paths if path.name not in _HISTORY)
 
 
 def references(text: str, project: Project) -> Iterator[Reference]:
-    """Every name and path in a document that ought to exist."""
+    """Yield every name and path in a document that ought to exist."""
     prose = text
     for pattern in (_FENCE, _INDENTED):
         for block in pattern.finditer(prose):
@@ -122,7 +124,7 @@ def _in_block(text: str, first: int, project: Project) -> Iterator[Reference]:
 
 
 def _reference(word: str, project: Project) -> str | None:
-    """What a word between backticks names of ours, if anything."""
+    """Return the name or path of the project that a word between backticks is, or None."""
     word = word.split("::")[0].rstrip(".:")
     ending = word.rpartition(".")[2] if "." in word.rpartition("/")[2] else ""
     if re.search(r"[*{}<>$~=\\\"'@]|^/|//", word):
@@ -142,13 +144,13 @@ def _is_file(word: str) -> bool:
 
 
 def exists(text: str, project: Project) -> bool:
-    """Is there such a path or name?"""
+    """Return whether the project has such a path or name."""
     is_path = "/" in text or text.rpartition(".")[2] in _SOURCE
     return project.has_path(text) if is_path else project.has_name(text) is not False
 
 
 def hint(text: str, project: Project) -> str:
-    """Where something of the last part's name is."""
+    """Return a note of the modules that define the last part of a name, or ''."""
     homes = project.homes(text.rpartition(".")[2]) if "/" not in text else []
     return f" ({text.rpartition('.')[2]} is in {', '.join(homes[:3])})" if homes else ""
 

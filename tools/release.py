@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Is the tree ready to be released? Everything about that which needs no network: `make release-check`.
+"""Check that the tree can be released, without a network: `make release-check`.
 
-    python tools/release.py                 # build, look into what was built, run it, list its parts
-    python tools/release.py --tag v0.2.0    # only: does the tag name this version?
+    python tools/release.py                 # build, check the files, run the wheel, list parts
+    python tools/release.py --tag v0.2.0    # only check that the tag names this version
 
-Wheel and sdist are built into build/release/dist; build/release/parts.json is a CycloneDX list of what is installed here, and
-licences.json the licence of each. A licence that asks for more than a notice is named, so that somebody decides.
+Wheel and sdist are built into build/release/dist; build/release/parts.json is a CycloneDX list of
+the installed packages, and licences.json has the licence of each. Licences that require more than a
+notice are printed for a person to decide.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ OUT = ROOT / "build" / "release"
 #: What a wheel has to hold besides modules, and what it must not hold.
 _IN_WHEEL = (
     "talerec/py.typed",
+    "talerec/data/catalogue.toml",
     "talerec/reports/page.css",
     "talerec/repro/paper.toml",
     "licenses/LICENSE",
@@ -48,35 +50,38 @@ _STRICT = re.compile(
 
 
 def main() -> None:
+    """Run the checks, print the problems, and exit with 1 if there are any."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tag", help="the tag that names the release")
     options = parser.parse_args()
     if options.tag is not None:
-        found = (
-            []
-            if options.tag == f"v{version()}"
-            else [f"the tag is {options.tag}, the version {version()}"]
-        )
+        problems = list(check_tag(options.tag))
     else:
-        found = [*said_alike(), *built(), *ran(), *parts()]
-    for problem in found:
+        problems = [*check_versions(), *build_files(), *try_wheel(), *list_parts()]
+    for problem in problems:
         print(f"release: {problem}", file=sys.stderr)
-    print(f"release {version()}: " + (f"{len(found)} problems" if found else "ready"))
-    sys.exit(bool(found))
+    print(f"release {version()}: " + (f"{len(problems)} problems" if problems else "ready"))
+    sys.exit(bool(problems))
+
+
+def check_tag(tag: str) -> Iterator[str]:
+    """Yield a problem if a tag does not name this version."""
+    if tag != f"v{version()}":
+        yield f"the tag is {tag}, the version {version()}"
 
 
 def version() -> str:
-    """The version that the package says."""
+    """Return the version of the package."""
     text = (ROOT / "src/talerec/__init__.py").read_text("utf-8")
-    found = re.search(r'^__version__ = "(.+)"$', text, re.M)
-    assert found is not None
-    return found[1]
+    match = re.search(r'^__version__ = "(.+)"$', text, re.M)
+    assert match is not None
+    return match[1]
 
 
-def said_alike() -> Iterator[str]:
-    """Does everything that names the version name the same?"""
+def check_versions() -> Iterator[str]:
+    """Yield a problem for each file that names another version than the package."""
     cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.M)
     if cited is None or cited[1] != version():
         yield f"CITATION.cff does not name version {version()}"
@@ -84,14 +89,14 @@ def said_alike() -> Iterator[str]:
         yield f"CHANGELOG.md has no section {version()}"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     lowest = (ROOT / "constraints-lowest.txt").read_text("utf-8")
-    for one in project["dependencies"]:
-        name, least = one.split(";")[0].split(">=")
+    for requirement in project["dependencies"]:
+        name, least = requirement.split(";")[0].split(">=")
         if not re.search(rf"^{re.escape(name)}=={re.escape(least.strip())}(\.0)*\b", lowest, re.M):
             yield f"constraints-lowest.txt has another lowest version of {name} than {least}"
 
 
 def run(*command: str, env: dict[str, str] | None = None) -> str:
-    """What a command printed; its own words where it fails."""
+    """Return the output of a command; exit with its messages if it fails."""
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **(env or {})}, capture_output=True, text=True
     )
@@ -100,8 +105,8 @@ def run(*command: str, env: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
-def built() -> Iterator[str]:
-    """Build wheel and sdist, and look at what is in them."""
+def build_files() -> Iterator[str]:
+    """Build wheel and sdist; yield a problem for each missing or unwanted file in them."""
     for old in (OUT / "dist").glob("*"):
         old.unlink()
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(OUT / "dist"))
@@ -121,8 +126,8 @@ def built() -> Iterator[str]:
     )
 
 
-def ran() -> Iterator[str]:
-    """Install the wheel beside everything, and see it work."""
+def try_wheel() -> Iterator[str]:
+    """Install the wheel into a folder and run its demo; yield what does not work."""
     target, wheel = OUT / "installed", next((OUT / "dist").glob("*.whl"))
     run(
         sys.executable,
@@ -141,13 +146,13 @@ def ran() -> Iterator[str]:
     code = "import talerec; print(talerec.__file__)"
     if not run(sys.executable, "-c", code, env=env).startswith(str(target)):
         yield "the installed wheel is not what is imported"
-    said = run(sys.executable, "-m", "talerec", "demo", "-o", str(OUT / "demo"), env=env)
-    if "with a log of your own" not in said:
+    output = run(sys.executable, "-m", "talerec", "demo", "-o", str(OUT / "demo"), env=env)
+    if "with a log of your own" not in output:
         yield "the demo of the installed wheel did not come to its end"
 
 
-def parts() -> Iterator[str]:
-    """List what is installed, and the licence of each part."""
+def list_parts() -> Iterator[str]:
+    """Write the installed packages and licences; yield dependencies with strict licences."""
     at = str(OUT / "parts.json")
     run(
         sys.executable,
@@ -159,22 +164,25 @@ def parts() -> Iterator[str]:
         at,
         sys.executable,
     )
-    told = run(sys.executable, "-m", "piplicenses", "--format=json", "--from=mixed")
-    (OUT / "licences.json").write_text(told, "utf-8")
+    licences = run(sys.executable, "-m", "piplicenses", "--format=json", "--from=mixed")
+    (OUT / "licences.json").write_text(licences, "utf-8")
     strict = {
-        one["Name"]: one["License"] for one in json.loads(told) if _STRICT.search(one["License"])
+        part["Name"]: part["License"]
+        for part in json.loads(licences)
+        if _STRICT.search(part["License"])
     }
     for name, licence in sorted(strict.items()):
         print(f"look at the licence of {name}: {licence.splitlines()[0]}")
     yield from (
-        f"talerec itself needs {n}, whose licence is {strict[n]}" for n in needed() & set(strict)
+        f"talerec itself needs {n}, whose licence is {strict[n]}"
+        for n in dependency_names() & set(strict)
     )
 
 
-def needed() -> set[str]:
-    """The names of what `pip install talerec` asks for by itself."""
+def dependency_names() -> set[str]:
+    """Return the names of the packages that `pip install talerec` requires."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return {re.split(r"[<>=;\[ ]", one)[0] for one in project["dependencies"]}
+    return {re.split(r"[<>=;\[ ]", requirement)[0] for requirement in project["dependencies"]}
 
 
 if __name__ == "__main__":

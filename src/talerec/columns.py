@@ -1,19 +1,19 @@
-"""Names of columns, in one place."""
+"""Names of columns in logs, item tables and results."""
 
 USER = "user_id"
 ITEM = "item_id"
 TIME = "timestamp"
-USUAL = (USER, ITEM, TIME)
+DEFAULT = (USER, ITEM, TIME)
 SCORE = "score"
 RANK = "rank"
 HISTORY = "history"
 SHARE = "contribution"
 BOOST = "boost"
 
-#: Names under which an item table may hold titles, best first.
+#: Names of an item table's column of titles, preferred first.
 TITLES = ("title", "name", "movie_title", "item_name", "product_title")
 
-#: User, item and time in files as they are published: Amazon reviews, Yelp reviews, MovieLens CSV.
+#: User, item and time in published files: Amazon reviews, Yelp reviews, MovieLens CSV.
 PUBLISHED = (
     ("reviewerID", "asin", "unixReviewTime"),
     (USER, "business_id", "date"),

@@ -1,4 +1,4 @@
-"""Artifacts of today's format with their answers, for the tests of later versions: run once, when a format is new.
+"""Write artifacts of today's format with their answers, for the tests of later versions.
 
 python tests/artifacts/make.py          # writes tests/artifacts/format-N
 """
@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 import talerec as tr
-from talerec.artifact import format as artifact
+from talerec.artifact.integrity import FORMAT
 
 ASKED = [[1, 2, 3], [14], [5, 5, 7, 0, 3], []]
 USERS = [f"u{n}" for n in (0, 1, 10, 11, 12, 13)]
@@ -35,16 +35,16 @@ def log(users: int) -> tr.Log:
 
 def answers(model: tr.Model) -> dict[str, list[list[object]]]:
     """What the tests ask."""
-    found = {}
+    answers = {}
     for hide in (False, True):
-        found[f"histories-{hide}"] = model.recommend_histories(ASKED, k=5, hide_seen=hide).rows()
-        found[f"users-{hide}"] = model.recommend(USERS, k=4, hide_seen=hide, as_of=MOMENT).rows()
-    found["explain"] = model.explain([1, 2, 3], 7).rows()
-    return {name: [list(row) for row in rows] for name, rows in found.items()}
+        answers[f"histories-{hide}"] = model.recommend_histories(ASKED, k=5, hide_seen=hide).rows()
+        answers[f"users-{hide}"] = model.recommend(USERS, k=4, hide_seen=hide, as_of=MOMENT).rows()
+    answers["explain"] = model.explain([1, 2, 3], 7).rows()
+    return {name: [list(row) for row in rows] for name, rows in answers.items()}
 
 
 def main() -> None:
-    out = Path(__file__).parent / f"format-{artifact.FORMAT}"
+    out = Path(__file__).parent / f"format-{FORMAT}"
     small, large = log(25), log(900)
     fitted = {
         "tempo-sparse": tr.Tempo(solver="local", span=0.2).fit(small),
@@ -57,11 +57,11 @@ def main() -> None:
         "fpmc": tr.FPMC(factors=4, epochs=2).fit(small),
         "popular": tr.Popular().fit(small),
     }
-    kept = {}
+    bundle = {}
     for name, model in fitted.items():
         model.save(out / f"{name}.tale", updatable=name.endswith("updatable"))
-        kept[name] = answers(model)
-    (out / "answers.json").write_text(json.dumps(kept, indent=0) + "\n", "utf-8")
+        bundle[name] = answers(model)
+    (out / "answers.json").write_text(json.dumps(bundle, indent=0) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

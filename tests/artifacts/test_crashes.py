@@ -1,4 +1,4 @@
-"""A folder is whole at every moment: writers that die, fail, are interrupted, and meet others."""
+"""A folder is complete at every moment: writers that die, fail, are interrupted, or meet."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ import pytest
 import talerec as tr
 from bundles import no_strays, same, tiny_log
 from command import PYTHONPATH
+from talerec.artifact import Bundle, read_artifact, write_artifact
 from talerec.artifact import format as artifact
-from talerec.artifact.format import Bundle
 from talerec.errors import TalerecError
 from talerec.runtime import files
 from waiting import LONG_S, until
@@ -38,7 +38,10 @@ class Died(BaseException):
 
 
 class Steps:
-    """Calls by which a writer changes the disk. From step `at` on, each raises `error` (or only that one)."""
+    """Calls by which a writer changes the disk.
+
+    From step `at` on, each raises `error` (or only that one).
+    """
 
     def __init__(self, at: float, error: BaseException, *, once: bool) -> None:
         self.at, self.error, self.once, self.count = at, error, once, 0
@@ -80,18 +83,18 @@ def test_a_crash_at_any_step_leaves_the_old_model_or_the_new_one(
     start = old.save(tmp_path / "start.tale")
     total = steps_to_save(new, Path(shutil.copytree(start, tmp_path / "count")), CHANGES)
     assert total > 25
-    found = []
+    result = []
     for at in range(1, total + 1):
         folder = Path(shutil.copytree(start, tmp_path / f"{at}.tale"))
         with Steps(at, Died(), once=False).patched(*CHANGES), pytest.raises(Died):
             new.save(folder)
         loaded = tr.load(folder, verify=True)
-        found.append(same(loaded, new))
-        assert found[-1] or same(loaded, old)
+        result.append(same(loaded, new))
+        assert result[-1] or same(loaded, old)
         assert same(tr.load(new.save(folder), verify=True), new)
         assert no_strays(folder)
-    assert found == sorted(found)  # first the old one, then the new one
-    assert set(found) == {False, True}
+    assert result == sorted(result)  # first the old one, then the new one
+    assert set(result) == {False, True}
 
 
 def test_a_crash_at_any_step_of_the_first_save_leaves_no_model_or_a_whole_one(
@@ -126,7 +129,8 @@ def test_a_full_disk_at_any_step_leaves_the_old_model_and_nothing_else(
             old.save(saved)  # a folder that could not be synced is no failure
         except TalerecError as error:
             failed += 1
-            assert str(error) == f"{saved} cannot be written: No space left on device"  # noqa: PT017
+            message = f"{saved} cannot be written: No space left on device"
+            assert str(error) == message  # noqa: PT017
             assert same(tr.load(saved, verify=True), old)
             assert sorted(saved.iterdir()) == before
     assert failed > 20
@@ -150,14 +154,14 @@ def test_a_full_disk_during_the_first_save_leaves_nothing(new: tr.Model, tmp_pat
 def test_a_file_that_the_system_cuts_short_is_a_failed_save(
     old: tr.Model, saved: Path, tmp_path: Path
 ) -> None:
-    big = artifact.read(saved)
+    big = read_artifact(saved)
     big = Bundle(big.facts, {**big.arrays, "weights": np.zeros(10**6)}, big.tables)
     resource = pytest.importorskip("resource", exc_type=ImportError)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
     try:
         with pytest.raises(TalerecError, match=f"{saved} cannot be written: File too large"):
-            artifact.write(saved, big)
+            write_artifact(saved, big)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert same(tr.load(saved, verify=True), old)
@@ -165,7 +169,10 @@ def test_a_file_that_the_system_cuts_short_is_a_failed_save(
 
 
 def interrupted_at(line: int, work: Callable[[], object]) -> bool:
-    """Run `work`, with Ctrl-C at the given line of artifact/format.py or files.py that it comes to. Did it come that far?"""
+    """Run `work` with Ctrl-C at the n-th line of artifact/format.py or files.py that it runs.
+
+    Returns whether it came that far.
+    """
     seen = 0
 
     def trace(frame: Any, event: str, arg: object) -> Any:
@@ -189,7 +196,7 @@ def interrupted_at(line: int, work: Callable[[], object]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_anywhere_leaves_one_of_the_two_models_and_no_strays(
+def test_an_interrupt_anywhere_leaves_one_of_the_two_models_and_no_other_files(
     old: tr.Model, new: tr.Model, saved: Path
 ) -> None:
     line = 1
@@ -207,7 +214,7 @@ def test_an_interrupt_anywhere_leaves_one_of_the_two_models_and_no_strays(
 WRITER = """
 import sys, numpy as np, polars as pl
 from pathlib import Path
-from talerec.artifact.format import Bundle, write
+from talerec.artifact.format import Bundle, write_artifact
 path, number, enough = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 facts = {"model": "tale", "params": {}, "training": {"rows": number}}
 print("ready", flush=True)
@@ -215,8 +222,9 @@ while True:
     last = enough.exists()
     for mine in (number, number + 1):
         array = np.full(20_000, mine)
-        write(path, Bundle({**facts, "training": {"rows": mine}}, {"weights": array, "ptr": array[:9]},
-                           {"items": pl.DataFrame({"item_id": [mine]})}))
+        arrays = {"weights": array, "ptr": array[:9]}
+        tables = {"items": pl.DataFrame({"item_id": [mine]})}
+        write_artifact(path, Bundle({**facts, "training": {"rows": mine}}, arrays, tables))
     if last:
         break
 """
@@ -230,11 +238,11 @@ def start_writer(folder: Path, number: int, enough: Path) -> subprocess.Popen[st
 
 
 def check_writers_bundle(folder: Path) -> int:
-    kept = artifact.read(folder, verify=True)
-    number = kept.facts["training"]["rows"]
-    assert (kept.arrays["weights"] == number).all()
-    assert (kept.arrays["ptr"] == number).all()
-    assert kept.tables["items"].item() == number
+    bundle = read_artifact(folder, verify=True)
+    number = bundle.facts["training"]["rows"]
+    assert (bundle.arrays["weights"] == number).all()
+    assert (bundle.arrays["ptr"] == number).all()
+    assert bundle.tables["items"].item() == number
     return int(number)
 
 
@@ -263,22 +271,22 @@ def test_two_writers_and_a_reader_at_once_never_see_a_mixture(tmp_path: Path) ->
     assert no_strays(folder)
 
 
-def test_a_writer_waits_for_a_folder_that_another_takes_away(
+def test_a_writer_waits_for_a_folder_that_another_removes(
     new: tr.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first writer fails and removes the folder while the second waits for its lock."""
-    folder, wait = tmp_path / "m.tale", files._wait_for
-    taken = []
+    folder, wait = tmp_path / "m.tale", files._acquire
+    removed = []
 
     def wait_and_lose(handle: Any, where: Path) -> None:
         wait(handle, where)
-        if not taken:
-            taken.append(where)
+        if not removed:
+            removed.append(where)
             shutil.rmtree(where)
 
-    monkeypatch.setattr(files, "_wait_for", wait_and_lose)
+    monkeypatch.setattr(files, "_acquire", wait_and_lose)
     assert same(tr.load(new.save(folder)), new)
-    assert taken
+    assert removed
 
 
 @pytest.mark.parametrize("delay", [0.005, 0.02])
@@ -304,7 +312,7 @@ def fit_command(log: Path, folder: Path) -> list[str]:
 
 
 def kill_while_fitting(folder: Path, log: Path, kills: int, seed: int = 0) -> int:
-    """Kill `talerec fit` at moments spread over its duration, loading after each; how many died in time."""
+    """Kill `talerec fit` at times spread over its run, load after each; count the kills."""
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     options: dict[str, Any] = {"env": environment, "stdout": -3, "stderr": -3}
     start = time.perf_counter()

@@ -9,7 +9,8 @@ import pytest
 
 import talerec as tr
 from bundles import Change, data_files, edit_manifest, flip, manifest_of, no_strays, refusal, same
-from talerec.artifact import format as artifact
+from talerec.artifact import read_artifact
+from talerec.artifact.integrity import FORMAT
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -28,14 +29,12 @@ def test_a_flipped_byte_in_a_table_is_found_by_plain_load(saved: Path) -> None:
     assert f"{table.name} is damaged: its hash does not match" in refusal(saved)
 
 
-def test_the_manifest_says_what_an_array_is_whatever_its_header_says(
-    old: tr.Model, saved: Path
-) -> None:
+def test_the_manifest_overrides_the_header_of_an_array(old: tr.Model, saved: Path) -> None:
     weights = next(saved.glob("weights-*.npy"))
     whole = weights.read_bytes()
     for place in range(128):
         flip(weights, place)
-        assert artifact.read(saved).arrays["weights"].tobytes() == old.weights.tobytes()
+        assert read_artifact(saved).arrays["weights"].tobytes() == old.weights.tobytes()
         weights.write_bytes(whole)
     assert np.array_equal(np.load(weights), old.weights)
 
@@ -106,11 +105,12 @@ def test_a_manifest_changed_by_hand_is_damage(saved: Path) -> None:
     assert "manifest.json is damaged" in refusal(saved)
 
 
-@pytest.mark.parametrize("found", [0, 3, "3", None, [1]])
-def test_another_format_is_refused_and_both_are_named(saved: Path, found: object) -> None:
-    edit_manifest(saved, lambda m: m.update(format=found), rehash=False)
-    assert f"has format {found!r}, and this version of talerec reads formats up to 2" in refusal(
-        saved
+@pytest.mark.parametrize("number", [0, FORMAT + 1, "3", None, [1]])
+def test_another_format_is_refused_and_both_are_named(saved: Path, number: object) -> None:
+    edit_manifest(saved, lambda m: m.update(format=number), rehash=False)
+    assert (
+        f"has format {number!r}, and this version of talerec reads formats up to {FORMAT}"
+        in refusal(saved)
     )
 
 
@@ -138,7 +138,7 @@ def test_saving_over_a_manifest_that_points_outside_removes_nothing_there(
     assert secret.read_bytes() == b"mine"
 
 
-def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file.tale").write_text("hello")
     (tmp_path / "empty").mkdir()
     assert "gone does not exist" in refusal(tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""Artifacts: what is saved is what is loaded, where it goes, and what it takes the place of."""
+"""Artifacts: loading gives what was saved, and a model is saved only where it may be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 import talerec as tr
 from bundles import data_files, manifest_of, no_strays, same, tiny_log
 from command import SOURCE
-from talerec.artifact import format as artifact
+from talerec.artifact import check_target, read_artifact, read_manifest
+from talerec.artifact.integrity import FORMAT
 from talerec.errors import TalerecError
 
 # -- save, load ------------------------------------------------------------------------------------
@@ -46,8 +47,8 @@ def test_titles_come_back(old: tr.Model, saved: Path) -> None:
 
 
 def test_arrays_are_memory_mapped(saved: Path) -> None:
-    kept = artifact.read(saved)
-    assert all(isinstance(array, np.memmap) for array in kept.arrays.values())
+    bundle = read_artifact(saved)
+    assert all(isinstance(array, np.memmap) for array in bundle.arrays.values())
     assert isinstance(tr.load(saved).weights, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         tr.load(saved).weights[0, 0] = 1.0
@@ -62,7 +63,7 @@ def test_a_loaded_model_can_be_saved_over_itself(old: tr.Model, saved: Path) -> 
 
 def test_the_manifest_says_what_the_model_is(old: tr.Model, saved: Path) -> None:
     manifest = manifest_of(saved)
-    assert manifest["format"] == artifact.FORMAT
+    assert manifest["format"] == FORMAT
     assert manifest["model"] == "tale"
     assert manifest["params"] == old.params
     assert manifest["training"]["rows"] == 120
@@ -85,11 +86,11 @@ def test_the_manifest_has_size_and_hash_of_every_file_and_names_carry_the_hash(s
 def test_the_same_model_has_the_same_version_and_another_has_another(
     old: tr.Model, new: tr.Model, tmp_path: Path
 ) -> None:
-    first, again, other = (
-        artifact.read_manifest(model.save(tmp_path / name))["version"]
+    first, second, other = (
+        read_manifest(model.save(tmp_path / name))["version"]
         for model, name in ((old, "a"), (old, "b"), (new, "c"))
     )
-    assert first == again != other
+    assert first == second != other
 
 
 def test_nothing_is_pickled(saved: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_model_in_use_outlives_its_replacement(saved: Path, old: tr.Model, new
     assert same(loaded, old)
 
 
-def test_what_a_crash_left_behind_is_removed_and_what_is_not_ours_stays(
+def test_leftovers_of_a_crash_are_removed_and_other_files_are_not(
     saved: Path, new: tr.Model
 ) -> None:
     strays = [
@@ -147,7 +148,7 @@ def test_what_a_crash_left_behind_is_removed_and_what_is_not_ours_stays(
 # -- targets ---------------------------------------------------------------------------------------
 
 
-def test_a_file_is_no_target(old: tr.Model, tmp_path: Path) -> None:
+def test_a_file_is_refused_as_target(old: tr.Model, tmp_path: Path) -> None:
     target = tmp_path / "m.tale"
     target.write_text("mine")
     with pytest.raises(TalerecError, match=r"m\.tale is a file; a model is a folder"):
@@ -155,50 +156,50 @@ def test_a_file_is_no_target(old: tr.Model, tmp_path: Path) -> None:
     assert target.read_text() == "mine"
 
 
-def test_a_folder_inside_a_file_is_no_target(old: tr.Model, tmp_path: Path) -> None:
+def test_a_folder_inside_a_file_is_refused_as_target(old: tr.Model, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(TalerecError, match=r"file/m\.tale cannot be written: .*file is a file"):
         old.save(tmp_path / "file" / "m.tale")
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "manifest.json", "weights.npy"])
-def test_a_folder_of_other_files_is_no_target(old: tr.Model, tmp_path: Path, name: str) -> None:
+def test_a_folder_of_other_files_is_refused_as_target(
+    old: tr.Model, tmp_path: Path, name: str
+) -> None:
     (tmp_path / name).write_text('{"name": "a web page"}')
     with pytest.raises(TalerecError, match=f"{tmp_path} holds other files"):
         old.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_an_empty_folder_and_a_folder_that_is_not_there_are_targets(
-    old: tr.Model, tmp_path: Path
-) -> None:
+def test_an_empty_folder_and_a_missing_folder_are_targets(old: tr.Model, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for target in (tmp_path / "empty", tmp_path / "some" / "where" / "m.tale"):
         assert same(tr.load(old.save(target)), old)
 
 
-def test_a_link_to_nothing_is_no_target(tmp_path: Path) -> None:
+def test_a_broken_link_is_refused_as_target(tmp_path: Path) -> None:
     (tmp_path / "m.tale").symlink_to(tmp_path / "gone")
     with pytest.raises(TalerecError, match="link to nothing"):
-        artifact.check_target(tmp_path / "m.tale")
+        check_target(tmp_path / "m.tale")
 
 
-def test_a_name_too_long_is_no_target(tmp_path: Path) -> None:
+def test_too_long_a_name_is_refused_as_target(tmp_path: Path) -> None:
     with pytest.raises(TalerecError, match="cannot be written: File name too long"):
-        artifact.check_target(tmp_path / ("m" * 300))
+        check_target(tmp_path / ("m" * 300))
 
 
-def test_a_folder_without_permission_is_no_target(
+def test_a_folder_without_permission_is_refused_as_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *args: False)
     for target in (tmp_path, tmp_path / "deep" / "m.tale"):
         with pytest.raises(TalerecError, match=f"no permission in {tmp_path}"):
-            artifact.check_target(target)
+            check_target(target)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_no_target(old: tr.Model, tmp_path: Path) -> None:
+def test_a_read_only_folder_is_refused_as_target(old: tr.Model, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(TalerecError, match="no permission"):
         old.save(tmp_path / "m.tale")

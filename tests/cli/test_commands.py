@@ -1,4 +1,4 @@
-"""The command as people meet it: help, and what each part of it prints."""
+"""Help pages, and the output of commands about logs and models."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ import pytest
 
 import talerec as tr
 from command import refusal, talerec, works
-from talerec.cli import main, tables
-from talerec.runtime import compiling
+from talerec.cli import main, terminal
+from talerec.runtime import jit
 
-COMMANDS = [known.name or known.callback.__name__ for known in main.app.registered_commands]
+COMMANDS = [entry.name or entry.callback.__name__ for entry in main.app.registered_commands]
 
 
 # -- help ------------------------------------------------------------------------------------------
 
 
 def test_there_is_every_command() -> None:
-    assert set(COMMANDS) >= {"demo", "describe", "models", "fit", "evaluate", "compare", "tune", "reproduce",
-                             "recommend", "similar", "explain", "serve", "verify", "synth"}  # fmt: skip
+    expected = "demo describe models fit evaluate compare tune reproduce"
+    expected += " recommend similar explain serve verify synth"
+    assert set(COMMANDS) >= set(expected.split())
     assert len(COMMANDS) == len(set(COMMANDS))
 
 
-def test_help_names_every_command_and_shows_what_to_type() -> None:
+def test_help_names_every_command_and_shows_examples() -> None:
     page = works("--help")
     assert all(re.search(rf"\b{command}\b", page) for command in COMMANDS)
     assert "Usage: talerec" in page
@@ -39,7 +40,7 @@ def test_without_arguments_there_is_the_same_help() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command: str) -> None:
+def test_every_command_has_a_help_page_with_examples(command: str) -> None:
     page = works(command, "--help")
     assert f"Usage: talerec {command}" in page
     assert f" talerec {command}" in page.partition("Examples:")[2]
@@ -47,7 +48,7 @@ def test_every_command_explains_itself(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["describe", "fit", "evaluate"])
-def test_commands_that_read_a_log_say_how_to_name_its_columns(command: str) -> None:
+def test_commands_that_read_a_log_have_options_for_its_columns(command: str) -> None:
     page = works(command, "--help")
     assert all(flag in page for flag in ("--user ", "--item ", "--time ", "--time-unit", "--core"))
 
@@ -70,8 +71,8 @@ def test_models_has_one_line_for_every_model() -> None:
     assert len(lines) < len(tr.MODELS) + 8
     for name, kind in tr.MODELS.items():
         (line,) = [line for line in lines if line.split()[:1] == [name]]
-        said = line.split(name, 1)[1].split()
-        assert said == [*kind.good_for.split(), *([kind.extra] if kind.extra else [])]
+        words = line.split(name, 1)[1].split()
+        assert words == [*kind.summary.split(), *([kind.extra] if kind.extra else [])]
 
 
 def test_one_model_is_shown_with_its_parameters_and_what_it_needs() -> None:
@@ -104,13 +105,13 @@ def test_describe_counts(log: Path) -> None:
     assert (facts["users"], facts["items"], facts["rows"]) == (20, 12, 200)
 
 
-def test_describe_says_how_to_drop_duplicates(log: Path, tmp_path: Path) -> None:
+def test_describe_names_the_flag_that_drops_duplicates(log: Path, tmp_path: Path) -> None:
     assert "--drop-duplicates" not in works("describe", log)
     lines = log.read_text().splitlines()
     path = tmp_path / "twice.csv"
     path.write_text("\n".join([*lines, *lines[1:6], lines[1]]))
-    said = "6 rows repeat user, item and time of another: --drop-duplicates keeps one of each"
-    assert said in works("describe", path)
+    note = "6 rows repeat the user, item and time of another row; --drop-duplicates keeps one"
+    assert note in works("describe", path)
     assert "--drop-duplicates keeps" not in works("describe", path, "--drop-duplicates")
 
 
@@ -122,29 +123,29 @@ def test_describe_takes_other_columns_and_a_core(log: Path, tmp_path: Path) -> N
     assert talerec("describe", other, *named, "--json").json["rows"] == 200
 
 
-def test_fit_says_what_it_saved(log: Path, tmp_path: Path) -> None:
+def test_fit_prints_the_size_of_the_saved_model(log: Path, tmp_path: Path) -> None:
     page = works("fit", log, "-o", tmp_path / "m.tale")
     first = page.splitlines()[0]
     assert "m.tale: tempo from 200 rows of 20 users and 12 items" in first
     assert re.search(r"version [0-9a-f]{16}$", first)
 
 
-def test_fit_says_how_many_items_the_table_describes(log: Path, tmp_path: Path) -> None:
+def test_fit_prints_how_many_items_the_table_describes(log: Path, tmp_path: Path) -> None:
     table = tmp_path / "items.csv"
-    for known, words in ((12, "describes every item of the log: 12 of 12"), (5, "5 of 12")):
-        pl.DataFrame({"item_id": [f"i{n}" for n in range(known)]}).write_csv(table)
+    for n_described, words in ((12, "describes every item of the log: 12 of 12"), (5, "5 of 12")):
+        pl.DataFrame({"item_id": [f"i{n}" for n in range(n_described)]}).write_csv(table)
         fit = talerec("fit", log, "-o", tmp_path / "m.tale", "--model", "popular", "--items", table)
         assert f"{words} ids match" in fit.err
 
 
-def test_timings_say_how_much_of_them_is_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seconds, said in (
+def test_timings_include_the_seconds_of_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, text in (
         (0.0, "gram 2.00 s"),
-        (1.5, "gram 2.00 s (this run spent 1.5 s on compiling"),
+        (1.5, "gram 2.00 s (including 1.5 s of one-time compilation"),
     ):
-        monkeypatch.setattr(compiling._compilations, "total", compiling.Compiled(3, seconds))
-        assert tables.timings({"gram": 2.0}).startswith(said)
-        assert ("talerec warm" in tables.timings({"gram": 2.0})) == (seconds > 0)
+        monkeypatch.setattr(jit._listener, "total", jit.CompilationStats(3, seconds))
+        assert terminal.format_timings({"gram": 2.0}).startswith(text)
+        assert ("talerec warm" in terminal.format_timings({"gram": 2.0})) == (seconds > 0)
 
 
 def test_fit_in_json_is_the_manifest(log: Path, tmp_path: Path) -> None:
@@ -170,8 +171,8 @@ def test_fit_another_model_without_histories(log: Path, tmp_path: Path) -> None:
     folder = tmp_path / "m.tale"
     works("fit", log, "-o", folder, "--model", "popular", "--no-histories", "--ties", "item")
     assert tr.load(folder).name == "popular"
-    said = refusal("recommend", folder, "--users", "1")
-    assert said == f"{folder} was saved without histories: use --history, not --users"
+    message = refusal("recommend", folder, "--users", "1")
+    assert message == f"{folder} was saved without histories; use --history, not --users"
     page = works("recommend", folder, "--history", "i1", "-k", 3)
     shown = re.findall(r"^ +(\d) +(i\d+) +(\d+\.\d{4}) *$", page, re.MULTILINE)
     rows = tr.load(folder).recommend_histories([["i1"]], 3).select("rank", "item_id", "score")
@@ -230,7 +231,7 @@ def test_evaluate_on_validation_hiding_seen_with_other_cutoffs(log: Path) -> Non
 def test_evaluate_prints_a_table_that_fits(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for width in (80, 50, 30):
         monkeypatch.setenv("COLUMNS", str(width))
-        monkeypatch.setattr(tables.out, "_width", width)  # it took the width of the first command
+        monkeypatch.setattr(terminal.console(), "_width", width)  # set when it was created
         page = works("evaluate", log)
         assert all(metric in page for metric in METRICS if metric not in ("NDCG@1", "MRR@1"))
         assert "…" not in page
@@ -256,7 +257,7 @@ def test_several_orders_of_ties_have_a_mean_and_a_spread(log: Path) -> None:
     assert "spread over" in works("evaluate", log, "--ties", "random:0..2")
 
 
-def test_windows_one_after_the_other(log: Path) -> None:
+def test_rolling_windows(log: Path) -> None:
     result = talerec("evaluate", log, "--split", "rolling:2019-06-01,90", "--json").json
     assert [w["window"][:10] for w in result["windows"]] == [
         "2019-06-01",
@@ -267,41 +268,48 @@ def test_windows_one_after_the_other(log: Path) -> None:
     assert "By window" in works("evaluate", log, "--split", "rolling:2019-06-01,90")
 
 
-def test_results_are_kept_compared_and_shown(log: Path, tmp_path: Path) -> None:
+def test_results_are_saved_compared_and_shown(log: Path, tmp_path: Path) -> None:
     for name in ("tale", "popular"):
-        page, kept = tmp_path / f"{name}.html", tmp_path / f"{name}.parquet"
-        works("evaluate", log, "--model", name, "--out", kept, "--report", page)
+        page, result = tmp_path / f"{name}.html", tmp_path / f"{name}.parquet"
+        works("evaluate", log, "--model", name, "--out", result, "--report", page)
         assert page.read_text().startswith("<!DOCTYPE html>")
         assert "HR@10" in page.read_text()
     a, b, page = tmp_path / "popular.parquet", tmp_path / "tale.parquet", tmp_path / "c.html"
-    found = talerec("compare", a, b, "--json").json
-    assert found["users"] == 20
-    assert found["metrics"]["NDCG@10"].keys() >= {"a", "b", "difference", "interval", "p", "effect"}
-    assert found["verdict"] in works("compare", a, b, "--report", page)
+    comparison = talerec("compare", a, b, "--json").json
+    assert comparison["users"] == 20
+    assert comparison["metrics"]["NDCG@10"].keys() >= {
+        "a",
+        "b",
+        "difference",
+        "interval",
+        "p",
+        "effect",
+    }
+    assert comparison["verdict"] in works("compare", a, b, "--report", page)
     assert page.read_text().count("<svg") >= 5
     assert "not a saved result" in refusal("compare", a, log)
 
 
-def test_what_tune_finds_fit_takes(log: Path, tmp_path: Path) -> None:
+def test_fit_takes_the_parameters_that_tune_found(log: Path, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     best, page = tmp_path / "best.json", tmp_path / "t.html"
     search = ("--model", "tale", "--trials", 20, "--study", tmp_path / "s.db")
     assert "the best of 20 settings" in works("tune", log, *search, "-o", best, "--report", page)
     assert page.read_text().count("<svg") >= 7
-    found = talerec("tune", log, *search, "--json").json
-    assert found["params"] == json.loads(best.read_text())["params"]
+    tuned = talerec("tune", log, *search, "--json").json
+    assert tuned["params"] == json.loads(best.read_text())["params"]
     fitted = talerec("fit", log, "-o", tmp_path / "m.tale", "--params", best, "--json").json
-    assert fitted["params"] == found["params"]
-    again = ("fit", log, "-o", tmp_path / "n.tale", "--params", best, "--set", "reg=7", "--json")
-    assert talerec(*again).json["params"] == {**found["params"], "reg": 7.0}
+    assert fitted["params"] == tuned["params"]
+    changed = ("fit", log, "-o", tmp_path / "n.tale", "--params", best, "--set", "reg=7", "--json")
+    assert talerec(*changed).json["params"] == {**tuned["params"], "reg": 7.0}
     assert "parameters of tale, not of slit" in refusal(
         "fit", log, "-o", tmp_path / "x.tale", "--model", "slit", "--params", best
     )
-    assert "is not a result of talerec tune" in refusal(
+    assert "is not a result of tuning" in refusal(
         "fit", log, "-o", tmp_path / "x.tale", "--params", log
     )
 
 
-def test_reproduce_names_what_it_looks_for(tmp_path: Path) -> None:
+def test_reproduce_names_the_missing_files(tmp_path: Path) -> None:
     assert "has no file of ml-1m, beauty" in refusal("reproduce", "--data", tmp_path)
     assert "is not a folder" in refusal("reproduce", "--data", tmp_path / "none")

@@ -1,7 +1,8 @@
-"""One spelling of every flag, one default model, and what a shell offers for each."""
+"""Names and defaults of flags, the default model, and shell completion."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import subprocess
@@ -16,14 +17,15 @@ import typer
 import talerec as tr
 from command import PYTHONPATH, RUN, refusal, talerec, works
 from talerec.cli import completion, main
+from talerec.cli.options import flag_of
 from talerec.models import DEFAULT
-from talerec.models.core import params
+from talerec.models.core import param_fields
 
 # -- spellings -------------------------------------------------------------------------------------
 
 
 def flags_of(command: str) -> dict[str, list[str]]:
-    """The flags of a command as its help page shows them, long name -> all names."""
+    """Return the flags on a command's help page: long name -> all names."""
     shown = re.findall(r"(--[a-z][a-z-]*) +(-[a-z])?", works(command, "--help"))
     return {long: [long, short] if short else [long] for long, short in shown}
 
@@ -31,14 +33,14 @@ def flags_of(command: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     "command", ["demo", "synth", "fit", "evaluate", "tune", "reproduce", "lists"]
 )
-def test_every_command_that_writes_names_its_output_alike(command: str) -> None:
+def test_every_command_with_an_output_names_it_out(command: str) -> None:
     flags = flags_of(command)
     assert flags["--out"] == ["--out", "-o"]
     assert "--output" not in flags
 
 
 @pytest.mark.parametrize("command", ["evaluate", "recommend", "similar", "lists"])
-def test_every_command_with_list_lengths_names_them_alike(command: str) -> None:
+def test_every_command_with_list_lengths_names_them_k(command: str) -> None:
     assert flags_of(command)["--k"] == ["--k", "-k"]
 
 
@@ -47,8 +49,8 @@ def test_fit_takes_the_old_name_of_out_with_a_warning(
     old: list[str], log: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "m.tale"
-    given = [part.replace("PATH", str(folder)) for part in old]
-    outcome = talerec("fit", log, *given, "--model", "popular", "--json")
+    output = [part.replace("PATH", str(folder)) for part in old]
+    outcome = talerec("fit", log, *output, "--model", "popular", "--json")
     assert (outcome.code, outcome.err) == (0, "warning: --output is now --out\n")
     assert tr.load(folder).name == "popular"
 
@@ -62,7 +64,7 @@ def test_tune_takes_the_old_name_of_out_with_a_warning(log: Path, tmp_path: Path
     assert best.exists()
 
 
-def test_synth_takes_the_file_by_its_place_with_a_warning(tmp_path: Path) -> None:
+def test_synth_takes_the_file_as_an_argument_with_a_warning(tmp_path: Path) -> None:
     outcome = talerec("synth", tmp_path / "log.csv", "--rows", 100)
     assert (outcome.code, outcome.err) == (0, "warning: synth FILE is now synth --out FILE\n")
     assert tr.read_log(tmp_path / "log.csv").rows == 100
@@ -76,7 +78,7 @@ def test_a_command_without_output_does_not_take_its_old_name(model: Path) -> Non
 # -- the default model -----------------------------------------------------------------------------
 
 
-def test_every_command_fits_tempo_unless_told_otherwise(log: Path, tmp_path: Path) -> None:
+def test_every_command_fits_tempo_by_default(log: Path, tmp_path: Path) -> None:
     assert DEFAULT == "tempo"
     fitted = talerec("fit", log, "-o", tmp_path / "m.tale", "--json").json
     evaluated = talerec("evaluate", log, "--json").json
@@ -85,8 +87,8 @@ def test_every_command_fits_tempo_unless_told_otherwise(log: Path, tmp_path: Pat
     best = tmp_path / "best.json"
     tuned = talerec("tune", log, "--trials", 2, "--set", "solver=local", "-o", best, "--json").json
     assert tuned["model"] == "tempo"
-    again = talerec("fit", log, "-o", tmp_path / "m.tale", "--params", best, "--json").json
-    assert (again["model"], again["params"]) == ("tempo", tuned["params"])
+    refitted = talerec("fit", log, "-o", tmp_path / "m.tale", "--params", best, "--json").json
+    assert (refitted["model"], refitted["params"]) == ("tempo", tuned["params"])
 
 
 def test_a_file_of_parameters_names_its_model(log: Path, tmp_path: Path) -> None:
@@ -96,46 +98,47 @@ def test_a_file_of_parameters_names_its_model(log: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         (
             ("--model", "ease"),
-            "Spark does not fit ease; it fits tempo, tale, slit, slist and blends of them (--model tempo)",
+            "Spark does not fit ease; it fits tempo, tale, slit, slist and blends of them",
         ),
-        (("--event", "kind"), "--event goes with --event-weights on Spark"),
-        (
-            ("--histories", "--histories-to", "rows"),
-            "give --histories or --histories-to, one of the two",
-        ),
+        (("--event", "kind"), "on Spark, --event needs --event-weights"),
+        (("--histories", "--histories-to", "rows"), "use --histories or --histories-to, not both"),
     ],
 )
-def test_what_has_no_place_on_spark_is_refused_by_name(
-    log: Path, tmp_path: Path, given: tuple[str, ...], said: str
+def test_options_that_spark_does_not_support_are_refused(
+    log: Path, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
-    assert refusal("fit", log, "-o", tmp_path / "m.tale", "--engine", "spark", *given) == said
+    fit = ("fit", log, "-o", tmp_path / "m.tale", "--engine", "spark")
+    assert refusal(*fit, *options) == message
 
 
-def test_what_is_judged_on_spark_is_said_before_anything_runs(log: Path, tmp_path: Path) -> None:
+def test_evaluations_that_spark_does_not_support_are_refused_before_anything_runs(
+    log: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
-    there = ("evaluate", log, "--engine", "spark")
-    assert refusal(*there) == (
-        "Spark does not split by leave-one-out; it takes splits of time: --split at:TIME or rolling:TIME,DAYS"
+    evaluate = ("evaluate", log, "--engine", "spark")
+    assert refusal(*evaluate) == (
+        "Spark does not split by leave-one-out; it takes splits by time: "
+        "at:TIME or rolling:TIME,DAYS"
     )
     at = ("--split", "at:2020-06-01")
-    assert refusal(*there, *at, "--model", "sasrec").startswith("Spark does not fit sasrec")
+    assert refusal(*evaluate, *at, "--model", "sasrec").startswith("Spark does not fit sasrec")
     page = ("--report", tmp_path / "page.html")
-    assert refusal(*there, *at, *page) == (
-        "--report goes with --engine local: from Spark only sums come back"
+    assert refusal(*evaluate, *at, *page) == (
+        "--report needs --engine local; Spark returns only sums"
     )
-    said = "--histories-to goes with --engine spark; talerec events import fills a store from here"
-    assert refusal("fit", log, "-o", tmp_path / "m.tale", "--histories-to", "rows") == said
-    assert refusal("evaluate", log, "--master", "x") == "--master goes with --engine spark"
+    message = "--histories-to needs --engine spark; talerec events import fills a store from here"
+    assert refusal("fit", log, "-o", tmp_path / "m.tale", "--histories-to", "rows") == message
+    assert refusal("evaluate", log, "--master", "x") == "--master needs --engine spark"
 
 
 @pytest.mark.parametrize("command", ["fit", "evaluate", "tune"])
 def test_help_names_the_default_model(command: str) -> None:
-    assert f"Which model; {DEFAULT} by default" in works(command, "--help")
+    assert f"Model (default {DEFAULT})" in works(command, "--help")
 
 
 # -- reading and titles ----------------------------------------------------------------------------
@@ -182,15 +185,15 @@ def test_only_titles_that_are_shown_are_looked_up(
 
 
 def offered(line: str, shell: str = "bash") -> list[str]:
-    """What a shell is offered for the last word of a command line, in this process."""
+    """Return the values that a shell is offered for the last word of a command line."""
     words = line.split(" ")
-    given = {"_TALEREC_COMPLETE": f"complete_{shell}"}
+    variables = {"_TALEREC_COMPLETE": f"complete_{shell}"}
     if shell == "bash":
-        given |= {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+        variables |= {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     else:
-        given |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+        variables |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in given.items():
+        for name, value in variables.items():
             patch.setenv(name, value)
         outcome = talerec()
     assert (outcome.code, outcome.err) == (0, "")
@@ -218,14 +221,14 @@ def names(offers: list[str]) -> list[str]:
 @pytest.mark.parametrize("name", tr.MODELS)
 def test_parameters_of_the_chosen_model_are_completed(name: str) -> None:
     offers = offered(f"talerec fit log.csv --model {name} --set ")
-    assert names(offers) == [field.name for field in params.fields(tr.MODELS[name])]
-    for field in params.fields(tr.MODELS[name]):
+    assert names(offers) == [field.name for field in param_fields(tr.MODELS[name])]
+    for field in param_fields(tr.MODELS[name]):
         values = [x.partition("=")[2] for x in offers if x.partition("=")[0] == field.name]
         assert values in ([""], list(field.metadata["choices"]))
 
 
 def test_parameters_of_the_default_model_are_completed_without_a_model() -> None:
-    fields = params.fields(tr.MODELS[DEFAULT])
+    fields = param_fields(tr.MODELS[DEFAULT])
     assert names(offered("talerec tune log.csv --set ")) == [field.name for field in fields]
     assert offered("talerec fit log.csv --set rep") == ["repeats=learned", "repeats=ignored"]
     assert offered("talerec fit log.csv --model nothing --set ") == []
@@ -249,9 +252,9 @@ def test_values_of_flags_are_completed(line: str, offers: list[str]) -> None:
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_are_offered_help_too(shell: str) -> None:
-    found = "\n".join(offered("talerec fit log.csv --model temp", shell))
-    assert "tempo" in found
-    assert "what follows the history" in found
+    offers = "\n".join(offered("talerec fit log.csv --model temp", shell))
+    assert "tempo" in offers
+    assert "what follows the history" in offers
 
 
 def test_completion_loads_no_heavy_library() -> None:
@@ -261,7 +264,8 @@ def test_completion_loads_no_heavy_library() -> None:
         "words = 'talerec fit log.csv --model tale --set '\n"
         "os.environ |= dict(_TALEREC_COMPLETE='complete_bash', COMP_WORDS=words, COMP_CWORD='6')\n"
         "try:\n    app(prog_name='talerec')\nexcept SystemExit:\n    pass\n"
-        "print(sorted({'numpy', 'numba', 'scipy', 'polars', 'talerec.models'} & sys.modules.keys()))"
+        "heavy = {'numpy', 'numba', 'scipy', 'polars', 'talerec.models'}\n"
+        "print(sorted(heavy & sys.modules.keys()))"
     )
     run = subprocess.run(
         [sys.executable, "-c", script], env={"PYTHONPATH": PYTHONPATH}, capture_output=True
@@ -281,12 +285,12 @@ def test_show_and_install_completion_write_the_script_of_a_shell(
         "PATH": "/usr/bin:/bin",
         "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
     }
-    asked = [*RUN, "--show-completion", shell]
-    shown = subprocess.run(asked, env=environment, capture_output=True, text=True)
+    command = [*RUN, "--show-completion", shell]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "_TALEREC_COMPLETE" in shown.stdout
-    asked = [*RUN, "--install-completion", shell]
-    done = subprocess.run(asked, env=environment, capture_output=True, text=True)
+    command = [*RUN, "--install-completion", shell]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     written = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
     assert any("_TALEREC_COMPLETE" in text for text in written)
@@ -296,43 +300,83 @@ def test_completion_without_source_files_offers_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(completion, "_FOLDER", tmp_path / "nothing")
-    for cached in (completion._kinds, completion._default):
+    for cached in (completion._model_sources, completion._default_model):
         cached.cache_clear()
     try:
         assert offered("talerec fit log.csv --model ") == []
         assert offered("talerec fit log.csv --set ") == []
     finally:
-        for cached in (completion._kinds, completion._default):
+        for cached in (completion._model_sources, completion._default_model):
             cached.cache_clear()
 
 
-def test_every_flag_says_what_it_is_for() -> None:
+def test_every_flag_has_a_help_text() -> None:
     commands = typer.main.get_command(main.app).commands
-    silent = [
+    without_help = [
         (name, part.name)
-        for name, known in commands.items()
-        for part in known.params
+        for name, command in commands.items()
+        for part in command.params
         if not part.help
     ]
     assert len(commands) >= 14
-    assert silent == []
+    assert without_help == []
 
 
-# -- defaults that are the library's ---------------------------------------------------------------
+# -- defaults and parameters of the library --------------------------------------------------------
 
 
 def test_defaults_of_the_command_are_those_of_the_library() -> None:
-    """The command spells them out, so that it need not load the library before it knows what is asked."""
+    """The command repeats them, so that it need not import the library to parse its options."""
     shown = {
         command: {
-            one.name: one.default
-            for one in typer.main.get_command(main.app).commands[command].params
+            param.name: param.default
+            for param in typer.main.get_command(main.app).commands[command].params
         }
         for command in ("update", "recommend", "lists")
     }
     library = inspect.signature(tr.update).parameters
     assert shown["update"]["tolerance"] == library["tolerance"].default
-    asked = inspect.signature(tr.TALE.recommend).parameters
+    method = inspect.signature(tr.TALE.recommend).parameters
     for command in ("recommend", "lists"):
         for name in ("k", "hide_seen", "unknown"):
-            assert shown[command][name] == asked[name].default
+            assert shown[command][name] == method[name].default
+
+
+def listed_parameters() -> set[str]:
+    """Return the parameters that errors and notes of the library list, found in its source."""
+    names: set[str] = set()
+    source = Path(tr.__file__).parent
+    for path in source.rglob("*.py"):
+        if path.relative_to(source).parts[0] in ("cli", "serve"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ERRORS:
+                names |= {arg.value for arg in node.args[1:] if isinstance(arg, ast.Constant)}
+            elif isinstance(node, ast.Dict) and ast.unparse(node).startswith("{'parameters':"):
+                names |= {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+    return names - {"parameters"}
+
+
+ERRORS = ("TalerecError", "InvalidLogError", "MissingColumnError")
+PYTHON_ONLY = {"task_pairs", "task_rows"}  # parameters of Spark jobs without an option
+
+
+def test_every_parameter_in_an_error_of_the_library_has_a_flag() -> None:
+    declared = {
+        flag
+        for command in typer.main.get_command(main.app).commands.values()
+        for param in command.params
+        for flag in param.opts
+    }
+    parameters = listed_parameters()
+    assert parameters >= {"time_unit", "sep", "item_key", "time_split"}
+    without_flag = {name for name in parameters if flag_of(name).split()[0] not in declared}
+    assert without_flag <= PYTHON_ONLY
+
+
+def test_flags_are_those_of_declared_options_and_other_names_stay() -> None:
+    assert flag_of("time_unit") == "--time-unit"
+    assert flag_of("any_order") == "--ties item"
+    assert flag_of("time_split") == "--split at:TIME"
+    assert flag_of("cases") == "--out"
+    assert flag_of("no_option") == "no_option"

@@ -1,4 +1,4 @@
-"""`talerec lists`: a model and the rows of users, which need not be those that it was fitted to."""
+"""`talerec lists`: recommendations to the users of a log that need not be the training log."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def new(tmp_path: Path) -> Path:
 
 
 def histories(rows: pl.DataFrame) -> dict[Any, list[tuple[Any, Any]]]:
-    """User, item, time: by user, in the order of times."""
-    found: dict[Any, list[tuple[Any, Any]]] = {}
+    """Return the (item, time) pairs of each user in the order of times."""
+    by_user: dict[Any, list[tuple[Any, Any]]] = {}
     for user, item, time in rows.sort(rows.columns[2], maintain_order=True).iter_rows():
-        found.setdefault(user, []).append((item, time))
-    return found
+        by_user.setdefault(user, []).append((item, time))
+    return by_user
 
 
 @pytest.mark.parametrize("more", [[], ["--hide-seen"], ["--as-of", "2020-03-01", "--deny", "i5"]])
@@ -41,35 +41,36 @@ def test_lists_of_other_users_are_those_of_their_histories(
     more: list[str], model: Path, new: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "lists.parquet"
-    said = talerec("lists", model, new, "-o", out, "-k", 4, *more, "--json").json
-    given = histories(NEW)
+    counts = talerec("lists", model, new, "-o", out, "-k", 4, *more, "--json").json
+    by_user = histories(NEW)
     options = {"hide_seen": True} if more == ["--hide-seen"] else {}
     if "--as-of" in more:
         options = {"as_of": "2020-03-01", "deny": ["i5"]}
-    rows = list(given.values())
-    wanted = tr.load(model).recommend_histories(rows, 4, unknown="skip", **options)
-    names = pl.DataFrame({"history": range(len(given)), "user_id": list(given)})
-    wanted = wanted.join(names, on="history").drop("history").sort("user_id", "rank")
-    found = pl.read_parquet(out).sort("user_id", "rank")
+    rows = list(by_user.values())
+    expected = tr.load(model).recommend_histories(rows, 4, unknown="skip", **options)
+    names = pl.DataFrame({"history": range(len(by_user)), "user_id": list(by_user)})
+    expected = expected.join(names, on="history").drop("history").sort("user_id", "rank")
+    lists = pl.read_parquet(out).sort("user_id", "rank")
     columns = ["user_id", "item_id", "rank"]
-    assert found.select(columns).equals(wanted.select(columns))
-    np.testing.assert_allclose(found["score"], wanted["score"], rtol=1e-12)
-    assert said["rows"] == len(wanted)
-    assert said["users"] == wanted["user_id"].n_unique()
+    assert lists.select(columns).equals(expected.select(columns))
+    np.testing.assert_allclose(lists["score"], expected["score"], rtol=1e-12)
+    assert counts["rows"] == len(expected)
+    assert counts["users"] == expected["user_id"].n_unique()
 
 
 def test_lists_of_the_training_log_need_no_histories_in_the_model(
     log: Path, model: Path, tmp_path: Path
 ) -> None:
-    bare, out, kept = tmp_path / "bare.tale", tmp_path / "lists.csv", tmp_path / "kept.csv"
+    bare, out = tmp_path / "bare.tale", tmp_path / "lists.csv"
+    expected = tmp_path / "expected.csv"
     tr.load(model).save(bare, histories=False)
     works("lists", bare, log, "-o", out)
-    works("recommend", model, "--users", "all", "-o", kept)
-    assert out.read_bytes() == kept.read_bytes()
+    works("recommend", model, "--users", "all", "-o", expected)
+    assert out.read_bytes() == expected.read_bytes()
 
 
 def test_rows_are_read_as_the_fit_read_its_log_and_weights_count(tmp_path: Path) -> None:
-    """Weights are divided by what those of the fit were divided by, whatever the mean of these rows is."""
+    """Weights are divided by the mean weight of the fit's rows, not of these rows."""
     rng = np.random.default_rng(2)
     rows = pl.DataFrame(
         {
@@ -82,44 +83,44 @@ def test_rows_are_read_as_the_fit_read_its_log_and_weights_count(tmp_path: Path)
     log, some, fitted = tmp_path / "log.txt", tmp_path / "some.txt", tmp_path / "m.tale"
     rows.write_csv(log, separator="|")
     rows.filter(pl.col("did") == "buy").write_csv(some, separator="|")
-    told = ["--user", "who", "--item", "what", "--time", "when", "--sep", "|", "--event", "did"]
-    worth = ["--event-weights", "view=1,buy=5"]
-    works("fit", log, "-o", fitted, "--model", "tale", *told, *worth)
-    out, kept = tmp_path / "lists.parquet", tmp_path / "kept.parquet"
+    columns = ["--user", "who", "--item", "what", "--time", "when", "--sep", "|", "--event", "did"]
+    weights = ["--event-weights", "view=1,buy=5"]
+    works("fit", log, "-o", fitted, "--model", "tale", *columns, *weights)
+    out, expected = tmp_path / "lists.parquet", tmp_path / "expected.parquet"
     works("lists", fitted, log, "-o", out)
-    works("recommend", fitted, "--users", "all", "-o", kept)
-    assert pl.read_parquet(out).equals(pl.read_parquet(kept))
-    works("lists", fitted, some, "-o", out)  # of purchases alone
+    works("recommend", fitted, "--users", "all", "-o", expected)
+    assert pl.read_parquet(out).equals(pl.read_parquet(expected))
+    works("lists", fitted, some, "-o", out)  # only purchases
     unit = rows["did"].replace_strict({"view": 1, "buy": 5}).mean()
     bought = rows.filter(pl.col("did") == "buy").select("who", "what", "when")
-    given = histories(bought)
-    plain = tr.load(fitted).recommend_histories([given[user] for user in sorted(given)])
+    by_user = histories(bought)
+    plain = tr.load(fitted).recommend_histories([by_user[user] for user in sorted(by_user)])
     scores = pl.read_parquet(out).sort("user_id", "rank")["score"]
     np.testing.assert_allclose(scores, plain.sort("history", "rank")["score"] * 5 / unit)
 
 
-def test_what_does_not_go_together_is_refused_before_anything_is_written(
+def test_conflicting_options_are_refused_before_anything_is_written(
     log: Path, model: Path, new: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "lists.parquet"
     before = new.read_bytes()
-    for given, said in (
+    for options, message in (
         ([new, "-o", new], "new.csv is one of the inputs, and would be overwritten"),
         ([new, "-o", tmp_path / "lists.txt"], "ending"),
         ([new, "-o", out, "--core", 2], "--core is for fit"),
-        ([new, "-o", out, "--master", "local"], "--master goes with --engine spark"),
+        ([new, "-o", out, "--master", "local"], "--master needs --engine spark"),
         ([new, "-o", out, "-k", 99], "k is 99, but the model knows 12 items"),
         ([new, "-o", out, "--deny", "nobody"], "item 'nobody' is not known"),
         ([tmp_path / "none.csv", "-o", out], "none.csv does not exist"),
     ):
-        assert said in refusal("lists", model, *given)
+        assert message in refusal("lists", model, *options)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["new.csv"]
     assert new.read_bytes() == before
-    NEW.with_columns(worth=pl.lit(2.0)).write_csv(tmp_path / "weighed.csv")
-    said = refusal("lists", model, tmp_path / "weighed.csv", "-o", out, "--weight", "worth")
-    assert said == "the model was fitted without weights of rows: leave them out"
-    weighed = NEW.with_columns(worth=pl.int_range(1, 8))
-    tr.TALE().fit(tr.Log.from_frame(weighed, weight="worth")).save(tmp_path / "w.tale")
-    said = refusal("lists", tmp_path / "w.tale", new, "-o", out)
-    assert said.startswith("the model was fitted to rows with weights: give those of these rows")
+    NEW.with_columns(weight=pl.lit(2.0)).write_csv(tmp_path / "weighted.csv")
+    message = refusal("lists", model, tmp_path / "weighted.csv", "-o", out, "--weight", "weight")
+    assert message == "the model was fitted without weights of rows: leave them out"
+    weighted = NEW.with_columns(weight=pl.int_range(1, 8))
+    tr.TALE().fit(tr.Log.from_frame(weighted, weight="weight")).save(tmp_path / "w.tale")
+    message = refusal("lists", tmp_path / "w.tale", new, "-o", out)
+    assert message.startswith("the model was fitted to weighted rows: give the weights of rows too")
     assert not out.exists()

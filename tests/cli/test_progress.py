@@ -1,4 +1,4 @@
-"""Progress and notes: bars on a terminal, plain lines elsewhere, and never in the answer."""
+"""Progress: bars on a terminal, plain lines elsewhere, never on standard output."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from command import PYTHONPATH, run_on_terminal
 from talerec.cli import terminal
-from talerec.runtime.progress import stage
+from talerec.runtime import stage
 
-# The command, with a fit that reports a stage of compiling as the library does.
+# Runs the command with a fit that reports compilation stages, as the library does.
 SCRIPT = """
 import sys
 from talerec.cli.main import main
@@ -33,7 +33,7 @@ main()
 
 
 def run(*args: object, tty: bool) -> tuple[str, str]:
-    """What `talerec ARGS` writes to standard output and to standard error, a terminal or a pipe."""
+    """Return standard output and standard error, a terminal or a pipe, of `talerec ARGS`."""
     command = [sys.executable, "-c", SCRIPT, *map(str, args)]
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TERM": "xterm", "COLUMNS": "80"}
     return run_on_terminal(command, environment, tty=tty)
@@ -62,11 +62,11 @@ def test_compiling_leaves_json_alone(tty: bool, log: Path, tmp_path: Path) -> No
 def test_stages_without_a_label_are_silent_in_a_pipe(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal, "_named", set())
-    for _ in range(2):  # a command may show its progress in parts
-        with terminal.progress():
+    monkeypatch.setattr(terminal, "_named_stages", set())
+    for _ in range(2):  # a command may show progress several times
+        with terminal.show_progress():
             stage("rank", 10)(10)
             stage("compile", 1)(1)
-    with terminal.progress(quiet=True):
+    with terminal.show_progress(quiet=True):
         stage("compile", 1)(1)
     assert capsys.readouterr().err == "compiling kernels, once\n"

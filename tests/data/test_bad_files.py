@@ -10,11 +10,11 @@ import pytest
 from log_files import FORMATS, GOOD, HEADER, PACKINGS, T, Write, parquet, refusal, table
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.csv") == "does not exist"
 
 
-def test_an_empty_folder_is_no_log(tmp_path: Path) -> None:
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path) == "is a folder without a file that talerec reads"
 
 
@@ -41,25 +41,25 @@ def test_parquet_without_rows_is_an_empty_log(write: Write) -> None:
     assert refusal(path) == "the log is empty: it has no rows"
 
 
-def test_nothing_but_blank_lines_is_refused(write: Write) -> None:
+def test_a_file_of_blank_lines_is_refused(write: Write) -> None:
     assert refusal(write("log.csv", "\n\n")) == "the file is empty"
     assert refusal(write("log.ndjson", "\n \n")) == "cannot be read: it holds no rows"
 
 
 @pytest.mark.parametrize("column", ["user_id", "item_id", "timestamp"])
 @pytest.mark.parametrize("ending", FORMATS)
-def test_a_missing_column_is_named_with_the_option_that_mends_it(
+def test_a_missing_column_is_named_with_the_parameter_to_set(
     ending: str, column: str, write: Write
 ) -> None:
     source = table(["u"], ["a"], [T]).rename({column: "other"})
     message = refusal(write(f"log{ending}", FORMATS[ending](source)))
-    flag = {"user_id": "--user", "item_id": "--item", "timestamp": "--time"}[column]
+    parameter = {"user_id": "user", "item_id": "item", "timestamp": "time"}[column]
     assert message.startswith(f"there is no column {column!r}; the columns are ")
     assert "other" in message
-    assert message.endswith(f"({flag} NAME says which to use)")
+    assert message.endswith(f"(`{parameter}` names another)")
 
 
-def test_one_column_cannot_be_two_things(write: Write) -> None:
+def test_one_column_cannot_have_two_roles(write: Write) -> None:
     path = write("log.csv", GOOD)
     assert refusal(path, item="user_id").endswith("but two are 'user_id'")
 
@@ -132,7 +132,7 @@ def test_truncated_parquet_is_refused(write: Write) -> None:
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_a_file_that_is_not_what_its_ending_says_is_refused(packing: str, write: Write) -> None:
+def test_a_file_that_contradicts_its_ending_is_refused(packing: str, write: Write) -> None:
     source = table(["u"], ["a"], [T])
 
     def refused(ending: str, content: bytes) -> str:
@@ -140,10 +140,11 @@ def test_a_file_that_is_not_what_its_ending_says_is_refused(packing: str, write:
 
     for ending in (".csv", ".tsv", ".ndjson"):
         assert refused(ending, parquet(source)) == (
-            f"its ending says {ending}, but the file is Parquet"
+            f"its ending is {ending}, but the file is Parquet"
         )
         assert refused(ending, GOOD.encode("utf-16")) == (
-            f"its ending says {ending}, but the file is UTF-16 text (iconv -f UTF-16 -t UTF-8 FILE makes UTF-8 of it)"
+            f"its ending is {ending}, but the file is UTF-16 text "
+            "(convert it with iconv -f UTF-16 -t UTF-8 FILE)"
         )
     assert refused(".parquet", GOOD.encode()).endswith("but the file is not Parquet")
     assert refused(".ndjson", GOOD.encode()).startswith(

@@ -13,7 +13,7 @@ import pytest
 
 from log_files import refusal
 from logs import rows_of
-from talerec.data.read.readers import read_items, read_log
+from talerec.data.read import read_items, read_log
 
 SECOND = 10**6
 T = 1_370_000_000
@@ -25,9 +25,12 @@ AMAZON = [
     {"reviewerID": "B", "asin": "0007", "overall": 4, "unixReviewTime": T},
 ]
 YELP = [
-    {"review_id": "r", "user_id": "v", "business_id": "y", "stars": 5.0, "date": "2013-05-31 11:33:20"},
-    {"review_id": "s", "user_id": "u", "business_id": "x", "stars": 4.5, "date": "2013-05-31 11:33:21"},
-    {"review_id": "t", "user_id": "u", "business_id": "z", "stars": 1.0, "date": "2013-05-31 11:33:20"},
+    {"review_id": "r", "user_id": "v", "business_id": "y", "stars": 5.0,
+     "date": "2013-05-31 11:33:20"},
+    {"review_id": "s", "user_id": "u", "business_id": "x", "stars": 4.5,
+     "date": "2013-05-31 11:33:21"},
+    {"review_id": "t", "user_id": "u", "business_id": "z", "stars": 1.0,
+     "date": "2013-05-31 11:33:20"},
 ]  # fmt: skip
 
 Write = Callable[[str, str | bytes], Path]
@@ -63,8 +66,8 @@ def test_movielens_ratings_have_no_header_and_keep_their_order(
     rows = [(10, 9, T), (2, 7, T + 1), (2, 5, T), (10, 3, T), (10, 3, T)]
     content = "".join(sign.join(map(str, (u, i, 5, t))) + end for u, i, t in rows)
     log = read_log(write(name, content + end))
-    found = [(user, item, time // SECOND) for user, item, time in rows_of(log)]
-    assert found == [rows[2], rows[1], rows[0], rows[3], rows[4]]
+    read_rows = [(user, item, time // SECOND) for user, item, time in rows_of(log)]
+    assert read_rows == [rows[2], rows[1], rows[0], rows[3], rows[4]]
     assert log.users.ids.dtype == log.items.ids.dtype == pl.Int64
 
 
@@ -85,8 +88,8 @@ def test_movies_dat_is_an_item_table_in_either_encoding(encoding: str, write: Wr
         (f"1::2::5::{T}\n1::2::5\n", "line 2 has 3 fields, but line 1 has 4"),
         (f"1::2::5::{T}\n1::2::5::{T}::6\n", "line 2 has 5 fields, but line 1 has 4"),
         (f"1::2::5::{T}\n\n1::2::5::{T}\n", "line 2 has 0 fields, but line 1 has 4"),
-        ("1::F::1::10::48067\n", "line 1 has 5 fields; user::item::rating::time and "),
-        ("some prose\n", "line 1 has 1 fields; user::item::rating::time and "),
+        ("1::F::1::10::48067\n", "line 1 has 5 fields; supported are user::item::rating"),
+        ("some prose\n", "line 1 has 1 fields; supported are user::item::rating"),
         (f"1::::5::{T}\n", "row 1: item_id is empty"),
         (f"1::2::5::{T}\n1::2::5::noon\n", "row 2: timestamp 'noon' is not a number"),
         ("1::Toy Story::Animation\n", "there is no column 'user_id'; the columns are item_id, "),
@@ -119,7 +122,7 @@ def test_a_short_line_of_u_data_lacks_its_time(write: Write) -> None:
     assert refusal(path) == "row 2: timestamp is empty"
 
 
-def test_movielens_csv_goes_by_its_own_names(write: Write) -> None:
+def test_movielens_csv_is_read_by_its_own_column_names(write: Write) -> None:
     path = write("ratings.csv", f"userId,movieId,rating,timestamp\n2,9,4.5,{T}\n1,10,5,{T}\n")
     assert seconds(path) == [(1, 10, T), (2, 9, T)]
 
@@ -143,7 +146,7 @@ def test_a_header_is_a_header_even_of_numbers(write: Write) -> None:
 
 
 @pytest.mark.parametrize("line", ["A,B,5.0", f"A,B,good,{T}", "A,B,5.0,2013-05-31", f"A,B,1,5,{T}"])
-def test_what_is_neither_a_header_nor_a_rating_is_refused(line: str, write: Write) -> None:
+def test_a_first_line_that_is_neither_header_nor_rating_is_refused(line: str, write: Write) -> None:
     assert refusal(write("log.csv", f"{line}\n{line}\n")).startswith("there is no column 'user_id'")
 
 
@@ -172,18 +175,18 @@ def test_amazon_reviews_keep_their_order_and_their_duplicates(ending: str, write
     assert seconds(path) == expected
 
 
-def test_foreign_names_may_be_said_too(write: Write) -> None:
+def test_published_names_may_be_given_explicitly(write: Write) -> None:
     path = write("Beauty_5.json", lines(AMAZON))
     assert seconds(path, user="reviewerID", time="unixReviewTime") == seconds(path)
     assert seconds(path, user="asin", item="reviewerID")[0] == ("0007", "B", T)
 
 
-def test_foreign_names_count_in_a_table_as_well(write: Write) -> None:
+def test_published_names_are_recognized_in_other_formats(write: Write) -> None:
     path = write("log.csv", f"asin,reviewerID,unixReviewTime\n5,A,{T}\n")
     assert seconds(path) == [("A", 5, T)]
 
 
-def test_usual_names_come_before_foreign_ones(write: Write) -> None:
+def test_default_names_come_before_published_ones(write: Write) -> None:
     both = {**AMAZON[0], "user_id": "mine", "item_id": "this", "timestamp": T + 5}
     assert seconds(write("log.json", lines([both]))) == [("mine", "this", T + 5)]
 
@@ -197,11 +200,11 @@ def test_a_review_that_lacks_a_field_is_named(name: str, row: int, write: Write)
     assert refusal(path) == f"row {row + 1}: {name} is empty"
 
 
-def test_reviews_that_all_lack_a_field_are_refused_with_the_fields_there_are(write: Write) -> None:
+def test_reviews_that_all_lack_a_field_are_refused_with_their_fields(write: Write) -> None:
     without = [{k: v for k, v in review.items() if k != "asin"} for review in AMAZON]
     message = refusal(write("reviews.json", lines(without)))
     assert message.startswith("there is no column 'user_id'; the columns are reviewerID, ")
-    assert message.endswith("(--user NAME says which to use)")
+    assert message.endswith("(`user` names another)")
 
 
 def test_a_broken_review_is_named(write: Write) -> None:
@@ -210,16 +213,18 @@ def test_a_broken_review_is_named(write: Write) -> None:
     assert refusal(path) == expected
 
 
-def test_a_time_that_is_none_is_named(write: Write) -> None:
+def test_an_invalid_time_is_named(write: Write) -> None:
     path = write("reviews.json", lines([*AMAZON, {**AMAZON[0], "unixReviewTime": "noon"}]))
     assert refusal(path) == "row 5: unixReviewTime 'noon' is not a number, as other times are"
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_one_json_array_is_refused_with_what_is_wanted(indent: int | None, write: Write) -> None:
+def test_one_json_array_is_refused_with_the_expected_format(
+    indent: int | None, write: Write
+) -> None:
     path = write("reviews.json", json.dumps(AMAZON, indent=indent))
-    expected = "the file is one JSON array; talerec reads lines, with one object in each"
-    assert refusal(path) == expected + " (jq -c '.[]' FILE makes such lines)"
+    expected = "the file is one JSON array; talerec reads one object per line"
+    assert refusal(path) == expected + " (convert it with jq -c '.[]' FILE)"
 
 
 # -- Yelp ------------------------------------------------------------------------------------------

@@ -13,17 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logs import at, histories_of, logs, quick, rows_of
-from talerec.data.histories import Histories
-from talerec.data.log import Log
-from talerec.data.times import FARTHEST
-from talerec.data.vocabulary import Vocabulary
+from talerec.data import FARTHEST, Histories, Log, Vocabulary
 from talerec.errors import TalerecError, UnknownIdError
 
 ITEMS = Vocabulary(pl.Series(["a", "b", "c"]))
 
 
-def made(given_histories: Any, unknown: str = "error") -> list[list[tuple[int, int]]]:
-    """Items and times; rows without a time stand before all that have one, and count from 0 here."""
+def items_and_times(given_histories: Any, unknown: str = "error") -> list[list[tuple[int, int]]]:
+    """Return items and times; rows without a time are counted from 0 and come first."""
     return [
         [(item, time + FARTHEST if time < -FARTHEST // 2 else time) for item, time in history]
         for history in unrolled(Histories.from_ids(given_histories, ITEMS, unknown))
@@ -39,27 +36,29 @@ def unrolled(histories: Histories) -> list[list[tuple[int, int]]]:
 
 def refusal(given_histories: Any, unknown: str = "error") -> str:
     with pytest.raises(TalerecError) as caught:
-        made(given_histories, unknown)
+        items_and_times(given_histories, unknown)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_items_without_times_are_instants_in_their_order() -> None:
-    first, second = made([["b", "a", "b"], ["c"]])
+def test_items_without_times_keep_their_order() -> None:
+    first, second = items_and_times([["b", "a", "b"], ["c"]])
     assert [item for item, _ in first] == [1, 0, 1]
     assert [item for item, _ in second] == [2]
     times = [time for _, time in first]
     assert times == sorted(set(times))
 
 
-def test_items_with_times_are_put_in_time_order_and_ties_stay() -> None:
+def test_items_with_times_are_sorted_stably_by_time() -> None:
     later, sooner = at(5), at(3)
-    assert made([[("a", later), ("b", sooner), ("c", later)]]) == [[(1, 3), (0, 5), (2, 5)]]
+    assert items_and_times([[("a", later), ("b", sooner), ("c", later)]]) == [
+        [(1, 3), (0, 5), (2, 5)]
+    ]
 
 
 def test_no_histories_and_empty_ones_are_allowed() -> None:
-    assert made([]) == []
-    assert made([[], ["a"], []]) == [[], [(0, 0)], []]
+    assert items_and_times([]) == []
+    assert items_and_times([[], ["a"], []]) == [[], [(0, 0)], []]
     assert Histories.from_ids([[]], ITEMS, "error").item.dtype == np.int32
 
 
@@ -67,7 +66,7 @@ def test_unknown_items_are_named_or_keep_their_place() -> None:
     assert refusal([["a"], ["b", "zz"]]) == "item 'zz' is not known to the model"
     with pytest.raises(UnknownIdError):
         Histories.from_ids([["zz"]], ITEMS)
-    assert made([["a", "zz", "b"]], "skip") == [[(0, 0), (-1, 1), (1, 2)]]
+    assert items_and_times([["a", "zz", "b"]], "skip") == [[(0, 0), (-1, 1), (1, 2)]]
 
 
 NOON = datetime(2020, 1, 2, 12, 4, 5, 678901)
@@ -88,35 +87,35 @@ NOON = datetime(2020, 1, 2, 12, 4, 5, 678901)
     ],
 )
 def test_a_time_is_a_datetime_its_text_or_a_number(value: Any) -> None:
-    assert made([[("a", value)]]) == [[(0, 1_577_966_645_678_901)]]
+    assert items_and_times([[("a", value)]]) == [[(0, 1_577_966_645_678_901)]]
 
 
 @pytest.mark.parametrize(
-    ("unit", "one"), [("s", 10**6), ("ms", 1000), ("us", 1), ("datetime", 10**6)]
+    ("unit", "history"), [("s", 10**6), ("ms", 1000), ("us", 1), ("datetime", 10**6)]
 )
-def test_a_small_number_counts_what_the_log_does(unit: str, one: int) -> None:
+def test_a_small_number_has_the_unit_of_the_log(unit: str, history: int) -> None:
     for value in (5, 5.0, np.float64(5), "5"):
-        found = Histories.from_ids([[("a", value)]], ITEMS, unit=unit)
-        assert found.time.tolist() == [5 * one]
-    found = Histories.from_ids([[("a", 1_577_966_645_678)]], ITEMS, unit=unit)
-    assert found.time.tolist() == [1_577_966_645_678_000]  # a browser's milliseconds
+        result = Histories.from_ids([[("a", value)]], ITEMS, unit=unit)
+        assert result.time.tolist() == [5 * history]
+    result = Histories.from_ids([[("a", 1_577_966_645_678)]], ITEMS, unit=unit)
+    assert result.time.tolist() == [1_577_966_645_678_000]  # a browser's milliseconds
 
 
 def test_a_date_is_midnight() -> None:
-    assert made([[("a", date(1970, 1, 2))]]) == [[(0, 86_400_000_000)]]
+    assert items_and_times([[("a", date(1970, 1, 2))]]) == [[(0, 86_400_000_000)]]
 
 
 @quick
 @given(st.datetimes())
 def test_datetimes_are_exact_to_the_microsecond(stamp: datetime) -> None:
-    (((_, time),),) = made([[("a", stamp)]])
+    (((_, time),),) = items_and_times([[("a", stamp)]])
     assert datetime(1970, 1, 1) + timedelta(microseconds=time) == stamp
 
 
 @pytest.mark.parametrize(
     "value", [True, np.True_, pd.NaT, np.datetime64("NaT"), [1], b"2020-01-01"]
 )
-def test_what_is_no_time_is_refused(value: Any) -> None:
+def test_invalid_times_are_refused(value: Any) -> None:
     assert refusal([[("a", value)]]) == (
         f"{value!r} is not a time: give a datetime, 2019-10-01 as text, or a number"
     )
@@ -131,7 +130,7 @@ def test_either_every_row_has_a_time_or_none() -> None:
     message = "give a time with every row of a history, or with none"
     assert refusal([[("a", 5), "b"]]) == message
     assert refusal([[("a", 5), ("b", None)]]) == message
-    assert made([[("a", None), ("b", None)]]) == [[(0, 0), (1, 1)]]
+    assert items_and_times([[("a", None), ("b", None)]]) == [[(0, 0), (1, 1)]]
 
 
 @pytest.mark.parametrize("row", [("a", 1, 2), ("a",), ()])
@@ -143,27 +142,27 @@ def test_a_row_is_an_item_or_a_pair(row: tuple[Any, ...]) -> None:
     "given_histories",
     ["abc", ["a", "b"], [1, 2], np.array([1, 2]), 5, None, [None], {"a": 1}, [{}]],
 )
-def test_one_history_is_no_list_of_histories(given_histories: Any) -> None:
+def test_a_single_history_is_not_a_list_of_histories(given_histories: Any) -> None:
     assert refusal(given_histories) == "histories is a list of histories, each a list of items"
 
 
 @pytest.mark.parametrize("item", [None, 1.0, True])
-def test_an_item_that_is_no_id_is_refused(item: Any) -> None:
+def test_an_item_that_is_not_an_id_is_refused(item: Any) -> None:
     assert "is not an id" in refusal([[item]], "skip")
 
 
 def test_histories_may_be_arrays_and_series() -> None:
-    assert made([np.array(["b", "a"]), pl.Series(["c"])]) == [[(1, 0), (0, 1)], [(2, 0)]]
+    assert items_and_times([np.array(["b", "a"]), pl.Series(["c"])]) == [[(1, 0), (0, 1)], [(2, 0)]]
 
 
 @quick
 @given(logs(), st.data())
 def test_histories_of_users_are_their_rows(log: Log, data: st.DataObject) -> None:
     users = data.draw(st.lists(st.integers(0, len(log.users) - 1)))
-    found = unrolled(Histories.of_users(log, np.array(users, np.int64)))
+    result = unrolled(Histories.of_users(log, np.array(users, np.int64)))
     by_user = histories_of(rows_of(log))
     words = log.items.ids.to_list()
-    assert [[(words[i], t) for i, t in history] for history in found] == [
+    assert [[(words[i], t) for i, t in history] for history in result] == [
         [(item, time) for _, item, time in by_user[log.users.ids[u]]] for u in users
     ]
 
@@ -199,7 +198,7 @@ def test_a_slice_is_the_same_histories_in_smaller_columns(log: Log, data: st.Dat
     assert len(part.item) <= len(whole.item)
 
 
-def test_rows_are_moments_of_their_own_unless_they_are_joint() -> None:
+def test_rows_are_separate_events_unless_they_are_joint() -> None:
     histories = Histories.from_ids([[("a", 5), ("b", 5)]], ITEMS, "error", "us")
     assert histories.moments(joint=False).tolist() == []
     assert histories.moments(joint=True).tolist() == [5, 5]

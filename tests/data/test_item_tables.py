@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from log_files import FORMATS, GOOD, HEADER, T, Write, inter
-from talerec.data.read.readers import read_items, read_log
-from talerec.errors import InvalidLogError, TalerecError
+from talerec.data.read import read_items, read_log
+from talerec.errors import InvalidLogError, MissingColumnError, TalerecError
 
 # -- item side tables ------------------------------------------------------------------------------
 
@@ -31,14 +31,14 @@ def test_an_item_table_is_read_in_every_format(ending: str, write: Write) -> Non
         (["product_title"], "product_title"),
     ],
 )
-def test_the_usual_names_of_titles_are_tried_in_order(
+def test_common_names_of_title_columns_are_tried_in_order(
     names: list[str], chosen: str, write: Write
 ) -> None:
     content = ",".join(["item_id", *names]) + "\n" + ",".join(["a", *names]) + "\n"
     assert read_items(write("items.csv", content))["title"].to_list() == [chosen]
 
 
-def test_a_table_without_titles_stays_as_it_is(write: Write) -> None:
+def test_a_table_without_titles_is_unchanged(write: Write) -> None:
     assert read_items(write("items.csv", "item_id,year\na,1\n")).columns == ["item_id", "year"]
 
 
@@ -54,7 +54,7 @@ def test_item_ids_may_be_under_another_name(write: Write) -> None:
         ("log.csv", GOOD + "1,a,soon\n", {}, InvalidLogError),
         ("log.csv", GOOD + "1,b,5,6\n", {}, InvalidLogError),
         ("log.csv", "", {}, InvalidLogError),
-        ("log.csv", GOOD, {"user": "who"}, InvalidLogError),
+        ("log.csv", GOOD, {"user": "who"}, MissingColumnError),
         ("log.parquet", GOOD, {}, InvalidLogError),
         ("log.ndjson", "{", {}, InvalidLogError),
         ("log.csv", GOOD, {"time_unit": "minutes"}, TalerecError),
@@ -62,7 +62,7 @@ def test_item_ids_may_be_under_another_name(write: Write) -> None:
         ("log.txt", GOOD, {}, TalerecError),
     ],
 )
-def test_a_bad_log_has_an_error_of_its_own(
+def test_a_bad_log_raises_its_own_error_class(
     name: str, content: str, options: dict[str, Any], error: type[Exception], write: Write
 ) -> None:
     with pytest.raises(TalerecError) as caught:
@@ -75,7 +75,7 @@ def test_an_item_table_without_ids_is_refused(write: Write) -> None:
     with pytest.raises(TalerecError) as caught:
         read_items(path)
     assert str(caught.value) == (
-        f"{path}: there is no column 'item_id'; the columns are id, title (--item-key NAME says which holds the ids)"
+        f"{path}: there is no column 'item_id'; the columns are id, title (`item` names another)"
     )
 
 
@@ -103,22 +103,22 @@ def test_an_item_table_may_have_another_separator(write: Any) -> None:
     assert read_items(path, sep=";").to_dicts() == [
         {"item_id": "a", "title": "Tent, red", "price": 5}
     ]
-    with pytest.raises(InvalidLogError, match="--items-sep ';' reads such a file"):
+    with pytest.raises(InvalidLogError, match="set `sep` to ';'"):
         read_items(path)
-    with pytest.raises(TalerecError, match="--items-sep is ';;'; it takes one character"):
+    with pytest.raises(TalerecError, match="`sep` is ';;'; it takes one character"):
         read_items(path, sep=";;")
-    with pytest.raises(TalerecError, match="--items-sep goes with text files"):
+    with pytest.raises(TalerecError, match="`sep` goes with text files"):
         read_items(write("items.parquet", "PAR1"), sep=";")
 
 
-def test_an_item_tables_ids_are_where_the_log_has_its_own(write: Any) -> None:
+def test_an_item_tables_ids_are_in_the_logs_item_column(write: Any) -> None:
     log = write("log.csv", "user_id,sku,timestamp\nann,a,2024-05-01\nann,b,2024-05-02\n")
     for content in ("sku,title\na,A\n", "item_id,title\na,A\n", "item_id,sku,title\n9,a,A\n"):
         info = read_log(log, item="sku", items=write("items.csv", content)).info
         assert info is not None
         assert info["title"].to_list() == ["A", None]
     named = {"item": "sku", "items": write("items.csv", "code,title\na,A\n")}
-    with pytest.raises(InvalidLogError, match=r"'item_id'.*code, title.*--item-key NAME"):
+    with pytest.raises(InvalidLogError, match=r"'item_id'.*code, title.*`item_key` names another"):
         read_log(log, **named)
     info = read_log(log, **named, item_key="code").info
     assert info is not None
@@ -129,9 +129,9 @@ def test_an_item_tables_titles_may_have_any_name(
     write: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write("items.csv", "item_id,Bezeichnung,title,007\na,12,T,5\n")
-    found = read_items(path, title="Bezeichnung")
-    assert found.to_dicts() == [{"item_id": "a", "title": "12", "007": 5}]  # a title is text
-    with pytest.raises(InvalidLogError, match=r"no column 'Name'.*--item-title NAME says which"):
+    table = read_items(path, title="Bezeichnung")
+    assert table.to_dicts() == [{"item_id": "a", "title": "12", "007": 5}]  # a title is text
+    with pytest.raises(InvalidLogError, match=r"no column 'Name'.*`title` names another"):
         read_items(path, title="Name")
     for key in ("item_id", "Bezeichnung"):
         with pytest.raises(TalerecError, match="titles cannot be in its column of ids"):

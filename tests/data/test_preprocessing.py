@@ -11,14 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logs import Row, at, histories_of, instants, log_of, logs, quick, rows, rows_of, tiny_log
-from talerec.data.log import Log
-from talerec.data.preprocessing import (
-    between,
-    drop_duplicates,
-    duplicated,
-    k_core,
-    order_ties,
-)
+from talerec.data import Log, drop_duplicates, k_core, order_ties, select_period
+from talerec.data.preprocessing import duplicate_mask
 from talerec.errors import TalerecError
 
 # -- k-core ----------------------------------------------------------------------------------------
@@ -36,7 +30,7 @@ def core_by_hand(rows: list[Row], k: int) -> list[Row]:
 
 @quick
 @given(logs(max_rows=40), st.integers(1, 5))
-def test_a_core_is_what_a_loop_over_lists_leaves(log: Log, k: int) -> None:
+def test_a_core_equals_a_loop_over_lists(log: Log, k: int) -> None:
     expected = core_by_hand(rows_of(log), k)
     if not expected:
         with pytest.raises(TalerecError, match=f"nothing is left of the log after a {k}-core"):
@@ -48,7 +42,7 @@ def test_a_core_is_what_a_loop_over_lists_leaves(log: Log, k: int) -> None:
     assert core.items.ids.to_list() == sorted({item for _, item, _ in expected})
 
 
-def test_a_core_falls_like_dominoes() -> None:
+def test_dropping_rows_may_cascade_to_the_whole_log() -> None:
     chain = [(u, i, 1) for u in range(5) for i in (f"i{u}", f"i{u + 1}")]
     ring = [("x", "p", 1), ("x", "q", 1), ("y", "p", 1), ("y", "q", 1)]
     log = tiny_log([(str(user), item, time) for user, item, time in chain + ring])
@@ -72,14 +66,14 @@ def test_a_core_takes_a_whole_number_from_one(k: Any) -> None:
 
 @quick
 @given(logs(max_items=3, max_rows=40))
-def test_of_equal_rows_the_first_stays(log: Log) -> None:
+def test_the_first_of_equal_rows_is_kept(log: Log) -> None:
     given_rows = rows_of(log)
     assert rows_of(drop_duplicates(log)) == list(dict.fromkeys(given_rows))
     expected = [row in given_rows[:place] for place, row in enumerate(given_rows)]
-    assert duplicated(log).tolist() == expected
+    assert duplicate_mask(log).tolist() == expected
 
 
-def test_a_log_without_duplicates_stays() -> None:
+def test_a_log_without_duplicates_is_unchanged() -> None:
     log = tiny_log([("u", "a", 1), ("u", "a", 2), ("v", "a", 1)])
     assert rows_of(drop_duplicates(log)) == rows_of(log)
 
@@ -109,7 +103,7 @@ def test_integer_items_are_ordered_as_numbers_in_text_too() -> None:
 
 @quick
 @given(logs(max_items=8), st.integers(0, 10**12))
-def test_random_ties_are_a_permutation_within_instants_that_a_seed_repeats(
+def test_random_ties_are_a_reproducible_permutation_of_simultaneous_rows(
     log: Log, seed: int
 ) -> None:
     shuffled = order_ties(log, f"random:{seed}")
@@ -125,7 +119,7 @@ def test_random_ties_reach_every_order() -> None:
     assert len(orders) == 6
 
 
-def test_ties_as_in_the_file_are_left_alone() -> None:
+def test_ties_in_file_order_are_unchanged() -> None:
     log = tiny_log([("u", "b", 5), ("u", "a", 5)])
     assert order_ties(log, "file") is log
     assert [order_ties(log, ties).ties for ties in ("file", "item", "random:7")] == [
@@ -139,7 +133,7 @@ def test_ties_as_in_the_file_are_left_alone() -> None:
     "ties",
     ["", "items", "random", "random:", "random:x", "random:-1", "random:1.5", "random:²", "7"],
 )
-def test_another_word_for_ties_is_refused(ties: str) -> None:
+def test_an_unknown_tie_order_is_refused(ties: str) -> None:
     with pytest.raises(TalerecError) as caught:
         order_ties(tiny_log([("u", "a", 1)]), ties)
     assert str(caught.value).startswith(f"ties is {ties!r}; it takes file, item or random:SEED")
@@ -150,20 +144,20 @@ def test_another_word_for_ties_is_refused(ties: str) -> None:
 
 @quick
 @given(rows(), instants, instants)
-def test_between_keeps_the_rows_from_start_until_end(all_rows, one, other):
-    start, end = min(one, other), max(one, other)
+def test_select_period_keeps_the_rows_from_start_until_end(all_rows, log, other):
+    start, end = min(log, other), max(log, other)
     inside = [row for row in all_rows if start <= row[2] < end]
     if not inside:
         with pytest.raises(TalerecError, match=r"no row lies|does not lie before"):
-            between(log_of(all_rows), at(start), at(end))
+            select_period(log_of(all_rows), at(start), at(end))
         return
-    kept = between(log_of(all_rows), at(start), at(end))
-    assert rows_of(kept) == rows_of(log_of(inside))
-    assert kept.users.ids.equals(log_of(inside).users.ids)
-    assert kept.items.ids.equals(log_of(inside).items.ids)
+    remaining = select_period(log_of(all_rows), at(start), at(end))
+    assert rows_of(remaining) == rows_of(log_of(inside))
+    assert remaining.users.ids.equals(log_of(inside).users.ids)
+    assert remaining.items.ids.equals(log_of(inside).items.ids)
 
 
-def test_between_takes_dates_datetimes_and_seconds_as_text():
+def test_select_period_takes_dates_datetimes_and_seconds_as_text():
     log = tiny_log(
         [("u", "a", 1_546_300_799), ("u", "b", 1_546_300_800), ("u", "c", 1_577_836_800)]
     )
@@ -172,17 +166,17 @@ def test_between_takes_dates_datetimes_and_seconds_as_text():
         (datetime(2019, 1, 1), datetime(2020, 1, 1, tzinfo=UTC)),
         ("1546300800", "1577836800"),
     ):
-        assert [item for _, item, _ in rows_of(between(log, start, end))] == ["b"]
+        assert [item for _, item, _ in rows_of(select_period(log, start, end))] == ["b"]
 
 
-def test_between_says_what_is_wrong_with_its_ends():
+def test_select_period_refuses_an_empty_or_reversed_period():
     log = tiny_log([("u", "a", 1_546_300_800), ("u", "b", 1_577_836_800)])
     with pytest.raises(TalerecError, match=r"the start \(2020-01-01\) does not lie before the end"):
-        between(log, "2020-01-01", "2019-01-01")
+        select_period(log, "2020-01-01", "2019-01-01")
     with pytest.raises(
         TalerecError,
         match=r"until 2011-01-01; the log goes from 2019-01-01T00:00:00.* to 2020-01-01T00:00:00",
     ):
-        between(log, "2010-01-01", "2011-01-01")
+        select_period(log, "2010-01-01", "2011-01-01")
     with pytest.raises(TalerecError, match="'soon' is not a time"):
-        between(log, "2010-01-01", "soon")
+        select_period(log, "2010-01-01", "soon")

@@ -1,4 +1,4 @@
-"""The same log from wherever it comes gives the same log, to the last bit; secrets are never shown."""
+"""Every source of a log gives the same log to the last bit; secrets are never shown."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ import pytest
 import talerec as tr
 from command import PYTHONPATH, RUN, refusal, talerec, works
 from postgres import postgres
-from talerec.data.read.databases import is_ordered, shown, without_password
-from talerec.data.read.readers import read_log
+from talerec.artifact import read_manifest
+from talerec.data.read import hide_secrets, read_log, remove_secrets
+from talerec.data.read.databases import has_order_by
 from talerec.errors import TalerecError
 
 QUERY = "select user_id, item_id, timestamp from events order by place"
@@ -43,11 +44,13 @@ def events(rows: int = 400) -> pl.DataFrame:
     )
 
 
-def same(one: tr.Log, other: tr.Log) -> bool:
+def same(single: tr.Log, other: tr.Log) -> bool:
     return (
-        one.users.ids.equals(other.users.ids)
-        and one.items.ids.equals(other.items.ids)
-        and all(np.array_equal(getattr(one, n), getattr(other, n)) for n in ("ptr", "item", "time"))
+        single.users.ids.equals(other.users.ids)
+        and single.items.ids.equals(other.items.ids)
+        and all(
+            np.array_equal(getattr(single, n), getattr(other, n)) for n in ("ptr", "item", "time")
+        )
     )
 
 
@@ -72,8 +75,8 @@ def version(*args: object, folder: Path) -> str:
     """The version of the model that `fit` makes: a hash of all that it is."""
     target = folder / "m.tale"
     works("fit", *args, "-o", target, "--model", "tale", "--set", "reg=2")
-    found: str = tr.artifact.read_manifest(target)["version"]
-    return found
+    result: str = read_manifest(target)["version"]
+    return result
 
 
 # -- folders, patterns, several paths --------------------------------------------------------------
@@ -114,13 +117,13 @@ def test_hive_partitions_are_columns(ending: str, frame: pl.DataFrame, tmp_path:
         folder = tmp_path / f"log/country=de%20{user % 2}/user_id={user}"
         folder.mkdir(parents=True)
         write(part.drop("user_id"), folder / f"rows{ending}")
-    found = read_log(tmp_path / "log")
-    assert found.users.ids.dtype == pl.Int64
-    assert same(found, read_log_of(frame))
-    assert same(read_log(str(tmp_path / "log" / "*" / "*")), found)
-    assert same(read_log(str(tmp_path / "log" / "**" / f"*{ending}")), found)
-    one = read_log(tmp_path / "log" / "country=de%201" / "user_id=7" / f"rows{ending}")
-    assert one.users.ids.to_list() == [7]
+    result = read_log(tmp_path / "log")
+    assert result.users.ids.dtype == pl.Int64
+    assert same(result, read_log_of(frame))
+    assert same(read_log(str(tmp_path / "log" / "*" / "*")), result)
+    assert same(read_log(str(tmp_path / "log" / "**" / f"*{ending}")), result)
+    single = read_log(tmp_path / "log" / "country=de%201" / "user_id=7" / f"rows{ending}")
+    assert single.users.ids.to_list() == [7]
     by_country = read_log(tmp_path / "log", user="country")
     assert by_country.users.ids.to_list() == ["de 0", "de 1"]
 
@@ -150,8 +153,8 @@ def test_ids_that_are_numbers_in_one_file_and_text_in_another_are_text(tmp_path:
     pl.DataFrame({"user_id": [7], "item_id": ["z"], "timestamp": ["2020-01-03"]}).write_parquet(
         tmp_path / "c.parquet"
     )
-    found = read_log([tmp_path / "a.csv", tmp_path / "c.parquet"])
-    assert found.users.ids.to_list() == [1, 7]
+    result = read_log([tmp_path / "a.csv", tmp_path / "c.parquet"])
+    assert result.users.ids.to_list() == [1, 7]
 
 
 def test_an_error_in_one_of_several_files_names_it_and_its_row(tmp_path: Path) -> None:
@@ -171,10 +174,10 @@ def test_an_error_in_one_of_several_files_names_it_and_its_row(tmp_path: Path) -
     )
     said = refusal("describe", tmp_path / "a.csv", tmp_path / "c.parquet")
     assert "times of" in said
-    assert "give them alike" in said
+    assert "convert one of them" in said
 
 
-def test_folders_that_are_no_log_are_refused(csv: Path, tmp_path: Path) -> None:
+def test_folders_without_a_log_are_refused(csv: Path, tmp_path: Path) -> None:
     assert "is a folder without a file that talerec reads" in refusal("describe", tmp_path)
     shutil.copy(csv, tmp_path / "a.csv")
     read_log(csv).to_frame().write_parquet(tmp_path / "b.parquet")
@@ -203,7 +206,7 @@ def test_standard_input_is_read_whatever_it_holds(
     options = ["--model", "tale", "--set", "reg=2", "-o", target]
     done = piped(["fit", "-", *options], (tmp_path / f"log{ending}").read_bytes())
     assert done.returncode == 0, done.stderr
-    assert tr.artifact.read_manifest(target)["version"] == version(csv, folder=tmp_path)
+    assert read_manifest(target)["version"] == version(csv, folder=tmp_path)
 
 
 def test_an_empty_pipe_is_refused() -> None:
@@ -239,7 +242,7 @@ def test_a_separator_can_be_named(
     assert "--sep" in refusal("describe", tmp_path / "log.csv")
 
 
-def test_a_separator_that_is_none_is_refused(csv: Path, tmp_path: Path) -> None:
+def test_an_invalid_separator_is_refused(csv: Path, tmp_path: Path) -> None:
     assert "--sep is ';;'; it takes one character" in refusal("describe", csv, "--sep", ";;")
     read_log(csv).to_frame().write_parquet(tmp_path / "b.parquet")
     assert "--sep goes with text files" in refusal("describe", tmp_path / "b.parquet", "--sep", ";")
@@ -259,14 +262,14 @@ def test_ids_may_hold_spaces_commas_quotes_and_at_signs(tmp_path: Path) -> None:
     works("fit", tmp_path / "log.csv", "-o", model, "--model", "tale")
     for user in odd:
         quoted = '"' + user.replace('"', '""') + '"'
-        found = talerec("recommend", model, "--users", quoted, "-k", 2, "--json").json
-        assert found[0]["user_id"] == user
+        result = talerec("recommend", model, "--users", quoted, "-k", 2, "--json").json
+        assert result[0]["user_id"] == user
         text = f"plain,{quoted}" if user != "plain" else user
-        asked = talerec("recommend", model, "--history", text, "-k", 2, "--json").json
-        own = tr.load(model).recommend_histories(
+        by_history = talerec("recommend", model, "--history", text, "-k", 2, "--json").json
+        by_user = tr.load(model).recommend_histories(
             [["plain", user] if user != "plain" else [user]], k=2
         )
-        assert [item["item_id"] for item in asked[0]["items"]] == own["item_id"].to_list()
+        assert [item["item_id"] for item in by_history[0]["items"]] == by_user["item_id"].to_list()
 
 
 # -- addresses -------------------------------------------------------------------------------------
@@ -316,8 +319,9 @@ def test_s3_is_read_from_a_stand_in(
     try:
         host, port = server.get_host_and_port()
         for name, value in {
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "me", "AWS_REGION": "us-east-1",
-            "AWS_SECRET_ACCESS_KEY": "topsecret", "AWS_ALLOW_HTTP": "true", "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "me",
+            "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_SECRET_ACCESS_KEY": "topsecret", "AWS_ALLOW_HTTP": "true",
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
         client = boto3.client("s3", endpoint_url=f"http://{host}:{port}")
@@ -360,9 +364,9 @@ def sqlite(frame: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_sqlite_gives_the_same_model(sqlite: Path, csv: Path, tmp_path: Path) -> None:
-    wanted = version(csv, folder=tmp_path)
+    expected = version(csv, folder=tmp_path)
     for address in (sqlite, f"sqlite:///{sqlite}"):
-        assert version(address, "--query", QUERY, folder=tmp_path) == wanted
+        assert version(address, "--query", QUERY, folder=tmp_path) == expected
 
 
 def test_duckdb_gives_the_same_model(csv: Path, tmp_path: Path) -> None:
@@ -372,9 +376,9 @@ def test_duckdb_gives_the_same_model(csv: Path, tmp_path: Path) -> None:
         connection.execute(
             f"create table events as select row_number() over () as place, * from '{csv}'"
         )
-    wanted = version(csv, folder=tmp_path)
+    expected = version(csv, folder=tmp_path)
     for address in (path, f"duckdb:///{path}"):
-        assert version(address, "--query", QUERY, folder=tmp_path) == wanted
+        assert version(address, "--query", QUERY, folder=tmp_path) == expected
     said = refusal("describe", path, "--query", "select nothing from events order by 1")
     assert said.startswith(f"{path}: Binder Error")
 
@@ -390,12 +394,13 @@ def test_postgresql_gives_the_same_model(frame: pl.DataFrame, csv: Path, tmp_pat
                 "insert into events values (%s, %s, %s, %s)", with_places(frame)[::-1]
             )
             cursor.execute(
-                "create view dated as select place, user_id, item_id, to_timestamp(timestamp) at time zone 'utc' as timestamp from events"
+                "create view dated as select place, user_id, item_id, "
+                "to_timestamp(timestamp) at time zone 'utc' as timestamp from events"
             )
-        wanted = version(csv, folder=tmp_path)
+        expected = version(csv, folder=tmp_path)
         for scheme in ("postgresql", "postgres"):
             address = f"{scheme}://{place}"
-            assert version(address, "--query", QUERY, folder=tmp_path) == wanted
+            assert version(address, "--query", QUERY, folder=tmp_path) == expected
         dated = read_log(address, query=QUERY.replace("events", "dated"))
         assert same(dated, read_log(csv))
         assert dated.unit == "datetime"
@@ -415,8 +420,7 @@ def test_a_query_needs_an_order_or_says_how_ties_are_ordered(
     loose = "select * from events"
     said = refusal("fit", sqlite, "--query", loose, "-o", tmp_path / "m.tale")
     assert (
-        said
-        == "rows of a query without order by have no order of their own: add order by, or say --ties item"
+        said == "the query has no order by, so its rows have no order: add one, or set --ties item"
     )
     assert "order by" in refusal("evaluate", sqlite, "--query", loose)
     by_item = version(sqlite, "--query", loose, "--ties", "item", folder=tmp_path)
@@ -437,13 +441,13 @@ def test_a_query_needs_an_order_or_says_how_ties_are_ordered(
         ("select (1) from e order by (t)", True),
     ],
 )
-def test_order_by_is_found_where_it_counts(query: str, ordered: bool) -> None:
-    assert is_ordered(query) is ordered
+def test_order_by_is_recognized_outside_brackets_and_quotes(query: str, ordered: bool) -> None:
+    assert has_order_by(query) is ordered
 
 
 def test_a_database_and_a_query_go_together(sqlite: Path, csv: Path, tmp_path: Path) -> None:
-    assert "is a database: --query" in refusal("describe", sqlite)
-    assert "--query asks a database" in refusal("describe", csv, "--query", QUERY)
+    assert "is a database: set --query" in refusal("describe", sqlite)
+    assert "--query reads a database" in refusal("describe", csv, "--query", QUERY)
     assert "does not exist" in refusal("describe", "sqlite:///no.db", "--query", QUERY)
     assert "readonly" in refusal("describe", sqlite, "--query", "delete from events")
     assert "no such column" in refusal(
@@ -478,9 +482,9 @@ def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_addresses_are_shown_without_secrets(address: str, seen: str) -> None:
-    assert shown(address) == seen
-    told = without_password(address, f"cannot reach {address} with p@ss and p%40ss")
-    assert "p@ss" not in told or "p%40" not in address
+    assert hide_secrets(address) == seen
+    message = remove_secrets(address, f"cannot reach {address} with p@ss and p%40ss")
+    assert "p@ss" not in message or "p%40" not in address
 
 
 @pytest.mark.parametrize(
@@ -501,29 +505,29 @@ def test_addresses_are_shown_without_secrets(address: str, seen: str) -> None:
 def test_a_password_of_any_signs_is_never_shown(address: str, seen: str) -> None:
     """Neither by us, nor by the driver, which takes it for parts of the address."""
     pytest.importorskip("psycopg", reason="needs psycopg: EXTRAS=all make test")
-    assert shown(address) == seen
+    assert hide_secrets(address) == seen
     with pytest.raises(TalerecError) as refused:
         tr.read_log(address, query=QUERY)
     assert "one" not in str(refused.value).replace("None", "")
     assert "two" not in str(refused.value)
     if "onetwo" not in address and "%" not in address:
-        quoted = without_password(address, "no host 'two@host', no port 'one'")
+        quoted = remove_secrets(address, "no host 'two@host', no port 'one'")
         assert "one" not in quoted
         assert "two" not in quoted
 
 
-def test_an_address_that_cannot_be_read_is_refused_without_it() -> None:
+def test_an_invalid_address_is_refused_without_being_quoted() -> None:
     with pytest.raises(TalerecError, match="an address of https cannot be read") as refused:
         tr.read_log("https://u:one[two@host/log.csv")
     assert "two" not in str(refused.value)
 
 
-def test_a_log_without_times_is_described_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_log_without_times_is_described_without_intervals(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("user_id,item_id\n1,a\n1,b\n2,a\n1,a\n")
     facts = json.loads(talerec("describe", path, "--json").out)
     said = talerec("describe", path).err
-    assert "there is no column timestamp: rows are taken in their order" in said
+    assert "there is no column timestamp: rows stay in their order" in said
     assert (facts["users"], facts["items"], facts["rows"], facts["repeats"]) == (2, 2, 4, 1)
     assert (facts["ties"], facts["first_time"], facts["time_read_as"]) == (None, None, "none")
     assert "density" in works("describe", path)

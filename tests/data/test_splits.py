@@ -13,20 +13,19 @@ from hypothesis import strategies as st
 
 from kinds import maker
 from logs import START, Row, at, histories_of, log_of, logs, quick, rows_of, tiny_log
-from talerec.data.log import Log
-from talerec.data.preprocessing import order_ties
-from talerec.data.split.splits import Cases, Plan, Split, leave_one_out, rolling_split, time_split
-from talerec.data.times import DAY
+from talerec.data import DAY, Log, order_ties
+from talerec.data.split import Cases, Split, SplitPlan, leave_one_out, time_split
+from talerec.data.split.splits import rolling_split
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.models import MODELS
-from talerec.models.core import inference as asking
+from talerec.models.core import rank_targets
 
 SECOND = 10**6
 
 
-def asked(split, on):
-    """(user, history, target, time) of every case; items are ids, None where training has none."""
-    cases, found = split.cases(on), []
+def list_cases(split, on):
+    """Return (user, history, target, time) of every case, as ids; None for an unknown item."""
+    cases, listed = split.cases(on), []
     names = split.train.items.ids.to_list()
     for c in range(len(cases)):
         h = cases.histories
@@ -34,13 +33,13 @@ def asked(split, on):
         history = [names[i] if i >= 0 else None for i in rows]
         target = names[cases.target[c]] if cases.target[c] >= 0 else None
         user = split.users.ids[int(cases.user[c])]
-        found.append((user, history, target, int(cases.target_time[c])))
-    return found
+        listed.append((user, history, target, int(cases.target_time[c])))
+    return listed
 
 
 @given(logs(max_users=6, max_items=5, max_rows=40), st.integers(0, 40))
 @quick
-def test_validation_at_a_moment_is_the_same_split_one_step_earlier(log, place):
+def test_validation_at_a_cutoff_is_the_same_split_one_step_earlier(log, place):
     moment = int(np.sort(log.time)[place % log.rows]) if log.rows else 0
     try:
         split = time_split(log, at(moment), on="validation")
@@ -48,11 +47,11 @@ def test_validation_at_a_moment_is_the_same_split_one_step_earlier(log, place):
         return
     before = log_of([row for row in rows_of(log) if row[2] < moment])
     latest = max(moment for _, _, moment in rows_of(split.train.compact()))
-    first_asked = min(time for *_, time in asked(split, "validation"))
+    first_asked = min(time for *_, time in list_cases(split, "validation"))
     assert latest < first_asked < moment
-    again = time_split(before, split.window)
-    assert asked(again, "test") == asked(split, "validation")
-    assert rows_of(again.train) == rows_of(split.train)
+    repeated = time_split(before, split.window)
+    assert list_cases(repeated, "test") == list_cases(split, "validation")
+    assert rows_of(repeated.train) == rows_of(split.train)
     with pytest.raises(TalerecError, match="has no test rows"):
         split.cases("test")
 
@@ -69,32 +68,34 @@ def test_the_validation_share_is_that_of_the_test_and_half_at_most():
 
 @given(logs(max_users=6, max_items=5, max_rows=40), st.integers(1, 6))
 @quick
-def test_rolling_windows_ask_for_first_rows_in_them_and_learn_from_what_was_before(log, parts):
+def test_rolling_windows_test_first_rows_in_them_and_train_on_earlier_rows(log, parts):
     first, last = int(log.time.min()), int(log.time.max())
     days = (last - first + 1) / parts / DAY
     if round(days * DAY) < 1:
         return
-    wanted = {}
+    expected_cases = {}
     width = round(days * DAY)
     for start in range(first, last + 1, width):
-        found = []
+        listed = []
         for user, rows in histories_of(rows_of(log)).items():
             past = [item for _, item, moment in rows if moment < start]
             ahead = [moment for *_, moment in rows if start <= moment < start + width]
             if past and ahead:
-                found.append((user, past, ahead[0]))
-        if found:
-            wanted[str(np.datetime64(start, "us"))] = found
-    if not wanted:
+                listed.append((user, past, ahead[0]))
+        if listed:
+            expected_cases[str(np.datetime64(start, "us"))] = listed
+    if not expected_cases:
         with pytest.raises(TalerecError, match="no window of"):
             rolling_split(log, at(first), days)
         return
     splits = rolling_split(log, at(first), days)
-    assert [split.window for split in splits] == list(wanted)
+    assert [split.window for split in splits] == list(expected_cases)
     for split in splits:
         start = int(np.datetime64(split.window, "us").astype(int))
         assert rows_of(split.train) == [row for row in rows_of(log) if row[2] < start]
-        assert [(u, h, t) for u, h, _, t in asked(split, "test")] == wanted[split.window]
+        assert [(u, h, t) for u, h, _, t in list_cases(split, "test")] == expected_cases[
+            split.window
+        ]
 
 
 def test_validation_windows_end_where_test_windows_begin():
@@ -109,12 +110,12 @@ def test_validation_windows_end_where_test_windows_begin():
     ]
 
 
-def test_a_refit_learns_from_validation_rows_and_asks_the_same():
+def test_a_refit_trains_on_validation_rows_and_has_the_same_test_cases():
     log = tiny_log([(u, (u + s) % 5, 100 * s + u) for u in range(5) for s in range(4)])
     plain, refit = leave_one_out(log), leave_one_out(log, refit=True)
     assert refit.train.rows == plain.train.rows + 5
-    assert [(u, t) for u, _, _, t in asked(refit, "test")] == [
-        (u, t) for u, _, _, t in asked(plain, "test")
+    assert [(u, t) for u, _, _, t in list_cases(refit, "test")] == [
+        (u, t) for u, _, _, t in list_cases(plain, "test")
     ]
     with pytest.raises(TalerecError, match="has no validation rows"):
         refit.cases("validation")
@@ -132,12 +133,12 @@ def walk():
 @pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.parametrize("plan", ["at:1970-01-05", "rolling:1970-01-05,3"])
 def test_rows_of_the_future_change_no_answer(name, plan):
-    """Rows after the last question, of other users and new items, change nothing for any model."""
+    """Rows after the last target, of other users and new items, change no model's answers."""
     last = max(moment for *_, moment in walk())
     planted = [*walk(), *((u, 99, last + 1 + u) for u in range(12, 30))]
     answers = []
     for rows in (walk(), planted):
-        splits = list(Plan(plan).splits(tiny_log(rows)))
+        splits = list(SplitPlan(plan).splits(tiny_log(rows)))
         answers.append([ranks(maker(name)(), split) for split in splits])
     assert answers[0] == answers[1]
 
@@ -145,12 +146,12 @@ def test_rows_of_the_future_change_no_answer(name, plan):
 def ranks(model, split):
     cases = split.cases("test")
     model.fit(split.train)
-    return asking.places(model, cases.histories, cases.target).tolist()
+    return rank_targets(model, cases.histories, cases.target).ranks.tolist()
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_held_back_rows_of_leave_one_out_teach_nothing(name):
-    """Other items, other times in the last two rows of every user: the model answers as before."""
+def test_held_out_rows_of_leave_one_out_do_not_affect_the_model(name):
+    """Other items and times in users' last two rows: the model answers as before."""
     held = [(u, 90 + u, t + 10**8) if t >= 6 * DAY_SECONDS else (u, i, t) for u, i, t in walk()]
     asked_of = [[1, 2], [3], [4, 5, 6]]
     answers = []
@@ -163,18 +164,18 @@ def test_held_back_rows_of_leave_one_out_teach_nothing(name):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("random", "--split is 'random'"),
+        ("random", "`split` is 'random'"),
         ("at:", "is not a time"),
         ("rolling:2019-01-01", "rolling takes TIME,DAYS"),
         ("rolling:2019-01-01,x", "rolling takes TIME,DAYS"),
     ],
 )
-def test_a_plan_that_means_nothing_is_refused_before_anything_is_read(text, message):
+def test_an_invalid_plan_is_refused_before_anything_is_read(text, message):
     with pytest.raises(TalerecError, match=message):
-        Plan(text)
+        SplitPlan(text)
 
 
-def test_windows_that_cannot_be_are_refused():
+def test_impossible_windows_are_refused():
     log = tiny_log([("u", "a", 1), ("u", "b", 2), ("v", "a", 3)])
     for days, message in ((0, "above 0"), (1e-12, "shorter than"), (1e-9, "windows")):
         with pytest.raises(TalerecError, match=message):
@@ -182,10 +183,10 @@ def test_windows_that_cannot_be_are_refused():
     with pytest.raises(TalerecError, match="no row lies after"):
         rolling_split(log, "2030-01-01", 7)
     with pytest.raises(TalerecError, match="cannot be scored"):
-        list(Plan("leave-one-out", refit=True).splits(log, "validation"))
+        list(SplitPlan("leave-one-out", refit=True).splits(log, "validation"))
 
 
-def test_a_split_shows_what_it_holds():
+def test_the_repr_of_a_split_has_its_counts():
     log = tiny_log([(u, (u + s) % 5, 100 * s + u) for u in range(5) for s in range(4)])
     assert repr(leave_one_out(log)) == (
         "Split(leave-one-out, 10 training rows, 5 validation cases, 5 test cases)"
@@ -193,7 +194,7 @@ def test_a_split_shows_what_it_holds():
     assert repr(time_split(log, "99000000")) == "Split(at:99000000, 5 training rows, 5 test cases)"
 
 
-# -- against loops over Python lists ----------------------------------------------------------------
+# -- against loops over Python lists ---------------------------------------------------------------
 
 Question = tuple[Any, list[tuple[Any, int]], Any, int]  # user, history, target, its time
 
@@ -216,14 +217,14 @@ def questions(split: Split, cases: Cases) -> list[Question]:
     ]
 
 
-def question(history: list[Row], target: Row, known: set[Any]) -> Question:
-    past = [(item if item in known else None, time) for _, item, time in history]
-    return target[0], past, target[1] if target[1] in known else None, target[2]
+def question(history: list[Row], target: Row, train_items: set[Any]) -> Question:
+    past = [(item if item in train_items else None, time) for _, item, time in history]
+    return target[0], past, target[1] if target[1] in train_items else None, target[2]
 
 
 @quick
 @given(logs(max_items=8, max_rows=40))
-def test_leave_one_out_holds_back_the_last_two_rows_of_each_user(log: Log) -> None:
+def test_leave_one_out_holds_out_the_last_two_rows_of_each_user(log: Log) -> None:
     histories = histories_of(rows_of(log))
     askers = {user: history for user, history in histories.items() if len(history) >= 3}
     if not askers:
@@ -232,41 +233,41 @@ def test_leave_one_out_holds_back_the_last_two_rows_of_each_user(log: Log) -> No
         return
     split = leave_one_out(log)
     train = [row for u, h in histories.items() for row in (h[:-2] if u in askers else h)]
-    known = {item for _, item, _ in train}
+    train_items = {item for _, item, _ in train}
     assert rows_of(split.train) == train
-    assert split.train.items.ids.to_list() == sorted(known)
+    assert split.train.items.ids.to_list() == sorted(train_items)
     assert split.train.users.ids.to_list() == sorted(histories)
     assert questions(split, split.cases("validation")) == [
-        question(history[:-2], history[-2], known) for history in askers.values()
+        question(history[:-2], history[-2], train_items) for history in askers.values()
     ]
     assert questions(split, split.cases("test")) == [
-        question(history[:-1], history[-1], known) for history in askers.values()
+        question(history[:-1], history[-1], train_items) for history in askers.values()
     ]
 
 
 @quick
 @given(logs(max_items=8, max_rows=40), st.data())
-def test_a_split_at_a_moment_asks_for_the_first_row_from_then_on(
+def test_a_split_at_a_cutoff_tests_the_first_row_from_then_on(
     log: Log, data: st.DataObject
 ) -> None:
     times = sorted(set(log.time.tolist()))
     moment = data.draw(st.sampled_from([*times, times[0] - 1, times[-1] + 1]))
     histories = histories_of(rows_of(log))
     train = [row for row in rows_of(log) if row[2] < moment]
-    known = {item for _, item, _ in train}
+    train_items = {item for _, item, _ in train}
     expected = []
     for history in histories.values():
         past = [row for row in history if row[2] < moment]
         later = [row for row in history if row[2] >= moment]
         if past and later:
-            expected.append(question(past, later[0], known))
+            expected.append(question(past, later[0], train_items))
     if not expected:
         with pytest.raises(TalerecError, match="the point of the split"):
             time_split(log, at(moment))
         return
     split = time_split(log, at(moment))
     assert rows_of(split.train) == train
-    assert split.train.items.ids.to_list() == sorted(known)
+    assert split.train.items.ids.to_list() == sorted(train_items)
     assert questions(split, split.cases("test")) == expected
 
 
@@ -299,12 +300,12 @@ def test_a_split_needs_a_user_on_both_sides() -> None:
         time_split(log, 5 * 10**6)
 
 
-def test_a_moment_beyond_any_date_is_refused() -> None:
+def test_a_cutoff_beyond_any_date_is_refused() -> None:
     with pytest.raises(TalerecError, match="is beyond any date"):
         time_split(tiny_log([("u", "a", 1)]), 10**30)
 
 
-def test_users_without_rows_ask_nothing() -> None:
+def test_users_without_rows_are_excluded() -> None:
     log = tiny_log(
         [(user, item, t) for user in "uvwx" for item, t in zip("abcd", range(4), strict=True)]
     )
@@ -323,7 +324,7 @@ def test_one_user_and_one_item_can_be_split() -> None:
     assert time_split(log, 10**6).train.rows == 1
 
 
-def test_a_split_keeps_the_side_table_of_what_is_learned() -> None:
+def test_a_split_keeps_the_item_table_of_the_training_items() -> None:
     log = tiny_log([("u", "a", 1), ("u", "b", 2), ("u", "c", 3)])
     log = log.with_items(pl.DataFrame({"item_id": ["c", "b", "a"], "title": ["C", "B", "A"]}))
     info = leave_one_out(log).train.info
@@ -333,14 +334,14 @@ def test_a_split_keeps_the_side_table_of_what_is_learned() -> None:
 
 def test_cases_are_for_test_or_validation() -> None:
     log = tiny_log([("u", "a", 1), ("u", "b", 2), ("u", "a", 3)])
-    with pytest.raises(TalerecError, match="on is 'train'; it takes test or validation"):
+    with pytest.raises(TalerecError, match="`on` is 'train'; it takes test or validation"):
         leave_one_out(log).cases("train")
     with pytest.raises(TalerecError, match="a split at:2000000 has no validation rows"):
         time_split(log, "2000000").cases("validation")
     assert leave_one_out(log).name == "leave-one-out"
 
 
-def test_time_order_decides_which_row_is_last_and_ties_break_as_they_stand() -> None:
+def test_time_order_decides_which_row_is_last_and_ties_keep_their_order() -> None:
     log = log_of([("u", "z", START), ("u", "y", START), ("u", "x", START - 1)])
     (case,) = questions(leave_one_out(log), leave_one_out(log).test)
     assert case[3] == START
@@ -363,7 +364,7 @@ def test_time_order_decides_which_row_is_last_and_ties_break_as_they_stand() -> 
         np.datetime64("2020-01-02"),
     ],
 )
-def test_a_moment_is_a_text_a_datetime_or_a_number(moment: Any) -> None:
+def test_a_cutoff_is_a_text_a_datetime_or_a_number(moment: Any) -> None:
     day = 1577836800  # 2020-01-01
     log = tiny_log([("u", "a", day), ("u", "b", day + 86_400), ("u", "c", day + 90_000)])
     split = time_split(log, moment)

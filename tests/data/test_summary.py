@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 
 from logs import DAY, histories_of, logs, quick, rows_of, tiny_log
-from talerec.data.log import Log
-from talerec.data.summary import describe
+from talerec.data import Log, describe
 from talerec.errors import InvalidLogError
 
 
@@ -49,7 +48,7 @@ def test_a_log_counted_by_hand() -> None:
 
 @quick
 @given(logs())
-def test_every_figure_is_what_a_count_over_lists_gives(log: Log) -> None:
+def test_every_statistic_equals_a_count_over_lists(log: Log) -> None:
     rows = rows_of(log)
     histories = histories_of(rows)
     items = Counter(item for _, item, _ in rows)

@@ -1,4 +1,4 @@
-"""The made-up shop: exact in size, the same on any number of threads, and like real logs where it counts."""
+"""The synthetic shop: exact in size, equal on any number of threads, and like real logs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talerec.data.log import Log
-from talerec.data.synthetic import END, START, synthetic_log
+from talerec.data import Log, synthetic_log
+from talerec.data.synthetic import END, START
 from talerec.errors import TalerecError
-from talerec.runtime.arrays import Array
+from talerec.runtime import Array
 
 HOUR, DAY = 3600 * 10**6, 86_400 * 10**6
 
@@ -41,7 +41,7 @@ def codes(names: pl.Series) -> Array:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 19, 1000, 20_000])
-def test_rows_are_met_exactly(rows: int) -> None:
+def test_the_number_of_rows_is_exact(rows: int) -> None:
     log = synthetic_log(rows)
     assert log.rows == rows == log.ptr[-1] == len(log.time)
 
@@ -75,9 +75,9 @@ def test_one_user_of_many_rows_still_fits_the_two_years() -> None:
 
 def test_columns_are_those_of_any_log(log: Log) -> None:
     assert (log.ptr.dtype, log.item.dtype, log.time.dtype) == (np.int64, np.int32, np.int64)
-    again = Log.from_frame(log.to_frame())
-    assert same(again, log.compact())
-    assert again.items.ids.to_list() == log.compact().items.ids.to_list()
+    repeated = Log.from_frame(log.to_frame())
+    assert same(repeated, log.compact())
+    assert repeated.items.ids.to_list() == log.compact().items.ids.to_list()
 
 
 def test_histories_are_long_tailed_but_not_endless(log: Log) -> None:
@@ -99,7 +99,7 @@ def test_histories_are_long_tailed_but_not_endless(log: Log) -> None:
         ({"rows": 5, "users": 6}, "users is 6, but 5 rows"),
     ],
 )
-def test_what_cannot_be_made_is_refused_in_one_line(arguments: dict[str, int], words: str) -> None:
+def test_impossible_sizes_are_refused_in_one_line(arguments: dict[str, int], words: str) -> None:
     with pytest.raises(TalerecError, match=f"^{words}.*$"):
         synthetic_log(**arguments)
 
@@ -128,7 +128,7 @@ def test_the_number_of_threads_does_not_change_the_log(monkeypatch: pytest.Monke
 # -- what real logs have ---------------------------------------------------------------------------
 
 
-def test_some_rows_share_an_instant_and_visits_are_bursts(log: Log) -> None:
+def test_some_rows_are_simultaneous_and_visits_are_bursts(log: Log) -> None:
     _, _, gap = steps(log)
     assert 0.08 < (gap == 0).mean() < 0.2
     assert 0.5 < (gap < HOUR).mean() < 0.8
@@ -150,7 +150,7 @@ def test_few_items_have_most_rows_and_most_items_have_some(log: Log) -> None:
     assert (count > 0).mean() > 0.7
 
 
-def test_an_id_says_nothing_of_popularity_or_category(log: Log) -> None:
+def test_an_id_does_not_reveal_popularity_or_category(log: Log) -> None:
     assert log.info is not None
     place = np.arange(len(log.items))
     count = np.bincount(log.item, minlength=len(log.items))
@@ -193,7 +193,7 @@ def test_items_come_into_fashion_and_go(log: Log) -> None:
 
 
 @pytest.mark.parametrize("items", [1, 11, 600, 30_000])
-def test_every_item_has_a_title_of_its_own(items: int) -> None:
+def test_every_item_has_a_unique_title(items: int) -> None:
     info = synthetic_log(10, items=items).info
     assert info is not None
     assert info.columns == ["item_id", "title", "category"]

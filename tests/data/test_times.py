@@ -1,4 +1,4 @@
-"""Times: every spelling means the microsecond that it says, and what means none is refused by row."""
+"""Times: every format gives the right microsecond, and invalid times are refused by row."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logs import quick
-from talerec.data.times import (
+from talerec.data import (
     DAY,
     FARTHEST,
-    days,
-    microseconds,
-    moment,
-    parse_moment,
-    to_microseconds,
+    days_to_microseconds,
+    parse_time_column,
+    parse_time_text,
+    time_to_microseconds,
 )
+from talerec.data.times import datetime_to_microseconds
 from talerec.errors import InvalidLogError, TalerecError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,7 +33,7 @@ stamps = st.datetimes(datetime(1970, 1, 1), datetime(2099, 12, 31))
 
 def read(values: Any, unit: str | None = None, any_time: bool = False, dtype: Any = None) -> Any:
     column = values if isinstance(values, pl.Series) else pl.Series(values, dtype=dtype)
-    moments, read_as = to_microseconds(column.alias("t"), unit, any_time=any_time)
+    moments, read_as = parse_time_column(column.alias("t"), unit, any_time=any_time)
     assert moments.dtype == np.int64
     assert moments.flags.writeable
     return moments.tolist(), read_as
@@ -74,20 +74,20 @@ def test_whole_numbers_never_pass_through_floats(
 
 @quick
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
-def test_nanoseconds_are_exact_over_all_of_int64(numbers: list[int]) -> None:
-    assert read(numbers, "ns", any_time=True)[0] == [number // 1000 for number in numbers]
+def test_nanoseconds_are_exact_over_all_of_int64(values: list[int]) -> None:
+    assert read(values, "ns", any_time=True)[0] == [number // 1000 for number in values]
 
 
 @quick
 @given(st.lists(st.integers(-(FARTHEST // 1000), FARTHEST // 1000), min_size=1))
-def test_milliseconds_are_exact_as_far_as_they_go(numbers: list[int]) -> None:
-    assert read(numbers, "ms", any_time=True)[0] == [number * 1000 for number in numbers]
+def test_milliseconds_are_exact_up_to_their_limit(values: list[int]) -> None:
+    assert read(values, "ms", any_time=True)[0] == [number * 1000 for number in values]
 
 
 @quick
 @given(stamps)
 def test_decimal_seconds_are_right_to_the_microsecond(stamp: datetime) -> None:
-    exact = moment(stamp)
+    exact = datetime_to_microseconds(stamp)
     text = f"{exact // 10**6}.{exact % 10**6:06}"
     assert read([text], "s")[0] == [exact]
     assert read([float(text)], "s")[0] == [exact]
@@ -95,7 +95,7 @@ def test_decimal_seconds_are_right_to_the_microsecond(stamp: datetime) -> None:
 
 
 @pytest.mark.parametrize("text", ["1318896000.0", "1318896000", " 1318896000 ", "1.318896E9"])
-def test_seconds_are_read_however_they_are_written(text: str) -> None:
+def test_seconds_are_read_in_every_spelling(text: str) -> None:
     assert read([text]) == ([1318896000 * 10**6], "s")
 
 
@@ -120,7 +120,7 @@ def test_numbers_of_two_sizes_are_refused_and_both_are_named() -> None:
     message = refusal([7, 1_600_000_000, 1_600_000_000_000])
     assert "row 2 (1600000000) looks like seconds" in message
     assert "row 3 (1600000000000) like milliseconds" in message
-    assert "--time-unit" in message
+    assert "`time_unit`" in message
 
 
 def test_an_explicit_unit_settles_numbers_of_two_sizes() -> None:
@@ -129,7 +129,7 @@ def test_an_explicit_unit_settles_numbers_of_two_sizes() -> None:
 
 
 def test_an_unknown_unit_is_named() -> None:
-    assert "time unit 'minutes' is not one of s, ms, us, ns" in refusal([1], unit="minutes")
+    assert "`time_unit` is 'minutes'; it takes s, ms, us, ns" in refusal([1], unit="minutes")
 
 
 # -- text as somebody says that it is written ------------------------------------------------------
@@ -146,27 +146,27 @@ def test_an_unknown_unit_is_named() -> None:
         ("%d/%m/%y", timedelta(days=1)),
     ],
 )
-def test_times_are_read_as_they_are_said_to_be_written(
+def test_times_are_read_in_a_given_format(
     spelling: str, step: timedelta, when: list[datetime]
 ) -> None:
     """Python's strftime writes them; a year of two figures is one from 1969 to 2068."""
     when = [w.replace(year=min(w.year, 2068)) for w in when if (w.month, w.day) != (2, 29)]
     when = [w.replace(tzinfo=UTC) for w in when] or [EPOCH]
     texts = [w.strftime(spelling) for w in when]
-    wanted = [(w - EPOCH) // step * step // timedelta(microseconds=1) for w in when]
-    assert read(texts, spelling) == (wanted, "datetime")
+    expected = [(w - EPOCH) // step * step // timedelta(microseconds=1) for w in when]
+    assert read(texts, spelling) == (expected, "datetime")
 
 
-def test_a_spelling_that_does_not_fit_names_the_row() -> None:
+def test_a_format_that_does_not_match_names_the_row() -> None:
     said = refusal(["01/02/2020", "13/31/2020"], unit="%m/%d/%Y")
-    assert said == "row 2: t '13/31/2020' is not a time that is written as '%m/%d/%Y'"
+    assert said == "row 2: t '13/31/2020' is not a time in the format '%m/%d/%Y'"
     assert "row 1: t '01/02/2020' is not a time" in refusal(["01/02/2020"], unit="%Q")
-    assert "--time-unit '%m/%d/%Y %H:%M'" in refusal(["01/02/2020"])
+    assert "such as '%m/%d/%Y %H:%M'" in refusal(["01/02/2020"])
 
 
 @pytest.mark.parametrize("values", [[20200102], [1.5], [datetime(2020, 1, 2)]])
-def test_a_spelling_is_for_text_alone(values: list[Any]) -> None:
-    assert "and no text that is written as '%Y%m%d'" in refusal(values, unit="%Y%m%d")
+def test_a_format_applies_to_text_only(values: list[Any]) -> None:
+    assert "not text as '%Y%m%d'" in refusal(values, unit="%Y%m%d")
 
 
 # -- datetimes -------------------------------------------------------------------------------------
@@ -181,11 +181,14 @@ def test_datetimes_keep_their_instant_in_every_unit_and_zone(unit: Any, zone: st
 
 def test_a_datetime_with_a_zone_is_not_read_as_local_time() -> None:
     berlin = pl.Series([datetime(2020, 6, 1, 12)]).dt.replace_time_zone("Europe/Berlin")
-    assert read(berlin)[0] == [moment(datetime(2020, 6, 1, 10))]
+    assert read(berlin)[0] == [datetime_to_microseconds(datetime(2020, 6, 1, 10))]
 
 
 def test_dates_are_midnight() -> None:
-    assert read([date(2020, 1, 2)]) == ([moment(datetime(2020, 1, 2))], "datetime")
+    assert read([date(2020, 1, 2)]) == (
+        [datetime_to_microseconds(datetime(2020, 1, 2))],
+        "datetime",
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,7 @@ def test_dates_are_midnight() -> None:
         "  2020-01-02 12:04:05  ",
     ],
 )
-def test_iso_text_is_read_however_it_is_spelled(text: str) -> None:
+def test_iso_text_is_read_in_every_variant(text: str) -> None:
     assert read([text]) == ([NOON], "datetime")
 
 
@@ -233,22 +236,22 @@ def test_with_dots_the_day_comes_first_and_with_slashes_the_year_may(stamp: date
     clocks = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f")
     for spelling in (day + clock for day in days for clock in clocks):
         text = stamp.strftime(spelling)
-        assert read([text])[0] == [moment(datetime.strptime(text, spelling))]
+        assert read([text])[0] == [datetime_to_microseconds(datetime.strptime(text, spelling))]
 
 
 @pytest.mark.parametrize("value", ["32.01.2020", "01.13.2020", "01.02.20", "10/01/2019"])
-def test_dates_that_could_be_others_are_refused(value: str) -> None:
+def test_ambiguous_dates_are_refused(value: str) -> None:
     said = refusal(["2020-01-02", value])
     assert said.startswith(f"row 2: t {value!r} ")
 
 
 def test_iso_dates_are_midnight() -> None:
-    assert read(["2020-01-02"])[0] == [moment(datetime(2020, 1, 2))]
+    assert read(["2020-01-02"])[0] == [datetime_to_microseconds(datetime(2020, 1, 2))]
 
 
-def test_spellings_may_change_from_row_to_row() -> None:
+def test_formats_may_differ_between_rows() -> None:
     moments, _ = read(["2020-01-02", "2020-01-02 12:04:05", "2020-01-02T12:04:05.5Z"])
-    assert moments == [moment(datetime(2020, 1, 2)), NOON, NOON + 500_000]
+    assert moments == [datetime_to_microseconds(datetime(2020, 1, 2)), NOON, NOON + 500_000]
 
 
 offsets = st.integers(-12 * 60, 12 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
@@ -256,9 +259,13 @@ offsets = st.integers(-12 * 60, 12 * 60).map(lambda minutes: timezone(timedelta(
 
 @quick
 @given(stamps, st.sampled_from(["T", " "]), st.one_of(st.none(), offsets))
-def test_iso_text_means_what_python_says(stamp: datetime, sep: str, zone: timezone | None) -> None:
+def test_iso_text_has_the_meaning_it_has_in_python(
+    stamp: datetime, sep: str, zone: timezone | None
+) -> None:
     text = stamp.replace(tzinfo=zone).isoformat(sep)
-    assert read([text], any_time=True)[0] == [moment(datetime.fromisoformat(text))]
+    assert read([text], any_time=True)[0] == [
+        datetime_to_microseconds(datetime.fromisoformat(text))
+    ]
 
 
 def test_fractions_beyond_the_microsecond_are_cut() -> None:
@@ -274,7 +281,7 @@ def test_categories_of_text_are_text() -> None:
 
 
 @pytest.mark.parametrize("value", ["soon", "", "  ", "2020-02-30", "01/02/2020", "0x10", "1_000"])
-def test_text_that_is_no_time_is_named_with_its_row(value: str) -> None:
+def test_text_that_is_not_a_time_is_named_with_its_row(value: str) -> None:
     assert refusal(["2020-01-02", value]).startswith(f"row 2: t {value!r} is not a time")
 
 
@@ -290,7 +297,7 @@ def test_text_of_no_number_is_named_among_dates_and_numbers(value: str) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("unit", [None, "s"])
-def test_no_number_is_refused_even_when_any_time_is_allowed(value: float, unit: str | None) -> None:
+def test_nan_is_refused_even_when_any_time_is_allowed(value: float, unit: str | None) -> None:
     assert refusal([1.6e9, value], unit=unit, any_time=True) == f"row 2: t {value} is not a time"
 
 
@@ -299,7 +306,7 @@ def test_a_missing_time_is_named_by_its_row(values: list[Any]) -> None:
     assert refusal(values) == "row 2: t is empty"
 
 
-def test_a_column_of_nothing_is_empty() -> None:
+def test_a_column_of_nulls_is_empty() -> None:
     assert refusal([None, None]) == "row 1: t is empty"
 
 
@@ -311,16 +318,16 @@ def test_times_outside_1970_to_2100_need_to_be_allowed(value: Any) -> None:
     message = refusal([value])
     assert message.startswith("row 1: t ")
     assert str(value) in message
-    assert "--any-time" in message
+    assert "`any_time`" in message
     assert len(read([value], any_time=True)[0]) == 1
 
 
-def test_the_first_and_the_last_moment_need_no_permission() -> None:
+def test_the_first_and_the_last_allowed_time_are_accepted() -> None:
     assert read(["1970-01-01", "2099-12-31 23:59:59.999999"])[0] == [0, 4_102_444_800 * 10**6 - 1]
 
 
 def test_a_number_outside_names_the_unit_it_was_read_as() -> None:
-    assert "when read as seconds (--time-unit" in refusal([1_600_000_000_000], unit="s")
+    assert "when read as seconds (`time_unit`" in refusal([1_600_000_000_000], unit="s")
 
 
 @pytest.mark.parametrize(
@@ -354,7 +361,7 @@ def test_integers_wider_than_64_bits_are_refused(value: int) -> None:
         (9 * 10**18, pl.Datetime("us"), "287168-08-24"),
     ],
 )
-def test_dates_that_no_calendar_holds_are_refused(stored: int, kind: Any, shown: str) -> None:
+def test_dates_outside_the_calendar_are_refused(stored: int, kind: Any, shown: str) -> None:
     column = pl.Series([stored]).cast(pl.Int32 if kind == pl.Date else pl.Int64).cast(kind)
     for any_time in (True, False):
         assert f"row 1: t {shown}" in refusal(column, any_time=any_time)
@@ -369,7 +376,7 @@ def test_a_date_past_the_year_9999_can_be_named() -> None:
     "values",
     [[True, False], [[1], [2]], [timedelta(1)], [datetime(2020, 1, 1).time()], [b"1600000000"]],
 )
-def test_other_kinds_of_values_are_no_times(values: Any) -> None:
+def test_values_of_other_types_are_not_times(values: Any) -> None:
     message = refusal(values)
     assert message.startswith("column 't' holds ")
     assert message.endswith("times are datetimes or numbers")
@@ -385,24 +392,24 @@ def test_float32_cannot_hold_a_timestamp() -> None:
 
 @quick
 @given(st.datetimes(timezones=st.one_of(st.none(), offsets)))
-def test_moments_are_exact(stamp: datetime) -> None:
+def test_datetimes_are_converted_exactly(stamp: datetime) -> None:
     delta = stamp.replace(tzinfo=stamp.tzinfo or UTC) - EPOCH
     exact = (delta.days * 86_400 + delta.seconds) * 10**6 + delta.microseconds
-    assert moment(stamp) == exact
-    assert parse_moment(stamp.isoformat()) == exact
+    assert datetime_to_microseconds(stamp) == exact
+    assert parse_time_text(stamp.isoformat()) == exact
 
 
 @pytest.mark.parametrize(
     "text", ["2020-01-02T12:04:05", "2020-01-02T13:04:05+01:00", "1577966645", "1577966645.0"]
 )
-def test_a_point_in_time_is_a_date_or_unix_seconds(text: str) -> None:
-    assert parse_moment(text) == NOON
+def test_a_time_as_text_is_a_date_or_unix_seconds(text: str) -> None:
+    assert parse_time_text(text) == NOON
 
 
 @pytest.mark.parametrize("text", ["", "soon", "nan", "inf", "2020-13-01"])
-def test_what_is_no_point_in_time_is_named(text: str) -> None:
+def test_text_that_is_not_a_time_is_named(text: str) -> None:
     with pytest.raises(TalerecError, match="is not a time") as caught:
-        parse_moment(text)
+        parse_time_text(text)
     assert repr(text) in str(caught.value)
 
 
@@ -412,42 +419,41 @@ def test_what_is_no_point_in_time_is_named(text: str) -> None:
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "datetime"])
 def test_the_size_of_a_number_tells_its_unit_whatever_the_log(number: int, unit: str) -> None:
     for same in (number, float(number), str(number), np.int64(number), np.float64(number)):
-        assert microseconds(same, unit) == NOON
-    assert microseconds(-number, unit) == -NOON
+        assert time_to_microseconds(same, unit) == NOON
+    assert time_to_microseconds(-number, unit) == -NOON
 
 
 @pytest.mark.parametrize("value", [True, np.True_, None, [1], float("nan"), float("inf"), 2**63])
-def test_what_is_no_moment_is_refused(value: Any) -> None:
+def test_values_that_are_not_times_are_refused(value: Any) -> None:
     with pytest.raises(TalerecError, match=r"is not a time|is beyond any date"):
-        microseconds(value)
+        time_to_microseconds(value)
 
 
 def test_a_date_without_dashes_is_a_number_only_where_the_log_has_numbers() -> None:
     with pytest.raises(TalerecError, match="without dashes; write it as 2026-11-15"):
-        microseconds("20261115", "datetime")
-    assert microseconds(20261115, "s") == 20261115 * 10**6
-    assert microseconds(20261340, "datetime") == 20261340 * 10**6  # no date
+        time_to_microseconds("20261115", "datetime")
+    assert time_to_microseconds(20261115, "s") == 20261115 * 10**6
+    assert time_to_microseconds(20261340, "datetime") == 20261340 * 10**6  # no date
 
 
 # -- days that are numbers -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "values",
-    [[20190131, 20191201], ["20190131"], [20190131.0], [19700101, 20991231]],
+    "values", [[20190131, 20191201], ["20190131"], [20190131.0], [19700101, 20991231]]
 )
 def test_dates_written_as_numbers_are_refused_unless_a_unit_is_named(values: list[Any]) -> None:
     message = refusal(values)
     assert message.startswith("every t is a date as a number (row 1 is ")
     assert "2019-10-01" in message
-    assert "--time-unit s" in message
+    assert "set `time_unit` to s" in message
     assert read(values, unit="s")[1] == "s"
 
 
 @pytest.mark.parametrize("values", [[43831.0, 43832.5], ["43831"], [20_000, 60_000]])
 def test_days_of_a_spreadsheet_are_refused_unless_a_unit_is_named(values: list[Any]) -> None:
     message = refusal(values)
-    assert "as the days of a spreadsheet do; write dates such as 2019-10-01" in message
+    assert "as a spreadsheet counts days; write dates such as 2019-10-01" in message
     assert read(values, unit="s")[1] == "s"
 
 
@@ -459,5 +465,5 @@ def test_other_small_numbers_are_seconds(values: list[int]) -> None:
 
 
 def test_days_are_whole_microseconds_and_infinity_is_long() -> None:
-    assert days(1.5) == 3 * DAY // 2
-    assert days(float("inf")) == 2**61
+    assert days_to_microseconds(1.5) == 3 * DAY // 2
+    assert days_to_microseconds(float("inf")) == 2**61

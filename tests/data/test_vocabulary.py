@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logs import quick
-from talerec.data.vocabulary import Vocabulary
+from talerec.data import Vocabulary
 from talerec.errors import TalerecError, UnknownIdError
 
 
@@ -40,11 +40,11 @@ def test_positions_follow_numbers_where_all_are_integers_else_text(
 
 
 texts = st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=20)
-numbers = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20)
+integers = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20)
 
 
 @quick
-@given(st.one_of(texts, numbers))
+@given(st.one_of(texts, integers))
 def test_encoding_gives_each_id_its_position(ids: list[Any]) -> None:
     words, codes = Vocabulary.encode(pl.Series(ids))
     assert [words.ids[int(code)] for code in codes] == ids
@@ -54,7 +54,7 @@ def test_encoding_gives_each_id_its_position(ids: list[Any]) -> None:
 
 
 @quick
-@given(numbers)
+@given(integers)
 def test_numbers_are_found_as_numbers_and_as_text(ids: list[int]) -> None:
     as_numbers, as_text = vocabulary(ids), vocabulary([str(i) for i in ids])
     expected = [sorted(set(ids)).index(i) for i in ids]
@@ -66,7 +66,8 @@ def test_numbers_are_found_as_numbers_and_as_text(ids: list[int]) -> None:
 def test_ids_may_come_in_any_kind_of_list() -> None:
     words = vocabulary([5, 6])
     for given_ids in ([6, 5], (6, 5), np.array([6, 5]), pl.Series([6, 5]), iter([6, 5])):
-        assert words.positions(given_ids, "item", "error").tolist() == [1, 0]  # type: ignore[arg-type]
+        positions = words.positions(given_ids, "item", "error")  # type: ignore[arg-type]
+        assert positions.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("empty", [[], np.array([]), pl.Series([], dtype=pl.Int64)])
@@ -92,19 +93,19 @@ def test_an_unknown_id_from_an_iterator_is_named_too() -> None:
 
 @pytest.mark.parametrize("value", [True, np.True_, 1.0, np.float64(1), None, b"1", (1,), [1]])
 @pytest.mark.parametrize("unknown", ["error", "skip"])
-def test_what_can_be_no_id_is_refused(value: Any, unknown: str) -> None:
+def test_values_that_cannot_be_ids_are_refused(value: Any, unknown: str) -> None:
     with pytest.raises(TalerecError) as caught:
         vocabulary([1]).positions([1, value], "item", unknown)
     assert str(caught.value) == f"item {value!r} is not an id: ids are text or whole numbers"
 
 
 @pytest.mark.parametrize("value", ["abc", 5, None])
-def test_one_id_is_no_list_of_ids(value: Any) -> None:
+def test_a_single_id_is_not_a_list_of_ids(value: Any) -> None:
     with pytest.raises(TalerecError, match="is not a list of user ids"):
         vocabulary([1]).positions(value, "user", "error")
 
 
-def test_what_to_do_with_unknown_ids_has_two_answers() -> None:
+def test_unknown_ids_may_raise_or_be_skipped() -> None:
     with pytest.raises(TalerecError, match='takes "error" or "skip"'):
         vocabulary([1]).positions([1], "item", "ignore")
 
@@ -113,23 +114,25 @@ def test_what_to_do_with_unknown_ids_has_two_answers() -> None:
 def test_a_few_ids_are_found_in_a_large_vocabulary_as_many_are(kind):
     ids = pl.Series([kind(3 * i) for i in range(5000)])
     vocabulary, _ = Vocabulary.encode(ids)
-    asked = [kind(i) for i in (0, 1, 2, 3, 14_997, 14_998, 7_500)]
-    few = vocabulary.positions(asked, "item", "skip")
-    many = vocabulary.positions(asked * 300, "item", "skip")[: len(asked)]
+    ids = [kind(i) for i in (0, 1, 2, 3, 14_997, 14_998, 7_500)]
+    few = vocabulary.positions(ids, "item", "skip")
+    many = vocabulary.positions(ids * 300, "item", "skip")[: len(ids)]
     assert few.tolist() == many.tolist()
     names = vocabulary.ids.to_list()
-    assert [names[p] if p >= 0 else None for p in few] == [a if a in names else None for a in asked]
+    assert [names[p] if p >= 0 else None for p in few] == [a if a in names else None for a in ids]
 
 
-def test_ids_that_share_a_hash_are_told_apart(monkeypatch):
+def test_ids_that_share_a_hash_are_distinguished(monkeypatch):
     ids = pl.Series([f"item{i}" for i in range(3000)])
     vocabulary, _ = Vocabulary.encode(ids)
-    monkeypatch.setattr("talerec.data.vocabulary._keys", lambda ids: np.zeros(len(ids), np.uint64))
+    monkeypatch.setattr(
+        "talerec.data.vocabulary._hash_keys", lambda ids: np.zeros(len(ids), np.uint64)
+    )
     assert [
         vocabulary.ids[int(p)] for p in vocabulary.positions(["item7", "item9"], "item", "error")
     ] == ["item7", "item9"]
     monkeypatch.setattr(
-        "talerec.data.vocabulary._keys", lambda ids: np.arange(len(ids), dtype=np.uint64)
+        "talerec.data.vocabulary._hash_keys", lambda ids: np.arange(len(ids), dtype=np.uint64)
     )
     other, _ = Vocabulary.encode(ids)
     assert other.positions(["nothing"], "item", "skip").tolist() == [-1]

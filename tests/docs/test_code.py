@@ -1,4 +1,4 @@
-"""Code in the documentation runs, and the commands that it shows take the flags that it gives them."""
+"""Code in the documentation runs, and the flags of the commands shown there exist."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ FENCE = re.compile(r"^(?:<!-- (?P<why>.*?) -->\n)?```python\n(?P<code>.*?)^```$"
 COMMAND = re.compile(r"^ {4}talerec (?P<words>[a-z].*)$", re.M)
 
 
-def blocks(page: Path) -> list[str]:
-    """The Python code of a page; code that cannot run here says why in a comment above it."""
-    found = FENCE.finditer(page.read_text("utf-8"))
-    return [match["code"] for match in found if not (match["why"] or "").startswith("not run")]
+def code_blocks(page: Path) -> list[str]:
+    """Return the Python blocks of a page, without those marked `<!-- not run: reason -->`."""
+    matches = FENCE.finditer(page.read_text("utf-8"))
+    return [match["code"] for match in matches if not (match["why"] or "").startswith("not run")]
 
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what pages speak of: a log of Ann, of user 42 and of others, as Parquet and CSV."""
+    """A folder with the log used on the pages, as Parquet and CSV; it has users ann and 42."""
     monkeypatch.chdir(tmp_path)
     rows = tr.synthetic_log(3000, items=60, seed=1).to_frame()
     names = {3: "ann", 4: "42"}
@@ -47,12 +47,12 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def spoken_of(page: Path) -> dict[str, Any]:
-    """What a page's code takes as given."""
+def page_variables(page: Path) -> dict[str, Any]:
+    """Return the variables that the code of a page uses without defining them."""
     log = tr.read_log("events.parquet")
     if page.stem == "data":
-        kinds = ["tents" if n % 2 else "ropes" for n in range(len(log.items))]
-        table = pl.DataFrame({"item_id": log.items.ids, "price": 30.0, "category": kinds})
+        categories = ["tents" if n % 2 else "ropes" for n in range(len(log.items))]
+        table = pl.DataFrame({"item_id": log.items.ids, "price": 30.0, "category": categories})
         model = tr.Rules().fit(log.with_items(table))
         return {"model": model, "users": log.users.ids.head(3).to_list()}
     if page.stem == "neural":
@@ -63,17 +63,17 @@ def spoken_of(page: Path) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", [p for p in PAGES if code_blocks(p)], ids=lambda p: p.stem)
 def test_python_of_a_page_runs(page: Path, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType(page.stem)  # where dataclasses look names up
+    module = ModuleType(page.stem)  # dataclasses look up names in the module of their class
     monkeypatch.setitem(sys.modules, page.stem, module)
-    module.__dict__.update(spoken_of(page))
-    for code in blocks(page):
+    module.__dict__.update(page_variables(page))
+    for code in code_blocks(page):
         exec(compile(code, str(page), "exec"), module.__dict__)
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The words of every `talerec ...` line in the page's blocks of commands."""
+    """Yield the words of every `talerec ...` line in the command blocks of a page."""
     text = page.read_text("utf-8").replace("\\\n", " ")
     for match in COMMAND.finditer(text):
         words = shlex.split(match["words"], comments=True)
@@ -85,22 +85,22 @@ def commands(page: Path) -> Iterator[list[str]]:
 GROUP = typer.main.get_command(main.app)
 
 
-def check(words: list[str]) -> None:
-    """Every flag of a shown command is one that the command has."""
+def check_flags(words: list[str]) -> None:
+    """Assert that the command exists and has every flag used with it."""
     group = GROUP
     while hasattr(group, "commands") and words:
         assert words[0] in group.commands, f"there is no command {words[0]}"
         group, words = group.commands[words[0]], words[1:]
-    known = {flag for one in group.params for flag in (*one.opts, *one.secondary_opts)}
-    given = {word.split("=")[0] for word in words if re.match(r"--?[a-zA-Z]", word)}
-    assert given <= known | {"--help"}, given - known
+    flags = {flag for param in group.params for flag in (*param.opts, *param.secondary_opts)}
+    used = {word.split("=")[0] for word in words if re.match(r"--?[a-zA-Z]", word)}
+    assert used <= flags | {"--help"}, used - flags
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if list(commands(p))], ids=lambda p: p.stem)
 def test_commands_of_a_page_have_their_flags(page: Path) -> None:
     for words in commands(page):
         if words and words[0] != "--install-completion":
-            check(words)
+            check_flags(words)
 
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -111,9 +111,9 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     if "serve" in path.stem:
         pytest.importorskip("uvicorn")
     cells = json.loads(path.read_text("utf-8"))["cells"]
-    assert all(not cell.get("outputs") for cell in cells), "outputs are made when the site is made"
+    assert all(not cell.get("outputs") for cell in cells), "outputs are generated with the site"
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr

@@ -1,4 +1,4 @@
-"""The page of all commands has what every command says of itself."""
+"""The reference page of all commands has the same contents as `--help`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import pytest
 
 from command import works
 
-PAGE: str = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "commands.py"))["page"]()
+SCRIPT = Path(__file__).parents[2] / "docs" / "commands.py"
+PAGE: str = runpy.run_path(str(SCRIPT))["render_commands"]()
 SECTIONS = dict(re.findall(r"^#{3,4} talerec ([a-z -]+)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S))
 
 
 def test_every_command_of_the_help_page_has_a_section() -> None:
-    def named(*words: str) -> set[str]:
-        found = set(re.findall(r"^│ ([a-z][a-z-]+) {2,}", works(*words, "--help"), re.M))
-        return {" ".join((*words, name)) for name in found}
+    def subcommands(*words: str) -> set[str]:
+        names = set(re.findall(r"^│ ([a-z][a-z-]+) {2,}", works(*words, "--help"), re.M))
+        return {" ".join((*words, name)) for name in names}
 
-    assert set(SECTIONS) == named() | named("events")
+    assert set(SECTIONS) == subcommands() | subcommands("events")
 
 
 @pytest.mark.parametrize("command", [*SECTIONS])
 def test_a_section_has_every_option_and_every_example(command: str) -> None:
     help_page = works(*command.split(), "--help")
     section = SECTIONS[command]
-    if command != "events":  # a group has none of its own
+    if command != "events":  # a group has no options
         flags = set(re.findall(r"^│ [* ]*(?:-\w, )?(--[a-z-]+)", help_page, re.M)) - {"--help"}
-        spelled = set(re.findall(r"^`(?:-\w, )?(--[a-z-]+)", section, re.M))
-        assert flags == spelled
+        listed = set(re.findall(r"^`(?:-\w, )?(--[a-z-]+)", section, re.M))
+        assert flags == listed
         first = help_page.partition("Examples:")[2].split("\n")[1].strip()
         assert first in section

@@ -14,11 +14,9 @@ import pytest
 import talerec as tr
 from logs import tiny_log
 from talerec.errors import TalerecError
-from talerec.evaluation import intervals as significance
+from talerec.evaluation import Evaluation, evaluate_log
 from talerec.evaluation import result as result_module
 from talerec.evaluation.comparison import compare
-from talerec.evaluation.evaluator import evaluate_log
-from talerec.evaluation.result import Evaluation
 from talerec.reports import report
 
 
@@ -71,10 +69,10 @@ def test_a_comparison_prints_as_its_verdict(results):
 
 
 def test_cases_of_several_orders_are_said_to_be_of_fewer_users(results):
-    assert results["tale"].asked == "240 test cases of 80 users in 3 orders of ties"
-    assert results["tale"].asked in repr(results["tale"])
+    assert results["tale"].description == "240 test cases of 80 users in 3 orders of ties"
+    assert results["tale"].description in repr(results["tale"])
     one = evaluate_log(tr.Popular(), walk())
-    assert one.asked == "80 test cases"
+    assert one.description == "80 test cases"
 
 
 def test_a_model_against_itself_shows_no_difference(results):
@@ -95,7 +93,7 @@ def test_the_order_of_cases_does_not_matter(results):
 def test_results_of_different_questions_are_refused(results, tmp_path):
     tale = results["tale"]
     with pytest.raises(
-        TalerecError, match=r"different questions: ties is 'random:0\.\.2' in A and 'file' in B"
+        TalerecError, match=r"not comparable: ties is 'random:0\.\.2' in A and 'file' in B"
     ):
         compare(tale, evaluate_log(tr.TALE(), walk()))
     with pytest.raises(TalerecError, match="different cases: 1 in one are not in the other"):
@@ -142,7 +140,7 @@ def test_windows_pool_their_cases():
 
 
 def test_intervals_hold_the_figures_that_they_are_about(results):
-    """Of all cases and of every group, also where a user is in a group in some orders of ties only."""
+    """Of all cases and of every group, also for users in a group in some orders of ties."""
     for result in results.values():
         for column, parts in result.groups.items():
             for name, values in parts.items():
@@ -159,7 +157,7 @@ def test_results_with_other_ks_are_compared_at_those_that_both_have(results):
     whole = compare(results["popular"], results["tale"])
     assert found.metrics["NDCG@5"] == whole.metrics["NDCG@5"]
     assert found.to_dict()["verdict"].startswith("tale is better than popular by ")
-    assert "NDCG@5 by popularity" in report.comparison(found, "two files")
+    assert "NDCG@5 by popularity" in report.render_comparison(found, "two files")
 
 
 FIGURES = (
@@ -170,7 +168,7 @@ FIGURES = (
 def counted(monkeypatch):
     """How often means and bootstraps are computed from now on."""
     made = {"means": 0, "bootstraps": 0}
-    means, bootstrap = result_module._means, significance.bootstrap_means
+    means, bootstrap = result_module._means, result_module.bootstrap_means
 
     def counting_means(*arguments):
         made["means"] += 1
@@ -181,7 +179,7 @@ def counted(monkeypatch):
         return bootstrap(*arguments, **options)
 
     monkeypatch.setattr(result_module, "_means", counting_means)
-    monkeypatch.setattr(significance, "bootstrap_means", counting_bootstrap)
+    monkeypatch.setattr(result_module, "bootstrap_means", counting_bootstrap)
     return made
 
 
@@ -204,7 +202,7 @@ def test_a_report_computes_nothing_twice(results, monkeypatch):
     groups = sum(bool(part["cases"]) for of in fresh.groups.values() for part in of.values())
     fresh = replace(fresh)
     made = counted(monkeypatch)
-    report.evaluation(fresh, "events.csv")
+    report.render_evaluation(fresh, "events.csv")
     assert made == {"means": 20, "bootstraps": 2 + groups}
 
 
@@ -229,7 +227,8 @@ def test_a_result_is_shown_in_one_line_and_as_a_small_table(results):
     result = replace(results["tale"], model="<b>tale</b>")
     hit, gain = (result.metrics[name] for name in ("HR@10", "NDCG@10"))
     assert repr(result) == (
-        f"Evaluation(<b>tale</b>, leave-one-out, 240 test cases of 80 users in 3 orders of ties: HR@10 {hit:.4f}, NDCG@10 {gain:.4f})"
+        "Evaluation(<b>tale</b>, leave-one-out, 240 test cases of 80 users in 3 orders of ties: "
+        f"HR@10 {hit:.4f}, NDCG@10 {gain:.4f})"
     )
     table = ET.fromstring(result._repr_html_())
     assert (

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 import talerec as tr
 from logs import at, logs, rows_of, tiny_log
 from talerec.errors import TalerecError
-from talerec.evaluation import metrics
-from talerec.models.core import inference as asking
+from talerec.evaluation.metrics import metric_expressions
+from talerec.models.core import inference
 from talerec.runtime import threads
 
 
 @given(st.lists(st.integers(0, 30), min_size=1), st.integers(1, 20))
 def test_metrics_equal_their_definitions(ranks, k):
     frame = pl.DataFrame({"rank": ranks})
-    found = frame.select(expression.mean() for expression in metrics.per_case([k])).row(
+    found = frame.select(expression.mean() for expression in metric_expressions([k])).row(
         0, named=True
     )
     hits = [r for r in ranks if 1 <= r <= k]
@@ -82,7 +82,7 @@ def test_small_blocks_and_many_threads_change_nothing(monkeypatch):
     split = tr.leave_one_out(walk())
     model = tr.TALE(reg=1.0).fit(split.train)
     whole = tr.evaluate(model, split)
-    monkeypatch.setattr(asking, "_BLOCK", 7)
+    monkeypatch.setattr(inference, "_BLOCK", 7)
     monkeypatch.setattr(threads, "thread_count", lambda: 3)
     assert tr.evaluate(model, split).frame.equals(whole.frame)
 
@@ -157,7 +157,7 @@ def test_head_is_the_top_fifth_of_the_items_by_training_rows():
 
 def test_a_model_of_other_rows_is_refused():
     split = tr.leave_one_out(walk())
-    with pytest.raises(TalerecError, match="not fitted on this split"):
+    with pytest.raises(TalerecError, match="not fitted to this split"):
         tr.evaluate(tr.TALE().fit(walk(items=5)), split)
 
 
@@ -165,7 +165,7 @@ def test_k_that_is_no_count_is_refused():
     split = tr.leave_one_out(walk())
     model = tr.Popular().fit(split.train)
     for k in (0, -3, 1.5, True):
-        with pytest.raises(TalerecError, match="k is"):
+        with pytest.raises(TalerecError, match="`k` is"):
             tr.evaluate(model, split, k=[k])
 
 
@@ -183,7 +183,7 @@ def test_metrics_equal_an_independent_librarys(ranks, k):
         truth[case, order[place - 1]] = 1
         scores[case, order] = np.arange(items, 0, -1)
     frame = pl.DataFrame({"rank": ranks})
-    found = frame.select(e.mean() for e in metrics.per_case([k, items])).row(0, named=True)
+    found = frame.select(e.mean() for e in metric_expressions([k, items])).row(0, named=True)
     assert found[f"NDCG@{k}"] == pytest.approx(ndcg_score(truth, scores, k=k))
     assert found[f"MRR@{items}"] == pytest.approx(
         label_ranking_average_precision_score(truth, scores)
@@ -242,9 +242,24 @@ def test_repeats_and_long_histories_are_groups():
 
 
 def test_many_ties_are_said_and_few_are_not():
-    from talerec.data.summary import tie_note
+    from talerec.data import tie_warning
 
-    assert tie_note(0.05, "file") is None
-    assert "44% of neighbouring rows have the same time" in tie_note(0.44, "item")
-    assert "random:0..4 shows" in tie_note(0.44, "item")
-    assert "means over random orders" in tie_note(0.44, "random:0..4")
+    assert tie_warning(0.05, "file") is None
+    assert "44% of neighbouring rows have the same time" in tie_warning(0.44, "item")
+    assert "random:0..4 shows" in tie_warning(0.44, "item")
+    assert "means over random orders" in tie_warning(0.44, "random:0..4")
+
+
+def test_former_names_of_an_evaluation_work_with_a_warning() -> None:
+    split = tr.leave_one_out(tr.synthetic_log(users=50, items=20))
+    result = tr.evaluate(tr.Popular().fit(split.train), split)
+    names = {
+        "beside": "fixed_order_metrics",
+        "without": "users_without_target",
+        "asked": "description",
+    }
+    for former, name in names.items():
+        with pytest.warns(DeprecationWarning, match=f"Evaluation.{former} is now {name}"):
+            assert getattr(result, former) == getattr(result, name)
+    with pytest.raises(AttributeError, match="no attribute 'judged'"):
+        _ = result.judged

@@ -10,7 +10,7 @@ import pytest
 import talerec as tr
 from figures import assert_same_figures
 from talerec.errors import TalerecError
-from talerec.evaluation import sums
+from talerec.evaluation import merge_sums, sum_cases
 
 
 @pytest.mark.parametrize("hide_seen", [False, True])
@@ -20,7 +20,7 @@ def test_counted_cases_have_the_figures_of_the_cases(hide_seen):
     result = tr.evaluate_log(tr.SLIST(), log, plan, k=[1, 3, 20], hide_seen=hide_seen)
     third = len(result.frame) // 3
     parts = [result.frame[:third], result.frame[third:]]
-    counted = sums.added((sums.sums_of(part, result.ks) for part in parts), result.ks)
+    counted = merge_sums((sum_cases(part, result.ks) for part in parts), result.ks)
     assert len(counted) < len(result.frame)
     assert counted["cases"].sum() == len(result.frame)
     found = replace(result, frame=counted)
@@ -31,11 +31,11 @@ def test_counted_cases_have_the_figures_of_the_cases(hide_seen):
 def test_sums_are_not_saved_or_compared_as_if_they_were_cases(tmp_path):
     split = tr.leave_one_out(tr.synthetic_log(1000, items=50))
     result = tr.evaluate(tr.Popular().fit(split.train), split)
-    found = replace(result, frame=sums.added([sums.sums_of(result.frame, result.ks)], result.ks))
-    with pytest.raises(TalerecError, match="this result has sums alone"):
+    found = replace(result, frame=merge_sums([sum_cases(result.frame, result.ks)], result.ks))
+    with pytest.raises(TalerecError, match="this result has only sums of cases"):
         found.save(tmp_path / "cases.parquet")
     for pair in ((found, result), (result, found)):
-        with pytest.raises(TalerecError, match="one of the results has sums alone"):
+        with pytest.raises(TalerecError, match="one result has only sums of cases"):
             tr.compare(*pair)
     assert repr(found) == repr(result)
 
@@ -48,8 +48,8 @@ def test_cases_without_a_list_take_no_part_in_what_lists_are_like():
     gone = [pl.when(~lost).then(pl.col(name)).alias(name) for name in (*lists, "history_rows")]
     frame = result.frame.with_columns(gone)
     expected = replace(result, frame=frame).lists
-    found = replace(result, frame=sums.added([sums.sums_of(frame, result.ks)], result.ks))
+    found = replace(result, frame=merge_sums([sum_cases(frame, result.ks)], result.ks))
     assert found.lists == pytest.approx(expected, rel=1e-12)
     none = frame.with_columns(pl.lit(None, pl.Float64).alias(name) for name in lists)
-    counted = sums.added([sums.sums_of(none, result.ks)], result.ks)
+    counted = merge_sums([sum_cases(none, result.ks)], result.ks)
     assert replace(result, frame=counted).lists == replace(result, frame=none).lists

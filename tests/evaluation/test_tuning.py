@@ -15,13 +15,11 @@ from test_comparison import walk
 import talerec as tr
 from kinds import maker
 from logs import tiny_log
-from talerec.data.split.splits import Plan
+from talerec.data.split import SplitPlan
 from talerec.errors import TalerecError
-from talerec.evaluation import search, trials, tuning
+from talerec.evaluation import trials, tuning
 from talerec.models import MODELS
-from talerec.models.core import inference as asking
-from talerec.models.core import params
-from talerec.models.core.cache import FitCache
+from talerec.models.core import FitCache, build_model, param_fields, rank_targets
 from waiting import LONG_S, until
 
 pytest.importorskip("optuna", reason="the extra tune is not installed")
@@ -33,7 +31,7 @@ def test_the_best_trial_is_what_evaluate_says_of_it():
     assert len(found.trials) == 8
     split = tr.leave_one_out(tr.order_ties(log, "random:1"))
     for trial in found.trials:
-        model = params.build(tr.TALE, trial.params).fit(split.train)
+        model = build_model(tr.TALE, trial.params).fit(split.train)
         value = tr.evaluate(model, split, on="validation").metrics["NDCG@10"]
         assert trial.value == pytest.approx(value, abs=1e-12)
     assert found.value == max(trial.value for trial in found.trials)
@@ -57,13 +55,13 @@ def test_test_rows_play_no_part():
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_what_is_kept_from_one_fit_serves_the_next_only_where_it_is_the_same(name, monkeypatch):
-    """Every searched parameter in turn, up and back again: with and without memory the same answers."""
+    """Every searched parameter in turn, up and back: the same ranks with and without a cache."""
     kind = maker(name)
     split = tr.leave_one_out(walk(users=40, items=9))
     other = tr.leave_one_out(walk(users=40, items=9, seed=8))
     cache, values = FitCache(), {}
     settings = [dict(values)]
-    for field in params.fields(MODELS[name]):
+    for field in param_fields(MODELS[name]):
         if field.metadata["search"]:
             low, high = field.metadata["search"]
             whole = isinstance(field.default, int)
@@ -76,9 +74,9 @@ def test_what_is_kept_from_one_fit_serves_the_next_only_where_it_is_the_same(nam
             key = (str(setting), number)
             if key not in expected:
                 alone = kind(**setting).fit(part.train)
-                expected[key] = asking.places(alone, cases.histories, cases.target)
+                expected[key] = rank_targets(alone, cases.histories, cases.target).ranks
             found = kind(**setting).fit(part.train, cache=cache)
-            places = asking.places(found, cases.histories, cases.target)
+            places = rank_targets(found, cases.histories, cases.target).ranks
             np.testing.assert_array_equal(places, expected[key])
 
 
@@ -141,7 +139,7 @@ def test_a_killed_search_loses_nothing_that_was_finished(tmp_path):
 
 
 def _finished(study):
-    """Read as whoever comes next reads it: what a killed writer began is taken back first, which asks for the right to write."""
+    """Read as the next process does, which first rolls back what a killed writer began."""
     import sqlite3
 
     connection = sqlite3.connect(study, timeout=LONG_S)
@@ -160,14 +158,14 @@ def _finished(study):
 def test_two_workers_share_a_study(tmp_path):
     found = tr.tune("markov", walk(), trials=6, study=tmp_path / "s.db", workers=2)
     assert len(found.trials) >= 6
-    with pytest.raises(TalerecError, match="need a study file"):
+    with pytest.raises(TalerecError, match="need a `study`"):
         tr.tune("tale", walk(), workers=2)
 
 
 def test_who_shares_a_study_waits_for_whoever_writes(tmp_path):
-    """SQLite's driver would give up after five seconds, in which a busy machine may not let the other go on."""
+    """SQLite's driver would give up after five seconds, too soon on a busy machine."""
     sqlalchemy = pytest.importorskip("sqlalchemy")
-    engine = sqlalchemy.create_engine(search._storage(tmp_path / "s.db"))
+    engine = sqlalchemy.create_engine(tuning._storage(tmp_path / "s.db"))
     with engine.connect() as connection:
         assert connection.exec_driver_sql("pragma busy_timeout").scalar() == 60_000
     engine.dispose()
@@ -175,11 +173,11 @@ def test_who_shares_a_study_waits_for_whoever_writes(tmp_path):
 
 
 def test_a_trial_that_another_process_has_finished_is_not_an_error(tmp_path):
-    """Both reach for the one that waits; here the other tells its value while this one still fits."""
+    """Both take the waiting trial; the other process reports while this one still fits."""
     optuna = pytest.importorskip("optuna")
     task = trials.Task("markov", {}, "leave-one-out", "file", "HR@5", False)
-    storage = search._storage(tmp_path / "s.db")
-    made = search._Search(task, storage, "shared", 3, 0)
+    storage = tuning._storage(tmp_path / "s.db")
+    made = tuning._SearchWorker(task, storage, "shared", 3, 0)
     fit, met = trials.Objective(task, walk()), []
 
     def objective(values):
@@ -213,7 +211,7 @@ def test_the_papers_grid_moves_one_parameter_at_a_time():
     assert found.params["trend"] == 0.0
     with pytest.raises(TalerecError, match="declares no grid"):
         tr.tune("markov", walk(), grid="paper")
-    with pytest.raises(TalerecError, match="grid is 'fine'"):
+    with pytest.raises(TalerecError, match="`grid` is 'fine'"):
         tr.tune("tale", walk(), grid="fine")
 
 
@@ -231,12 +229,12 @@ def test_fixed_parameters_stay(tmp_path):
 def test_mistakes_are_named():
     log = tiny_log([(u, i, i) for u in range(3) for i in range(4)])
     for options, message in (
-        ({"metric": "AUC"}, "metric is 'AUC'"),
-        ({"metric": "HR@0"}, "metric is"),
-        ({"trials": 0}, "trials is 0"),
+        ({"metric": "AUC"}, "`metric` is 'AUC'"),
+        ({"metric": "HR@0"}, "`metric` is"),
+        ({"trials": 0}, "`trials` is 0"),
         ({"fixed": {"nothing": 1}}, "no parameter 'nothing'"),
         ({"ties": "random:4..1"}, "range of seeds"),
-        ({"plan": Plan("leave-one-out", refit=True)}, "cannot be scored"),
+        ({"plan": SplitPlan("leave-one-out", refit=True)}, "cannot be scored"),
     ):
         with pytest.raises(TalerecError, match=message):
             tr.tune("tale", log, **options)

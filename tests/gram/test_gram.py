@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 import oracle
 from logs import logs, tiny_log
 from talerec.errors import TalerecError
-from talerec.gram import assembly
+from talerec.gram import Gram, accumulate
 from talerec.gram.builders import tale_gram
-from talerec.gram.gram import Gram
-from talerec.gram.row_weights import trend_scale
-from talerec.models import TALE
+from talerec.gram.terms import trend_scale
+from talerec.models.linear import TALE
 from talerec.runtime import arrays
-from talerec.solvers.solver import solve
+from talerec.solvers import solve_gram
 
 UNTIMED = {"decay": 1.0, "floor": 1.0, "trend": 0.0}
 EPS = np.finfo(np.float64).eps
@@ -38,18 +37,17 @@ def gram(log, **settings):
     return tale_gram(log, **(defaults | settings))
 
 
-def dense(made: Gram):
-    return arrays.dense(made.G), arrays.dense(made.K)
+def dense(result: Gram):
+    return arrays.dense(result.G), arrays.dense(result.K)
 
 
-def assert_rounding(found, expected, terms):
-    """Equal but for float64 rounding of sums of `terms` products."""
-    np.testing.assert_allclose(found, expected, rtol=64 * terms * EPS, atol=1e-290)
+def assert_rounding(actual, expected, terms):
+    """Assert equality up to float64 rounding of sums of `terms` products."""
+    np.testing.assert_allclose(actual, expected, rtol=64 * terms * EPS, atol=1e-290)
 
 
 decays = st.one_of(
-    st.sampled_from([1e-10, 1 / 512, 0.5, 1.0, 365.0, 1e6, np.inf]),
-    st.floats(1e-9, 1e5),
+    st.sampled_from([1e-10, 1 / 512, 0.5, 1.0, 365.0, 1e6, np.inf]), st.floats(1e-9, 1e5)
 )
 floors = st.one_of(st.sampled_from([0.0, 1.0, 0.3, 1e-12]), st.floats(0, 1))
 choices = st.fixed_dictionaries(
@@ -69,11 +67,11 @@ choices = st.fixed_dictionaries(
 @settings(max_examples=int(os.environ.get("TALEREC_EXAMPLES", "200")), deadline=None)
 def test_gram_equals_rows_built_by_hand(entry, log, chosen):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "_SMALL", 0)
-        patch.setattr(assembly, "_SPARSE_ENTRY", entry)
-        made = gram(log, **chosen)
-    assert made.is_sparse == (entry == 0)
-    G, K = dense(made)
+        patch.setattr(accumulate, "_SMALL", 0)
+        patch.setattr(accumulate, "_SPARSE_ENTRY", entry)
+        result = gram(log, **chosen)
+    assert result.is_sparse == (entry == 0)
+    G, K = dense(result)
     expected_G, expected_K = oracle.gram(*oracle.tale_rows(log, **chosen))
     assert_rounding(G, expected_G, log.rows)
     assert_rounding(K, expected_K, log.rows)
@@ -104,14 +102,14 @@ def test_trend_scale_counts_rows_of_the_same_item_in_the_window(log, window):
 
 def test_sparse_and_dense_accumulation_agree_to_the_last_bit(monkeypatch):
     log = tiny_log([(u, (u * 7 + s * s) % 11, 1e9 + 3600 * s) for u in range(30) for s in range(8)])
-    made = {}
-    monkeypatch.setattr(assembly, "_SMALL", 0)
+    grams = {}
+    monkeypatch.setattr(accumulate, "_SMALL", 0)
     for entry in (0, 10**6):  # bytes an entry is thought to take: none, or far too many
-        monkeypatch.setattr(assembly, "_SPARSE_ENTRY", entry)
-        made[entry] = gram(log, trend=0.1)
-    assert made[0].is_sparse
-    assert not made[10**6].is_sparse
-    for a, b in zip(dense(made[0]), dense(made[10**6]), strict=True):
+        monkeypatch.setattr(accumulate, "_SPARSE_ENTRY", entry)
+        grams[entry] = gram(log, trend=0.1)
+    assert grams[0].is_sparse
+    assert not grams[10**6].is_sparse
+    for a, b in zip(dense(grams[0]), dense(grams[10**6]), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -122,23 +120,23 @@ def test_any_number_of_threads_gives_the_same_bits(monkeypatch, entry):
         (int(u), int(i), 1e9 + float(t)) for u, i, t in rng.integers(0, [50, 40, 10**7], (2000, 3))
     ]
     log = tiny_log(rows)
-    monkeypatch.setattr(assembly, "_SMALL", 0)
-    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", entry)
-    made = []
+    monkeypatch.setattr(accumulate, "_SMALL", 0)
+    monkeypatch.setattr(accumulate, "_SPARSE_ENTRY", entry)
+    results = []
     for threads in ("1", "2", "7"):
         monkeypatch.setenv("TALEREC_THREADS", threads)
-        made.append(dense(gram(log, trend=0.1)))
-    for other in made[1:]:
-        np.testing.assert_array_equal(made[0][0], other[0])
-        np.testing.assert_array_equal(made[0][1], other[1])
+        results.append(dense(gram(log, trend=0.1)))
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0][0], other[0])
+        np.testing.assert_array_equal(results[0][1], other[1])
 
 
 @given(logs(max_users=6, max_items=6, max_rows=40))
 @settings(max_examples=50, deadline=None)
 def test_grams_of_two_halves_of_the_users_add_up_to_the_whole(log):
-    half = np.arange(len(log.users)) < len(log.users) // 2
-    mine = np.repeat(half, np.diff(log.ptr))
-    added = gram(log.keep(mine)) + gram(log.keep(~mine))
+    is_first = np.arange(len(log.users)) < len(log.users) // 2
+    rows = np.repeat(is_first, np.diff(log.ptr))
+    added = gram(log.keep(rows)) + gram(log.keep(~rows))
     for part, whole in zip(dense(added), dense(gram(log)), strict=True):
         assert_rounding(part, whole, log.rows)
 
@@ -190,8 +188,8 @@ def random_log(rows=3000, users=60, items=150):
 
 
 def test_a_budget_that_float64_would_break_is_kept_with_float32_and_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(assembly, "_SMALL", 0)
-    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
+    monkeypatch.setattr(accumulate, "_SMALL", 0)
+    monkeypatch.setattr(accumulate, "_SPARSE_ENTRY", 0)
     log = random_log()
     full = gram(log)
     entries = full.K.nnz
@@ -202,8 +200,10 @@ def test_a_budget_that_float64_would_break_is_kept_with_float32_and_says_so(monk
     np.testing.assert_allclose(lean.G.toarray(), full.G.toarray(), rtol=1e-6)
     np.testing.assert_allclose(lean.K.toarray(), full.K.toarray(), rtol=1e-6)
     for solver in ("exact", "local"):
-        a, b = (solve(made, 10.0, solver=solver, neighbors=40).weights for made in (lean, full))
-        a, b = (made if solver == "exact" else made.toarray() for made in (a, b))
+        a, b = (
+            solve_gram(result, 10.0, solver=solver, neighbors=40).weights for result in (lean, full)
+        )
+        a, b = (result if solver == "exact" else result.toarray() for result in (a, b))
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
 
 
@@ -215,18 +215,19 @@ def test_a_dense_gram_that_does_not_fit_is_refused_before_the_work(monkeypatch):
 
 
 def test_a_budget_that_nothing_fits_is_refused_before_the_work_with_sizes(monkeypatch):
-    monkeypatch.setattr(assembly, "_SMALL", 0)
-    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
+    monkeypatch.setattr(accumulate, "_SMALL", 0)
+    monkeypatch.setattr(accumulate, "_SPARSE_ENTRY", 0)
     with pytest.raises(TalerecError, match=r"pairs of items needs .* KB, but 1 KB is allowed"):
         gram(random_log(), memory=1000)
 
 
 def test_the_gram_is_symmetric_and_its_rows_are_sorted(monkeypatch):
-    monkeypatch.setattr(assembly, "_SMALL", 0)
-    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
-    made = gram(random_log(), trend=0.1)
-    assert made.G.indices.dtype == made.K.indices.dtype == np.int32  # SciPy widens them at a whim
-    G = made.G
+    monkeypatch.setattr(accumulate, "_SMALL", 0)
+    monkeypatch.setattr(accumulate, "_SPARSE_ENTRY", 0)
+    result = gram(random_log(), trend=0.1)
+    # SciPy sometimes widens them
+    assert result.G.indices.dtype == result.K.indices.dtype == np.int32
+    G = result.G
     assert (G - G.T).nnz == 0 or np.abs((G - G.T).data).max() == 0
     for i in range(G.shape[0]):
         row = G.indices[G.indptr[i] : G.indptr[i + 1]]
@@ -236,6 +237,25 @@ def test_the_gram_is_symmetric_and_its_rows_are_sorted(monkeypatch):
 def test_a_gram_shows_its_size_and_form(monkeypatch):
     log = tiny_log([(1, i, 1e9 + i) for i in range(5)])
     assert repr(gram(log)) == "Gram(5 items, dense)"
-    monkeypatch.setattr(assembly, "_SMALL", 0)
-    monkeypatch.setattr(assembly, "_SPARSE_ENTRY", 0)
+    monkeypatch.setattr(accumulate, "_SMALL", 0)
+    monkeypatch.setattr(accumulate, "_SPARSE_ENTRY", 0)
     assert repr(gram(log)) == "Gram(5 items, sparse, 100.00% stored)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "args"),
+    [
+        ("two_way", "symmetrize", (1.0, 0.5)),
+        ("with_turned", "add_reverse", (0.5,)),
+        ("turned_share", "reverse_share", (1.0, 0.5)),
+    ],
+)
+def test_old_names_of_methods_work_and_warn(old, new, args):
+    log_gram = gram(random_log())
+    with pytest.warns(DeprecationWarning, match=f"Gram.{old} is now Gram.{new}"):
+        result = getattr(log_gram, old)(*args)
+    expected = getattr(log_gram, new)(*args)
+    if old == "turned_share":
+        assert result == expected
+    else:
+        np.testing.assert_array_equal(dense(result)[1], dense(expected)[1])

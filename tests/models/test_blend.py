@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_learning import chain_log, habit_log
+from test_learning import chain_log, repeat_log
 
 import command
 import talerec as tr
 from talerec.errors import TalerecError
 from talerec.models import MODELS
-from talerec.models.blend import parts as _parts
-from talerec.models.tempo.holdout import held_back
+from talerec.models.blend import parts as blend_parts
+from talerec.models.tempo import split_holdout
 
 SINGLE = ["tempo", "tale", "ease", "sknn", "stan", "markov", "popular", "trending", "fpmc", "swalk"]
 
@@ -32,10 +32,10 @@ def test_a_blend_of_one_part_gives_its_scores_to_the_last_bit(name):
 
 def scores_of(model, histories, items):
     """The score of every item (0 for none), history by history."""
-    found = model.recommend_histories(histories, k=items)
+    ranked = model.recommend_histories(histories, k=items)
     scores = np.zeros((len(histories), items))
     position = {item: at for at, item in enumerate(model.item_ids)}
-    for history, item, score in found.select("history", "item_id", "score").iter_rows():
+    for history, item, score in ranked.select("history", "item_id", "score").iter_rows():
         scores[history, position[item]] = score
     return scores
 
@@ -62,48 +62,48 @@ def test_an_item_has_a_score_if_any_part_gives_it_one():
     assert len(blend.recommend_histories(history, k=50)) == 50
 
 
-def test_reasons_add_up_and_what_no_row_gives_stands_apart():
+def test_contributions_and_the_base_score_add_up_to_the_score():
     log = tr.synthetic_log(1500, seed=3)
     blend = tr.Blend(parts="tempo,sknn,popular", weights_of_parts="1,0.3,0.001").fit(log)
     history = log.items.ids[:4].to_list()
     for item, score in (
         blend.recommend_histories([history], k=5).select("item_id", "score").iter_rows()
     ):
-        given = blend.explain(history, item)
-        assert given["item_id"].null_count() == 1
-        assert given["contribution"].sum() == pytest.approx(score, rel=1e-9)
+        explanation = blend.explain(history, item)
+        assert explanation["item_id"].null_count() == 1
+        assert explanation["contribution"].sum() == pytest.approx(score, rel=1e-9)
 
 
-def test_saved_and_loaded_it_answers_the_same(tmp_path):
+def test_a_saved_blend_recommends_the_same_after_loading(tmp_path):
     log = tr.synthetic_log(1500, seed=3)
     blend = tr.Blend(
         parts="tempo,ease(reg=50; recency=3),popular", weights_of_parts="1,0.3,0.01"
     ).fit(log)
-    again = tr.load(blend.save(tmp_path / "b.tale"), verify=True)
+    reloaded = tr.load(blend.save(tmp_path / "b.tale"), verify=True)
     users = log.users.ids[:40]
-    assert again.recommend(users, k=10).equals(blend.recommend(users, k=10))
+    assert reloaded.recommend(users, k=10).equals(blend.recommend(users, k=10))
     history = log.items.ids[:4].to_list()
     item = log.items.ids[9]
-    assert again.explain(history, item).equals(blend.explain(history, item))
-    assert again.chosen() == blend.chosen()
+    assert reloaded.explain(history, item).equals(blend.explain(history, item))
+    assert reloaded.describe_learned() == blend.describe_learned()
 
 
-def test_a_part_that_does_not_help_gets_no_weight_and_is_not_kept():
+def test_a_part_that_does_not_help_has_weight_0_and_is_not_stored():
     log = chain_log()
     blend = tr.Blend(parts="markov(recency=0.1),popular").fit(log)
     assert blend.part_weights.tolist() == [1.0, 0.0]
     assert len(blend.fitted.weights.blocks) == 1
     assert blend.fitted.weights.base is None
-    assert "popular gets no weight: it does not help." in blend.chosen()
+    assert "popular has weight 0: it does not improve the ranking." in blend.describe_learned()
 
 
 def half_chain_log():
-    """Every second row follows the last item, which few others had; the others are one of forty favourites."""
+    """Every second row follows from the last item; the others are one of forty popular items."""
     favourites = lambda draw, _: min(draw.geometric(0.1), 40)  # noqa: E731
     return chain_log(900, 4000, 9, seed=8, otherwise=favourites)
 
 
-def test_two_parts_that_know_different_things_are_better_than_either():
+def test_two_complementary_parts_are_better_than_either():
     split = tr.leave_one_out(half_chain_log())
     blend = tr.Blend(parts="markov(recency=0.2),popular").fit(split.train)
     assert (blend.part_weights > 0).all()
@@ -112,11 +112,13 @@ def test_two_parts_that_know_different_things_are_better_than_either():
     assert reached[0] > max(reached[1:])
 
 
-def test_a_log_too_small_to_weigh_keeps_the_first_part_and_says_so():
+def test_a_log_too_small_to_learn_from_uses_the_first_part_and_reports_it():
     log = tr.synthetic_log(150, seed=1)
     blend = tr.Blend(parts="ease,tempo").fit(log)
     assert blend.part_weights.tolist() == [1.0, 0.0]
-    assert blend.chosen()[0] == "The log is too small to weigh the parts: ease counts alone."
+    assert blend.describe_learned()[0] == (
+        "The log is too small to learn weights of parts: only ease is used."
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,16 +134,16 @@ def test_a_log_too_small_to_weigh_keeps_the_first_part_and_says_so():
         ("tempo,ease(reg=3", "names of models"),
     ],
 )
-def test_parts_that_are_none_are_named(parts, said):
+def test_unknown_parts_are_named(parts, said):
     if parts == "tempo,":
-        assert [name for name, _ in _parts.named(parts)] == ["tempo"]
+        assert [name for name, _ in blend_parts.parse_parts(parts)] == ["tempo"]
         return
     with pytest.raises(TalerecError, match=said):
         tr.Blend(parts=parts)
 
 
 @pytest.mark.parametrize("weights", ["1", "1,2,3", "1,x", "0,0", "1,nan", "1,inf", ""])
-def test_weights_that_fit_no_parts_are_refused(weights):
+def test_weights_that_do_not_fit_the_parts_are_refused(weights):
     with pytest.raises(TalerecError, match="weights_of_parts"):
         tr.Blend(parts="tempo,ease", weights_of_parts=weights)
 
@@ -152,16 +154,16 @@ def test_a_part_that_cannot_be_fitted_is_named():
         blend.fit(tr.synthetic_log(3000, items=2500, seed=1))
 
 
-def test_questions_of_a_blend_are_about_all_items():
-    log = habit_log(users=300)
-    assert held_back(log, every_item=True).wanted.all()
+def test_held_out_queries_of_a_blend_cover_all_items():
+    log = repeat_log(users=300)
+    assert split_holdout(log, every_item=True).target_mask.all()
 
 
-def test_the_command_fits_and_shows_what_was_chosen(tmp_path):
+def test_the_command_fits_and_shows_what_was_learned(tmp_path):
     log, out = tmp_path / "log.csv", tmp_path / "b.tale"
     chain_log(users=400).to_frame().write_csv(log)
     shown = command.works(
         "fit", log, "-o", out, "--model", "blend", "--set", "parts=markov,popular"
     )
-    assert "popular gets no weight" in shown or "popular counts" in shown
+    assert "popular has weight" in shown
     assert command.talerec("recommend", out, "--users", "1", "--json").json

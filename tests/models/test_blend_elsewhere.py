@@ -1,4 +1,4 @@
-"""Blends of parts that were trained elsewhere: what is fitted here is what comes out, and nothing else is taken."""
+"""Blends of parts that were trained elsewhere equal blends that are fitted here."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def text_of(settings) -> str:
 
 def trained(rows, **changes):
     """A training as another machine makes it."""
-    from talerec.models.networks.base import rows_of
+    from talerec.models.networks import log_rows
     from talerec.neural.training import train
 
-    return train(rows_of(rows), tr.SASRec(**{**SMALL, **changes}).settings())
+    return train(log_rows(rows), tr.SASRec(**{**SMALL, **changes}).settings())
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +42,16 @@ def both(log):
 def test_trained_elsewhere_a_blend_is_the_one_that_is_fitted_here(log, both, tmp_path):
     here = tr.Blend(parts=f"markov,{text_of(SMALL)}").fit(log)
     assert here.part_weights[1] > 0
-    files = [one.save(tmp_path / f"{n}.npz") for n, one in enumerate(both)]
-    for given in (both, files, files[::-1]):
-        found = tr.Blend.from_trainings(log, given, parts="markov,sasrec")
-        assert np.array_equal(found.part_weights, here.part_weights)
+    files = [training.save(tmp_path / f"{n}.npz") for n, training in enumerate(both)]
+    for trainings in (both, files, files[::-1]):
+        blend = tr.Blend.from_trainings(log, trainings, parts="markov,sasrec")
+        assert np.array_equal(blend.part_weights, here.part_weights)
         users = log.users.ids[:30]
-        assert found.recommend(users, k=5).equals(here.recommend(users, k=5))
-    again = tr.load(found.save(tmp_path / "b.tale"), verify=True)
-    assert "dim=8" in again.parts
-    assert again.recommend(users, k=5).equals(here.recommend(users, k=5))
-    assert again.fit(log).recommend(users, k=5).equals(here.recommend(users, k=5))
+        assert blend.recommend(users, k=5).equals(here.recommend(users, k=5))
+    reloaded = tr.load(blend.save(tmp_path / "b.tale"), verify=True)
+    assert "dim=8" in reloaded.parts
+    assert reloaded.recommend(users, k=5).equals(here.recommend(users, k=5))
+    assert reloaded.fit(log).recommend(users, k=5).equals(here.recommend(users, k=5))
 
 
 def test_weights_that_are_given_need_no_first_fit(log, both):
@@ -68,20 +68,20 @@ def test_weights_that_are_given_need_no_first_fit(log, both):
 def test_seeds_are_parts_of_their_own(log, both):
     other = trained(log, seed=1)
     parts = "popular,sasrec(seed=0),sasrec(seed=1)"
-    given = {"parts": parts, "weights_of_parts": "0,1,1"}
-    blend = tr.Blend.from_trainings(log, [other, both[0]], **given)
-    alone = [tr.SASRec.from_training(log, one) for one in (both[0], other)]
+    options = {"parts": parts, "weights_of_parts": "0,1,1"}
+    blend = tr.Blend.from_trainings(log, [other, both[0]], **options)
+    alone = [tr.SASRec.from_training(log, first) for first in (both[0], other)]
     history = [log.items.ids[:3].to_list()]
 
     def scores(model):
-        found = model.recommend_histories(history, k=40)
-        return dict(found.select("item_id", "score").iter_rows())
+        ranked = model.recommend_histories(history, k=40)
+        return dict(ranked.select("item_id", "score").iter_rows())
 
-    one, two = map(scores, alone)
-    assert scores(blend) == pytest.approx({item: one[item] + two[item] for item in one})
+    first, two = map(scores, alone)
+    assert scores(blend) == pytest.approx({item: first[item] + two[item] for item in first})
     with pytest.raises(TalerecError, match=r"2 trainings of sasrec .* such as sasrec\(seed=1\)"):
         tr.Blend.from_trainings(
-            log, [other, both[0]], **{**given, "parts": "popular,popular,sasrec"}
+            log, [other, both[0]], **{**options, "parts": "popular,popular,sasrec"}
         )
 
 
@@ -93,21 +93,24 @@ def test_what_is_missing_or_of_other_rows_or_parameters_is_refused(log, both):
     refused([], "sasrec, a part of the blend, has no training on the rows of the log")
     refused(both[1:], "has no training on the rows of the log")
     refused(both[:1], r"rows of the first fit \(`first_rows`\) with dim=8")
-    refused(both, "training 1, of sasrec, is none of a part's", "popular,markov")
+    refused(both, "training 1, of sasrec, does not fit any part", "popular,markov")
     refused(both, "has no training on the rows of the log with dim=16", "popular,sasrec(dim=16)")
     refused(both, "hstu, a part of the blend, has no training", "popular,hstu")
     changed = replace(
         both[1], facts={**both[1].facts, "params": {**both[1].facts["params"], "rate": 0.5}}
     )
     refused([both[0], changed], "rows of the first fit")
-    refused([*both, trained(tr.synthetic_log(300, seed=2))], "training 3, of sasrec, is none")
+    refused(
+        [*both, trained(tr.synthetic_log(300, seed=2))],
+        "training 3, of sasrec, does not fit any part",
+    )
     refused([both[0], replace(both[1], facts={})], "not those of a training that has ended")
 
 
 def test_where_it_was_trained_says_nothing_about_a_network(log, both):
     facts = {**both[1].facts, "params": {**both[1].facts["params"], "device": "auto"}}
-    given = [both[0], replace(both[1], facts=facts)]
-    assert len(tr.Blend.from_trainings(log, given, parts="popular,sasrec").part_weights) == 2
+    trainings = [both[0], replace(both[1], facts=facts)]
+    assert len(tr.Blend.from_trainings(log, trainings, parts="popular,sasrec").part_weights) == 2
 
 
 def test_a_blend_that_was_refused_is_fitted_here_afterwards(log, both):

@@ -1,4 +1,4 @@
-"""Boosts against scoring every item: exact to the last bit, with masks and kinds, in every store of scores."""
+"""Boosts equal a full sort of all items to the last bit, with filters and column limits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from scipy import sparse
 
 import oracle
 import talerec as tr
-from talerec.data.vocabulary import Vocabulary
-from talerec.models.core.boosts import MAX_VALUES, boost_of
-from talerec.models.core.persistence import Fitted
-from talerec.models.linear.base import Linear
-from talerec.ranking.weights import Weights
+from talerec.data import Vocabulary
+from talerec.models.core import Fitted, build_boosts
+from talerec.models.core.boosts import MAX_VALUES
+from talerec.models.linear import Linear
+from talerec.ranking import Weights
 
 FORMS = {"dense": 0, "sparse": 0, "table": 140_000}  # items beyond those that anything leads to
 
@@ -41,7 +41,7 @@ def model_of(form: str, B: np.ndarray, table: dict[str, list[Any]]) -> Given:
     ids = pl.Series(np.arange(n + more))
     info = pl.DataFrame({"item_id": ids, **{name: v + [None] * more for name, v in table.items()}})
     model = Given()
-    model._fitted = Fitted(weights, Vocabulary(ids), info, None, None, {}, {"users": 1})
+    model.set_fitted(Fitted(weights, Vocabulary(ids), info, None, None, {}, {"users": 1}))
     return model
 
 
@@ -54,7 +54,7 @@ def padded(B: np.ndarray, more: int) -> Any:
 def brute_force(
     full: list[tuple[int, float]], table: dict[str, list[Any]], boost: Any, per: Any, k: int
 ) -> list[tuple[int, float]]:
-    """The whole list without boosts, each score raised, sorted again, and walked down by kinds."""
+    """Return the list from all scores: boosted, sorted, and cut by column limits."""
     spread = full[0][1] - full[min(len(full), 100) - 1][1] if len(full) > 1 else 0.0
 
     def amount(item: int) -> float:
@@ -66,14 +66,14 @@ def brute_force(
 
     raised = [(item, score + amount(item) * spread) for item, score in full]
     raised.sort(key=lambda pair: (-pair[1], pair[0]))
-    found: list[tuple[int, float]] = []
+    answer: list[tuple[int, float]] = []
     used: dict[Any, int] = {}
     for item, score in raised:
         kinds = [(c, table[c][item]) for c in per if table[c][item] is not None]
-        if len(found) < k and all(used.get(kind, 0) < per[kind[0]] for kind in kinds):
-            found.append((item, score))
+        if len(answer) < k and all(used.get(kind, 0) < per[kind[0]] for kind in kinds):
+            answer.append((item, score))
             used.update({kind: used.get(kind, 0) + 1 for kind in kinds})
-    return found
+    return answer
 
 
 def pairs(frame: pl.DataFrame) -> list[tuple[int, float]]:
@@ -81,7 +81,7 @@ def pairs(frame: pl.DataFrame) -> list[tuple[int, float]]:
 
 
 entries = st.sampled_from([0.0, 0.0, 1.0, 1.0, 0.5, -1.0, 2.0])
-numbers = st.sampled_from([0.0, 0.2, 0.5, 1.0, 3.0, -0.3, -2.0])
+boost_values = st.sampled_from([0.0, 0.2, 0.5, 1.0, 3.0, -0.3, -2.0])
 
 
 @st.composite
@@ -93,8 +93,8 @@ def questions(draw: Any) -> Any:
         "size": [draw(st.sampled_from([1, 2, None])) for _ in range(n)],
     }
     boost = {
-        "brand": draw(st.dictionaries(st.sampled_from(["X", "Y", "Z"]), numbers)),
-        "size": draw(st.dictionaries(st.sampled_from(["1", "2"]), numbers)),
+        "brand": draw(st.dictionaries(st.sampled_from(["X", "Y", "Z"]), boost_values)),
+        "size": draw(st.dictionaries(st.sampled_from(["1", "2"]), boost_values)),
     }
     return {
         "B": B, "table": table, "boost": boost,
@@ -110,40 +110,40 @@ def questions(draw: Any) -> Any:
 @pytest.mark.parametrize("form", FORMS)
 @given(questions())
 @settings(max_examples=40, deadline=None)
-def test_a_boosted_list_equals_scoring_every_item(form: str, asked: Any) -> None:
-    model = model_of(form, asked["B"], asked["table"])
-    masks = {name: asked[name] for name in ("where", "deny", "hide_seen")}
-    full = pairs(model.recommend_histories([asked["history"]], len(model.item_ids), **masks))
-    rules = {"boost": asked["boost"], "per": asked["per"]}
-    found = model.recommend_histories([asked["history"]], asked["k"], **masks, **rules)
-    wanted = brute_force(full, asked["table"], asked["boost"], asked["per"] or {}, asked["k"])
-    assert pairs(found) == wanted
-    for item, score in wanted:
-        why = model.explain(asked["history"], item, boost=asked["boost"], **masks)
+def test_a_boosted_list_equals_scoring_every_item(form: str, query: Any) -> None:
+    model = model_of(form, query["B"], query["table"])
+    masks = {name: query[name] for name in ("where", "deny", "hide_seen")}
+    full = pairs(model.recommend_histories([query["history"]], len(model.item_ids), **masks))
+    rules = {"boost": query["boost"], "per": query["per"]}
+    answer = model.recommend_histories([query["history"]], query["k"], **masks, **rules)
+    expected = brute_force(full, query["table"], query["boost"], query["per"] or {}, query["k"])
+    assert pairs(answer) == expected
+    for item, score in expected:
+        why = model.explain(query["history"], item, boost=query["boost"], **masks)
         assert why["contribution"].sum() == pytest.approx(score, abs=1e-12)
 
 
 @given(questions())
 @settings(max_examples=60, deadline=None)
-def test_the_scores_that_are_boosted_are_the_sums_of_the_weights(asked: Any) -> None:
+def test_the_scores_that_are_boosted_are_the_sums_of_the_weights(query: Any) -> None:
     """The same without our own ranking: x @ B by hand, then the formula."""
-    model = model_of("sparse", asked["B"], asked["table"])
-    rows = asked["history"]
+    model = model_of("sparse", query["B"], query["table"])
+    rows = query["history"]
     x = oracle.history_weights(rows, list(range(len(rows))), 2.0, joint=False)
-    full = oracle.ranking(x, asked["B"], hidden=set(rows) if asked["hide_seen"] else ())
-    options = {"hide_seen": asked["hide_seen"], "boost": asked["boost"]}
-    found = model.recommend_histories([rows], len(model.item_ids), **options)
-    wanted = brute_force(full, asked["table"], asked["boost"], {}, len(asked["B"]))
-    assert found["score"].to_list() == pytest.approx([score for _, score in wanted], abs=1e-12)
+    full = oracle.ranking(x, query["B"], hidden=set(rows) if query["hide_seen"] else ())
+    options = {"hide_seen": query["hide_seen"], "boost": query["boost"]}
+    answer = model.recommend_histories([rows], len(model.item_ids), **options)
+    expected = brute_force(full, query["table"], query["boost"], {}, len(query["B"]))
+    assert answer["score"].to_list() == pytest.approx([score for _, score in expected], abs=1e-12)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("lift", [0.01, 0.3, 1.0, 40.0, -1.0])
 def test_many_items_and_many_users_at_once(form: str, lift: float, monkeypatch: Any) -> None:
-    """Lists have to grow: the boosted items stand far behind, and the hundredth place is not the last."""
-    from talerec.models.core import filters as choosing
+    """Lists have to grow: the boosted items rank low, and rank 100 is not the last."""
+    from talerec.models.core import inference
 
-    monkeypatch.setattr(choosing, "_AT_ONCE", 3000)  # several blocks of users
+    monkeypatch.setattr(inference, "_MAX_ENTRIES", 3000)  # several blocks of users
     rng = np.random.default_rng(5)
     n = 700
     B = np.where(rng.random((n, n)) < 0.5, rng.normal(size=(n, n)), 0).astype(np.float32)
@@ -153,23 +153,23 @@ def test_many_items_and_many_users_at_once(form: str, lift: float, monkeypatch: 
     boost = {"brand": {"rare": lift, "b1": lift / 2, "b2": -0.5}, "shelf": {"2": 0.1}}
     histories = [rng.integers(0, n, 6).tolist() for _ in range(12)]
     for k, per in ((10, None), (5, {"brand": 1}), (60, {"shelf": 25})):
-        found = model.recommend_histories(histories, k, boost=boost, per=per, hide_seen=True)
+        answer = model.recommend_histories(histories, k, boost=boost, per=per, hide_seen=True)
         for number, history in enumerate(histories):
             full = pairs(model.recommend_histories([history], n, hide_seen=True))
-            wanted = brute_force(full, table, boost, per or {}, k)
-            assert pairs(found.filter(pl.col("history") == number)) == wanted
+            expected = brute_force(full, table, boost, per or {}, k)
+            assert pairs(answer.filter(pl.col("history") == number)) == expected
 
 
 def test_the_spread_is_the_first_score_less_the_hundredth() -> None:
     B = np.zeros((150, 150), np.float32)
     B[0] = np.arange(150, 0, -1)
     model = model_of("dense", B, {"brand": ["X" if i == 120 else "Y" for i in range(150)]})
-    found = model.recommend_histories([[0]], 150, boost={"brand": {"X": 0.5}})
-    own, spread = 150 - 120, 150 - 51
-    assert found.filter(pl.col("item_id") == 120)["score"].item() == own + 0.5 * spread
+    answer = model.recommend_histories([[0]], 150, boost={"brand": {"X": 0.5}})
+    base, spread = 150 - 120, 150 - 51
+    assert answer.filter(pl.col("item_id") == 120)["score"].item() == base + 0.5 * spread
     why = model.explain([0], 120, boost={"brand": {"X": 0.5}})
     assert why.rows()[-1] == (None, 0.5 * spread, "brand=X")
-    assert why["contribution"].sum() == own + 0.5 * spread
+    assert why["contribution"].sum() == base + 0.5 * spread
     assert model.explain([0], 120).columns == ["item_id", "contribution"]
 
 
@@ -187,7 +187,7 @@ def test_no_spread_no_boost_and_no_score_no_boost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "boost", "wanted"),
+    ("values", "boost", "expected"),
     [
         ([1, 2, None], {"1": 0.5, "2.0": 1, "x": 9, "1.5": 9}, [0.5, 1, 0]),
         ([1, 2, None], {1: 0.5, "1": 0.25}, [0.75, 0, 0]),
@@ -199,15 +199,15 @@ def test_no_spread_no_boost_and_no_score_no_boost() -> None:
         ([None, None, None], {"x": 1.0}, [0, 0, 0]),
     ],
 )
-def test_values_are_compared_as_the_column_has_them(values: Any, boost: Any, wanted: Any) -> None:
+def test_values_are_compared_as_the_column_has_them(values: Any, boost: Any, expected: Any) -> None:
     table = pl.DataFrame({"c": values})
-    assert boost_of(table, {"c": boost}).amount.tolist() == wanted
+    assert build_boosts(table, {"c": boost}).fractions.tolist() == expected
 
 
 @pytest.mark.parametrize(
     ("boost", "said"),
     [
-        ({"colour": {"X": 1}}, "the item table has no column 'colour'; it has item_id, brand, tags"),
+        ({"colour": {"X": 1}}, "table has no column 'colour'; it has item_id, brand, tags"),
         ({"brand": {"X": math.nan}}, "brand 'X' is nan; it takes a number from -1000 to 1000"),
         ({"brand": {"X": 1e308}}, "it takes a number from -1000 to 1000"),
         ({"brand": {"X": -math.inf}}, "it takes a number"),
@@ -215,7 +215,7 @@ def test_values_are_compared_as_the_column_has_them(values: Any, boost: Any, wan
         ({"brand": {"X": "0.2"}}, "it takes a number"),
         ({"brand": 0.2}, "it takes values and their numbers"),
         ({"tags": {"X": 1}}, "holds List"),
-        ([1], "boost is a table"),
+        ([1], "`boost`: it takes a table"),
         ({"brand": dict.fromkeys(range(MAX_VALUES + 1), 0.1)}, "more than 10,000 values"),
     ],
 )  # fmt: skip
@@ -229,7 +229,7 @@ def test_what_is_not_a_boost_is_refused(boost: Any, said: str) -> None:
 def test_a_boost_needs_an_item_table_and_nothing_is_boosted_by_nothing() -> None:
     frame = pl.DataFrame({"user_id": [1, 1, 1], "item_id": [1, 2, 1], "timestamp": [1, 2, 3]})
     model = tr.Markov().fit(tr.Log.from_frame(frame, time_unit="s"))
-    with pytest.raises(tr.TalerecError, match="boost needs an item table"):
+    with pytest.raises(tr.TalerecError, match="`boost` needs an item table"):
         model.recommend([1], 2, boost={"brand": {"X": 1}})
     assert model.recommend([1], 2, boost={}).equals(model.recommend([1], 2))
 
@@ -239,7 +239,7 @@ def test_ten_thousand_values_on_every_item() -> None:
     B = np.random.default_rng(1).normal(size=(n, n)).astype(np.float32)
     model = model_of("dense", B, {"code": [f"c{i}" for i in range(n)]})
     boost = {"code": {f"c{i}": (i % 200 - 100) * 10.0 for i in range(MAX_VALUES)}}
-    found = model.recommend_histories([[3, 5]], 1000, boost=boost)
+    answer = model.recommend_histories([[3, 5]], 1000, boost=boost)
     full = pairs(model.recommend_histories([[3, 5]], n))
     table = {"code": [f"c{i}" for i in range(n)]}
-    assert pairs(found) == brute_force(full, table, boost, {}, 1000)
+    assert pairs(answer) == brute_force(full, table, boost, {}, 1000)

@@ -1,4 +1,4 @@
-"""FPMC: steps against the slope of what they climb, scores by hand, and a circle to be learnt."""
+"""FPMC: steps against numerical gradients, scores by hand, and a circle to be learned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from logs import logs, tiny_log
-from talerec.models.factors.bpr import Examples, Factors, Pace, bpr_steps, fit_factors
+from talerec.models.factors.fpmc import (
+    BPRExamples,
+    ItemFactors,
+    StepOptions,
+    bpr_steps,
+    fit_factors,
+)
 
 few = settings(max_examples=25, deadline=None)
 
@@ -24,24 +30,24 @@ def circle(users=40, items=8, rows=6):
 def factors_of(model):
     """taste, from_last, to_taste, to_last in float64, items x factors."""
     query_arrays, d = model.fitted.weights.query_arrays, model.factors
-    given = (
+    factors = (
         query_arrays["taste"],
         query_arrays["from_last"],
         model.weights[:d].T,
         model.weights[d:].T,
     )
-    return [np.asarray(part, np.float64) for part in given]
+    return [np.asarray(part, np.float64) for part in factors]
 
 
 # -- one step --------------------------------------------------------------------------------------
 
 
 def climbed(parts, history, i, j, reg):
-    """ln sigma(how far i scores above j after the history), less the size of all that is in it."""
+    """ln sigma(score of i - score of j) - reg / 2 times the squared size of the factors."""
     taste, from_last, to_taste, to_last = parts
-    mine, last = taste[history], from_last[history[-1]]
-    score = [mine.mean(axis=0) @ to_taste[x] + last @ to_last[x] for x in (i, j)]
-    size = np.mean([row @ row for row in mine]) + last @ last
+    tastes, last = taste[history], from_last[history[-1]]
+    score = [tastes.mean(axis=0) @ to_taste[x] + last @ to_last[x] for x in (i, j)]
+    size = np.mean([row @ row for row in tastes]) + last @ last
     size += sum(to[x] @ to[x] for to in (to_taste, to_last) for x in (i, j))
     return -np.log1p(np.exp(score[1] - score[0])) - reg / 2 * size
 
@@ -69,16 +75,16 @@ def step(parts, item, begin, row, other, *, rows=20, rate=0.1, reg=0.0):
     """What one step for one row makes of the factors."""
     after = [part.copy() for part in parts]
     order, others = np.array([row]), np.array([other], np.int32)
-    examples = Examples(np.array(item, np.int32), np.array(begin), order, others)
-    bpr_steps(examples, Pace(rows, rate, reg), Factors(*after))
+    examples = BPRExamples(np.array(item, np.int32), np.array(begin), order, others)
+    bpr_steps(examples, StepOptions(rows, rate, reg), ItemFactors(*after))
     return after
 
 
 def assert_steps_uphill(parts, history, i, j, after, rate, reg):
     doubled = [part.astype(np.float64) for part in parts]
     slopes = uphill(doubled, history, i, j, reg)
-    for before, slope, found in zip(doubled, slopes, after, strict=True):
-        np.testing.assert_allclose(found, before + rate * slope, rtol=1e-5, atol=2e-6)
+    for before, slope, stepped in zip(doubled, slopes, after, strict=True):
+        np.testing.assert_allclose(stepped, before + rate * slope, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -112,8 +118,8 @@ def test_only_rows_of_the_same_user_and_only_the_last_ones_count():
     assert_steps_uphill(parts, [4, 0], 2, 5, step(parts, item, begin, 4, 5), 0.1, 0.0)
     narrow = step(parts, item, [0] * 5, 4, 5, rows=3, reg=0.1)
     assert_steps_uphill(parts, [1, 4, 0], 2, 5, narrow, 0.1, 0.1)
-    one = step(parts, item, [0] * 5, 4, 5, rows=1, reg=0.1)
-    assert_steps_uphill(parts, [0], 2, 5, one, 0.1, 0.1)
+    after_one = step(parts, item, [0] * 5, 4, 5, rows=1, reg=0.1)
+    assert_steps_uphill(parts, [0], 2, 5, after_one, 0.1, 0.1)
 
 
 def test_an_item_that_the_history_has_twice_moves_twice_as_far():
@@ -140,41 +146,40 @@ def test_steps_follow_each_other_in_the_order_given():
     parts = start(6)
     together = [part.copy() for part in parts]
     order, other = np.array([3, 1, 4]), np.array([5, 2, 1], np.int32)
-    examples = Examples(item, begin, order, other)
-    bpr_steps(examples, Pace(20, 0.1, 0.01), Factors(*together))
+    examples = BPRExamples(item, begin, order, other)
+    bpr_steps(examples, StepOptions(20, 0.1, 0.01), ItemFactors(*together))
     for row, j in zip(order, other, strict=True):
         parts = step(parts, item, begin, int(row), int(j), reg=0.01)
-    for one, all_at_once in zip(parts, together, strict=True):
-        np.testing.assert_array_equal(one, all_at_once)
+    for step_by_step, all_at_once in zip(parts, together, strict=True):
+        np.testing.assert_array_equal(step_by_step, all_at_once)
 
 
 # -- fitting ---------------------------------------------------------------------------------------
 
 
 def test_a_seed_always_gives_the_same_factors_and_another_gives_others():
-    made = [factors_of(tr.FPMC(factors=4, seed=seed).fit(circle())) for seed in (1, 1, 2)]
-    for first, again, other in zip(*made, strict=True):
-        np.testing.assert_array_equal(first, again)
+    runs = [factors_of(tr.FPMC(factors=4, seed=seed).fit(circle())) for seed in (1, 1, 2)]
+    for first, second, other in zip(*runs, strict=True):
+        np.testing.assert_array_equal(first, second)
         assert (first != other).all()
 
 
 @given(logs(), st.integers(0, 3))
 @few
 def test_a_seed_gives_the_same_factors_for_any_log(log, seed):
-    made = [tr.FPMC(factors=3, epochs=3, seed=seed).fit(log) for _ in range(2)]
-    for first, again in zip(*map(factors_of, made), strict=True):
-        np.testing.assert_array_equal(first, again)
+    models = [tr.FPMC(factors=3, epochs=3, seed=seed).fit(log) for _ in range(2)]
+    for first, second in zip(*map(factors_of, models), strict=True):
+        np.testing.assert_array_equal(first, second)
         assert np.isfinite(first).all()
 
 
 def test_without_a_next_item_nothing_is_learnt():
     """Rows of their own users: no row has one before it, and factors stay as they were drawn."""
     log = tiny_log([(u, u % 3, 1e9) for u in range(9)])
-    kept = {"factors": 4, "rows": 5, "rate": 0.1, "reg": 0.1, "seed": 3}
-    for one, more in zip(
-        fit_factors(log, epochs=1, **kept), fit_factors(log, epochs=7, **kept), strict=True
-    ):
-        np.testing.assert_array_equal(one, more)
+    options = StepOptions(rows=5, rate=0.1, reg=0.1)
+    after_one, after_seven = (fit_factors(log, 4, epochs, 3, options) for epochs in (1, 7))
+    for one_epoch, seven_epochs in zip(after_one, after_seven, strict=True):
+        np.testing.assert_array_equal(one_epoch, seven_epochs)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -182,18 +187,18 @@ def test_the_next_item_of_a_circle_is_learnt(seed):
     model = tr.FPMC(factors=8, epochs=40, seed=seed).fit(circle())
     histories = [[(item - 1) % 8, item] for item in range(8)]
     best = model.recommend_histories(histories, k=1)["item_id"].to_list()
-    assert sum(found == (item + 1) % 8 for item, found in enumerate(best)) >= 6
+    assert sum(next_item == (item + 1) % 8 for item, next_item in enumerate(best)) >= 6
 
 
 # -- scores ----------------------------------------------------------------------------------------
 
 
 def scores_by_hand(model, history, ids):
-    """The mean taste of the last known rows against every item, and the step from the last one."""
+    """The mean taste of the last known rows, and the transition of the last one, by item."""
     taste, from_last, to_taste, to_last = factors_of(model)
-    known = [ids.index(name) for name in history if name in ids][-model.rows :]
-    mean = sum(taste[i] for i in known) / len(known)
-    return [mean @ to_taste[j] + from_last[known[-1]] @ to_last[j] for j in range(len(ids))]
+    positions = [ids.index(name) for name in history if name in ids][-model.rows :]
+    mean = sum(taste[i] for i in positions) / len(positions)
+    return [mean @ to_taste[j] + from_last[positions[-1]] @ to_last[j] for j in range(len(ids))]
 
 
 names = st.integers(0, 7).map("i{}".format)  # i5 and later are in no log
@@ -210,10 +215,10 @@ def test_scores_are_taste_and_the_last_step(log, histories, rows):
         if not set(history) & set(ids):
             assert part.is_empty()
             continue
-        wanted = scores_by_hand(model, history, ids)
-        found = dict(zip(part["item_id"].to_list(), part["score"].to_list(), strict=True))
-        assert found == pytest.approx(dict(zip(ids, wanted, strict=True)), abs=1e-12)
-        assert part["score"].to_list() == sorted(found.values(), reverse=True)
+        expected = scores_by_hand(model, history, ids)
+        actual = dict(zip(part["item_id"].to_list(), part["score"].to_list(), strict=True))
+        assert actual == pytest.approx(dict(zip(ids, expected, strict=True)), abs=1e-12)
+        assert part["score"].to_list() == sorted(actual.values(), reverse=True)
 
 
 @given(logs())
@@ -225,9 +230,9 @@ def test_users_are_scored_by_their_rows(log):
     for user, name in enumerate(log.users.ids.to_list()):
         history = [ids[i] for i in log.item[log.ptr[user] : log.ptr[user + 1]]]
         part = frame.filter(frame["user_id"] == name)
-        found = dict(zip(part["item_id"].to_list(), part["score"].to_list(), strict=True))
-        wanted = dict(zip(ids, scores_by_hand(model, history, ids), strict=True))
-        assert found == pytest.approx(wanted, abs=1e-12)
+        actual = dict(zip(part["item_id"].to_list(), part["score"].to_list(), strict=True))
+        expected = dict(zip(ids, scores_by_hand(model, history, ids), strict=True))
+        assert actual == pytest.approx(expected, abs=1e-12)
 
 
 @given(logs(), st.lists(names, min_size=1, max_size=7), st.integers(1, 5))
@@ -235,12 +240,12 @@ def test_users_are_scored_by_their_rows(log):
 def test_contributions_add_up_to_the_score(log, history, rows):
     model = tr.FPMC(factors=3, epochs=4, rows=rows).fit(log)
     ids = log.items.ids.to_list()
-    known = [row for row, name in enumerate(history) if name in ids][-rows:]
-    wanted = scores_by_hand(model, history, ids) if known else [0.0] * len(ids)
-    for name, score in zip(ids, wanted, strict=True):
-        given = model.explain(history, name, unknown="skip")["contribution"].to_numpy()
-        assert given.sum() == pytest.approx(score, abs=1e-12)
-        assert set(np.flatnonzero(given).tolist()) <= set(known)
+    known_rows = [row for row, name in enumerate(history) if name in ids][-rows:]
+    expected = scores_by_hand(model, history, ids) if known_rows else [0.0] * len(ids)
+    for name, score in zip(ids, expected, strict=True):
+        contributions = model.explain(history, name, unknown="skip")["contribution"].to_numpy()
+        assert contributions.sum() == pytest.approx(score, abs=1e-12)
+        assert set(np.flatnonzero(contributions).tolist()) <= set(known_rows)
 
 
 def test_histories_of_unknown_items_alone_get_nothing():

@@ -1,4 +1,4 @@
-"""The linear family: Grams equal rows built by hand, weights equal least squares, kin agree."""
+"""Linear models: Grams of rows built by hand, weights by least squares, related models."""
 
 from __future__ import annotations
 
@@ -11,24 +11,12 @@ from hypothesis import strategies as st
 
 import oracle
 from logs import logs, tiny_log
+from talerec import EASE, EDLAE, RDLAE, SLIS, SLIST, SLIT, TALE, Association, Markov, Rules
 from talerec.errors import TalerecError
-from talerec.gram import assembly
-from talerec.gram.builders import gap_counts, slis_gram, slit_gram, tale_gram
-from talerec.gram.gram import Gram
-from talerec.models import (
-    EASE,
-    EDLAE,
-    RDLAE,
-    SLIS,
-    SLIST,
-    SLIT,
-    TALE,
-    Association,
-    Markov,
-    Rules,
-)
-from talerec.runtime.arrays import is_sparse
-from talerec.solvers import solver as solve
+from talerec.gram import Gram, accumulate, lag_counts, slis_gram
+from talerec.gram.builders import slit_gram, tale_gram
+from talerec.runtime import is_sparse
+from talerec.solvers import solve_gram
 
 EPS = np.finfo(np.float64).eps
 EVERY = 10**6  # neighbors: all of them
@@ -42,16 +30,16 @@ both_forms = pytest.mark.parametrize("entry", [0, 10**6], ids=["sparse", "dense"
 def gappy_logs(draw, max_users=4, max_items=6, max_rows=30):
     """Logs in which at times an item, and then perhaps a user, is known but has no rows."""
     log = draw(logs(max_users, max_items, max_rows))
-    kept = log.item != draw(st.sampled_from([-1, 0, len(log.items) - 1]))
-    return log.keep(kept) if kept.any() else log
+    is_kept = log.item != draw(st.sampled_from([-1, 0, len(log.items) - 1]))
+    return log.keep(is_kept) if is_kept.any() else log
 
 
 def as_array(matrix):
     return matrix.toarray() if is_sparse(matrix) else np.asarray(matrix)
 
 
-def dense(made: Gram):
-    return as_array(made.G), as_array(made.K)
+def dense(result: Gram):
+    return as_array(result.G), as_array(result.K)
 
 
 def fitted(model, log):
@@ -59,28 +47,28 @@ def fitted(model, log):
 
 
 def made_as(entry, make):
-    """What `make` gives when Grams are kept sparse (0 bytes per entry) or dense (far too many)."""
+    """The result of `make` with Grams stored sparse (0 bytes per entry) or dense."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "_SMALL", 0)
-        patch.setattr(assembly, "_SPARSE_ENTRY", entry)
-        made = make()
-    assert is_sparse(made.G if isinstance(made, Gram) else made) == (entry == 0)
-    return made
+        patch.setattr(accumulate, "_SMALL", 0)
+        patch.setattr(accumulate, "_SPARSE_ENTRY", entry)
+        result = make()
+    assert is_sparse(result.G if isinstance(result, Gram) else result) == (entry == 0)
+    return result
 
 
-def assert_rounding(found, expected, terms):
+def assert_rounding(actual, expected, terms):
     """Equal but for float64 rounding of sums of `terms` products, and of exponents up to 745."""
     rtol = (64 * terms + 745) * EPS
-    np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-290)
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=1e-290)
 
 
-def assert_gram(made, rows, terms):
-    for found, expected in zip(dense(made), oracle.gram(*rows), strict=True):
-        assert_rounding(found, expected, terms)
+def assert_gram(result, rows, terms):
+    for actual, expected in zip(dense(result), oracle.gram(*rows), strict=True):
+        assert_rounding(actual, expected, terms)
 
 
-def assert_weights(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+def assert_weights(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 # -- Grams -----------------------------------------------------------------------------------------
@@ -109,8 +97,8 @@ alike = st.fixed_dictionaries(shared)
 @given(gappy_logs(max_rows=40), by_place)
 @many
 def test_the_slit_gram_equals_rows_built_by_hand(entry, log, chosen):
-    made = made_as(entry, lambda: slit_gram(log, max_history=2500, **chosen))
-    assert_gram(made, oracle.slit_rows(log, **chosen), log.rows)
+    result = made_as(entry, lambda: slit_gram(log, max_history=2500, **chosen))
+    assert_gram(result, oracle.slit_rows(log, **chosen), log.rows)
 
 
 @both_forms
@@ -118,18 +106,18 @@ def test_the_slit_gram_equals_rows_built_by_hand(entry, log, chosen):
 @many
 def test_the_tale_gram_with_several_targets_equals_rows_built_by_hand(entry, log, chosen):
     several = {"same_time": "ordered", "max_history": 2500, "targets": "multi"}
-    made = made_as(entry, lambda: tale_gram(log, **several, **chosen))
-    assert_gram(made, oracle.tale_multi_rows(log, **chosen), log.rows)
+    result = made_as(entry, lambda: tale_gram(log, **several, **chosen))
+    assert_gram(result, oracle.tale_multi_rows(log, **chosen), log.rows)
 
 
 @both_forms
 @given(gappy_logs(max_rows=40), alike)
 @many
 def test_the_slis_gram_equals_rows_built_by_hand_and_its_k_is_its_g(entry, log, chosen):
-    made = made_as(entry, lambda: slis_gram(log, max_history=2500, **chosen))
+    result = made_as(entry, lambda: slis_gram(log, max_history=2500, **chosen))
     X = oracle.slis_rows(log, **chosen)
-    assert_gram(made, (X, X), log.rows)
-    np.testing.assert_array_equal(*dense(made))
+    assert_gram(result, (X, X), log.rows)
+    np.testing.assert_array_equal(*dense(result))
 
 
 def long_log():
@@ -143,16 +131,16 @@ def long_log():
 @pytest.mark.parametrize("norm", ["none", "l1", "symmetric"])
 def test_a_long_history_by_place_equals_rows_built_by_hand(norm, position):
     chosen = {"position": position, "norm": norm, "trend": 0.1, "window": 3.0}
-    made = slit_gram(long_log(), max_history=2500, **chosen)
-    assert_gram(made, oracle.slit_rows(long_log(), **chosen), 300)
+    result = slit_gram(long_log(), max_history=2500, **chosen)
+    assert_gram(result, oracle.slit_rows(long_log(), **chosen), 300)
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.2, 1.0])
 def test_a_long_history_with_several_targets_equals_rows_built_by_hand(floor):
     chosen = {"decay": 0.5, "floor": floor, "trend": 0.1, "window": 3.0, "trend_side": "past"}
     several = {"same_time": "ordered", "max_history": 2500, "targets": "multi"}
-    made = tale_gram(long_log(), **several, **chosen)
-    assert_gram(made, oracle.tale_multi_rows(long_log(), **chosen), 300)
+    result = tale_gram(long_log(), **several, **chosen)
+    assert_gram(result, oracle.tale_multi_rows(long_log(), **chosen), 300)
 
 
 def test_several_targets_with_joint_instants_are_refused():
@@ -164,15 +152,15 @@ def test_several_targets_with_joint_instants_are_refused():
 @given(gappy_logs(), by_place, st.integers(1, 6))
 @some
 def test_only_the_last_rows_of_a_history_count(log, chosen, most):
-    kept = np.zeros(log.rows, bool)
+    is_kept = np.zeros(log.rows, bool)
     for rows in oracle.user_rows(log):
-        kept[rows[-most:]] = True
-    cut = log.keep(kept)
-    made = slit_gram(log, max_history=most, **chosen)
-    assert_gram(made, oracle.slit_rows(cut, **chosen), log.rows)
+        is_kept[rows[-most:]] = True
+    cut = log.keep(is_kept)
+    result = slit_gram(log, max_history=most, **chosen)
+    assert_gram(result, oracle.slit_rows(cut, **chosen), log.rows)
     X = oracle.slis_rows(cut)
     assert_gram(slis_gram(log, max_history=most), (X, X), log.rows)
-    counts = gap_counts(log, np.array([0.0, 1.0, 0.5]), max_history=most)
+    counts = lag_counts(log, np.array([0.0, 1.0, 0.5]), max_history=most)
     expected = oracle.later_counts(cut, lambda d: {1: 1.0, 2: 0.5}.get(d, 0.0))
     assert_rounding(as_array(counts), expected, log.rows)
 
@@ -180,14 +168,14 @@ def test_only_the_last_rows_of_a_history_count(log, chosen, most):
 @given(logs(max_users=6, max_items=6, max_rows=40), targets, st.sampled_from(["none", "l1"]))
 @some
 def test_grams_of_two_halves_of_the_users_add_up_to_the_whole(log, targets, norm):
-    half = np.arange(len(log.users)) < len(log.users) // 2
-    mine = np.repeat(half, np.diff(log.ptr))
+    is_first_half = np.arange(len(log.users)) < len(log.users) // 2
+    in_first_half = np.repeat(is_first_half, np.diff(log.ptr))
     settings = {"norm": norm, "max_history": 2500}
     for make in (
         lambda part: slit_gram(part, position=1.5, targets=targets, **settings),
         lambda part: slis_gram(part, **settings),
     ):
-        added = make(log.keep(mine)) + make(log.keep(~mine))
+        added = make(log.keep(in_first_half)) + make(log.keep(~in_first_half))
         for part, whole in zip(dense(added), dense(make(log)), strict=True):
             assert_rounding(part, whole, log.rows)
 
@@ -200,9 +188,9 @@ def test_grams_of_two_halves_of_the_users_add_up_to_the_whole(log, targets, norm
 @some
 def test_gap_counts_equal_counting_by_hand(entry, log, given_weights):
     weight = np.array([0.0, *given_weights])
-    found = made_as(entry, lambda: gap_counts(log, weight, max_history=2500))
+    actual = made_as(entry, lambda: lag_counts(log, weight, max_history=2500))
     expected = oracle.later_counts(log, lambda d: weight[d] if d < len(weight) else 0.0)
-    assert_rounding(as_array(found), expected, log.rows)
+    assert_rounding(as_array(actual), expected, log.rows)
 
 
 @both_forms
@@ -215,9 +203,9 @@ def test_counting_models_count_as_one_does_by_hand(entry, log, steps):
         Association(): oracle.together_counts(log),
     }
     for model, expected in answers.items():
-        found = as_array(made_as(entry, lambda model=model: model.fit(log).weights))
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        actual = as_array(made_as(entry, lambda model=model: model.fit(log).weights))
+        assert actual.dtype == np.float32
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 # -- a bound on the diagonal -----------------------------------------------------------------------
@@ -260,12 +248,12 @@ def test_local_weights_keep_the_bound_and_are_better_than_none(reg, xi):
     for neighbors in (1, 2, 3, 4) * 4:
         items = (18 * rng.random(180) ** 2).astype(int)  # a few of them are popular
         log = tiny_log([(int(rng.integers(14)), int(i), 1e9) for i in items])
-        found = fitted(SLIS(reg=reg, xi=xi, solver="local", neighbors=neighbors), log)
+        actual = fitted(SLIS(reg=reg, xi=xi, solver="local", neighbors=neighbors), log)
         X = oracle.slis_rows(log)
-        loss = ((X - X @ found) ** 2).sum(axis=0) + reg * (found**2).sum(axis=0)
+        loss = ((X - X @ actual) ** 2).sum(axis=0) + reg * (actual**2).sum(axis=0)
         assert (loss <= (X**2).sum(axis=0) * (1 + 1e-5)).all()
-        assert found.diagonal().min() >= 0
-        assert found.diagonal().max() <= xi + 1e-6
+        assert actual.diagonal().min() >= 0
+        assert actual.diagonal().max() <= xi + 1e-6
 
 
 unseen = tiny_log([(u, i, 1e9 + i) for u in range(3) for i in range(4)])
@@ -291,11 +279,11 @@ together = tiny_log([(u, i, 1e9 + i) for u in range(300) for i in range(40)])
 @pytest.mark.parametrize("xi", [0.0, 0.01, 1.0])
 @pytest.mark.parametrize("reg", [1e-4, 1e-3, 1.0])
 def test_items_that_always_come_together_equal_least_squares_with_a_bound(reg, xi, solver):
-    found = fitted(SLIS(reg=reg, xi=xi, solver=solver, neighbors=EVERY), together)
+    actual = fitted(SLIS(reg=reg, xi=xi, solver=solver, neighbors=EVERY), together)
     X = np.sqrt(300) * np.ones((1, 40))  # the Gram of 300 equal rows
     expected = oracle.bounded(X, np.full(40, reg), xi)
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)  # all are about 1 / 40
-    assert xi > 0 or not found.diagonal().any()
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-5)  # all are about 1 / 40
+    assert xi > 0 or not actual.diagonal().any()
 
 
 # -- weights ---------------------------------------------------------------------------------------
@@ -387,23 +375,23 @@ def test_ease_sees_no_direction_but_sources_are_rows(solver):
 def test_relatives_with_nothing_between_them_are_the_same_model(solver, log, reg, dropout, chosen):
     how = {"reg": reg, "solver": solver, "neighbors": 3}
     place = {"position": chosen["position"], "targets": chosen["targets"]}
-    for one, other in (
+    for first, other in (
         (SLIST(alpha=0, **chosen, **how), SLIT(**chosen, **how)),
         (SLIS(xi=0, **how), EASE(**how)),
         (EDLAE(dropout=0, **how), EASE(**how)),
         (RDLAE(dropout=dropout, xi=0, **how), EDLAE(dropout=dropout, **how)),
         (TALE(trend=0, **place, **how), SLIT(**place, **how)),
     ):
-        np.testing.assert_array_equal(fitted(one, log), fitted(other, log))
+        np.testing.assert_array_equal(fitted(first, log), fitted(other, log))
 
 
 @given(gappy_logs(), alike)
 @some
 def test_the_gram_of_slist_is_that_of_slis_where_alpha_is_one(log, chosen):
-    found, expected = (
+    actual, expected = (
         dense(m(**chosen).gram(log)) for m in (lambda **c: SLIST(alpha=1, **c), SLIS)
     )
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -415,7 +403,7 @@ def test_grams_of_the_family_keep_their_indices_in_four_bytes():
         lambda: slis_gram(log, norm="symmetric", max_history=2500),
         lambda: SLIST().gram(log),
     ):
-        made = made_as(0, make)
-        assert made.G.indices.dtype == made.K.indices.dtype == np.int32
-        assert (made.G.format, made.K.format) == ("csr", "csc")
-        assert solve.solve(made, 1.0, solver="local", neighbors=5).weights.nnz
+        result = made_as(0, make)
+        assert result.G.indices.dtype == result.K.indices.dtype == np.int32
+        assert (result.G.format, result.K.format) == ("csr", "csc")
+        assert solve_gram(result, 1.0, solver="local", neighbors=5).weights.nnz

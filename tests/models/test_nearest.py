@@ -1,4 +1,4 @@
-"""Nearest histories against a look at every history of the log, and scores from runs by hand."""
+"""Nearest histories against a scan of all histories, and scores computed by hand."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from logs import DAY, START, YEAR, at, instants, logs, quick, tiny_log
-from talerec.data.histories import Histories
-from talerec.models.core import inference as asking
-from talerec.ranking import rank
-from talerec.ranking.blocks import RunsBlock
-from talerec.ranking.ranks import Mask
-from talerec.ranking.weights import Query, Weights
-from talerec.runtime.threads import VARIABLE
+from talerec.data import Histories
+from talerec.models.core import rank_targets
+from talerec.ranking import Mask, Query, SequenceBlock, Weights, rank_queries, top_items
+from talerec.runtime import VARIABLE
 
 many = settings(max_examples=150, deadline=None)
 
@@ -44,7 +41,7 @@ def neighbours(model, log, items, last):
     decay = getattr(model, "decay_user", 0) or math.inf
     newest = list(enumerate(reversed(items)))[: model.max_history]
     places = {item: place for place, item in reversed(newest) if item >= 0}
-    found = []
+    neighbors = []
     for user in range(len(log.users)):
         begin, end = int(log.ptr[user]), int(log.ptr[user + 1])
         theirs = each_once(log.item[max(begin, end - model.max_history) : end].tolist())
@@ -56,11 +53,11 @@ def neighbours(model, log, items, last):
         likeness = sum(math.exp(-places[item] / recency) for item in shared)
         likeness /= math.sqrt(len(places) * len(theirs))
         likeness *= math.exp(-age / (decay * DAY))
-        found.append(Neighbour(user, their_last, likeness, theirs, theirs.index(shared[0])))
-    found.sort(key=lambda n: (-n.last, n.user))
-    found = found[: model.sample or None]
-    found.sort(key=lambda n: (-n.likeness, -n.last, n.user))
-    return found[: model.nearest]
+        neighbors.append(Neighbour(user, their_last, likeness, theirs, theirs.index(shared[0])))
+    neighbors.sort(key=lambda n: (-n.last, n.user))
+    neighbors = neighbors[: model.sample or None]
+    neighbors.sort(key=lambda n: (-n.likeness, -n.last, n.user))
+    return neighbors[: model.nearest]
 
 
 def expected(model, log, items, last):
@@ -69,22 +66,22 @@ def expected(model, log, items, last):
     scores = {}
     for n in neighbours(model, log, items, last):
         for place, item in enumerate(n.items):
-            given = n.likeness * math.exp(-abs(place - n.anchor) / position)
-            if given > 0:
-                scores[item] = scores.get(item, 0.0) + given
+            share = n.likeness * math.exp(-abs(place - n.anchor) / position)
+            if share > 0:
+                scores[item] = scores.get(item, 0.0) + share
     return scores
 
 
 def assert_ranked(frame, log, scores):
     """These items with these scores, the best first, equal ones by position."""
     position = {name: i for i, name in enumerate(log.items.ids.to_list())}
-    found = [position[name] for name in frame["item_id"].to_list()]
-    assert dict(zip(found, frame["score"].to_list(), strict=True)) == pytest.approx(
+    positions = [position[name] for name in frame["item_id"].to_list()]
+    assert dict(zip(positions, frame["score"].to_list(), strict=True)) == pytest.approx(
         scores, rel=1e-7, abs=1e-300
     )
-    order = list(zip((-frame["score"]).to_list(), found, strict=True))
+    order = list(zip((-frame["score"]).to_list(), positions, strict=True))
     assert order == sorted(order)
-    assert frame["rank"].to_list() == list(range(1, len(found) + 1))
+    assert frame["rank"].to_list() == list(range(1, len(positions) + 1))
 
 
 # -- what is asked ---------------------------------------------------------------------------------
@@ -112,8 +109,8 @@ wide = logs(max_users=8, max_items=5, max_rows=40)
 
 
 def positions(log, history):
-    known = log.items.ids.to_list()
-    return [known.index(name) if name in known else -1 for name in history]
+    item_ids = log.items.ids.to_list()
+    return [item_ids.index(name) if name in item_ids else -1 for name in history]
 
 
 def of_history(frame, number):
@@ -163,11 +160,11 @@ def test_contributions_add_up_to_the_score_and_come_from_items_that_are_shared(l
     rows = [name for name, _ in sorted(history, key=lambda row: row[1])]
     counted = {name: row for row, name in enumerate(rows) if row >= len(rows) - model.max_history}
     for item in log.items.ids.to_list():
-        given = model.explain(history, item, unknown="skip")["contribution"].to_numpy()
-        assert len(given) == len(rows)
-        assert given.sum() == pytest.approx(scores.get(item, 0.0), rel=1e-9, abs=1e-300)
-        assert (given >= 0).all()
-        assert set(np.flatnonzero(given).tolist()) <= set(counted.values())
+        share = model.explain(history, item, unknown="skip")["contribution"].to_numpy()
+        assert len(share) == len(rows)
+        assert share.sum() == pytest.approx(scores.get(item, 0.0), rel=1e-9, abs=1e-300)
+        assert (share >= 0).all()
+        assert set(np.flatnonzero(share).tolist()) <= set(counted.values())
 
 
 @given(wide, st.lists(timed, min_size=1, max_size=3))
@@ -177,8 +174,8 @@ def test_stan_without_decays_is_sknn(log, histories):
     plain = tr.SKNN(**cuts).fit(log)
     stan = tr.STAN(**cuts, recency=math.inf, position=math.inf, decay_user=0).fit(log)
     k = len(log.items)
-    found = [m.recommend_histories(histories, k=k, unknown="skip") for m in (plain, stan)]
-    assert found[0].equals(found[1])
+    results = [m.recommend_histories(histories, k=k, unknown="skip") for m in (plain, stan)]
+    assert results[0].equals(results[1])
 
 
 @given(wide, models(), st.lists(timed, min_size=1, max_size=4))
@@ -186,10 +183,10 @@ def test_stan_without_decays_is_sknn(log, histories):
 def test_a_targets_rank_is_its_place_in_the_list(log, model, histories):
     model.fit(log)
     frame = model.recommend_histories(histories, k=len(log.items), unknown="skip")
-    asked = Histories.from_ids(histories, log.items, "skip")
+    histories_of_log = Histories.from_ids(histories, log.items, "skip")
     for target, name in enumerate(log.items.ids.to_list()):
         targets = np.full(len(histories), target, np.int32)
-        places = asking.places(model, asked, targets)[:, 0]
+        places = rank_targets(model, histories_of_log, targets).ranks[:, 0]
         for number, place in enumerate(places.tolist()):
             order = of_history(frame, number)["item_id"].to_list()
             assert place == (order.index(name) + 1 if name in order else 0)
@@ -255,9 +252,9 @@ def scores_of(model, history):
 
 def test_sknn_by_hand():
     ann, ben = 1 / math.sqrt(3), 1 / math.sqrt(2)
-    found = scores_of(tr.SKNN(), ["b"])
-    assert found == pytest.approx({"b": ann + ben, "d": ben, "a": ann, "c": ann})
-    assert list(found) == ["b", "d", "a", "c"]
+    scores = scores_of(tr.SKNN(), ["b"])
+    assert scores == pytest.approx({"b": ann + ben, "d": ben, "a": ann, "c": ann})
+    assert list(scores) == ["b", "d", "a", "c"]
 
 
 def test_stan_by_hand():
@@ -267,11 +264,11 @@ def test_stan_by_hand():
     ann = (1 + before) / math.sqrt(2 * 3) * math.exp(-2)
     cid = 1 / math.sqrt(2 * 2) * math.exp(-(86_400 - 1) / 43_200)
     ben = before / math.sqrt(2 * 2) * math.exp(-2)
-    one, two = math.exp(-1 / 4), math.exp(-2 / 4)
+    near, far = math.exp(-1 / 4), math.exp(-2 / 4)
     history = [("b", round((late - 5) * 1e6)), ("c", round(late * 1e6))]
-    found = scores_of(model, history)
-    wanted = {"c": ann + cid, "b": ann * one + ben, "a": ann * two + cid * one, "d": ben * one}
-    assert found == pytest.approx(wanted)
+    scores = scores_of(model, history)
+    expected = {"c": ann + cid, "b": ann * near + ben, "a": ann * far + cid * near, "d": ben * near}
+    assert scores == pytest.approx(expected)
 
 
 def test_of_equal_neighbours_those_who_came_last_are_asked():
@@ -326,17 +323,17 @@ def test_only_the_last_rows_of_both_sides_count():
 
 def runs(base=None, fade=(1.0, 0.5, 0.25), items=5):
     """Two histories over five items (or more, which nobody has): 2 0 1 and 1 3."""
-    block = RunsBlock(
+    block = SequenceBlock(
         items=items,
         indptr=np.array([0, 3, 5], np.int32),
         indices=np.array([2, 0, 1, 1, 3], np.int32),
-        fade=np.array(fade),
+        decay=np.array(fade),
     )
     return Weights(block, None if base is None else np.array(base))
 
 
 #: Item 0 in the first history counts 2, item 1 in the second 1; nothing; item 2 in the first, 4.
-ASKED = Query(np.array([0, 2, 2, 3]), np.array([1, 3, 0]), np.array([2.0, 1.0, 4.0]))
+QUERIES = Query(np.array([0, 2, 2, 3]), np.array([1, 3, 0]), np.array([2.0, 1.0, 4.0]))
 
 
 def answer(weights, *, hide_seen=False, k=5):
@@ -344,7 +341,7 @@ def answer(weights, *, hide_seen=False, k=5):
         np.array([0, 2, 2]), np.array([2, 2, 3]), np.array([0, 1, 2], np.int32), np.arange(3)
     )
     mask = Mask.make(seen, hide_seen=hide_seen, allowed=None)
-    items, scores, counts = rank.top(weights, ASKED, mask, k)
+    items, scores, counts = top_items(weights, QUERIES, mask, k)
     return mask, [
         list(zip(items[q, :count].tolist(), scores[q, :count].tolist(), strict=True))
         for q, count in enumerate(counts)
@@ -353,17 +350,13 @@ def answer(weights, *, hide_seen=False, k=5):
 
 @pytest.mark.parametrize("items", [5, 200_000])
 def test_a_run_gives_its_items_the_fading_of_their_distance(items):
-    _, found = answer(runs(items=items))
-    assert found == [
-        [(0, 2.0), (1, 2.0), (2, 1.0), (3, 0.5)],
-        [],
-        [(2, 4.0), (0, 2.0), (1, 1.0)],
-    ]
+    _, actual = answer(runs(items=items))
+    assert actual == [[(0, 2.0), (1, 2.0), (2, 1.0), (3, 0.5)], [], [(2, 4.0), (0, 2.0), (1, 1.0)]]
 
 
 def test_base_scores_are_added_to_those_of_runs():
-    _, found = answer(runs(base=[math.nan, math.nan, 1.5, math.nan, 0.0]))
-    assert found == [
+    _, actual = answer(runs(base=[math.nan, math.nan, 1.5, math.nan, 0.0]))
+    assert actual == [
         [(2, 2.5), (0, 2.0), (1, 2.0), (3, 0.5), (4, 0.0)],
         [(2, 1.5), (4, 0.0)],
         [(2, 5.5), (0, 2.0), (1, 1.0), (4, 0.0)],
@@ -371,24 +364,24 @@ def test_base_scores_are_added_to_those_of_runs():
 
 
 def test_what_has_faded_to_nothing_has_no_score():
-    _, found = answer(runs(fade=(1.0, 0.0, 0.0)))
-    assert found == [[(0, 2.0), (1, 1.0)], [], [(2, 4.0)]]
+    _, actual = answer(runs(fade=(1.0, 0.0, 0.0)))
+    assert actual == [[(0, 2.0), (1, 1.0)], [], [(2, 4.0)]]
 
 
 def test_hidden_items_and_the_first_k_of_runs():
-    _, found = answer(runs(), hide_seen=True)
-    assert found == [[(2, 1.0), (3, 0.5)], [], [(0, 2.0), (1, 1.0)]]
-    _, found = answer(runs(), k=2)
-    assert found == [[(0, 2.0), (1, 2.0)], [], [(2, 4.0), (0, 2.0)]]
+    _, actual = answer(runs(), hide_seen=True)
+    assert actual == [[(2, 1.0), (3, 0.5)], [], [(0, 2.0), (1, 1.0)]]
+    _, actual = answer(runs(), k=2)
+    assert actual == [[(0, 2.0), (1, 2.0)], [], [(2, 4.0), (0, 2.0)]]
 
 
 @pytest.mark.parametrize("hide_seen", [False, True])
 @pytest.mark.parametrize("base", [None, [math.nan, math.nan, 1.5, math.nan, 0.0]])
 def test_ranks_over_runs_are_places_in_the_list(base, hide_seen):
-    mask, found = answer(runs(base), hide_seen=hide_seen)
+    mask, actual = answer(runs(base), hide_seen=hide_seen)
     for target in range(-1, 5):
-        judged = rank.judge(runs(base), ASKED, mask, 0, np.full(3, target, np.int32))
-        places = judged.places[:, int(hide_seen)]
-        for place, row in zip(places.tolist(), found, strict=True):
+        ranks = rank_queries(runs(base), QUERIES, mask, 0, np.full(3, target, np.int32))
+        places = ranks.ranks[:, int(hide_seen)]
+        for place, row in zip(places.tolist(), actual, strict=True):
             order = [item for item, _ in row]
             assert place == (order.index(target) + 1 if target in order else 0)

@@ -1,4 +1,4 @@
-"""Models that people write themselves: mistakes are one line, and what is saved is found again."""
+"""Third-party models: one-line errors for mistakes, and loading by name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scipy import sparse
 import talerec as tr
 from command import refusal, works, write_log
 from talerec.errors import TalerecError
-from talerec.models import model_class
-from talerec.models.linear.base import Linear
+from talerec.models import core, model_class
+from talerec.models.linear import Linear
 
 LOG = tr.synthetic_log(users=40, items=30, seed=2)
 N = len(LOG.items)
@@ -35,30 +35,32 @@ class Own(Linear):
     name: ClassVar[str] = "own-of-the-tests"
     paper: ClassVar[str] = "-"
 
-    given: ClassVar[Any] = None  # what `learn_weights` returns instead of weights that are right
-    asked: ClassVar[Any] = None  # what `query` returns instead
+    stub_weights: ClassVar[Any] = (
+        None  # what `learn_weights` returns instead of weights that are right
+    )
+    stub_query: ClassVar[Any] = None  # what `query` returns instead
 
     def learn_weights(self, log, clock):
-        return (tr.Weights(follows(log)), None) if self.given is None else self.given
+        return (tr.Weights(follows(log)), None) if self.stub_weights is None else self.stub_weights
 
     def query(self, histories):
-        return super().query(histories) if self.asked is None else self.asked
+        return super().query(histories) if self.stub_query is None else self.stub_query
 
 
 WRONG = [
     (lambda: (tr.Weights(np.zeros((N - 5, N), np.float32)), None), f"{N - 5} rows for {N} items"),
     (lambda: (tr.Weights(sparse.csr_array((N - 5, N), dtype=np.float32)), None), "rows for"),
     (lambda: (tr.Weights(np.zeros((N, N - 1), np.float32)), None), "have the shape"),
-    (lambda: (tr.Weights(np.zeros((N, N), np.float32), base=np.zeros(3)), None), "base has the shape"),
+    (lambda: (tr.Weights(np.zeros((N, N), np.float32), base=np.zeros(3)), None), "base has the"),
     (lambda: (tr.Weights(np.full((N, N), np.nan, np.float32)), None), "not finite"),
     (lambda: tr.Weights(np.zeros((N, N), np.float32)), "returns \\(talerec.Weights"),
     (lambda: (np.zeros((N, N), np.float32), None), "returns \\(talerec.Weights"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("made", "said"), WRONG)
-def test_weights_that_cannot_be_are_refused_by_fit(made, said, monkeypatch):
-    monkeypatch.setattr(Own, "given", made())
+@pytest.mark.parametrize(("weights", "said"), WRONG)
+def test_weights_that_cannot_be_are_refused_by_fit(weights, said, monkeypatch):
+    monkeypatch.setattr(Own, "stub_weights", weights())
     with pytest.raises(TalerecError, match=said):
         Own().fit(LOG)
 
@@ -77,18 +79,18 @@ QUERIES = [
 @pytest.mark.parametrize(("query", "said"), QUERIES)
 def test_queries_that_cannot_be_are_refused(query, said, monkeypatch):
     model = Own().fit(LOG)
-    monkeypatch.setattr(Own, "asked", query)
+    monkeypatch.setattr(Own, "stub_query", query)
     with pytest.raises(TalerecError, match=said):
         model.recommend_histories([[LOG.items.ids[0]]], k=3)
 
 
 def test_a_saved_model_of_ones_own_is_found_again(tmp_path):
     model = Own(recency=2).fit(LOG)
-    again = tr.load(model.save(tmp_path / "own.tale"))
-    assert type(again) is Own
-    assert again.recency == 2
+    loaded = tr.load(model.save(tmp_path / "own.tale"))
+    assert type(loaded) is Own
+    assert loaded.recency == 2
     users = LOG.users.ids[:5]
-    assert again.recommend(users, k=4).equals(model.recommend(users, k=4))
+    assert loaded.recommend(users, k=4).equals(model.recommend(users, k=4))
     assert model_class("own-of-the-tests") is Own
 
 
@@ -141,13 +143,13 @@ def test_commands_find_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.M
 def test_commands_load_a_model_of_ones_own_by_its_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from talerec.models.core import registry as own
+    from talerec.models.core.registry import REGISTRY
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other_of_tests.py").write_text(MODULE.format(name="twice-b"))
     log = write_log(tmp_path / "log.csv", users=40, rows=400)
     works("fit", log, "-o", "own.tale", "--model", "other_of_tests:Twice")
-    monkeypatch.delitem(own.KNOWN, "twice-b")
+    monkeypatch.delitem(REGISTRY, "twice-b")
     monkeypatch.delitem(__import__("sys").modules, "other_of_tests")
     said = refusal("recommend", "own.tale", "--history", "i1")
     assert "TALEREC_MODELS=module" in said
@@ -156,3 +158,50 @@ def test_commands_load_a_model_of_ones_own_by_its_module(
     assert tr.load("own.tale").name == "twice-b"
     lines = works("models").splitlines()
     assert [line.split()[0] for line in lines if line.startswith("  twice-b ")] == ["twice-b"]
+
+
+def test_former_names_of_attributes_work_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="is now") as caught:
+
+        class Former(tr.Model):
+            """A class as version 0.2 documented it."""
+
+            good_for = "tests"
+            grows = False
+            weighs_items = False
+
+            def learn_weights(self, log, clock):
+                return tr.Weights(np.eye(len(log.items), dtype=np.float32)), None
+
+            def query(self, histories):
+                raise NotImplementedError
+
+            def chosen(self):
+                return ["nothing"]
+
+    assert sorted(str(warning.message).split(" is now ")[0] for warning in caught) == [
+        "Former: chosen", "Former: good_for", "Former: grows", "Former: weighs_items",
+    ]  # fmt: skip
+    assert all(warning.filename == __file__ for warning in caught)
+    assert (Former.summary, Former.supports_update, Former.sources_are_items) == (
+        "tests", False, False,
+    )  # fmt: skip
+    assert Former().describe_learned() == ["nothing"]
+    with pytest.warns(DeprecationWarning, match="good_for is now summary"):
+        assert tr.Tempo.good_for == tr.Tempo.summary
+    with pytest.warns(DeprecationWarning, match="grows is now supports_update"):
+        assert tr.FPMC().grows is False
+    with pytest.warns(DeprecationWarning, match="weighs_items is now sources_are_items"):
+        assert tr.FPMC.weighs_items is False
+    model = tr.Tempo().fit(tr.synthetic_log(users=50, items=20))
+    with pytest.warns(DeprecationWarning, match="the old name goes with version 0.4"):
+        assert model.chosen() == model.describe_learned()
+
+
+def test_the_former_module_of_param_works_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match=r"is now talerec\.models\.core") as caught:
+        from talerec.models.params import param
+    assert param is core.param
+    assert caught[0].filename == __file__
+    with pytest.raises(ImportError, match="HasParams"):
+        from talerec.models.params import HasParams  # noqa: F401

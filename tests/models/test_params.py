@@ -19,12 +19,20 @@ import talerec as tr
 from logs import tiny_log
 from talerec.errors import TalerecError
 from talerec.models import DEFAULT, MODELS
-from talerec.models.core import params
-from talerec.models.core.params import param
+from talerec.models.core import (
+    SCORE,
+    accept_former_names,
+    add_former_names,
+    build_model,
+    describe_params,
+    param,
+    parse_settings,
+)
+from talerec.models.core.params import HasParams
 
 
 @dataclass
-class Sample(params.HasParams):
+class Sample(HasParams):
     """Something with parameters.
 
     It has a second paragraph.
@@ -40,7 +48,7 @@ class Sample(params.HasParams):
     share: float = param(0.5, "a share", low=0, high=1)
     days: float = param(2.0, "days", above=0)
     count: int = param(3, "how many", low=1)
-    side: str = param("left", "where", choices=("left", "right"), stage=params.SCORE)
+    side: str = param("left", "where", choices=("left", "right"), stage=SCORE)
     forgotten: ClassVar[int] = 0
 
     def _forget_fit(self) -> None:
@@ -59,22 +67,22 @@ def refusal(**values: object) -> str:
 
 
 def parsed(*settings: str) -> dict[str, object]:
-    return params.parse(Sample, settings)
+    return parse_settings(Sample, settings)
 
 
 # -- check -----------------------------------------------------------------------------------------
 
 
 def test_whole_numbers_become_floats_where_those_are_meant() -> None:
-    made = Sample(weight=4, share=np.int64(1), days=Fraction(1, 2))
-    assert [made.weight, made.share, made.days] == [4.0, 1.0, 0.5]
-    assert all(type(value) is float for value in (made.weight, made.share, made.days))
+    sample = Sample(weight=4, share=np.int64(1), days=Fraction(1, 2))
+    assert [sample.weight, sample.share, sample.days] == [4.0, 1.0, 0.5]
+    assert all(type(value) is float for value in (sample.weight, sample.share, sample.days))
 
 
 def test_floats_that_are_whole_become_integers_where_those_are_meant() -> None:
-    made = Sample(count=np.float32(7))
-    assert made.count == 7
-    assert type(made.count) is int
+    sample = Sample(count=np.float32(7))
+    assert sample.count == 7
+    assert type(sample.count) is int
 
 
 @pytest.mark.parametrize(
@@ -129,7 +137,7 @@ ANYTHING = st.one_of(
 )
 
 
-def kept(name: str, value: object) -> object:
+def stored_value(name: str, value: object) -> object:
     """What a parameter of Sample keeps of a value, said once more; None where it is refused."""
     if name == "side":
         return value if value in ("left", "right") else None
@@ -156,13 +164,13 @@ def kept(name: str, value: object) -> object:
 @example("share", -0.0)
 @example("side", b"left")
 def test_any_value_is_kept_as_it_should_be_or_refused_by_name(name: str, value: object) -> None:
-    expected = kept(name, value)
+    expected = stored_value(name, value)
     if expected is None:
         assert refusal(**{name: value}).startswith(f"{name} is ")
         return
-    found = getattr(Sample(**{name: value}), name)
-    assert found == expected
-    assert type(found) is type(expected)
+    value_set = getattr(Sample(**{name: value}), name)
+    assert value_set == expected
+    assert type(value_set) is type(expected)
 
 
 # -- parse -----------------------------------------------------------------------------------------
@@ -185,10 +193,10 @@ def test_spaces_around_name_and_value_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("weight", "--set takes name=value, not 'weight'"),
-        ("=3", "--set takes name=value, not '=3'"),
-        ("weight=", "--set takes name=value, not 'weight='"),
-        ("", "--set takes name=value, not ''"),
+        ("weight", "`set` takes name=value, not 'weight'"),
+        ("=3", "`set` takes name=value, not '=3'"),
+        ("weight=", "`set` takes name=value, not 'weight='"),
+        ("", "`set` takes name=value, not ''"),
         ("wait=3", "sample has no parameter 'wait'; its parameters are weight, share, days,"),
         ("name=3", "sample has no parameter 'name'"),
         ("weight=heavy", "weight is 'heavy'; it takes a number such as 0.5 or 1/512"),
@@ -205,13 +213,13 @@ def test_a_setting_that_cannot_be_read_is_refused_by_name(setting: str, message:
 
 
 def test_a_parameter_given_twice_is_refused() -> None:
-    with pytest.raises(TalerecError, match="--set gives weight twice"):
+    with pytest.raises(TalerecError, match="`set` gives weight twice"):
         parsed("weight=1", "weight=2")
 
 
 def test_a_model_without_parameters_says_so() -> None:
     with pytest.raises(TalerecError, match="bare has no parameter 'reg'; it has none"):
-        params.parse(Bare, ["reg=1"])
+        parse_settings(Bare, ["reg=1"])
 
 
 def test_not_a_number_passes_the_reader_and_is_refused_by_the_model() -> None:
@@ -233,13 +241,13 @@ def test_numbers_come_back_as_python_writes_them(value: float) -> None:
 
 
 def test_build_makes_a_model_or_names_the_parameter_that_it_does_not_have() -> None:
-    assert params.build(Sample, {"count": 5}).count == 5
+    assert build_model(Sample, {"count": 5}).count == 5
     with pytest.raises(TalerecError, match="sample has no parameter 'size'"):
-        params.build(Sample, {"size": 5})
+        build_model(Sample, {"size": 5})
 
 
 def test_description_says_default_meaning_and_range() -> None:
-    takes = {row["name"]: row["takes"] for row in params.described(Sample)}
+    takes = {row["name"]: row["takes"] for row in describe_params(Sample)}
     assert takes == {
         "weight": "any",
         "share": "from 0 to 1",
@@ -252,10 +260,10 @@ def test_description_says_default_meaning_and_range() -> None:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_describes_its_parameters_and_accepts_its_defaults(name: str) -> None:
     kind = MODELS[name]
-    described = params.described(kind)
+    described = describe_params(kind)
     assert all(row["help"] for row in described)
     settings = [f"{row['name']}={row['default']}" for row in described]
-    assert params.build(kind, params.parse(kind, settings)).params == kind().params
+    assert build_model(kind, parse_settings(kind, settings)).params == kind().params
 
 
 def test_tempo_is_the_default_and_stands_first() -> None:
@@ -267,16 +275,16 @@ def test_tempo_is_the_default_and_stands_first() -> None:
 
 def test_parameters_are_given_by_name() -> None:
     expected = {"weight": 1.0, "share": 0.25, "days": 2.0, "count": 3, "side": "left"}
-    made = Sample(share=0.25)
-    assert made.get_params() == made.get_params(deep=False) == made.params == expected
+    sample = Sample(share=0.25)
+    assert sample.get_params() == sample.get_params(deep=False) == sample.params == expected
 
 
 def test_parameters_are_set_and_checked_as_when_a_model_is_made() -> None:
-    made = Sample()
-    assert made.set_params(weight=4, count=7.0) is made
-    assert made == Sample(weight=4.0, count=7)
-    assert type(made.weight) is float
-    assert type(made.count) is int
+    sample = Sample()
+    assert sample.set_params(weight=4, count=7.0) is sample
+    assert sample == Sample(weight=4.0, count=7)
+    assert type(sample.weight) is float
+    assert type(sample.count) is int
 
 
 @pytest.mark.parametrize(
@@ -291,11 +299,11 @@ def test_parameters_are_set_and_checked_as_when_a_model_is_made() -> None:
 def test_a_change_that_is_not_allowed_is_refused_by_name_and_changes_nothing(
     changes: dict[str, object], message: str
 ) -> None:
-    made = Sample()
+    sample = Sample()
     with pytest.raises(TalerecError) as caught:
-        made.set_params(**changes)
+        sample.set_params(**changes)
     assert message in str(caught.value)
-    assert made == Sample()
+    assert sample == Sample()
 
 
 @pytest.mark.parametrize(
@@ -313,8 +321,8 @@ def test_a_fit_is_forgotten_where_a_change_would_have_changed_it(
 def test_a_fitted_model_keeps_its_fit_for_other_queries_alone() -> None:
     log = tiny_log([(u, i, 1e9 + i) for u in range(4) for i in range(3)])
     model = tr.TALE(recency=1.0).fit(log)
-    found = model.set_params(recency=5.0).recommend([1], k=3)
-    assert found.equals(tr.TALE(recency=5.0).fit(log).recommend([1], k=3))
+    lists = model.set_params(recency=5.0).recommend([1], k=3)
+    assert lists.equals(tr.TALE(recency=5.0).fit(log).recommend([1], k=3))
     with pytest.raises(tr.NotFittedError):
         model.set_params(reg=5).recommend([1], k=3)
 
@@ -323,11 +331,11 @@ def test_a_fitted_model_keeps_its_fit_for_other_queries_alone() -> None:
 def test_scikit_learn_clones_every_model(name: str) -> None:
     kind = MODELS[name]
     changes = {"reg": 0.75} if "reg" in kind().params else {}
-    made = kind(**changes)
-    copy = clone(made)
+    sample = kind(**changes)
+    copy = clone(sample)
     assert type(copy) is kind
-    assert copy is not made
-    assert copy.params == made.params
+    assert copy is not sample
+    assert copy.params == sample.params
 
 
 # -- docstrings ------------------------------------------------------------------------------------
@@ -366,7 +374,55 @@ def test_every_model_lists_all_of_its_parameters(name: str) -> None:
     _, heading, listed = (kind.__doc__ or "").partition("\n\nParameters\n----------\n")
     listed = listed.partition("\n\n")[0]
     names = [line.split(" : ")[0] for line in listed.splitlines() if not line.startswith(" ")]
-    assert names == [row["name"] for row in params.described(kind)]
+    assert names == [row["name"] for row in describe_params(kind)]
     assert bool(heading) == bool(names)
-    for row in params.described(kind):
+    for row in describe_params(kind):
         assert f", default {row['default']!r}\n    {row['help'][0].upper()}" in listed
+
+
+# -- former names ----------------------------------------------------------------------------------
+
+
+@accept_former_names
+@dataclass
+class Renamed(HasParams):
+    """Something with a parameter that had another name."""
+
+    name: ClassVar[str] = "renamed"
+    popularity_weight: float = param(1.0, "a weight", low=0, former="now", stage=SCORE)
+    reg: float = param(2.0, "a penalty")
+
+
+def test_a_former_name_of_a_parameter_works_in_python_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="now is now popularity_weight") as caught:
+        sample = Renamed(now=3)
+    assert caught[0].filename == __file__
+    assert sample.params == {"popularity_weight": 3.0, "reg": 2.0}
+    with pytest.warns(DeprecationWarning, match="goes with version 0.4"):
+        assert sample.now == 3.0
+    with pytest.warns(DeprecationWarning, match="now"):
+        sample.set_params(now=4)
+    assert sample.popularity_weight == 4.0
+    with pytest.warns(DeprecationWarning, match="now"):
+        sample.now = 5.0
+    assert sample.popularity_weight == 5.0
+    refused = pytest.raises(TalerecError, match=r"now is 'x'|popularity_weight is 'x'")
+    with refused, pytest.warns(DeprecationWarning, match="now"):
+        Renamed(now="x")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_former_name_in_settings_and_files_needs_no_warning() -> None:
+    assert parse_settings(Renamed, ["now=3", "reg=1"]) == {"popularity_weight": 3.0, "reg": 1.0}
+    assert build_model(Renamed, {"now": 3}).popularity_weight == 3.0
+    assert build_model(Renamed, {"now": 3, "popularity_weight": 3}).popularity_weight == 3.0
+    with pytest.raises(TalerecError, match="now is the former name of popularity_weight"):
+        build_model(Renamed, {"now": 3, "popularity_weight": 4})
+    with pytest.raises(TalerecError, match="gives popularity_weight twice"):
+        parse_settings(Renamed, ["now=3", "popularity_weight=3"])
+
+
+def test_json_has_parameters_under_former_names_too() -> None:
+    assert add_former_names(Renamed, Renamed().params) == {
+        "popularity_weight": 1.0, "reg": 2.0, "now": 1.0,
+    }  # fmt: skip

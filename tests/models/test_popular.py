@@ -28,7 +28,7 @@ def listed(frame):
 
 
 def counted(log, window):
-    """Rows of each item at or after the last row's time less the window, in whole microseconds."""
+    """Rows of each item within the window before the last row, in whole microseconds."""
     span = math.inf if math.isinf(window) else Fraction(window).limit_denominator(10**6) * DAY
     newest = max(time for _, _, time in rows_of(log))
     return Counter(item for _, item, time in rows_of(log) if newest - time <= span)
@@ -38,20 +38,20 @@ def counted(log, window):
 @quick
 def test_popular_counts_every_row_whatever_the_history(log, history):
     model = tr.Popular().fit(log)
-    wanted = ranked(log, Counter(item for _, item, _ in rows_of(log)))
+    expected = ranked(log, Counter(item for _, item, _ in rows_of(log)))
     k = len(log.items)
-    assert listed(model.recommend_histories([history], k=k, unknown="skip")) == wanted
-    assert listed(model.recommend([log.users.ids[0]], k=k)) == wanted
+    assert listed(model.recommend_histories([history], k=k, unknown="skip")) == expected
+    assert listed(model.recommend([log.users.ids[0]], k=k)) == expected
 
 
 @given(logs(), windows, st.lists(names, max_size=5))
 @quick
 def test_trending_counts_the_rows_of_the_last_days_whatever_the_history(log, window, history):
     model = tr.Trending(window=window).fit(log)
-    wanted = ranked(log, counted(log, window))
+    expected = ranked(log, counted(log, window))
     k = len(log.items)
-    assert listed(model.recommend_histories([history], k=k, unknown="skip")) == wanted
-    assert listed(model.recommend([log.users.ids[0]], k=k)) == wanted
+    assert listed(model.recommend_histories([history], k=k, unknown="skip")) == expected
+    assert listed(model.recommend([log.users.ids[0]], k=k)) == expected
 
 
 @given(logs(), windows)
@@ -80,24 +80,24 @@ def test_a_window_over_everything_is_popularity(log, window):
 def test_no_window_is_the_last_instant(rows):
     newest = max(time for _, _, time in rows)
     log = log_of(rows)
-    found = tr.Trending(window=0).fit(log).recommend([0], k=len(log.items))
-    wanted = Counter(item for _, item, time in rows if time == newest)
-    assert dict(listed(found)) == dict(wanted)
+    ranked = tr.Trending(window=0).fit(log).recommend([0], k=len(log.items))
+    expected = Counter(item for _, item, time in rows if time == newest)
+    assert dict(listed(ranked)) == dict(expected)
 
 
 def test_a_row_at_the_edge_of_the_window_counts_and_one_before_it_does_not():
     last = 10**15
     log = log_of([(1, "edge", last - DAY), (1, "out", last - DAY - 1), (2, "in", last)])
-    found = tr.Trending(window=1).fit(log).recommend([1], k=3)
-    assert listed(found) == [("edge", 1.0), ("in", 1.0)]
+    ranked = tr.Trending(window=1).fit(log).recommend([1], k=3)
+    assert listed(ranked) == [("edge", 1.0), ("in", 1.0)]
 
 
 @pytest.mark.parametrize("seconds", [1, 7, 60, 3600, 36_288])
 def test_windows_of_whole_seconds_have_their_edge_there(seconds):
     last = 10**15
     log = log_of([(1, "edge", last - seconds * SECOND), (2, "in", last)])
-    found = tr.Trending(window=seconds / 86_400).fit(log).recommend([1], k=2)
-    assert listed(found) == [("edge", 1.0), ("in", 1.0)]
+    ranked = tr.Trending(window=seconds / 86_400).fit(log).recommend([1], k=2)
+    assert listed(ranked) == [("edge", 1.0), ("in", 1.0)]
 
 
 def test_the_window_ends_with_the_logs_last_row_and_not_with_the_users():
@@ -109,6 +109,6 @@ def test_the_window_ends_with_the_logs_last_row_and_not_with_the_users():
 def test_contributions_of_popularity_are_its_base():
     log = tiny_log([("a", 1, 1e9), ("a", 2, 1e9), ("b", 2, 1e9)])
     for model in (tr.Popular().fit(log), tr.Trending().fit(log)):
-        given = model.explain([1, 2], 2)
-        assert given["item_id"].to_list() == [1, 2, None]
-        assert given["contribution"].to_list() == [0, 0, 2]
+        explanation = model.explain([1, 2], 2)
+        assert explanation["item_id"].to_list() == [1, 2, None]
+        assert explanation["contribution"].to_list() == [0, 0, 2]

@@ -1,4 +1,4 @@
-"""Tempo against slow twins: what the log says of its people, rows built by hand, scores summed by hand."""
+"""Tempo against slow versions: statistics of the log, rows and scores computed by hand."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scipy import sparse
 import oracle
 import talerec as tr
 from logs import DAY, START, log_of, logs, quick, tiny_log
-from talerec.data.histories import Histories
-from talerec.gram.builders import tied_weight
-from talerec.models.tempo import log_statistics as _habits
-from talerec.models.tempo import popularity as _memories
+from talerec.data import Histories
+from talerec.gram import simultaneous_weight
+from talerec.models.tempo import TimedRows, log_statistics
+from talerec.models.tempo.popularity import build_default_horizon
 
 
 def by_hand_interval(log):
@@ -33,23 +33,23 @@ def by_hand_interval(log):
 
 @quick
 @given(logs())
-def test_the_interval_is_the_median_of_a_users_steps_in_time(log):
-    assert _habits.interval(log) == pytest.approx(by_hand_interval(log), rel=1e-12)
+def test_the_median_interval_equals_a_computation_by_hand(log):
+    assert log_statistics.median_interval(log) == pytest.approx(by_hand_interval(log), rel=1e-12)
 
 
-def octave_of(place):
+def bucket_by_hand(place):
     return int(math.log2(place + 1))
 
 
 def by_hand_repeats(log):
     """For every row and every earlier one: is it the last row of the same item?"""
     hits, chances, rows, repeated = {}, {}, 0, 0
-    for mine in oracle.user_rows(log):
-        for here, r in enumerate(mine):
+    for user_rows in oracle.user_rows(log):
+        for here, r in enumerate(user_rows):
             rows += here > 0
             places = {}
-            for place, s in enumerate(reversed(mine[:here])):
-                o = octave_of(place)
+            for place, s in enumerate(reversed(user_rows[:here])):
+                o = bucket_by_hand(place)
                 chances[o] = chances.get(o, 0) + 1
                 places.setdefault(int(log.item[s]), o)
             if int(log.item[r]) in places:
@@ -57,7 +57,7 @@ def by_hand_repeats(log):
                 hits[o] = hits.get(o, 0) + 1
                 repeated += 1
     if not rows or repeated < 0.01 * rows:
-        return np.full(32, _habits.NEVER)
+        return np.full(32, log_statistics.NEVER_REPEAT)
     return np.array([hits.get(o, 0) / chances[o] if o in chances else 0.0 for o in range(32)])
 
 
@@ -75,19 +75,19 @@ def baskets(order, users=60, size=4, items=12, seed=1):
 
 
 def order_by_hand(log):
-    """The share of what there would be if every two items always stood in one order, and standard deviations."""
+    """The excess of one order, as a share of its largest value, and in standard deviations."""
     ahead = {}
     for rows in oracle.user_rows(log):
         for r, s in itertools.combinations(rows, 2):
             i, j = int(log.item[r]), int(log.item[s])
             if log.time[r] == log.time[s] and i != j and s - r <= 8:
                 ahead[i, j] = ahead.get((i, j), 0) + 1
-    found = most = 0.0
+    excess = most = 0.0
     for i, j in {(min(pair), max(pair)) for pair in ahead}:
-        one, other = ahead.get((i, j), 0), ahead.get((j, i), 0)
-        found += (one - other) ** 2 - (one + other)
-        most += (one + other) ** 2 - (one + other)
-    return (found / most, found / math.sqrt(2 * most)) if most else (0.0, 0.0)
+        first, other = ahead.get((i, j), 0), ahead.get((j, i), 0)
+        excess += (first - other) ** 2 - (first + other)
+        most += (first + other) ** 2 - (first + other)
+    return (excess / most, excess / math.sqrt(2 * most)) if most else (0.0, 0.0)
 
 
 def mostly(basket):
@@ -100,57 +100,61 @@ def mostly(basket):
     ("order", "ordered"),
     [(sorted, True), (lambda basket: sorted(basket)[::-1], True), (mostly, True), (list, False)],
 )
-def test_simultaneous_rows_are_ordered_where_their_order_is_no_chance(order, ordered):
+def test_simultaneous_rows_are_ordered_if_their_order_is_not_chance(order, ordered):
     log = baskets(order)
     share, deviations = order_by_hand(log)
     assert (share > 0.5 and deviations > 5) == ordered
-    assert _habits.are_ordered(log) == ordered
+    assert log_statistics.has_meaningful_order(log) == ordered
     chosen, other = ("ordered", "joint") if ordered else ("joint", "ordered")
     auto = tr.Tempo(reg=2.0).fit(log)
     histories = [[(item, START), (item + 1, START)] for item in range(10)]
-    found = auto.recommend_histories(histories, k=12)
-    assert found.equals(
+    actual = auto.recommend_histories(histories, k=12)
+    assert actual.equals(
         tr.Tempo(reg=2.0, same_time=chosen).fit(log).recommend_histories(histories, k=12)
     )
-    assert not found.equals(
+    assert not actual.equals(
         tr.Tempo(reg=2.0, same_time=other).fit(log).recommend_histories(histories, k=12)
     )
 
 
 @quick
 @given(logs())
-def test_the_order_of_simultaneous_rows_is_judged_as_by_hand(log):
+def test_the_order_of_simultaneous_rows_is_tested_as_by_hand(log):
     share, deviations = order_by_hand(log)
-    assert _habits.are_ordered(log) == (share > 0.5 and deviations > 5)
+    assert log_statistics.has_meaningful_order(log) == (share > 0.5 and deviations > 5)
 
 
 def test_without_ties_there_is_no_order():
-    assert not _habits.are_ordered(baskets(sorted, size=1))
+    assert not log_statistics.has_meaningful_order(baskets(sorted, size=1))
 
 
 @quick
 @given(logs(max_users=3, max_items=4))
 def test_repeats_are_counted_as_by_hand(log):
-    np.testing.assert_allclose(_habits.repeat_weights(log), by_hand_repeats(log), rtol=1e-12)
+    np.testing.assert_allclose(
+        log_statistics.measure_repeat_rates(log), by_hand_repeats(log), rtol=1e-12
+    )
 
 
-def test_octaves_double():
+def test_lag_buckets_double():
     places = np.arange(5000)
-    assert [_habits.octave(p) for p in places] == [octave_of(int(p)) for p in places]
+    assert [log_statistics.lag_bucket(p) for p in places] == [
+        bucket_by_hand(int(p)) for p in places
+    ]
 
 
 def by_hand_shares(log, span, moment_row):
-    """Shares at the moment of the row that is `moment_row`-th in time: rows fade by how many came since."""
+    """Item shares at row number `moment_row` in time order, with rows decayed by their age."""
     order = sorted(range(log.rows), key=lambda r: int(log.time[r]))
     weight = np.zeros(len(log.items))
-    lasting = max(span * len(log.items), 1.0)
+    decay_rows = max(span * len(log.items), 1.0)
     for place, r in enumerate(order[: moment_row + 1]):
-        weight[log.item[r]] += math.exp((place - moment_row) / lasting)
+        weight[log.item[r]] += math.exp((place - moment_row) / decay_rows)
     return weight / weight.sum()
 
 
 def by_hand_cuts(rows, items, span):
-    """After how many rows a snapshot is taken: evenly, four while a row's weight falls to 1/e, but 1024 at most."""
+    """Rows after which snapshots are taken: four per decay length, at most 1024, evenly."""
     apart = max(span * items, 1.0) / 4
     count = 1
     while (count + 1) * apart <= rows and count < min(1024, rows):
@@ -160,8 +164,8 @@ def by_hand_cuts(rows, items, span):
 
 @quick
 @given(logs(), st.sampled_from([0.25, 0.5, 1.0, 3.0]))
-def test_snapshots_fade_with_every_row(log, span):
-    shares, moments = _memories.snapshots(_memories.InTime.of(log), span)
+def test_snapshots_decay_with_every_row(log, span):
+    shares, moments = build_default_horizon(TimedRows.from_log(log), span)
     times = sorted(int(t) for t in log.time)
     cuts = by_hand_cuts(log.rows, len(log.items), span)
     assert moments.tolist() == [times[cut - 1] for cut in cuts]
@@ -181,9 +185,9 @@ def test_snapshots_fade_with_every_row(log, span):
         (3000, 2, 0.1, 1024),
     ],
 )
-def test_snapshots_are_as_many_as_the_log_has_rows_for(rows, items, span, count):
+def test_the_number_of_snapshots_follows_from_the_rows(rows, items, span, count):
     log = tiny_log([(1, r % items, 1e9 + r) for r in range(rows)])
-    shares, moments = _memories.snapshots(_memories.InTime.of(log), span)
+    shares, moments = build_default_horizon(TimedRows.from_log(log), span)
     assert shares.shape[0] == len(moments) == len(by_hand_cuts(rows, items, span)) == count
     first = int(log.time.min())
     cuts = by_hand_cuts(rows, items, span)
@@ -192,7 +196,7 @@ def test_snapshots_are_as_many_as_the_log_has_rows_for(rows, items, span, count)
 
 def test_a_snapshot_keeps_its_first_items():
     many = tiny_log([(1, i, 1e9 + i) for i in range(1000)] + [(2, 5, 2e9), (2, 5, 2e9 + 1)])
-    shares, _ = _memories.snapshots(_memories.InTime.of(many), 1e9)
+    shares, _ = build_default_horizon(TimedRows.from_log(many), 1e9)
     assert shares[[-1]].nnz == 300
     assert shares[[-1]].toarray()[0].argmax() == many.items.positions([5], "item", "error")[0]
 
@@ -211,7 +215,7 @@ def busy_log(seed=3, users=12, items=7, rows=90):
 
 
 def weights_by_hand(model, log):
-    """B from rows of S and T, all targets' penalty by least squares, and as many rows turned round."""
+    """B from rows of S and T by the normal equations, with K' added by its share."""
     decay = model.pace * by_hand_interval(log)
     same_time = "ordered" if model.same_time == "ordered" else "joint"  # auto: by chance
     S, T = oracle.tale_rows(
@@ -219,12 +223,12 @@ def weights_by_hand(model, log):
     )
     G, K = oracle.gram(S, T)
     penalty = model.reg + model.dropout / (1 - model.dropout) * np.diag(G)
-    tied = tied_by_hand(log, model.trend) if same_time == "joint" else 0.0
-    share = share_by_hand(G, K, model.even, tied)
+    simultaneous = simultaneous_by_hand(log, model.trend) if same_time == "joint" else 0.0
+    share = share_by_hand(G, K, model.shrinkage, simultaneous)
     return np.linalg.solve(G + np.diag(penalty), K + share * K.T)
 
 
-def tied_by_hand(log, trend):
+def simultaneous_by_hand(log, trend):
     """What pairs of simultaneous rows have in K, of other items than their own."""
     p = oracle.trend_counts(log.item, log.time, 180.0, "both").astype(float) ** -trend
     return sum(
@@ -238,23 +242,23 @@ def tied_by_hand(log, trend):
 
 @quick
 @given(logs())
-def test_what_simultaneous_rows_have_in_k_is_summed_as_by_hand(log):
-    found = tied_weight(log, 180.0, 0.1, 2500)
-    assert found == pytest.approx(tied_by_hand(log, 0.1), abs=1e-9)
+def test_the_simultaneous_weight_in_k_equals_a_sum_by_hand(log):
+    actual = simultaneous_weight(log, 180.0, 0.1, 2500)
+    assert actual == pytest.approx(simultaneous_by_hand(log, 0.1), abs=1e-9)
 
 
-def share_by_hand(G, K, even=1.0, tied=0.0):
+def share_by_hand(G, K, shrinkage=1.0, simultaneous=0.0):
     """What is left to chance of the difference between two directions, pair by pair."""
     n = len(K)
     mean_weight = np.trace(G) / K.sum()
-    found = expected = 0.0
+    difference = expected = 0.0
     for i in range(n):
         for j in range(n):
             if i != j:
-                found += (K[i, j] - K[j, i]) ** 2
+                difference += (K[i, j] - K[j, i]) ** 2
                 expected += mean_weight * (K[i, j] + K[j, i])
-    expected = max(expected - 2 * mean_weight * tied, 0.0)
-    chance = min(even * expected / found, 1.0)
+    expected = max(expected - 2 * mean_weight * simultaneous, 0.0)
+    chance = min(shrinkage * expected / difference, 1.0)
     return chance / (2 - chance)
 
 
@@ -277,14 +281,16 @@ def scores_by_hand(model, log, items, times, now):
     for i in x:
         row = max(r for r in range(len(items)) if items[r] == i)
         later = sum(1 for t in times if t > times[row])
-        score[i] += rates[octave_of(later)]
+        score[i] += rates[bucket_by_hand(later)]
     moments = sorted(int(t) for t in log.time)
     cuts = by_hand_cuts(log.rows, n, model.span)
     before = [cut for cut in cuts if moments[cut - 1] < now]
     if before:
         age = now - last
         left = oracle.weight(age, model.pace * by_hand_interval(log), model.floor)
-        score = score + model.now / left * by_hand_shares(log, model.span, before[-1] - 1)
+        score = score + model.popularity_weight / left * by_hand_shares(
+            log, model.span, before[-1] - 1
+        )
     assert len(score) == n
     return score
 
@@ -293,30 +299,32 @@ def scores_by_hand(model, log, items, times, now):
 @pytest.mark.parametrize("days", [0, 10, 31, 400])
 def test_as_of_equals_a_sum_by_hand(solver, days):
     log = busy_log()
-    model = tr.Tempo(reg=2.0, solver=solver, neighbors=100, recency=6, now=0.3).fit(log)
+    model = tr.Tempo(reg=2.0, solver=solver, neighbors=100, recency=6, popularity_weight=0.3).fit(
+        log
+    )
     now = START + days * DAY
     items, times = [2, 4, 2, 5], [START - 9 * DAY, START - 9 * DAY, START - DAY, START - DAY // 2]
     expected = scores_by_hand(model, log, items, times, now)
     history = [(log.items.ids[i], t) for i, t in zip(items, times, strict=True)]
-    found = model.recommend_histories([history], k=len(log.items), as_of=now)
-    position = log.items.positions(found["item_id"], "item", "error")
-    np.testing.assert_allclose(found["score"], expected[position], atol=1e-5)
-    for item, score in found.select("item_id", "score").iter_rows():
-        told = model.explain(history, item, as_of=now)
-        assert told["contribution"].sum() == pytest.approx(score, abs=1e-9)
+    ranked = model.recommend_histories([history], k=len(log.items), as_of=now)
+    position = log.items.positions(ranked["item_id"], "item", "error")
+    np.testing.assert_allclose(ranked["score"], expected[position], atol=1e-5)
+    for item, score in ranked.select("item_id", "score").iter_rows():
+        explanation = model.explain(history, item, as_of=now)
+        assert explanation["contribution"].sum() == pytest.approx(score, abs=1e-9)
 
 
-def test_nothing_after_the_moment_of_asking_counts_as_popular():
+def test_popularity_after_the_request_time_is_not_used():
     log = busy_log()
     model = tr.Tempo().fit(log)
     first = int(log.time.min())
     n = len(log.items)
     for when, snapshots in ((first, 0), (first + 1, 1)):
-        x = model.query(Histories.of_users(log, np.array([0])).asked(when))
+        x = model.query(Histories.of_users(log, np.array([0])).as_of(when))
         assert (x.source >= 2 * n).sum() == snapshots
 
 
-def test_without_a_moment_it_is_when_the_log_ends():
+def test_the_default_request_time_is_the_end_of_the_log():
     log = busy_log()
     model = tr.Tempo().fit(log)
     end = int(log.time.max()) + 1
@@ -324,7 +332,7 @@ def test_without_a_moment_it_is_when_the_log_ends():
     assert model.recommend(users, k=3).equals(model.recommend(users, k=3, as_of=end))
 
 
-def test_where_nobody_repeats_nothing_seen_stands_before_anything_new():
+def test_if_users_do_not_repeat_items_new_items_rank_before_seen_ones():
     log = tiny_log([(u, (u + s) % 8, 1.6e9 + u + 86_400 * s) for u in range(40) for s in range(6)])
     model = tr.Tempo().fit(log)
     for user in range(10):
@@ -333,40 +341,42 @@ def test_where_nobody_repeats_nothing_seen_stands_before_anything_new():
         assert not seen & set(ranked[: 8 - len(seen)])
 
 
-def test_where_people_repeat_seen_items_gain_by_how_often():
+def test_if_users_repeat_items_seen_items_gain_the_repeat_rate():
     log = busy_log()
-    told = {
-        repeats: tr.Tempo(repeats=repeats, now=0).fit(log).recommend_histories([[1, 2]], k=7)
+    results = {
+        repeats: tr.Tempo(repeats=repeats, popularity_weight=0)
+        .fit(log)
+        .recommend_histories([[1, 2]], k=7)
         for repeats in ("learned", "ignored")
     }
     score = {
-        name: dict(frame.select("item_id", "score").iter_rows()) for name, frame in told.items()
+        name: dict(frame.select("item_id", "score").iter_rows()) for name, frame in results.items()
     }
     gained = {i: score["learned"][i] - score["ignored"][i] for i in score["ignored"]}
-    rates = _habits.repeat_weights(log)
+    rates = log_statistics.measure_repeat_rates(log)
     expected = {2: rates[0], 1: rates[1]}
     for i, gain in gained.items():
         assert gain == pytest.approx(expected.get(i, 0.0), abs=1e-6)
 
 
-@pytest.mark.parametrize("even", [0.0, 0.1, 0.5])
-def test_two_directions_are_evened_out_as_far_as_chance_set_them_apart(even):
-    gram = tr.Tempo(even=0).gram(busy_log())
+@pytest.mark.parametrize("shrinkage", [0.0, 0.1, 0.5])
+def test_k_is_symmetrized_as_far_as_chance_explains_its_direction(shrinkage):
+    gram = tr.Tempo(shrinkage=0).gram(busy_log())
     G, K = np.asarray(gram.G), np.asarray(gram.K)
-    expected = K + share_by_hand(G, K, even) * K.T
-    np.testing.assert_allclose(gram.two_way(even).K, expected, rtol=1e-12)
+    expected = K + share_by_hand(G, K, shrinkage) * K.T
+    np.testing.assert_allclose(gram.symmetrize(shrinkage).K, expected, rtol=1e-12)
     sparse_gram = tr.Gram(sparse.csr_array(G), sparse.csc_array(K))
-    np.testing.assert_allclose(sparse_gram.two_way(even).K.toarray(), expected, rtol=1e-12)
+    np.testing.assert_allclose(sparse_gram.symmetrize(shrinkage).K.toarray(), expected, rtol=1e-12)
 
 
-def test_where_direction_is_everything_nothing_is_evened_out():
+def test_k_is_not_symmetrized_if_the_direction_is_certain():
     """After 1 comes 2, always, five hundred times."""
     log = tiny_log([(u, i, 1e9 + i) for u in range(500) for i in (1, 2)])
     K = tr.Tempo().gram(log).K
     assert K[1, 0] < 0.01 * K[0, 1]
 
 
-def test_the_size_of_dense_weights_is_said_before_they_are_written(caplog, tmp_path):
+def test_the_size_of_dense_weights_is_reported_before_they_are_written(caplog, tmp_path):
     log = tr.synthetic_log(4000, items=2500, seed=1, titles=False)
     caplog.set_level("INFO", "talerec")
     tr.Tempo(solver="exact", learn="off").fit(log).save(tmp_path / "dense.tale")

@@ -1,4 +1,4 @@
-"""What careless and hostile people do to an artifact that is updated, and what a power cut leaves."""
+"""Updates of damaged and hostile artifacts, and of those that a power cut leaves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 import talerec as tr
 from command import refusal, talerec, works, write_log
-from talerec.artifact import format as artifact
+from talerec.artifact import Bundle, read_artifact, read_manifest, write_artifact
 from talerec.errors import TalerecError
 from talerec.runtime import files
 
@@ -42,13 +42,13 @@ def model(shop: Paths, tmp_path: Path) -> Paths:
 
 
 def version(path: Path) -> str:
-    return str(artifact.read_manifest(path)["version"])
+    return str(read_manifest(path)["version"])
 
 
 def test_at_every_moment_of_writing_the_folder_holds_the_old_model_or_the_new_one(
     model: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy of the folder before every step that touches it is what `kill -9` at that step leaves."""
+    """A copy of the folder before each step is what `kill -9` at that step leaves."""
     path, new = model
     before, moments = version(path), []
 
@@ -67,23 +67,25 @@ def test_at_every_moment_of_writing_the_folder_holds_the_old_model_or_the_new_on
     after = version(path)
     assert len(moments) >= 20
     assert after != before
-    found = [version(moment) for moment in moments]
-    assert found == sorted(found, key=lambda one: one == after)  # first the old one, then the new
-    assert {before, after} == set(found)
+    actual = [version(moment) for moment in moments]
+    assert actual == sorted(
+        actual, key=lambda each: each == after
+    )  # first the old one, then the new
+    assert {before, after} == set(actual)
     for moment in moments:
         tr.load(moment, verify=True)
-    last_old = moments[found.index(after) - 1]
+    last_old = moments[actual.index(after) - 1]
     works("update", last_old, new)  # the files that nobody names are in nobody's way
     assert version(last_old) == after
     assert sorted(os.listdir(last_old)) == sorted(os.listdir(path))
 
 
 def tampered(path: Path, name: str, change: Callable[[Any], Any]) -> None:
-    kept = artifact.read(path)
-    arrays = {key: np.array(array) for key, array in kept.arrays.items()}
+    bundle = read_artifact(path)
+    arrays = {key: np.array(array) for key, array in bundle.arrays.items()}
     arrays[name] = change(arrays[name])
-    facts = {key: value for key, value in kept.facts.items() if key != "format"}
-    artifact.write(path, artifact.Bundle(facts, arrays, kept.tables))
+    facts = {key: value for key, value in bundle.facts.items() if key != "format"}
+    write_artifact(path, Bundle(facts, arrays, bundle.tables))
 
 
 def put(place: int, value: float) -> Callable[[Any], Any]:
@@ -95,19 +97,19 @@ def put(place: int, value: float) -> Callable[[Any], Any]:
 
 
 WRONG = [
-    ("half_indices", put(2, 10**6), "half_indices goes from"),
-    ("half_indices", put(-1, 11), "half_indices has a rank that is not below its row's"),
-    ("half_starts", put(3, 10**6), "half_starts falls"),
-    ("half_starts", lambda a: a[:-1], "half_starts has the shape"),
-    ("half_values", lambda a: a[:-1], "half has other values than indices"),
-    ("half_values", put(0, np.nan), "half_values has a number that is not finite"),
-    ("half_values", lambda a: a.astype(np.int64), "half_values are int64"),
-    ("half_diagonal", put(0, -1.0), "half_diagonal has a number below 0"),
-    ("half_diagonal", lambda a: a[:-1], "half_diagonal has another length"),
-    ("half_rank", put(0, 500), "half_rank goes from"),
-    ("half_rank", lambda a: np.zeros_like(a), "half_rank is not an order of the items"),
-    ("lacking", lambda a: a[:-1], "lacking has another length"),
-    ("lacking", put(0, -1.0), "lacking has a number below 0"),
+    ("triangle_indices", put(2, 10**6), "triangle_indices goes from"),
+    ("triangle_indices", put(-1, 11), "triangle_indices has a rank that is not below its row's"),
+    ("triangle_indptr", put(3, 10**6), "triangle_indptr falls"),
+    ("triangle_indptr", lambda a: a[:-1], "triangle_indptr has the shape"),
+    ("triangle_values", lambda a: a[:-1], "the triangle has other values than indices"),
+    ("triangle_values", put(0, np.nan), "triangle_values has a number that is not finite"),
+    ("triangle_values", lambda a: a.astype(np.int64), "triangle_values are int64"),
+    ("triangle_diagonal", put(0, -1.0), "triangle_diagonal has a number below 0"),
+    ("triangle_diagonal", lambda a: a[:-1], "triangle_diagonal has another length"),
+    ("triangle_rank", put(0, 500), "triangle_rank goes from"),
+    ("triangle_rank", lambda a: np.zeros_like(a), "triangle_rank is not an order of the items"),
+    ("residual", lambda a: a[:-1], "residual has another length"),
+    ("residual", put(0, -1.0), "residual has a number below 0"),
     ("trends", put(0, 0), "trends goes from 0"),
     ("trends", lambda a: a[:-1], "other trends than items"),
 ]  # fmt: skip
@@ -162,7 +164,7 @@ def test_times_in_another_unit_are_told_by_their_size(model: Paths, tmp_path: Pa
     moments = pl.col("timestamp").str.to_datetime(time_unit="us").dt.epoch("ms")
     pl.read_csv(new).with_columns(moments).write_csv(tmp_path / "ms.csv")
     works("update", path, new)
-    assert "nothing new" in works("update", path, tmp_path / "ms.csv")
+    assert "no new rows" in works("update", path, tmp_path / "ms.csv")
 
 
 def test_small_times_count_in_the_unit_of_the_model(tmp_path: Path) -> None:
@@ -183,32 +185,34 @@ def test_the_log_of_another_shop_is_mentioned(model: Paths, tmp_path: Path) -> N
     other.write_csv(tmp_path / "other.csv")
     outcome = talerec("update", path, tmp_path / "other.csv")
     assert outcome.code == 0
-    assert "no item of the 25 new rows is in the model: is it the log of this shop?" in outcome.err
+    assert (
+        "no item of the 25 new rows is in the model: are they from the same source?" in outcome.err
+    )
 
 
 def test_somebody_else_who_is_faster_is_not_undone(
     model: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, new = model
-    from talerec.models import updates as updating
+    from talerec import models
 
-    real = updating.update
+    real = models.update
 
     def slow(*args: Any, **more: Any) -> Any:
         done = real(*args, **more)
         tr.Popular().fit(tr.synthetic_log(200)).save(path)
         return done
 
-    monkeypatch.setattr(updating, "update", slow)
-    assert "was replaced by somebody else meanwhile" in refusal("update", path, new)
-    assert artifact.read_manifest(path)["model"] == "popular"
+    monkeypatch.setattr(models, "update", slow)
+    assert "was replaced by another process" in refusal("update", path, new)
+    assert read_manifest(path)["model"] == "popular"
 
 
 def test_what_only_an_update_needs_is_not_in_other_artifacts(model: Paths, tmp_path: Path) -> None:
     loaded = tr.load(model[0])
     loaded.save(tmp_path / "plain.tale")
-    names = artifact.read_manifest(tmp_path / "plain.tale")["files"]
-    assert not {"trends", "lacking", *(n for n in names if n.startswith("half"))} & set(names)
+    names = read_manifest(tmp_path / "plain.tale")["files"]
+    assert not {"trends", "residual", *(n for n in names if n.startswith("triangle"))} & set(names)
     bare = tr.load(loaded.save(tmp_path / "bare.tale", histories=False))
     with pytest.raises(TalerecError, match="saved without histories"):
         tr.update(bare, tr.synthetic_log(100))
@@ -231,37 +235,41 @@ def odd(tmp_path: Path) -> Path:
     named = pl.DataFrame({"sku": [f"i{n}" for n in range(12)]})
     named = named.with_columns(title=pl.col("sku") + " as it was", price=pl.arange(12))
     named.write_csv(tmp_path / "items.csv", separator="|")
-    given = ("--items", tmp_path / "items.csv", "--items-sep", "|", "--updatable")
-    works("fit", tmp_path / "old.csv", "-o", tmp_path / "m.tale", "--model", "tale", *NAMED, *given)
+    options = ("--items", tmp_path / "items.csv", "--items-sep", "|", "--updatable")
+    works(
+        "fit", tmp_path / "old.csv", "-o", tmp_path / "m.tale", "--model", "tale", *NAMED, *options
+    )
     return tmp_path
 
 
 def test_an_update_reads_its_rows_as_the_fit_did(odd: Path) -> None:
-    assert artifact.read_manifest(odd / "m.tale")["training"]["read_with"] == {
+    assert read_manifest(odd / "m.tale")["training"]["read_with"] == {
         "user": "customer", "item": "sku", "time": "bought_at", "sep": ";", "items_sep": "|",
     }  # fmt: skip
     shutil.copytree(odd / "m.tale", odd / "told.tale")
-    one = talerec("update", odd / "m.tale", odd / "new.csv", "--json").json
+    unnamed = talerec("update", odd / "m.tale", odd / "new.csv", "--json").json
     other = talerec("update", odd / "told.tale", odd / "new.csv", *NAMED, "--json").json
-    assert one["rows"] == 40
-    assert one["version"] == other["version"]
-    again = talerec("update", odd / "m.tale", odd / "new.csv", "--json").json  # and it is kept
-    assert (again["rows"], again["version"]) == (0, one["version"])
+    assert unnamed["rows"] == 40
+    assert unnamed["version"] == other["version"]
+    repeated = talerec("update", odd / "m.tale", odd / "new.csv", "--json").json  # and it is kept
+    assert (repeated["rows"], repeated["version"]) == (0, unnamed["version"])
 
 
 def test_what_an_update_is_told_replaces_what_the_fit_was(odd: Path) -> None:
-    back = {name: usual for usual, name in ODD.items()}
+    back = {name: default for default, name in ODD.items()}
     pl.read_csv(odd / "new.csv", separator=";").rename(back).write_csv(odd / "usual.csv")
-    usual = ("--user", "user_id", "--item", "item_id", "--time", "timestamp", "--sep", ",")
-    assert talerec("update", odd / "m.tale", odd / "usual.csv", *usual, "--json").json["rows"] == 40
+    default = ("--user", "user_id", "--item", "item_id", "--time", "timestamp", "--sep", ",")
+    assert (
+        talerec("update", odd / "m.tale", odd / "usual.csv", *default, "--json").json["rows"] == 40
+    )
     said = refusal("update", odd / "m.tale", odd / "usual.csv", "--sep", ",")
     assert "there is no column 'customer'" in said
     assert said.endswith(
         "the model was fitted with --user customer --item sku --time bought_at --items-sep '|'"
     )
     pl.read_csv(odd / "usual.csv").rename(ODD).write_parquet(odd / "usual.parquet")
-    told = talerec("update", odd / "m.tale", odd / "usual.parquet", "--json").json
-    assert told["rows"] == 0  # no separator is asked of Parquet
+    parquet = talerec("update", odd / "m.tale", odd / "usual.parquet", "--json").json
+    assert parquet["rows"] == 0  # no separator is asked of Parquet
 
 
 def test_new_items_without_a_row_in_the_item_table_are_told(odd: Path) -> None:
@@ -277,15 +285,15 @@ def test_an_update_refreshes_the_item_table_also_without_new_rows(odd: Path) -> 
     done = talerec("update", odd / "m.tale", odd / "new.csv", "--items", odd / "later.csv")
     assert "no row in the item table" not in done.err
     info = tr.load(odd / "m.tale", verify=True).fitted.info
-    found = {row["item_id"]: row for row in info.iter_rows(named=True)}
+    actual = {row["item_id"]: row for row in info.iter_rows(named=True)}
     assert info.columns == ["item_id", "title", "price", "stock"]
-    assert found["i3"] == {"item_id": "i3", "title": "Three", "price": None, "stock": 7}
-    assert found["i4"] == {"item_id": "i4", "title": "i4 as it was", "price": 4, "stock": None}
-    assert found["late"]["title"] == "Late"
-    assert set(found) == {"late", *(f"i{n}" for n in range(12))}
+    assert actual["i3"] == {"item_id": "i3", "title": "Three", "price": None, "stock": 7}
+    assert actual["i4"] == {"item_id": "i4", "title": "i4 as it was", "price": 4, "stock": None}
+    assert actual["late"]["title"] == "Late"
+    assert set(actual) == {"late", *(f"i{n}" for n in range(12))}
     (odd / "later.csv").write_text("sku|title|price\ni3|Drei|dear\n")
     said = works("update", odd / "m.tale", odd / "new.csv", "--items", odd / "later.csv")
-    assert "no new rows; the item table is new" in said
+    assert "no new rows; new item table" in said
     after = tr.load(odd / "m.tale", verify=True)
     assert after.fitted.info["title"].to_list().count("Drei") == 1
     assert "Drei" in works("similar", odd / "m.tale", "i3", "-k", 3)
@@ -293,10 +301,10 @@ def test_an_update_refreshes_the_item_table_also_without_new_rows(odd: Path) -> 
 
 @pytest.mark.parametrize("facts", [None, 7, {"log": "x", "core": 3}, {"user": 5, "sep": ["x"]}])
 def test_what_no_fit_was_told_is_not_read_from_a_manifest(odd: Path, facts: Any) -> None:
-    kept = artifact.read(odd / "m.tale")
-    kept.facts["training"]["read_with"] = facts
-    kept.facts.pop("format")
-    arrays = {name: np.array(array) for name, array in kept.arrays.items()}
-    artifact.write(odd / "m.tale", artifact.Bundle(kept.facts, arrays, kept.tables))
+    bundle = read_artifact(odd / "m.tale")
+    bundle.facts["training"]["read_with"] = facts
+    bundle.facts.pop("format")
+    arrays = {name: np.array(array) for name, array in bundle.arrays.items()}
+    write_artifact(odd / "m.tale", Bundle(bundle.facts, arrays, bundle.tables))
     done = talerec("update", odd / "m.tale", odd / "new.csv", *NAMED, "--json").json
     assert done["rows"] == 40

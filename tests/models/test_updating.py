@@ -1,4 +1,4 @@
-"""Tomorrow's rows: an updated model is the model of all rows, with what the first fit settled."""
+"""Updates: an updated model equals a fit to all rows with what the first fit fixed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 import talerec as tr
 from command import PYTHONPATH, RUN, refusal, talerec, works, write_log
 from logs import DAY, Row, log_of, quick, rows, rows_of
-from talerec.data.log_merge import merged
+from talerec.artifact import read_manifest
+from talerec.data import merge_logs
 from talerec.errors import TalerecError
-from talerec.runtime.arrays import dense
+from talerec.runtime import dense
 
 
 def by_id(model: tr.Model) -> dict[tuple[Any, Any], float]:
@@ -31,8 +32,8 @@ def by_id(model: tr.Model) -> dict[tuple[Any, Any], float]:
     return {(ids[i], ids[j]): float(B[i, j]) for i, j in zip(*np.nonzero(B), strict=True)}
 
 
-def assert_same(one: tr.Model, other: tr.Model, tolerance: float = 1e-5) -> None:
-    a, b = by_id(one), by_id(other)
+def assert_same(first: tr.Model, other: tr.Model, tolerance: float = 1e-5) -> None:
+    a, b = by_id(first), by_id(other)
     for pair in a.keys() | b.keys():
         assert a.get(pair, 0.0) == pytest.approx(b.get(pair, 0.0), abs=tolerance), pair
 
@@ -53,14 +54,14 @@ def all_rows(old: list[Row], new: list[Row]) -> list[Row]:
 
 def settled_by_hand(log: tr.Log, steps: list[list[Row]], window: float) -> np.ndarray:
     """Each row's trend count at the time it came: among the rows that were there then."""
-    known: list[Row] = []
+    seen: list[Row] = []
     counts: dict[Row, int] = {}
     for step in steps:
-        known = all_rows(known, step)
-        for row in known:
+        seen = all_rows(seen, step)
+        for row in seen:
             if row not in counts:
                 counts[row] = sum(
-                    r[1] == row[1] and abs(r[2] - row[2]) <= window * DAY for r in known
+                    r[1] == row[1] and abs(r[2] - row[2]) <= window * DAY for r in seen
                 )
     return np.array([counts[row] for row in rows_of(log)])
 
@@ -92,33 +93,34 @@ def test_an_update_equals_a_fit_of_all_rows_with_the_same_settled_counts(
     expected = tr.TALE(**options).fit(replace(whole, trends=trends))
     assert_same(model, expected)
     assert sorted(rows_of(model.fitted.log)) == sorted(rows_of(whole))
-    again = tr.update(model, log_of(new), tolerance=0)
-    assert (again.rows, again.solved) == (0, 0)
+    repeated = tr.update(model, log_of(new), tolerance=0)
+    assert (repeated.rows, repeated.solved) == (0, 0)
 
 
 @quick
 @given(two_parts())
 def test_old_places_stay_and_new_ones_are_at_the_end(parts: tuple[list[Row], list[Row]]) -> None:
     old, new = (log_of(part) for part in parts)
-    found = merged(old, new)
-    for before, after in ((old.users, found.log.users), (old.items, found.log.items)):
+    result = merge_logs(old, new)
+    for before, after in ((old.users, result.log.users), (old.items, result.log.items)):
         assert after.ids[: len(before)].equals(before.ids)
-    wanted = log_of(all_rows(*parts))
-    assert sorted(rows_of(found.log)) == sorted(rows_of(wanted))
+    expected_log = log_of(all_rows(*parts))
+    assert sorted(rows_of(result.log)) == sorted(rows_of(expected_log))
     by_user = {
-        user: [row for row in rows_of(found.log) if row[0] == user] for user in found.log.users.ids
+        user: [row for row in rows_of(result.log) if row[0] == user]
+        for user in result.log.users.ids
     }
-    for mine in by_user.values():
-        assert [row[2] for row in mine] == sorted(row[2] for row in mine)
-    assert found.is_new.sum() == found.log.rows - old.rows
+    for updated in by_user.values():
+        assert [row[2] for row in updated] == sorted(row[2] for row in updated)
+    assert result.is_new.sum() == result.log.rows - old.rows
 
 
 def test_a_row_that_comes_more_often_than_before_is_new_as_often() -> None:
-    one, other = (1, "a", 5 * DAY), (1, "b", 6 * DAY)
-    log = log_of([one, other])
-    assert merged(log, log_of([one, one, one, other])).is_new.sum() == 2
-    twice = merged(log, log_of([one, one])).log
-    assert merged(twice, log_of([one, one])).is_new.sum() == 0
+    first, other = (1, "a", 5 * DAY), (1, "b", 6 * DAY)
+    log = log_of([first, other])
+    assert merge_logs(log, log_of([first, first, first, other])).is_new.sum() == 2
+    twice = merge_logs(log, log_of([first, first])).log
+    assert merge_logs(twice, log_of([first, first])).is_new.sum() == 0
 
 
 @pytest.mark.parametrize(
@@ -145,8 +147,8 @@ def test_other_models_are_what_a_fit_of_all_rows_gives(name: str) -> None:
     tr.update(model, log)
     expected = tr.MODELS[name]().fit(log)
     users = log.users.ids[:40].to_list()
-    mine, theirs = model.recommend(users, 5), expected.recommend(users, 5)
-    np.testing.assert_allclose(mine["score"], theirs["score"], rtol=1e-4, atol=1e-5)
+    updated, theirs = model.recommend(users, 5), expected.recommend(users, 5)
+    np.testing.assert_allclose(updated["score"], theirs["score"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("solver", ["exact", "local"])
@@ -167,9 +169,12 @@ def test_many_updates_equal_one_fit_with_the_same_settled_counts(solver: str) ->
     expected = tr.TALE(**options).fit(replace(whole, trends=settled_by_hand(whole, steps, 30.0)))
     assert_same(model, expected)
     if solver == "local":
-        half, G = model.fitted.settled.half, dense(expected.gram(expected.fitted.log).G)
+        triangle, G = (
+            model.fitted.update_state.triangle,
+            dense(expected.gram(expected.fitted.log).G),
+        )
         place = model.fitted.items.positions(expected.item_ids, "item", "error")
-        assert half.diagonal[place] == pytest.approx(np.diag(G), rel=1e-12)
+        assert triangle.diagonal[place] == pytest.approx(np.diag(G), rel=1e-12)
 
 
 def test_few_targets_are_solved_again_and_the_others_keep_weights_that_are_hardly_off() -> None:
@@ -181,15 +186,15 @@ def test_few_targets_are_solved_again_and_the_others_keep_weights_that_are_hardl
     done = tr.update(some, log, tolerance=0.1)
     assert 0 < done.solved < done.targets / 2
     assert tr.update(every, log, tolerance=0).solved == len(log.items)
-    mine, right = dense(some.weights), dense(every.weights)
-    before = np.zeros_like(mine)
+    updated, right = dense(some.weights), dense(every.weights)
+    before = np.zeros_like(updated)
     n = len(old.item_ids)
     before[:n, :n] = dense(old.weights)
-    fresh = (mine == right).all(axis=0)
-    kept = (mine == before).all(axis=0)
-    assert (fresh | kept).all()
-    assert (fresh & ~kept).sum() <= done.solved
-    off = np.abs(mine - right).max(axis=0) / np.maximum(np.abs(right).max(axis=0), 1e-12)
+    fresh = (updated == right).all(axis=0)
+    unchanged = (updated == before).all(axis=0)
+    assert (fresh | unchanged).all()
+    assert (fresh & ~unchanged).sum() <= done.solved
+    off = np.abs(updated - right).max(axis=0) / np.maximum(np.abs(right).max(axis=0), 1e-12)
     stale = np.abs(before - right).max(axis=0) / np.maximum(np.abs(right).max(axis=0), 1e-12)
     assert off.mean() < 0.03
     assert off.mean() < stale.mean() / 2
@@ -214,7 +219,7 @@ def test_what_cannot_be_updated_is_refused_by_name(model: tr.Model, said: str) -
 def test_other_things_are_refused_in_words() -> None:
     log = tr.synthetic_log(300)
     model = tr.TALE().fit(log)
-    with pytest.raises(TalerecError, match="tolerance is -1"):
+    with pytest.raises(TalerecError, match="`tolerance` is -1"):
         tr.update(model, log, tolerance=-1)
     frame = log.to_frame().with_columns(item_id=pl.lit("tent"))
     with pytest.raises(
@@ -258,17 +263,17 @@ def test_the_command_updates_an_artifact(
     works("fit", whole, "-o", other, *settings)
     said = " ".join(works("update", model, new).split())
     assert "20 new rows" in said
-    assert "12 of 12 targets solved again" in said
+    assert "12 of 12 targets solved," in said
     works("verify", model)
     users = list(range(1, 31))
-    mine, theirs = (tr.load(path).recommend(users, 5) for path in (model, other))
-    assert mine["item_id"].equals(theirs["item_id"])
-    np.testing.assert_allclose(mine["score"], theirs["score"], rtol=1e-5)
-    version = tr.artifact.read_manifest(model)["version"]
-    assert "nothing new" in works("update", model, new)
-    found = talerec("update", model, old, "--json").json
-    assert (found["rows"], found["version"]) == (0, version)
-    assert found["training"]["rows"] == 400
+    updated, theirs = (tr.load(path).recommend(users, 5) for path in (model, other))
+    assert updated["item_id"].equals(theirs["item_id"])
+    np.testing.assert_allclose(updated["score"], theirs["score"], rtol=1e-5)
+    version = read_manifest(model)["version"]
+    assert "no new rows" in works("update", model, new)
+    result = talerec("update", model, old, "--json").json
+    assert (result["rows"], result["version"]) == (0, version)
+    assert result["training"]["rows"] == 400
 
 
 def test_trend_counts_survive_saving(days: tuple[Path, Path, Path], tmp_path: Path) -> None:
@@ -287,12 +292,12 @@ def test_trend_counts_survive_saving(days: tuple[Path, Path, Path], tmp_path: Pa
         "trend=0.4",
         "--updatable",
     )
-    kept = tr.TALE(reg=2.0, trend=0.4).fit(tr.read_log(old))
+    unchanged = tr.TALE(reg=2.0, trend=0.4).fit(tr.read_log(old))
     for part in (pl.read_csv(new).head(10), pl.read_csv(new).tail(15)):
         part.write_csv(tmp_path / "part.csv")
         works("update", model, tmp_path / "part.csv", "--tolerance", 0)
-        tr.update(kept, part, tolerance=0)
-    assert np.array_equal(tr.load(model).weights, kept.weights)
+        tr.update(unchanged, part, tolerance=0)
+    assert np.array_equal(tr.load(model).weights, unchanged.weights)
     assert tr.load(model).fitted.training["updates"] == 2
 
 
@@ -303,7 +308,7 @@ def test_the_command_refuses_by_name(days: tuple[Path, Path, Path], tmp_path: Pa
     assert "was fitted without --updatable" in refusal("update", model, new)
     for option in (["--core", "2"], ["--no-histories"]):
         said = refusal("fit", old, "-o", model, "--updatable", *option)
-        assert f"--updatable and {option[0]} do not go together" in said
+        assert f"--updatable does not work with {option[0]}" in said
     works("fit", old, "-o", model, "--model", "tale", "--updatable")
     assert "--core is for fit" in refusal("update", model, new, "--core", 3)
     assert "does not exist" in refusal("update", model, tmp_path / "no.csv")
@@ -319,7 +324,7 @@ def test_fit_over_the_model_of_a_far_larger_log_warns(
     outcome = talerec("fit", new, "-o", model, "--model", "popular", "--json")
     assert outcome.code == 0
     assert (
-        "was fitted on 400 rows, and is replaced by a model of 25: was talerec update meant?"
+        "was fitted on 400 rows and is replaced by a model of 25; to add rows, use talerec update"
         in outcome.err
     )
 
@@ -332,9 +337,9 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(
     model, copy = tmp_path / "m.tale", tmp_path / "c.tale"
     works("fit", old, "-o", model, "--model", "tale", "--updatable")
     works("fit", old, "-o", copy, "--model", "tale", "--updatable")
-    before = tr.artifact.read_manifest(model)["version"]
+    before = read_manifest(model)["version"]
     works("update", copy, new)
-    after = tr.artifact.read_manifest(copy)["version"]
+    after = read_manifest(copy)["version"]
     env = {**os.environ, "PYTHONPATH": PYTHONPATH}
     begun = time.monotonic()
     subprocess.run([*RUN, "verify", str(model)], env=env, check=True, capture_output=True)
@@ -350,6 +355,6 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(
         child.send_signal(signal.SIGKILL)
         child.wait(30)
         works("verify", model)
-        assert tr.artifact.read_manifest(model)["version"] in (before, after)
+        assert read_manifest(model)["version"] in (before, after)
     works("update", model, new)
-    assert tr.artifact.read_manifest(model)["version"] == after
+    assert read_manifest(model)["version"] == after

@@ -1,4 +1,4 @@
-"""Random walks against the power iteration in float64, and S-Walk against what it is made of."""
+"""Random walks against power iteration in float64, and S-Walk against SLIT and SLIS."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from scipy import sparse
 
 import talerec as tr
 from logs import logs, quick, tiny_log
-from talerec.models.linear.walks import stochastic, walk
-from talerec.runtime.threads import VARIABLE
-from talerec.solvers.solver import solve
+from talerec.models.linear.swalk import normalize_rows, walk
+from talerec.runtime import VARIABLE
+from talerec.solvers import solve_gram
 
-# -- the slow twins --------------------------------------------------------------------------------
+# -- slow versions --------------------------------------------------------------------------------
 
 
 def filled(matrix):
@@ -31,7 +31,7 @@ def normalised(B):
 
 
 def power(R, T, alpha, steps, width=None):
-    """M <- alpha M R + (1 - alpha) T from I; with a width, the largest entries of each row stay."""
+    """M <- alpha M R + (1 - alpha) T from I, with the `width` largest entries of each row."""
     R, T = filled(R), filled(T)
     M = np.eye(len(R))
     for _ in range(steps):
@@ -47,7 +47,7 @@ def graph(seed, n=12, share=0.4):
     rng = np.random.default_rng(seed)
     B = rng.random((n, n)) * (rng.random((n, n)) < share)
     B[rng.random(n) < 0.2] = 0.0
-    return stochastic(B.astype(np.float32))
+    return normalize_rows(B.astype(np.float32))
 
 
 FORMS = {"dense": np.asarray, "sparse": sparse.csr_array}
@@ -65,10 +65,10 @@ squares = st.integers(1, 6).flatmap(lambda n: arrays.arrays(np.float32, (n, n), 
 @given(B=squares)
 @quick
 def test_rows_lose_what_is_negative_and_have_a_sum_of_one_or_nothing(form, B):
-    made = stochastic(form(B))
-    assert sparse.issparse(made) == (form is sparse.csr_array)
-    assert made.dtype == np.float32
-    dense = filled(made)
+    result = normalize_rows(form(B))
+    assert sparse.issparse(result) == (form is sparse.csr_array)
+    assert result.dtype == np.float32
+    dense = filled(result)
     assert (dense >= 0).all()
     assert (dense[B <= 0] == 0).all()
     sums = dense.sum(axis=1)
@@ -79,20 +79,20 @@ def test_rows_lose_what_is_negative_and_have_a_sum_of_one_or_nothing(form, B):
 @forms
 def test_what_was_given_is_left_alone(form):
     B = form(np.array([[1, -2], [3, 1]], np.float32))
-    stochastic(B)
+    normalize_rows(B)
     np.testing.assert_array_equal(filled(B), [[1, -2], [3, 1]])
 
 
 def test_no_zeros_are_stored():
-    made = stochastic(sparse.csr_array(np.array([[1, -2], [0, -1]], np.float32)))
-    assert made.nnz == 1
+    result = normalize_rows(sparse.csr_array(np.array([[1, -2], [0, -1]], np.float32)))
+    assert result.nnz == 1
 
 
 @forms
 @pytest.mark.parametrize("small", [1e-30, 1e-38, 1e-40, 1e-44])
 def test_rows_of_very_small_weights_have_a_sum_of_one_too(form, small):
-    made = filled(stochastic(form(np.array([[small, small], [1, 0]], np.float32))))
-    np.testing.assert_allclose(made, [[0.5, 0.5], [1, 0]], rtol=1e-6)
+    result = filled(normalize_rows(form(np.array([[small, small], [1, 0]], np.float32))))
+    np.testing.assert_allclose(result, [[0.5, 0.5], [1, 0]], rtol=1e-6)
 
 
 # -- walks -----------------------------------------------------------------------------------------
@@ -104,8 +104,8 @@ def test_rows_of_very_small_weights_have_a_sum_of_one_too(form, small):
 def test_a_walk_is_the_power_iteration(kinds, alpha, steps):
     for seed in range(4):
         R, T = graph(seed), graph(seed + 50, share=0.2)
-        on, again = (FORMS[kind](M) for kind, M in zip(kinds, (R, T), strict=True))
-        M = walk(on, again, alpha, steps, 12)
+        on, restart = (FORMS[kind](M) for kind, M in zip(kinds, (R, T), strict=True))
+        M = walk(on, restart, alpha, steps, 12)
         assert sparse.issparse(M) == (kinds == ("sparse", "sparse"))
         assert M.dtype == np.float32
         np.testing.assert_allclose(filled(M), power(R, T, alpha, steps), atol=1e-6)
@@ -115,12 +115,12 @@ def test_a_walk_is_the_power_iteration(kinds, alpha, steps):
 @quick
 def test_sparse_and_dense_walks_agree(B, C, alpha, steps, more):
     n = min(len(B), len(C))
-    R, T = stochastic(B[:n, :n]), stochastic(C[:n, :n])
-    wanted = power(R, T, alpha, steps)
+    R, T = normalize_rows(B[:n, :n]), normalize_rows(C[:n, :n])
+    expected = power(R, T, alpha, steps)
     dense = walk(R, T, alpha, steps, n)
     loose = walk(sparse.csr_array(R), sparse.csr_array(T), alpha, steps, n + more)
-    np.testing.assert_allclose(dense, wanted, atol=1e-6)
-    np.testing.assert_allclose(filled(loose), wanted, atol=1e-6)
+    np.testing.assert_allclose(dense, expected, atol=1e-6)
+    np.testing.assert_allclose(filled(loose), expected, atol=1e-6)
 
 
 @forms
@@ -151,9 +151,9 @@ def test_a_narrow_walk_keeps_the_largest_entries_of_every_step(width, steps):
         R, T = graph(seed, n=20), graph(seed + 50, n=20)
         M = walk(sparse.csr_array(R), sparse.csr_array(T), 0.6, steps, width)
         assert np.diff(M.indptr).max() <= width
-        wanted = power(R, T, 0.6, steps, width)
-        np.testing.assert_array_equal(filled(M) > 0, wanted > 0)
-        np.testing.assert_allclose(filled(M), wanted, atol=1e-6)
+        expected = power(R, T, 0.6, steps, width)
+        np.testing.assert_array_equal(filled(M) > 0, expected > 0)
+        np.testing.assert_allclose(filled(M), expected, atol=1e-6)
 
 
 def test_of_equal_entries_no_more_than_the_width_stay():
@@ -180,14 +180,14 @@ def test_an_item_that_leads_nowhere_has_an_empty_row():
 
 def test_threads_do_not_change_a_bit(monkeypatch):
     R, T = (sparse.csr_array(graph(seed, n=900, share=0.02)) for seed in (1, 2))
-    made = []
+    runs = []
     for threads in ("1", "2"):
         monkeypatch.setenv(VARIABLE, threads)
-        made.append(walk(R, T, 0.5, 6, 40))
+        runs.append(walk(R, T, 0.5, 6, 40))
     for part in ("indptr", "indices", "data"):
-        one, two = (getattr(M, part) for M in made)
-        assert one.tobytes() == two.tobytes()
-    np.testing.assert_allclose(filled(made[0])[:9], power(R, T, 0.5, 6, 40)[:9], atol=1e-6)
+        first, two = (getattr(M, part) for M in runs)
+        assert first.tobytes() == two.tobytes()
+    np.testing.assert_allclose(filled(runs[0])[:9], power(R, T, 0.5, 6, 40)[:9], atol=1e-6)
 
 
 # -- S-Walk ----------------------------------------------------------------------------------------
@@ -198,11 +198,11 @@ def by_hand(model, log, solver, neighbors=100):
     common = ("reg", "decay_user", "norm", "max_history")
     shared = {name: getattr(model, name) for name in common}
     slit = tr.SLIT(**shared, position=model.position, targets=model.targets)
-    found = [
-        solve(m.gram(log), model.reg, solver=solver, neighbors=neighbors).weights
+    results = [
+        solve_gram(m.gram(log), model.reg, solver=solver, neighbors=neighbors).weights
         for m in (slit, tr.SLIS(**shared))
     ]
-    R, similar = (normalised(B) for B in found)
+    R, similar = (normalised(B) for B in results)
     T = model.beta * similar + (1 - model.beta) * np.eye(len(R))
     return power(R, T, model.alpha, model.steps)
 
@@ -228,18 +228,18 @@ def walkers(draw, **fixed):
 @given(logs(), walkers(solver="exact"))
 @quick
 def test_swalk_is_the_walk_over_slit_that_starts_again_from_slis(log, model):
-    made = filled(model.fit(log).weights)
+    result = filled(model.fit(log).weights)
     assert model.fitted.solver == "exact"
-    np.testing.assert_allclose(made, by_hand(model, log, "exact"), atol=1e-5)
+    np.testing.assert_allclose(result, by_hand(model, log, "exact"), atol=1e-5)
 
 
 @given(logs(), walkers(solver="local", neighbors=9, width=9))
 @quick
 def test_swalk_is_that_walk_with_the_local_solver_too(log, model):
-    made = model.fit(log).weights
-    assert sparse.issparse(made)
+    result = model.fit(log).weights
+    assert sparse.issparse(result)
     assert model.fitted.solver == "local"
-    np.testing.assert_allclose(filled(made), by_hand(model, log, "local", 9), atol=1e-5)
+    np.testing.assert_allclose(filled(result), by_hand(model, log, "local", 9), atol=1e-5)
 
 
 def shop():
@@ -264,10 +264,10 @@ def test_a_narrow_swalk_keeps_no_more_than_its_width():
 def test_scores_are_those_of_the_walk_from_every_item_of_a_history():
     model = tr.SWalk(reg=5.0, recency=2.0).fit(shop())
     M = by_hand(model, shop(), "exact")
-    wanted = M[7] + math.exp(-1 / 2) * M[3]
+    expected = M[7] + math.exp(-1 / 2) * M[3]
     frame = model.recommend_histories([[3, 7]], k=10)
-    np.testing.assert_allclose(frame["score"], wanted[frame["item_id"].to_numpy()], atol=1e-5)
-    np.testing.assert_allclose(frame["score"], np.sort(wanted)[::-1][:10], atol=1e-5)
+    np.testing.assert_allclose(frame["score"], expected[frame["item_id"].to_numpy()], atol=1e-5)
+    np.testing.assert_allclose(frame["score"], np.sort(expected)[::-1][:10], atol=1e-5)
 
 
 @pytest.mark.parametrize("solver", ["exact", "local"])
@@ -277,6 +277,6 @@ def test_users_of_long_ago_leave_weights_that_are_numbers(solver, days):
     old = [("old", item, 1e9 + item) for item in (1, 2)]
     new = [("new", item, 1e9 + item + 86_400 * days) for item in (3, 4)]
     model = tr.SWalk(reg=1.0, decay_user=1.0, solver=solver).fit(tiny_log(old + new))
-    made = filled(model.weights)
-    assert np.isfinite(made).all()
-    assert (made.sum(axis=1) < 1 + 1e-5).all()
+    result = filled(model.weights)
+    assert np.isfinite(result).all()
+    assert (result.sum(axis=1) < 1 + 1e-5).all()

@@ -80,7 +80,7 @@ def test_half_precision_comes_near(given):
 
     states, head, target = given
     single = Head(head.table.float(), head.bias.float())
-    near = softmax_loss(states.float(), single, target, half=True)
+    near = softmax_loss(states.float(), single, target, is_bfloat16=True)
     torch.testing.assert_close(
         near.double(), softmax_loss(states, head, target), rtol=0.02, atol=0.02
     )

@@ -32,20 +32,20 @@ def name_of(variant) -> str:
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=map(name_of, VARIANTS))
 def made(request):
-    """Settings and random arrays of a network of this kind, larger than a training would begin with."""
-    from talerec.neural.checkpoints import state_of
-    from talerec.neural.registry import build
-    from talerec.neural.settings import Settings
+    """Return settings and random arrays of a network, larger than initial parameters."""
+    from talerec.neural import NetSettings
+    from talerec.neural.checkpoints import copy_parameters
+    from talerec.neural.registry import build_net
 
     name, own = request.param
     model = MODELS[name](**{**small(name), **own})
-    settings = Settings.of(name, model.params)
-    net = build(ITEMS, settings)
+    settings = NetSettings.of(name, model.params)
+    net = build_net(ITEMS, settings)
     net.reset()
     rng = np.random.default_rng(5)
     arrays = {
         key: (value + rng.normal(0, 0.3, value.shape)).astype(np.float32)
-        for key, value in state_of(net).items()
+        for key, value in copy_parameters(net).items()
     }
     if "median" in arrays:
         arrays["median"] = np.array([3e10], np.float32)
@@ -64,18 +64,20 @@ def times_of(items: list[int], seed: int = 0) -> list[int]:
 
 def asked(settings, arrays, rows, times=None, now=None) -> np.ndarray:
     """States from the torch network, all histories in one go."""
-    from talerec.neural.inference import Runs, reader, states
+    from talerec.neural.inference import HistoryRows, encode_histories, load_encoder
 
     times = times or [times_of(items) for items in rows]
     ends = np.cumsum([len(items) for items in rows])
-    runs = Runs(
+    runs = HistoryRows(
         ends - [len(items) for items in rows],
         ends,
         np.concatenate(rows).astype(np.int32),
         np.concatenate(times).astype(np.int64),
         np.array(now or [one[-1] for one in times]),
     )
-    found, known = states(reader(settings, arrays), runs, lambda items: arrays["items"][items])
+    found, known = encode_histories(
+        load_encoder(settings, arrays), runs, lambda items: arrays["items"][items]
+    )
     assert known.all()
     return found
 
@@ -135,11 +137,11 @@ def batch_of(rows: list[list[int]], width: int, times: list[int] | None = None):
 
 
 def network(settings, arrays):
-    from talerec.neural.checkpoints import put_state
-    from talerec.neural.registry import build
+    from talerec.neural.checkpoints import load_parameters
+    from talerec.neural.registry import build_net
 
-    net = build(ITEMS, settings)
-    put_state(net, arrays)
+    net = build_net(ITEMS, settings)
+    load_parameters(net, arrays)
     return net.eval()
 
 
@@ -173,8 +175,10 @@ def test_padding_says_nothing(made):
     if net.fixed_width:
         pytest.skip("its width is part of the model")
     with torch.inference_mode():
-        narrow, wide = (net.ask(batch_of(rows, width)) for width in (4, settings.max_history))
-        alone = net.ask(batch_of(rows[:1], 2))
+        narrow, wide = (
+            net.encode_last(batch_of(rows, width)) for width in (4, settings.max_history)
+        )
+        alone = net.encode_last(batch_of(rows[:1], 2))
     torch.testing.assert_close(narrow, wide, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(alone[0], wide[0], rtol=1e-5, atol=1e-5)
 
@@ -182,22 +186,24 @@ def test_padding_says_nothing(made):
 def test_every_parameter_has_a_gradient_at_the_first_step(made):
     import torch
 
+    from talerec.neural import Rows
     from talerec.neural.losses import criterion
     from talerec.neural.nets.base import Step
-    from talerec.neural.registry import build
-    from talerec.neural.samples import Feed, cut
-    from talerec.neural.settings import Rows
-    from talerec.neural.training import scheme_of
+    from talerec.neural.registry import build_net
+    from talerec.neural.samples import Feed, cut_samples
+    from talerec.neural.training import sampling_scheme
 
     settings = made[0]
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     item = np.concatenate([rng.permutation(ITEMS), rng.integers(0, ITEMS, 40)])
     rows = Rows(np.array([0, 13, 30, 53]), item, np.cumsum(rng.integers(1, 10**10, 53)), ITEMS)
-    net = build(ITEMS, settings)
+    net = build_net(ITEMS, settings)
     net.reset()
     net.prepare(rows)
-    made_samples = cut(scheme_of(settings), rows.ptr[:-1], rows.ptr[1:], settings.max_history)
+    made_samples = cut_samples(
+        sampling_scheme(settings), rows.ptr[:-1], rows.ptr[1:], settings.max_history
+    )
     feed = Feed(rows, made_samples, torch.device("cpu"))
     net.train()
     for epoch in {0, net.warmup}:

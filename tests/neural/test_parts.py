@@ -1,4 +1,4 @@
-"""The parts of networks that have a formula of their own: filters, lags, running sums, intervals, views."""
+"""Layers with a formula of their own: filters, lags, running sums, intervals, views."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DAY, HOUR = 86_400 * 10**6, 3600 * 10**6
 
 
 def settings_of(name: str, **changes):
-    from talerec.neural.settings import Settings
+    from talerec.neural import NetSettings
 
-    return Settings.of(name, MODELS[name](**{**small(name), **changes}).params)
+    return NetSettings.of(name, MODELS[name](**{**small(name), **changes}).params)
 
 
 # -- frequencies -----------------------------------------------------------------------------------
@@ -28,7 +28,7 @@ def settings_of(name: str, **changes):
 
 @pytest.mark.parametrize(("width", "bins"), [(6, 3), (7, 5), (50, 9), (8, 8), (5, 0)])
 def test_the_low_pass_is_transform_cut_and_back(width, bins):
-    from talerec.neural.nets.bsarec import low_pass
+    from talerec.neural.nets.spectral import low_pass
 
     C = low_pass(width, bins).double().numpy()
     x = np.random.default_rng(0).normal(size=(width, 3))
@@ -39,7 +39,7 @@ def test_the_low_pass_is_transform_cut_and_back(width, bins):
 
 
 def test_the_bands_of_the_published_settings():
-    from talerec.neural.nets.fearec import bands
+    from talerec.neural.nets.spectral import bands
 
     assert bands(50, 2, 0.6) == [(10, 26), (0, 16)]
     assert bands(50, 2, 0.4) == [(13, 26), (0, 13)]
@@ -48,7 +48,7 @@ def test_the_bands_of_the_published_settings():
 
 @pytest.mark.parametrize(("left", "right"), [(0, 26), (10, 26), (0, 16), (3, 4)])
 def test_a_band_is_transform_cut_and_back(left, right):
-    from talerec.neural.nets.fearec import band_pass
+    from talerec.neural.nets.spectral import band_pass
 
     x = np.random.default_rng(0).normal(size=(50, 2))
     spectrum = np.fft.rfft(x, axis=0)
@@ -60,11 +60,11 @@ def test_a_band_is_transform_cut_and_back(left, right):
 def test_resemblance_by_a_matrix_is_resemblance_by_transforms():
     import torch
 
-    from talerec.neural.nets.fearec import FrequencyAttention
+    from talerec.neural.nets.spectral import FrequencyAttention
 
     layer = FrequencyAttention(settings_of("fearec", max_history=10), 0, 6)
     q, k = torch.randn(2, 3, 10, 8).unbind()
-    found = layer.resemblance(q, k).numpy()
+    found = layer.autocorrelation(q, k).numpy()
     Q, K = (np.fft.rfft(part.numpy(), axis=1) for part in (q, k))
     np.testing.assert_allclose(found, np.fft.irfft(Q * np.conj(K), 10, axis=1).mean(2), atol=1e-5)
 
@@ -72,15 +72,15 @@ def test_resemblance_by_a_matrix_is_resemblance_by_transforms():
 def test_lags_are_those_of_the_batch_in_training_and_of_each_sample_when_asked():
     import torch
 
-    from talerec.neural.nets.fearec import FrequencyAttention
+    from talerec.neural.nets.spectral import FrequencyAttention
 
     layer = FrequencyAttention(settings_of("fearec", max_history=10, lags=0.5), 0, 6)
     assert layer.lags == 1
     rng = np.random.default_rng(2)
     q, k, v = (torch.tensor(rng.normal(size=(4, 10, 8)), dtype=torch.float32) for _ in range(3))
-    R = layer.resemblance(q, k).numpy()
+    R = layer.autocorrelation(q, k).numpy()
     for train in (True, False):
-        found = layer.train(train)._along_lags(q, k, v).numpy()
+        found = layer.train(train)._attend_lags(q, k, v).numpy()
         for n in range(4):
             lag = int((R.mean(0) if train else R[n]).argmax())
             rolled = np.array([v[n, (t + lag) % 10].numpy() for t in range(10)])
@@ -99,20 +99,20 @@ def test_fearec_takes_an_even_number_of_rows():
 def test_causal_linear_attention_by_running_sums_is_the_lower_triangle(width):
     import torch
 
-    from talerec.neural.nets.linrec import running
+    from talerec.neural.nets.sasrec import causal_linear_attention
 
     q, k, v = torch.randn(3, 2, 2, width, 4, dtype=torch.float64).unbind()
-    torch.testing.assert_close(running(q, k, v), (q @ k.mT).tril() @ v)
+    torch.testing.assert_close(causal_linear_attention(q, k, v), (q @ k.mT).tril() @ v)
 
 
 def test_the_feature_of_a_zero_row_is_finite():
     import torch
 
-    from talerec.neural.nets.linrec import feature
+    from talerec.neural.nets.sasrec import linear_feature
 
     x = torch.zeros(1, 4, requires_grad=True)
-    feature(x).sum().backward()
-    assert torch.isfinite(feature(x)).all()
+    linear_feature(x).sum().backward()
+    assert torch.isfinite(linear_feature(x)).all()
     assert torch.isfinite(x.grad).all()
 
 
@@ -120,7 +120,7 @@ def test_the_feature_of_a_zero_row_is_finite():
 def test_the_scan_is_the_loop_and_the_powers(width):
     import torch
 
-    from talerec.neural.nets.lrurec import scan
+    from talerec.neural.nets.recurrent import scan
 
     torch.manual_seed(0)
     u = torch.randn(2, width, 5, dtype=torch.complex128)
@@ -139,7 +139,7 @@ def test_the_scan_is_the_loop_and_the_powers(width):
 def test_linear_units_begin_inside_their_ring():
     import torch
 
-    from talerec.neural.nets.lrurec import LinearUnit
+    from talerec.neural.nets.recurrent import LinearUnit
 
     unit = LinearUnit(32)
     unit.reset()
@@ -155,10 +155,10 @@ def test_linear_units_begin_inside_their_ring():
 def net_of(name: str, **changes):
     import torch
 
-    from talerec.neural.registry import build
+    from talerec.neural.registry import build_net
 
     torch.manual_seed(0)
-    net = build(9, settings_of(name, **changes))
+    net = build_net(9, settings_of(name, **changes))
     net.reset()
     return net.eval()
 
@@ -181,7 +181,7 @@ def test_intervals_are_in_units_of_the_smallest_so_far():
 
 
 def test_intervals_of_a_log_are_in_octaves_of_its_median():
-    from talerec.neural.settings import Rows
+    from talerec.neural import Rows
 
     net = net_of("tisasrec", unit="log", units=3)
     when = np.array([0, 1, 3, 3, 0, 2]) * DAY
@@ -191,7 +191,7 @@ def test_intervals_of_a_log_are_in_octaves_of_its_median():
 
 
 def test_equal_times_are_the_network_without_intervals():
-    """All rows at one moment: every pair has interval 0, so T^K_0 adds a constant to a row's scores and T^V_0 to its value."""
+    """With equal times every interval is 0: T^K_0 adds a constant to scores, T^V_0 to values."""
     import torch
 
     from talerec.neural.nets.base import causal_mask
@@ -222,7 +222,9 @@ def test_an_hour_later_moves_the_bucket_by_the_formula():
         count = np.array([1])
         asked = torch.tensor([[now + round(seconds * 10**6)]])
         return int(
-            net.buckets(Batch(one, one, asked, torch.tensor([1]), count, None, None, count, count))
+            net.time_buckets(
+                Batch(one, one, asked, torch.tensor([1]), count, None, None, count, count)
+            )
         )
 
     assert bucket(0) == bucket(1) == bucket(-5) == 0
@@ -237,17 +239,17 @@ def test_a_short_table_read_at_many_places_learns_what_a_lookup_learns(at_once):
     import torch
     from torch.nn import functional as F
 
-    from talerec.neural.nets.hstu import looked_up, summed
+    from talerec.neural.nets.hstu import look_up, sum_by_index
 
     torch.manual_seed(3)
     index, worth = torch.randint(6, (4, 5, 5)), torch.randn(4, 5, 5)
     table, twin = (torch.arange(6.0)[:, None].clone().requires_grad_() for _ in range(2))
-    found, wanted = looked_up(table, index), F.embedding(index, twin)[..., 0]
+    found, wanted = look_up(table, index), F.embedding(index, twin)[..., 0]
     assert torch.equal(found, wanted)
     (found * worth).sum().backward()
     (wanted * worth).sum().backward()
     torch.testing.assert_close(table.grad, twin.grad)
-    by_products = summed(index.flatten(), worth.flatten(), 6, at_once)
+    by_products = sum_by_index(index.flatten(), worth.flatten(), 6, at_once)
     torch.testing.assert_close(by_products, twin.grad[:, 0])
 
 
@@ -276,14 +278,14 @@ def test_hstu_answers_by_when_it_is_asked():
 def test_partners_share_the_target_and_are_others_where_there_are_any():
     import torch
 
+    from talerec.neural import Rows
     from talerec.neural.samples import Feed, prefixes
-    from talerec.neural.settings import Rows
 
     rng = np.random.default_rng(0)
     rows = Rows(np.array([0, 30, 60]), rng.integers(0, 8, 60), np.arange(60), 9)
     feed = Feed(rows, prefixes(rows.ptr[:-1], rows.ptr[1:], 5), torch.device("cpu"))
-    target, every = feed.targets(), np.arange(len(feed.made))
-    assert (target == rows.item[feed.made.first + feed.made.count]).all()
+    target, every = feed.targets(), np.arange(len(feed.samples))
+    assert (target == rows.item[feed.samples.first + feed.samples.count]).all()
     drawn = np.array([feed.same_target(every, rng) for _ in range(300)])
     for sample in every:
         others = np.flatnonzero(target == target[sample])
@@ -294,7 +296,7 @@ def test_partners_share_the_target_and_are_others_where_there_are_any():
 def test_half_of_the_batches_hide_the_last_row_and_others_a_share():
     import torch
 
-    from talerec.neural.nets.bert4rec import hidden_rows
+    from talerec.neural.nets.bert4rec import draw_masked_rows
     from talerec.neural.samples import Batch
 
     count = np.array([1, 4, 6] * 50)
@@ -302,7 +304,7 @@ def test_half_of_the_batches_hide_the_last_row_and_others_a_share():
     batch = Batch(item, item, item, torch.as_tensor(count), count, None, None, count, count)
     rng, last, shares = np.random.default_rng(0), 0, []
     for _ in range(200):
-        hide = hidden_rows(batch, 0.3, rng)
+        hide = draw_masked_rows(batch, 0.3, rng)
         assert hide.any(1).all()
         assert not hide[np.arange(6) >= count[:, None]].any()
         if hide.sum() == 150:
@@ -318,27 +320,27 @@ def test_half_of_the_batches_hide_the_last_row_and_others_a_share():
 
 
 def test_visits_break_at_the_gap_and_nowhere_else():
-    from talerec.neural.nets.tcpsrec import together
+    from talerec.neural.nets.contrastive import group_by_time
 
     monday = 4 * DAY  # the fifth of January 1970
     time = monday + np.array([0, 30, 90, 151, 0, 60 * 24]) * 60 * 10**6
-    found = together(np.array([4, 2]), time, gap=1.0)
+    found = group_by_time(np.array([4, 2]), time, gap=1.0)
     assert found.sequence.tolist() == [0, 0, 0, 0, 1, 1]
     assert found.part.tolist() == [0, 0, 0, 1, 2, 3]
-    assert found.owner.tolist() == [0, 0, 1, 1]
+    assert found.part_sequence.tolist() == [0, 0, 1, 1]
     assert found.weekday.tolist() == [0, 0, 0, 1]
     assert found.quarter.tolist() == [0, 0, 0, 0]
-    assert together(np.array([1]), monday + np.array([19 * HOUR]), 1.0).quarter.tolist() == [3]
+    assert group_by_time(np.array([1]), monday + np.array([19 * HOUR]), 1.0).quarter.tolist() == [3]
 
 
 def test_belonging_is_a_double_loop():
     import torch
 
-    from talerec.neural.nets.tcpsrec import pull
+    from talerec.neural.nets.contrastive import group_loss
 
     rng = np.random.default_rng(1)
     x, group = rng.normal(size=(7, 4)), np.array([0, 0, 1, 2, 2, 2, 1])
-    found = pull(
+    found = group_loss(
         *(torch.tensor(part) for part in (x, group)),
         3,
         *(torch.tensor(part) for part in (x, group)),
@@ -355,7 +357,7 @@ def test_belonging_is_a_double_loop():
 
 
 def test_the_steadiest_window_has_the_least_variance_by_brute_force():
-    from talerec.neural.views import steadiest
+    from talerec.neural.views import steadiest_window
 
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -365,7 +367,7 @@ def test_the_steadiest_window_has_the_least_variance_by_brute_force():
             np.var(np.diff(time[a : a + size]).astype(float)) for a in range(len(time) - size + 1)
         ]
         wanted = max(a for a, s in enumerate(spread) if s == min(spread))
-        assert steadiest(time, size) == wanted
+        assert steadiest_window(time, size) == wanted
 
 
 def test_views_touch_what_they_say():
@@ -409,18 +411,18 @@ def test_short_histories_are_neither_cropped_nor_reordered(monkeypatch):
     for name in ("crop", "reorder", "mask", "substitute", "insert"):
         monkeypatch.setattr(views, name, lambda item, *rest, name=name: done.append(name) or item)
     rates = dict.fromkeys(("crop", "reorder", "mask", "substitute", "insert"), 0.5)
-    view, rng = views.View(rates, 12, np.arange(20)), np.random.default_rng(0)
+    view, rng = views.ViewSettings(rates, 12, np.arange(20)), np.random.default_rng(0)
     for _ in range(200):
-        views.drawn(np.arange(12), np.arange(12), view, rng)
+        views.draw_view(np.arange(12), np.arange(12), view, rng)
     assert set(done) == {"mask", "substitute", "insert"}
     for _ in range(200):
-        views.drawn(np.arange(13), np.arange(13), view, rng)
+        views.draw_view(np.arange(13), np.arange(13), view, rng)
     assert set(done) == set(rates)
 
 
 def test_similar_items_by_hand():
-    from talerec.neural.settings import Rows
-    from talerec.neural.views import even_users, similar_items
+    from talerec.neural import Rows
+    from talerec.neural.views import similar_items, steadiest_users
 
     rng = np.random.default_rng(4)
     lists = [rng.integers(0, 6, n) for n in (1, 5, 7, 3, 9)]
@@ -448,7 +450,7 @@ def test_similar_items_by_hand():
         else np.inf
         for u in range(5)
     ]
-    assert np.flatnonzero(even_users(rows, 0.4)).tolist() == sorted(
+    assert np.flatnonzero(steadiest_users(rows, 0.4)).tolist() == sorted(
         np.argsort(spread, kind="stable")[:2].tolist()
     )
 
@@ -457,15 +459,15 @@ def test_a_view_with_holes_is_encoded_as_if_they_were_not_looked_at():
     """Another item or position under a hole changes nothing; a hole's own columns are zero."""
     import torch
 
-    from talerec.neural.views import padded
+    from talerec.neural.views import pad_views
 
     net = net_of("ticoserec")
-    made = padded([np.array([3, -1, 4]), np.array([5])], 6)
+    made = pad_views([np.array([3, -1, 4]), np.array([5])], 6)
     with torch.no_grad():
-        found = net.encode_view(made)
+        found = net.encode_padded(made)
         made["item"][0, 1] = 7
         net.places[1] = torch.arange(8.0) ** 2
-        again = net.encode_view(made)
+        again = net.encode_padded(made)
     torch.testing.assert_close(found, again)
     rows = found.view(2, 6, 8)
     assert (rows[0, 1] == 0).all()

@@ -1,4 +1,4 @@
-"""Samples: every row is a target once, held-back rows are in no batch, padding and buckets lose nothing."""
+"""Samples: every row is a target once, held-out rows are in no batch, padding loses nothing."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def targets_of(made) -> list[int]:
     return sorted(
         int(made.first[s] + made.count[s] - place)
         for s in range(len(made))
-        for place in range(made.fresh[s])
+        for place in range(made.n_targets[s])
     )
 
 
 @quick
 @given(counts=sizes, longest=st.integers(1, 6), scheme=st.sampled_from(["windows", "prefixes"]))
 def test_every_row_but_a_users_first_is_a_target_once(counts, longest, scheme):
-    from talerec.neural.samples import cut
+    from talerec.neural.samples import cut_samples
 
     begin, end = bounds(counts)
-    made = cut(scheme, begin, end, longest)
+    made = cut_samples(scheme, begin, end, longest)
     wanted = [r for b, e in zip(begin, end, strict=True) for r in range(b + 1, e)]
     assert targets_of(made) == wanted
     assert (made.count >= 1).all()
@@ -67,11 +67,11 @@ def test_a_prefix_is_as_long_as_it_may_be():
 @quick
 @given(counts=sizes, size=st.integers(1, 9), seed=st.integers(0, 3))
 def test_buckets_lose_no_sample_and_none_is_too_narrow(counts, size, seed):
-    from talerec.neural.samples import batches, widths, windows
+    from talerec.neural.samples import shuffle_batches, widths, windows
 
     made, allowed = windows(*bounds(counts), 10), widths(10)
     assert allowed == [4, 8, 10]
-    found = batches(made, allowed, size, np.random.default_rng(seed))
+    found = shuffle_batches(made, allowed, size, np.random.default_rng(seed))
     assert sorted(s for chosen, _ in found for s in chosen) == list(range(len(made)))
     for chosen, width in found:
         assert made.count[chosen].max() <= width
@@ -81,8 +81,8 @@ def test_buckets_lose_no_sample_and_none_is_too_narrow(counts, size, seed):
 def test_a_batch_is_the_rows_that_it_names():
     import torch
 
+    from talerec.neural import Rows
     from talerec.neural.samples import Feed, windows
-    from talerec.neural.settings import Rows
 
     rows = Rows(np.array([0, 3, 7]), np.arange(10, 17), np.arange(7) * 100, 20)
     feed = Feed(rows, windows(rows.ptr[:-1], rows.ptr[1:], 4), torch.device("cpu"))
@@ -90,8 +90,8 @@ def test_a_batch_is_the_rows_that_it_names():
     assert batch.item.tolist() == [[10, 11, 0, 0], [13, 14, 15, 0]]
     assert batch.time.tolist() == [[0, 100, 100, 100], [300, 400, 500, 500]]
     assert batch.now[0, :2].tolist() == [100, 200]
-    assert batch.known.tolist() == [[True, True, False, False], [True, True, True, False]]
-    assert batch.place.tolist() == [0, 1, 4, 5, 6]
+    assert batch.is_row.tolist() == [[True, True, False, False], [True, True, True, False]]
+    assert batch.position.tolist() == [0, 1, 4, 5, 6]
     assert batch.target.tolist() == [11, 12, 14, 15, 16]
     assert batch.user.tolist() == [0, 1]
 
@@ -99,14 +99,14 @@ def test_a_batch_is_the_rows_that_it_names():
 @quick
 @given(counts=sizes, most=st.integers(0, 5))
 def test_held_back_rows_are_in_no_sample(counts, most):
+    from talerec.neural import Rows
     from talerec.neural.samples import windows
-    from talerec.neural.settings import Rows
-    from talerec.neural.validation import drawn, held_back
+    from talerec.neural.validation import draw_users, hold_out
 
     ptr = np.concatenate([[0], np.cumsum(counts)])
     rows = Rows(ptr, np.arange(ptr[-1]), np.arange(ptr[-1]), int(ptr[-1]) + 1)
-    users = drawn(rows, most, seed=0)
-    judges, end = held_back(rows, users)
+    users = draw_users(rows, most, seed=0)
+    held_out, end = hold_out(rows, users)
     assert len(users) == min(most, sum(count >= 3 for count in counts))
     made = windows(ptr[:-1], end, 4)
     touched = {
@@ -114,9 +114,10 @@ def test_held_back_rows_are_in_no_sample(counts, most):
         for s in range(len(made))
         for r in range(made.first[s], made.first[s] + made.count[s] + 1)
     }
-    assert not touched & set(judges.row.tolist())
-    asked = judges.samples(4)
-    assert (asked.first + asked.count).tolist() == judges.row.tolist()
+    assert not touched & set(held_out.row.tolist())
+    asked = held_out.samples(4)
+    assert (asked.first + asked.count).tolist() == held_out.row.tolist()
     shorter = rows.without_last(users)
-    assert shorter.item.tolist() == [r for r in range(ptr[-1]) if r not in set(judges.row.tolist())]
+    held = set(held_out.row.tolist())
+    assert shorter.item.tolist() == [r for r in range(ptr[-1]) if r not in held]
     assert np.diff(shorter.ptr).tolist() == (end - ptr[:-1]).tolist()

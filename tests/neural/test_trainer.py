@@ -1,4 +1,4 @@
-"""The trainer: it learns, stops where it should, resumes bit for bit, and says what is wrong in one line."""
+"""The trainer learns, stops early, resumes bit for bit, and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ need = pytest.fixture(autouse=True, scope="module")(need_torch)
 
 
 def rows_of(lists: list[list[int]], items: int):
-    from talerec.neural.settings import Rows
+    from talerec.neural import Rows
 
     ptr = np.concatenate([[0], np.cumsum([len(one) for one in lists])])
     item = np.concatenate(lists).astype(np.int32)
@@ -30,9 +30,9 @@ def rows_of(lists: list[list[int]], items: int):
 
 
 def settings_of(name: str = "sasrec", **changes):
-    from talerec.neural.settings import Settings
+    from talerec.neural import NetSettings
 
-    return Settings.of(name, MODELS[name](**{**SMALL, **changes}).params)
+    return NetSettings.of(name, MODELS[name](**{**SMALL, **changes}).params)
 
 
 def circle(users: int = 40, items: int = 8, rows: int = 7):
@@ -75,7 +75,7 @@ def test_every_kind_learns_a_circle(name):
 
 def test_a_planted_chain_is_found_within_five_per_cent():
     """NDCG@10 of the trained network on new walks against that of the chain's own probabilities."""
-    from talerec.neural.inference import Runs, reader, scorer, states
+    from talerec.neural.inference import HistoryRows, encode_histories, load_encoder, output_layer
     from talerec.neural.training import train
 
     walks, P = chain(users=300, items=20, rows=12, seed=1)
@@ -85,21 +85,21 @@ def test_a_planted_chain_is_found_within_five_per_cent():
     history = rng.integers(0, 20, (400, 3)).astype(np.int32)
     target = np.array([rng.choice(20, p=P[last]) for last in history[:, -1]])
     bounds = np.arange(401) * 3
-    runs = Runs(bounds[:-1], bounds[1:], history.ravel(), np.arange(1200), bounds[1:])
-    codes, _ = states(
-        reader(settings, made.arrays), runs, lambda items: made.arrays["items"][items]
+    runs = HistoryRows(bounds[:-1], bounds[1:], history.ravel(), np.arange(1200), bounds[1:])
+    codes, _ = encode_histories(
+        load_encoder(settings, made.arrays), runs, lambda items: made.arrays["items"][items]
     )
-    scores = codes @ scorer(settings, made.arrays).table
+    scores = codes @ output_layer(settings, made.arrays).table
 
-    def ndcg(table: np.ndarray) -> float:
+    def mean_ndcg(table: np.ndarray) -> float:
         place = 1 + (table > table[np.arange(400), target][:, None]).sum(1)
         return float(np.where(place <= 10, 1 / np.log2(1 + place), 0).mean())
 
-    assert ndcg(scores) >= 0.95 * ndcg(P[history[:, -1]])
+    assert mean_ndcg(scores) >= 0.95 * mean_ndcg(P[history[:, -1]])
 
 
 def test_shuffled_rows_teach_no_order():
-    """Where rows come in no order, the network finds held-back rows no better than the items' counts do."""
+    """On rows in random order, the network ranks held-out rows no better than popularity."""
     from talerec.neural.training import train
 
     rng = np.random.default_rng(0)
@@ -139,7 +139,7 @@ def test_every_epoch_has_an_order_and_draws_of_its_own(monkeypatch):
     from talerec.neural import trainer
     from talerec.neural.training import train
 
-    orders, draws, real = [], [], trainer.batches
+    orders, draws, real = [], [], trainer.shuffle_batches
 
     def batches(*asked):
         found = real(*asked)
@@ -147,7 +147,7 @@ def test_every_epoch_has_an_order_and_draws_of_its_own(monkeypatch):
         draws.append(torch.rand(1).item())
         return found
 
-    monkeypatch.setattr(trainer, "batches", batches)
+    monkeypatch.setattr(trainer, "shuffle_batches", batches)
     settings = settings_of(epochs=3, judges=0)
     train(rows_of(circle(), 8), settings)
     assert len({str(order) for order in orders}) == len(set(draws)) == 3
@@ -174,29 +174,29 @@ def test_rows_held_back_for_good_teach_nothing():
 def test_a_judgement_is_what_a_loop_finds():
     import torch
 
-    from talerec.neural.registry import build
+    from talerec.neural.registry import build_net
     from talerec.neural.samples import Feed, widths
-    from talerec.neural.validation import drawn, held_back, ndcg
+    from talerec.neural.validation import draw_users, hold_out, mean_ndcg
 
     rng = np.random.default_rng(2)
     walks = [rng.integers(0, 15, n).tolist() for n in rng.integers(1, 12, 30)]
     rows, settings = rows_of(walks, 15), settings_of()
     torch.manual_seed(1)
-    net = build(15, settings)
+    net = build_net(15, settings)
     net.reset()
-    judges, _ = held_back(rows, drawn(rows, 100, 0))
-    found = ndcg(net, Feed(rows, judges.samples(6), torch.device("cpu")), widths(6))
+    held_out, _ = hold_out(rows, draw_users(rows, 100, 0))
+    found = mean_ndcg(net, Feed(rows, held_out.samples(6), torch.device("cpu")), widths(6))
     gains = []
     net.eval()
     for walk in walks:
         if len(walk) < 3:
             continue
         one = rows_of([walk], 15)
-        batch = Feed(one, held_back(one, np.array([0]))[0].samples(6), torch.device("cpu")).batch(
+        batch = Feed(one, hold_out(one, np.array([0]))[0].samples(6), torch.device("cpu")).batch(
             np.array([0]), 6
         )
         with torch.no_grad():
-            scores = (net.ask(batch) @ net.items.mT)[0].numpy()
+            scores = (net.encode_last(batch) @ net.items.mT)[0].numpy()
         ahead = [j for j in range(15) if scores[j] > scores[walk[-1]] and j not in walk[-7:-1]]
         gains.append(1 / math.log2(2 + len(ahead)) if len(ahead) < 10 else 0.0)
     assert found == pytest.approx(np.mean(gains))
@@ -242,7 +242,8 @@ def write(path, facts, arrays):
         os.kill(os.getpid(), signal.SIGKILL)
 checkpoints.write = write
 from pathlib import Path
-training.train(rows_of(circle(), 8), settings_of(epochs=5, rate=0.02), checkpoint=Path(sys.argv[1]), every=0.0)
+settings = settings_of(epochs=5, rate=0.02)
+training.train(rows_of(circle(), 8), settings, checkpoint=Path(sys.argv[1]), every=0.0)
 """
 
 
@@ -282,7 +283,7 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):
 
     file = tmp_path / "one.npz"
     file.write_bytes(b"PK\x03\x04 half")
-    with pytest.raises(TalerecError, match=r"one.npz is not a training that can be read"):
+    with pytest.raises(TalerecError, match=r"one.npz is not a readable training"):
         train(rows_of(circle(), 8), settings_of(), checkpoint=file)
 
 
@@ -361,12 +362,13 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 import json
 import numpy as np
-from talerec.neural.settings import Rows, Settings
+from talerec.neural.settings import Rows, NetSettings
 from talerec.neural.training import train
 from pathlib import Path
 told = json.load(open(sys.argv[1]))
 kept = np.load(sys.argv[2])
-made = train(Rows(kept["ptr"], kept["item"], kept["time"], int(kept["items"])), Settings.of("sasrec", told))
+rows = Rows(kept["ptr"], kept["item"], kept["time"], int(kept["items"]))
+made = train(rows, NetSettings.of("sasrec", told))
 made.save(sys.argv[3])
 """
 

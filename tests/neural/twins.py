@@ -1,7 +1,7 @@
 """Slow and obvious twins of the networks: float64 NumPy, one history, loops over rows and heads.
 
-Each takes the network's arrays by name, its settings, the items of one history (oldest first), their times in microseconds
-and the moment of asking, and gives the state that is compared with the items' vectors.
+Each takes the network's arrays by name, its settings, the items of one history (oldest first),
+their times in microseconds and the request time, and returns the state that scores the items.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ EPS = {"post": 1e-12, "original": 1e-8, "pre": 1e-5}
 def sasrec(
     p: Arrays, s: Any, items: list[int], times: list[int], now: int, norm: str | None = None
 ) -> np.ndarray:
-    norm = norm or s.own.get("norm", "post")
+    norm = norm or s.specific.get("norm", "post")
     items = items[-s.max_history :]
     scale = math.sqrt(s.dim) if norm == "original" else 1.0
     x = [scale * p["items"][item] + p["places"][t] for t, item in enumerate(items)]
@@ -194,7 +194,7 @@ def linrec(p: Arrays, s: Any, items: list[int], times: list[int], now: int) -> n
             row = np.zeros(s.dim)
             for head in range(s.heads):
                 part = slice(head * size, (head + 1) * size)
-                for r in range(t + 1 if s.own["causal"] == "yes" else len(x)):
+                for r in range(t + 1 if s.specific["causal"] == "yes" else len(x)):
                     row[part] += phi(q[t][part]) @ phi(k[r][part]) * v[r][part] / math.sqrt(size)
             y.append(
                 layer_norm(x[t] + linear(row, p, f"{name}.attention.out"), p, f"{name}.norm", 1e-12)
@@ -204,7 +204,7 @@ def linrec(p: Arrays, s: Any, items: list[int], times: list[int], now: int) -> n
 
 
 def dft_filter(x: list[np.ndarray], keep: Any) -> list[np.ndarray]:
-    """Discrete Fourier transform along the rows, some frequencies cut, and back: all sums written out."""
+    """Return rows filtered by a discrete Fourier transform with all sums written out."""
     M = len(x)
     coefficients = [
         sum(a * np.exp(-2j * math.pi * k * t / M) for t, a in enumerate(x)) for k in range(M)
@@ -219,7 +219,7 @@ def dft_filter(x: list[np.ndarray], keep: Any) -> list[np.ndarray]:
 def padded_attention(
     x: list[np.ndarray], p: Arrays, name: str, heads: int, there: list[bool], band: Any = None
 ) -> list[np.ndarray]:
-    """Causal attention among cells, some of which are padding that nobody may look at; a cell with nothing to look at gets the mean of all."""
+    """Causal attention with padding masked; a cell whose mask is empty gets the mean of all."""
     q, k, v = ([linear(a, p, f"{name}.{part}") for a in x] for part in ("query", "key", "value"))
     if band is not None:
         q, k, v = (dft_filter(part, band) for part in (q, k, v))
@@ -247,7 +247,7 @@ def bsarec(p: Arrays, s: Any, items: list[int], times: list[int], now: int) -> n
     x = [layer_norm(a + p["places"][t], p, "edge", 1e-12) for t, a in enumerate(read)]
     for number in range(s.layers):
         name = f"blocks.{number}"
-        low = dft_filter(x, lambda k: k < s.own["bins"] // 2 + 1)
+        low = dft_filter(x, lambda k: k < s.specific["bins"] // 2 + 1)
         beta = p[f"{name}.beta"][0]
         F = [
             layer_norm(a + beta**2 * (b - a) + b, p, f"{name}.filter_norm", 1e-12)
@@ -258,7 +258,7 @@ def bsarec(p: Arrays, s: Any, items: list[int], times: list[int], now: int) -> n
             layer_norm(b + linear(a, p, f"{name}.attention.out"), p, f"{name}.norm", 1e-12)
             for a, b in zip(got, x, strict=True)
         ]
-        share = s.own["share"]
+        share = s.specific["share"]
         y = [share * a + (1 - share) * b for a, b in zip(F, A, strict=True)]
         x = [layer_norm(a + feed(a, p, f"{name}.feed"), p, f"{name}.feed_norm", 1e-12) for a in y]
     return x[-1]
@@ -269,7 +269,7 @@ def fearec(p: Arrays, s: Any, items: list[int], times: list[int], now: int) -> n
     read = [p["items"][item] for item in items] + [np.zeros(s.dim)] * (M - len(items))
     there = [t < len(items) for t in range(M)]
     x = [layer_norm(a + p["places"][t], p, "edge", 1e-12) for t, a in enumerate(read)]
-    m, N, a = M // 2 + 1, s.layers, s.own["band"]
+    m, N, a = M // 2 + 1, s.layers, s.specific["band"]
     for i in range(N):
         name = f"blocks.{i}"
         if a > 1 / N:
@@ -282,18 +282,19 @@ def fearec(p: Arrays, s: Any, items: list[int], times: list[int], now: int) -> n
             [linear(row, p, f"{name}.attention.{part}") for row in x]
             for part in ("query", "key", "value")
         )
-        # the correlation by Fourier transforms: R(lag) = mean over channels of irfft(band(rfft q) * conj(rfft k))
+        # by Fourier transforms: R(lag) = mean over channels of irfft(band(rfft q) * conj(rfft k))
         Q, K = np.fft.rfft(np.array(q), axis=0), np.fft.rfft(np.array(k), axis=0)
         Q[[f for f in range(m) if not band(f)]] = 0
         R = np.fft.irfft(Q * np.conj(K), M, axis=0).mean(1)
-        lags = np.argsort(-R, kind="stable")[: min(M, max(1, int(s.own["lags"] * math.log(M))))]
+        n_lags = min(M, max(1, int(s.specific["lags"] * math.log(M))))
+        lags = np.argsort(-R, kind="stable")[:n_lags]
         weights = softmax(R[lags].tolist())
         freq = [
             sum(w * v[(t + lag) % M] for w, lag in zip(weights, lags, strict=True))
             for t in range(M)
         ]
         time = padded_attention(x, p, f"{name}.attention", s.heads, there, band)
-        g = s.own["time_share"]
+        g = s.specific["time_share"]
         got = [
             linear((1 - g) * b + g * c, p, f"{name}.attention.out")
             for b, c in zip(freq, time, strict=True)
@@ -310,10 +311,11 @@ def tisasrec(p: Arrays, s: Any, items: list[int], times: list[int], now: int) ->
 
     def interval(i: int, j: int) -> int:
         apart = abs(times[i] - times[j])
-        if s.own["unit"] == "log":
-            return min(s.own["units"], math.floor(math.log2(1 + apart / float(p["median"][0]))))
+        if s.specific["unit"] == "log":
+            exponent = math.floor(math.log2(1 + apart / float(p["median"][0])))
+            return min(s.specific["units"], exponent)
         gaps = [times[r] - times[r - 1] for r in range(1, i + 1) if times[r] > times[r - 1]]
-        return min(s.own["units"], apart // min(gaps, default=1_000_000))
+        return min(s.specific["units"], apart // min(gaps, default=1_000_000))
 
     for number in range(s.layers):
         name = f"blocks.{number}"
@@ -352,7 +354,7 @@ def hstu(p: Arrays, s: Any, items: list[int], times: list[int], now: int) -> np.
 
     def bucket(i: int, j: int) -> int:
         seconds = max(1.0, (nows[i] - times[j]) / 1e6)
-        return min(s.own["buckets"], max(0, math.floor(math.log(seconds) / 0.301)))
+        return min(s.specific["buckets"], max(0, math.floor(math.log(seconds) / 0.301)))
 
     for number in range(s.layers):
         name = f"blocks.{number}"
@@ -368,12 +370,23 @@ def hstu(p: Arrays, s: Any, items: list[int], times: list[int], now: int) -> np.
                     got[part] += silu(q[i][part] @ k[j][part] + near) / s.max_history * v[j][part]
             out.append(linear(plain_norm(got) * u[i], p, f"{name}.leave") + x[i])
         x = out
-    return x[-1] / np.linalg.norm(x[-1]) / s.own["temperature"]
+    return x[-1] / np.linalg.norm(x[-1]) / s.specific["temperature"]
 
 
 #: The twin of every kind.
 TWINS: dict[str, Any] = {
-    "sasrec": sasrec, "gsasrec": sasrec, "esasrec": esasrec, "gru4rec": gru4rec, "bert4rec": bert4rec, "duorec": sasrec,
-    "tcpsrec": sasrec, "ticoserec": sasrec, "lrurec": lrurec, "linrec": linrec, "bsarec": bsarec, "fearec": fearec,
-    "tisasrec": tisasrec, "hstu": hstu,
-}  # fmt: skip
+    "sasrec": sasrec,
+    "gsasrec": sasrec,
+    "esasrec": esasrec,
+    "gru4rec": gru4rec,
+    "bert4rec": bert4rec,
+    "duorec": sasrec,
+    "tcpsrec": sasrec,
+    "ticoserec": sasrec,
+    "lrurec": lrurec,
+    "linrec": linrec,
+    "bsarec": bsarec,
+    "fearec": fearec,
+    "tisasrec": tisasrec,
+    "hstu": hstu,
+}

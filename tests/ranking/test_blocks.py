@@ -1,4 +1,4 @@
-"""Blocks of every form, on top of each other, against the plain product with the matrix that they stand for."""
+"""Stacked blocks of every form, against the product with the matrix that they stand for."""
 
 from __future__ import annotations
 
@@ -13,37 +13,44 @@ from scipy import sparse
 
 import oracle
 import talerec as tr
-from talerec.data.histories import Histories
-from talerec.models.core import inference as asking
-from talerec.ranking import rank
-from talerec.ranking.blocks import Block, IdentityBlock, RunsBlock, block_of
-from talerec.ranking.ranks import Mask
-from talerec.ranking.weights import Query, Weights
+from talerec.data import Histories
+from talerec.models.core import ItemFilter, rank_with_reasons
+from talerec.ranking import (
+    Block,
+    IdentityBlock,
+    Mask,
+    Query,
+    SequenceBlock,
+    Weights,
+    make_block,
+    rank_queries,
+    top_items,
+)
 
-MANY = 200_000  # items: beyond a sum for each
+MANY = 200_000  # items: more than have a dense score each
 
-#: Halves and small whole numbers: sums of products are exact in any order, so results can be compared exactly.
-numbers = st.sampled_from([0.0, 0.0, 0.0, 1.0, 1.0, 0.5, -1.0, 2.0])
+#: Sums of products of these are exact in any order, so results can be compared exactly.
+entries = st.sampled_from([0.0, 0.0, 0.0, 1.0, 1.0, 0.5, -1.0, 2.0])
 
 
 def padded(block: Block, items: int) -> Block:
-    """The block among more items, which nothing leads to; a dense one stays as it is."""
+    """Return the block with more items, to which it has no weights."""
     return replace(block, items=items)
 
 
 def dense_of(block: Block, n: int) -> np.ndarray:
-    """The matrix that a block stands for, built by hand."""
-    if not isinstance(block, RunsBlock):
+    """Return the matrix that a block stands for, built by hand."""
+    if not isinstance(block, SequenceBlock):
         matrix = block.matrix
         matrix = matrix.toarray() if sparse.issparse(matrix) else np.asarray(matrix)
         return block.weight * matrix[:, :n].astype(np.float64)
-    made = np.zeros((block.sources, n))
-    for run in range(block.runs):
-        low, high = int(block.indptr[run]), int(block.indptr[run + 1])
+    matrix = np.zeros((block.sources, n))
+    for sequence in range(block.sequences):
+        low, high = int(block.indptr[sequence]), int(block.indptr[sequence + 1])
         for entry in range(low, high):
             for e in range(low, high):
-                made[entry, block.indices[e]] = block.fade[abs(e - entry)]
-    return block.weight * made
+                matrix[entry, block.indices[e]] = block.decay[abs(e - entry)]
+    return block.weight * matrix
 
 
 @st.composite
@@ -62,10 +69,12 @@ def stacks(draw, *, dense=True):
             ptr = np.cumsum([0, *map(len, runs)]).astype(np.int32)
             items = np.array([i for run in runs for i in run], np.int32)
             fade = np.array([1.0, 0.5, 0.0, 0.25, 0.25, 0.25])
-            blocks.append(RunsBlock(items=n, indptr=ptr, indices=items, fade=fade, weight=weight))
+            blocks.append(
+                SequenceBlock(items=n, indptr=ptr, indices=items, decay=fade, weight=weight)
+            )
         else:
-            B = np.array([[draw(numbers) for _ in range(n)] for _ in range(rows)], np.float32)
-            blocks.append(block_of(sparse.csr_array(B) if kind == "sparse" else B, weight=weight))
+            B = np.array([[draw(entries) for _ in range(n)] for _ in range(rows)], np.float32)
+            blocks.append(make_block(sparse.csr_array(B) if kind == "sparse" else B, weight=weight))
     total = sum(block.sources for block in blocks)
     queries = []
     for _ in range(draw(st.integers(1, 3))):
@@ -91,7 +100,7 @@ def as_histories(rows) -> Histories:
 
 @given(stacks(), st.booleans(), st.integers(0, 6))
 @settings(max_examples=200, deadline=None)
-def test_lists_and_places_of_stacked_blocks_are_those_of_the_matrix_they_stand_for(
+def test_lists_and_ranks_of_stacked_blocks_are_those_of_the_matrix_they_stand_for(
     stack, hide_seen, k
 ):
     n, blocks, queries, seen = stack
@@ -100,12 +109,12 @@ def test_lists_and_places_of_stacked_blocks_are_those_of_the_matrix_they_stand_f
 
 @given(stacks(dense=False), st.booleans(), st.integers(0, 6))
 @settings(max_examples=100, deadline=None)
-def test_a_table_of_the_items_found_gives_what_a_sum_per_item_gives(stack, hide_seen, k):
+def test_hash_scores_give_what_dense_scores_give(stack, hide_seen, k):
     n, blocks, queries, seen = stack
     if any(isinstance(block, IdentityBlock) for block in blocks[:-1]):
         return  # its sources are as many as items: those after it would be other ones
     weights = Weights([padded(block, MANY) for block in blocks])
-    assert not weights.has_sums
+    assert not weights.uses_dense_scores
     check(weights, blocks, n, queries, seen, hide_seen, k)
 
 
@@ -114,16 +123,16 @@ def check(weights, blocks, n, queries, seen, hide_seen, k):
     query, mask = as_query(queries), Mask.make(as_histories(seen), hide_seen=hide_seen)
     for target in range(-1, n):
         targets = np.full(len(queries), target, np.int32)
-        found = rank.judge(weights, query, mask, k, targets)
-        for q, (x, known) in enumerate(zip(queries, seen, strict=True)):
-            order = oracle.ranking(dict(x), matrix, hidden=known if hide_seen else ())[:k]
-            count = found.counts[q]
-            assert found.items[q, :count].tolist() == [item for item, _ in order]
-            assert found.scores[q, :count].tolist() == [score for _, score in order]
-            for column, hidden in enumerate(((), known)):
+        result = rank_queries(weights, query, mask, k, targets)
+        for q, (x, history) in enumerate(zip(queries, seen, strict=True)):
+            order = oracle.ranking(dict(x), matrix, hidden=history if hide_seen else ())[:k]
+            count = result.counts[q]
+            assert result.items[q, :count].tolist() == [item for item, _ in order]
+            assert result.scores[q, :count].tolist() == [score for _, score in order]
+            for column, hidden in enumerate(((), history)):
                 items = [item for item, _ in oracle.ranking(dict(x), matrix, hidden=hidden)]
-                place = items.index(target) + 1 if target in items else 0
-                assert found.places[q, column] == place
+                rank = items.index(target) + 1 if target in items else 0
+                assert result.ranks[q, column] == rank
 
 
 @given(stacks())
@@ -133,25 +142,27 @@ def test_contributions_are_the_entries_of_the_matrix_times_the_query(stack):
     weights, matrix = Weights(blocks), np.vstack([dense_of(block, n) for block in blocks])
     for x in queries:
         query = as_query([x])
-        found = weights.contributions(query, np.arange(n))
-        np.testing.assert_array_equal(found, (query.weight[:, None] * matrix[query.source]).T)
+        result = weights.contributions(query, np.arange(n))
+        np.testing.assert_array_equal(result, (query.weight[:, None] * matrix[query.source]).T)
 
 
 @given(stacks())
 @settings(max_examples=50, deadline=None)
 def test_what_is_stored_comes_back(stack):
     n, blocks, _, _ = stack
-    named = [replace(one, source_item=np.full(one.sources, -1, np.int32)) for one in blocks[:1]]
+    named = [
+        replace(block, source_item=np.full(block.sources, -1, np.int32)) for block in blocks[:1]
+    ]
     weights = Weights([*named, *blocks[1:]], np.arange(n, dtype=np.float64), {"x": np.arange(3)})
     facts, arrays = weights.stored()
-    again = Weights.restored(facts, arrays, n)
-    assert [type(block) for block in again.blocks] == [type(block) for block in weights.blocks]
-    for ours, theirs in zip(weights.blocks, again.blocks, strict=True):
+    restored = Weights.restored(facts, arrays, n)
+    assert [type(block) for block in restored.blocks] == [type(block) for block in weights.blocks]
+    for ours, theirs in zip(weights.blocks, restored.blocks, strict=True):
         np.testing.assert_array_equal(dense_of(ours, n), dense_of(theirs, n))
-    np.testing.assert_array_equal(again.base, weights.base)
-    np.testing.assert_array_equal(again.query_arrays["x"], weights.query_arrays["x"])
-    if not isinstance(blocks[0], RunsBlock):
-        np.testing.assert_array_equal(again.blocks[0].source_item, named[0].source_item)
+    np.testing.assert_array_equal(restored.base, weights.base)
+    np.testing.assert_array_equal(restored.query_arrays["x"], weights.query_arrays["x"])
+    if not isinstance(blocks[0], SequenceBlock):
+        np.testing.assert_array_equal(restored.blocks[0].source_item, named[0].source_item)
 
 
 def test_a_form_of_weights_that_is_not_known_is_refused_by_name():
@@ -162,14 +173,14 @@ def test_a_form_of_weights_that_is_not_known_is_refused_by_name():
 def test_rows_of_a_block_are_its_rows():
     B = np.arange(12, dtype=np.float32).reshape(4, 3)
     for matrix in (B, sparse.csr_array(B)):
-        part = block_of(matrix).rows(1, 3)
+        part = make_block(matrix).rows(1, 3)
         np.testing.assert_array_equal(dense_of(part, 3), B[1:3])
 
 
 def test_a_query_may_mix_blocks_in_any_order_and_adds_in_that_order():
     """0.1 + 0.2 + 0.3 depends on the order of adding."""
     B = np.array([[0.1], [0.2]], np.float64)
-    blocks = [block_of(B.astype(np.float32)), IdentityBlock(items=1)]
+    blocks = [make_block(B.astype(np.float32)), IdentityBlock(items=1)]
     weights = Weights(blocks)
     mask = Mask.make(as_histories([[]]), hide_seen=False)
     shares = [(2, 0.3), (0, 1.0), (1, 1.0)]
@@ -177,21 +188,32 @@ def test_a_query_may_mix_blocks_in_any_order_and_adds_in_that_order():
         total = -0.0
         for source, weight in order:
             total += weight * (1.0 if source == 2 else float(np.float32(B[source, 0])))
-        _, scores, _ = rank.top(weights, as_query([order]), mask, 1)
+        _, scores, _ = top_items(weights, as_query([order]), mask, 1)
         assert scores[0, 0] == total
+
+
+def test_old_names_work_and_warn():
+    from talerec.ranking import blocks
+
+    with pytest.warns(DeprecationWarning, match="RunsBlock is now SequenceBlock"):
+        assert blocks.RunsBlock is SequenceBlock
+    query = as_query([[(2, 0.3)], [(0, 1.0), (1, 1.0)]])
+    with pytest.warns(DeprecationWarning, match=r"Query.one is now Query.select"):
+        selected = query.one(1)
+    assert selected.source.tolist() == query.select(1).source.tolist() == [0, 1]
 
 
 # -- tempo -----------------------------------------------------------------------------------------
 
 
-def many_moments() -> tr.Log:
-    """So many moments that a moment's source minus the number of items is the source of a seen item."""
+def many_times() -> tr.Log:
+    """Return a log with so many times that sources of times outnumber those of items."""
     return tr.synthetic_log(users=300, items=40)
 
 
 @pytest.mark.parametrize("solver", ["exact", "local"])
-def test_tempo_stores_neither_seen_items_nor_dense_moments(solver):
-    model = tr.Tempo(solver=solver).fit(many_moments())
+def test_tempo_stores_neither_seen_items_nor_dense_times(solver):
+    model = tr.Tempo(solver=solver).fit(many_times())
     facts, arrays = model.fitted.weights.stored()
     assert [fact["kind"] for fact in facts][1:] == ["identity", "sparse"]
     assert not any(name.endswith("_1") for name in arrays)
@@ -199,18 +221,18 @@ def test_tempo_stores_neither_seen_items_nor_dense_moments(solver):
 
 @pytest.mark.parametrize("solver", ["exact", "local"])
 def test_what_is_popular_is_the_reason_of_no_item(solver):
-    log = many_moments()
+    log = many_times()
     model = tr.Tempo(solver=solver).fit(log)
-    asked = Histories.of_users(log, np.arange(len(log.users)))
+    histories = Histories.of_users(log, np.arange(len(log.users)))
     assert model.fitted.weights.first_source(3) > 3 * len(log.items)
-    found = asking.answer(model, asked, 5, hide_seen=True, most=2500)
-    begins, n = [0, *found.ends], 0
-    for user, count in enumerate(found.counts):
-        history = asked.slice(user, user + 1)
+    result, _ = rank_with_reasons(model, histories, 5, ItemFilter(hide_seen=True), 2500)
+    begins, n = [0, *result.ends], 0
+    for user, count in enumerate(result.counts):
+        history = histories.slice(user, user + 1)
         x = model.query(history)
         for _ in range(count):
-            target, score = found.items[n], found.scores[n]
-            given = model.contributions(x, history, np.array([target]))[0]
-            shares = found.shares[begins[n] : begins[n + 1]]
-            assert math.isclose(sum(shares) * score, given.sum(), abs_tol=1e-9)
+            target, score = result.items[n], result.scores[n]
+            contributions = model.contributions(x, history, np.array([target]))[0]
+            shares = result.shares[begins[n] : begins[n + 1]]
+            assert math.isclose(sum(shares) * score, contributions.sum(), abs_tol=1e-9)
             n += 1

@@ -1,4 +1,4 @@
-"""Charts: every mark is where its axis says, whatever the values; nothing but text and classes comes out."""
+"""Charts: every mark is where its axis says, whatever the values; text and classes alone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from talerec.reports import DotRow, Series
 from talerec.reports.charts import plots as charts
 from talerec.reports.charts import row_charts, scales
 from talerec.reports.charts.drawing import WIDTH
-from talerec.reports.charts.plots import Series
-from talerec.reports.charts.row_charts import Dot
 
 ODD = st.one_of(st.none(), st.floats(), st.integers(-5, 5))
 NAME = st.text(max_size=30)
@@ -74,7 +73,7 @@ def placed(values):
 @some
 @given(st.lists(ODD, min_size=1, max_size=8))
 def test_lines_put_each_value_where_the_ticks_say(ys):
-    root = parsed(charts.lines([Series("a", range(len(ys)), ys)], **LABELS))
+    root = parsed(charts.line_chart([Series("a", range(len(ys)), ys)], **LABELS))
     at_y, unit_y = axis(root, "y")
     at_x, unit_x = axis(root, "x")
     expected = [(x, y) for x, y in enumerate(ys) if placed([y])]
@@ -87,7 +86,7 @@ def test_lines_put_each_value_where_the_ticks_say(ys):
 
 def test_a_logarithmic_axis_counts_in_powers_of_two_where_the_values_do():
     xs = [2.0**power for power in range(-9, 10)]
-    root = parsed(charts.lines([Series("a", xs, xs)], log_x=True, **LABELS))
+    root = parsed(charts.line_chart([Series("a", xs, xs)], log_x=True, **LABELS))
     labels = [tick.find("text").text for tick in having(root, "x-tick")]
     assert labels == ["1/512", "1/64", "1/8", "1", "8", "64", "512"]
     at_x, unit = axis(root, "x", log=True)
@@ -107,19 +106,19 @@ def test_a_logarithmic_axis_counts_in_powers_of_two_where_the_values_do():
     ],
 )
 def test_ticks_of_a_logarithmic_axis_are_what_people_say(values, labels):
-    scale = scales.logarithmic(values, 0, 100)
+    scale = scales.log_axis(values, 0, 100)
     assert [label for _, label in scale.ticks] == labels
 
 
 def test_what_a_logarithmic_axis_cannot_show_is_said():
-    svg = charts.scatter([Series("a", [0, -1, 1, 10], [1, 2, 3, 4])], log_x=True, **LABELS)
+    svg = charts.scatter_chart([Series("a", [0, -1, 1, 10], [1, 2, 3, 4])], log_x=True, **LABELS)
     assert "x (not shown: 2 at or below 0)" in svg
     assert len(points(parsed(svg), 1)) == 2
 
 
 def test_words_as_x_are_categories_in_the_order_of_their_appearance():
     first, second = Series("a", ["p", "q"], [1, 2]), Series("b", ["r", "q"], [3, 4])
-    root = parsed(charts.lines([first, second], **LABELS))
+    root = parsed(charts.line_chart([first, second], **LABELS))
     ticks = {tick.find("text").text: moved(tick)[0] for tick in having(root, "x-tick")}
     assert list(ticks) == ["p", "q", "r"]
     assert [x for x, *_ in points(root, 1)] == [ticks["p"], ticks["q"]]
@@ -128,7 +127,7 @@ def test_words_as_x_are_categories_in_the_order_of_their_appearance():
 
 def test_a_gap_breaks_the_line_and_a_lone_point_stays():
     ys = [1, 2, None, 3, math.nan, 4, 5, 6]
-    root = parsed(charts.lines([Series("a", range(8), ys)], **LABELS))
+    root = parsed(charts.line_chart([Series("a", range(8), ys)], **LABELS))
     (line,) = (e for e in having(root, "line") if "L" in e.get("d"))
     assert [run.count("L") for run in line.get("d").split("M")[1:]] == [1, 2]
     at_x, unit = axis(root, "x")
@@ -139,7 +138,7 @@ def test_a_gap_breaks_the_line_and_a_lone_point_stays():
 def test_bars_have_a_whisker_from_low_to_high_where_an_interval_is_known():
     groups = ["p", "q", "r", "s"]
     one = Series("a", groups, [3, -2, 4, None], [2, -4, None, 1], [5, -1, None, 2])
-    root = parsed(charts.bars(groups, [one], title="t", y_label="y"))
+    root = parsed(charts.bar_chart(groups, [one], title="t", y_label="y"))
     at_y, unit = axis(root, "y")
     upright = [e for e in having(root, "whisker") if e.get("x1") == e.get("x2")]
     ends = [[at_y(float(e.get(end))) for end in ("y1", "y2")] for e in upright]
@@ -152,7 +151,9 @@ def test_bars_have_a_whisker_from_low_to_high_where_an_interval_is_known():
 
 def test_a_value_worth_knowing_is_marked_across():
     root = parsed(
-        charts.lines([Series("a", [1, 2, 3], [1, 2, 3])], mark_x=2, mark_label="here", **LABELS)
+        charts.line_chart(
+            [Series("a", [1, 2, 3], [1, 2, 3])], mark_x=2, mark_label="here", **LABELS
+        )
     )
     (mark,) = having(root, "mark")
     assert float(mark.get("x1")) == float(mark.get("x2")) == points(root, 1)[1][0]
@@ -164,7 +165,9 @@ def test_a_value_worth_knowing_is_marked_across():
 def test_bars_stand_on_zero_and_reach_their_value(ys):
     groups = ["p", "q", "r"]
     one = Series("a", groups, ys, [y and y - 1 for y in ys], ys)
-    root = parsed(charts.bars(groups, [one, Series("b", ["q"], [2.5])], title="t", y_label="y"))
+    root = parsed(
+        charts.bar_chart(groups, [one, Series("b", ["q"], [2.5])], title="t", y_label="y")
+    )
     at_y, unit = axis(root, "y")
     bars = [bar for bar in having(root, "fill") if bar.find("title") is not None]
     mine = [bar for bar in bars if "s1" in bar.get("class")]
@@ -179,7 +182,7 @@ def test_bars_stand_on_zero_and_reach_their_value(ys):
 
 def test_bars_have_their_value_written_at_their_end():
     one = Series("a", ["p", "q"], [0.25, -0.5])
-    root = parsed(charts.bars(["p", "q"], [one], title="t", y_label="y"))
+    root = parsed(charts.bar_chart(["p", "q"], [one], title="t", y_label="y"))
     assert [text.text for text in having(root, "value")] == ["0.25", "−0.5"]
     above, below = (moved(text)[1] for text in having(root, "value"))
     up, down = (bar for bar in having(root, "fill") if bar.find("title") is not None)
@@ -190,8 +193,8 @@ def test_bars_have_their_value_written_at_their_end():
 @some
 @given(st.lists(st.tuples(ODD, ODD, ODD), max_size=5))
 def test_dots_stand_where_the_ticks_say_with_their_interval(rows):
-    given_rows = [Dot(f"m{i}", *row) for i, row in enumerate(rows)]
-    root = parsed(row_charts.dots(given_rows, title="t", x_label="x"))
+    given_rows = [DotRow(f"m{i}", *row) for i, row in enumerate(rows)]
+    root = parsed(row_charts.dot_chart(given_rows, title="t", x_label="x"))
     at_x, unit = axis(root, "x")
     expected = {f"m{i}": row[0] for i, row in enumerate(rows) if placed([row[0]])}
     found = {tip.split(":")[0]: at_x(x) for x, _, tip in points(root, 1)}
@@ -204,7 +207,7 @@ def test_dots_stand_where_the_ticks_say_with_their_interval(rows):
 
 
 def test_an_interval_of_a_dot_lies_from_low_to_high():
-    root = parsed(row_charts.dots([Dot("m", 3, 1, 7)], title="t", x_label="x"))
+    root = parsed(row_charts.dot_chart([DotRow("m", 3, 1, 7)], title="t", x_label="x"))
     at_x, unit = axis(root, "x")
     (line,) = (e for e in having(root, "whisker") if e.get("y1") == e.get("y2"))
     ends = [at_x(float(line.get(end))) for end in ("x1", "x2")]
@@ -216,7 +219,7 @@ def test_an_interval_of_a_dot_lies_from_low_to_high():
 @given(st.lists(st.dictionaries(st.sampled_from("abcdefgh"), ODD, max_size=8), max_size=4))
 def test_stacked_parts_adjoin_and_add_up(rows):
     table = {f"row {i}": parts for i, parts in enumerate(rows)}
-    root = parsed(row_charts.stacked(table, title="t", x_label="seconds"))
+    root = parsed(row_charts.stacked_bar_chart(table, title="t", x_label="seconds"))
     at_x, unit = axis(root, "x")
     boxes = [box for box in having(root, "fill") if box.find("title") is not None]
     for name, parts in table.items():
@@ -234,7 +237,7 @@ def test_stacked_parts_adjoin_and_add_up(rows):
 
 def test_many_points_are_specks_in_one_path_each_in_its_place():
     xs = [(7 * i) % 500 for i in range(500)]
-    root = parsed(charts.scatter([Series("a", xs, [x * x for x in xs])], **LABELS))
+    root = parsed(charts.scatter_chart([Series("a", xs, [x * x for x in xs])], **LABELS))
     (path,) = having(root, "specks")
     at_x, unit_x = axis(root, "x")
     at_y, unit_y = axis(root, "y")
@@ -247,7 +250,7 @@ def test_many_points_are_specks_in_one_path_each_in_its_place():
 def test_few_points_have_a_marker_each_in_its_place(log):
     xs = [1 + (37 * i) % 101 for i in range(100)]
     series = [Series("a", xs, [x * x for x in xs]), Series("b", xs, [-x for x in xs])]
-    root = parsed(charts.scatter(series, log_x=log, **LABELS))
+    root = parsed(charts.scatter_chart(series, log_x=log, **LABELS))
     at_x, unit_x = axis(root, "x", log)
     at_y, unit_y = axis(root, "y")
     for style, value in ((1, lambda x: x * x), (2, lambda x: -x)):
@@ -267,7 +270,7 @@ def test_few_points_have_a_marker_each_in_its_place(log):
 @some
 @given(st.lists(st.floats(allow_nan=False), max_size=6))
 def test_ticks_are_round_few_and_enclose_the_values(values):
-    scale = scales.linear(values, 0, 100)
+    scale = scales.linear_axis(values, 0, 100)
     numbers = [tick for tick, _ in scale.ticks]
     assert 3 <= len(numbers) <= 9
     assert len({label for _, label in scale.ticks}) == len(numbers)
@@ -281,13 +284,13 @@ def test_ticks_are_round_few_and_enclose_the_values(values):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.08531234, "0.08531"), (0.1, "0.1"), (12.345, "12.35"), (1234567, "1,234,567"), (-0.5, "−0.5"),
-        (0, "0"), (-0.0, "0"), (None, "–"), (math.nan, "–"), (math.inf, "–"), (3.2e-7, "3.2e−07"),
-        (99999.5, "100,000"), (0.000012, "0.00001"),
+        (0.08531234, "0.08531"), (0.1, "0.1"), (12.345, "12.35"), (1234567, "1,234,567"),
+        (-0.5, "−0.5"), (0, "0"), (-0.0, "0"), (None, "–"), (math.nan, "–"),
+        (math.inf, "–"), (3.2e-7, "3.2e−07"), (99999.5, "100,000"), (0.000012, "0.00001"),
     ],
 )  # fmt: skip
 def test_numbers_are_short(value, text):
-    assert scales.short(value) == text
+    assert scales.format_short(value) == text
 
 
 # -- what comes out --------------------------------------------------------------------------------
@@ -297,16 +300,20 @@ def every_chart(name, xs, ys, low, high, log):
     """Each kind of chart of the same odd values."""
     one = Series(name, xs, ys, low, high)
     words = Series(name, [f"{name}{x}" for x in xs], ys, low, high)
-    labels = {"title": name, "x_label": name, "y_label": name}
+    names = {"title": name, "x_label": name}
+    labels = {**names, "y_label": name}
+    dots = [DotRow(name, *row) for row in zip(ys, low, high, strict=True)]
+    stacks = {name: dict(zip(map(str, xs), ys, strict=True)), "": {}}
+    marked = {"log_x": log, "mark_x": 1, "mark_label": name}
     return [
-        charts.lines([one, words], **labels),
-        charts.lines([one, Series(name, [], [])], log_x=log, mark_x=1, mark_label=name, **labels),
-        charts.scatter([one, one], log_x=log, **labels),
-        charts.scatter([words], **labels),
-        charts.bars(list(words.x), [words, words], title=name, y_label=name),
-        row_charts.dots([Dot(name, *row) for row in zip(ys, low, high, strict=True)], title=name, x_label=name),
-        row_charts.stacked({name: dict(zip(map(str, xs), ys, strict=True)), "": {}}, title=name, x_label=name),
-    ]  # fmt: skip
+        charts.line_chart([one, words], **labels),
+        charts.line_chart([one, Series(name, [], [])], **marked, **labels),
+        charts.scatter_chart([one, one], log_x=log, **labels),
+        charts.scatter_chart([words], **labels),
+        charts.bar_chart(list(words.x), [words, words], title=name, y_label=name),
+        row_charts.dot_chart(dots, **names),
+        row_charts.stacked_bar_chart(stacks, **names),
+    ]
 
 
 @some
@@ -338,7 +345,7 @@ def test_a_missing_value_is_never_written_as_a_word():
 def test_names_come_back_as_they_were_written(name):
     clean = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", name)
     clean = clean.replace("\r\n", "\n").replace("\r", "\n")
-    root = parsed(charts.lines([Series(name, [1], [2])], title=name, x_label="x", y_label="y"))
+    root = parsed(charts.line_chart([Series(name, [1], [2])], title=name, x_label="x", y_label="y"))
     assert (root.find("title").text or "") == clean
     assert having(root, "point")[0].find("path").find("title").text == f"{clean}, 1: 2"
 
@@ -362,14 +369,14 @@ def test_the_same_values_give_the_same_chart():
 
 def test_series_are_told_apart_without_colour():
     many = [Series(f"m{i}", [1, 2], [i, i + 1]) for i in range(6)]
-    root = parsed(charts.lines(many, **LABELS))
+    root = parsed(charts.line_chart(many, **LABELS))
     assert len({point.find("path").get("d") for point in having(root, "point")}) == 6
     assert [text.text for text in having(root, "key")] == [f"m{i}" for i in range(6)]
 
 
 def test_long_names_are_cut_with_the_whole_in_a_tooltip():
     name = "a model with a name that has no end " * 4
-    root = parsed(row_charts.dots([Dot(name, 1)], title="t", x_label="x"))
+    root = parsed(row_charts.dot_chart([DotRow(name, 1)], title="t", x_label="x"))
     (label,) = having(root, "name")
     assert label.text.endswith("…")
     assert label.find("title").text == name
@@ -377,11 +384,11 @@ def test_long_names_are_cut_with_the_whole_in_a_tooltip():
 
 def test_a_chart_of_nothing_says_so():
     for svg in (
-        charts.lines([], **LABELS),
-        charts.scatter([Series("a", [1], [None])], **LABELS),
-        charts.bars([], [], title="t", y_label="y"),
-        row_charts.dots([], title="t", x_label="x"),
-        row_charts.stacked({}, title="t", x_label="x"),
+        charts.line_chart([], **LABELS),
+        charts.scatter_chart([Series("a", [1], [None])], **LABELS),
+        charts.bar_chart([], [], title="t", y_label="y"),
+        row_charts.dot_chart([], title="t", x_label="x"),
+        row_charts.stacked_bar_chart({}, title="t", x_label="x"),
     ):
         assert "nothing to show" in svg
 
@@ -393,19 +400,19 @@ def test_columns_may_be_arrays_and_frames():
     lists = Series("a", [1, 2, 3], [2.0, math.nan, 4.0], [1.0, 2.0, 3.0], [3.0, 4.0, 5.0])
     arrays = Series("a", *(np.array(c) for c in (lists.x, lists.y, lists.low, lists.high)))
     frames = Series("a", *(pl.Series(c) for c in (lists.x, lists.y, lists.low, lists.high)))
-    made = [charts.lines([one], **LABELS) for one in (lists, arrays, frames)]
+    made = [charts.line_chart([one], **LABELS) for one in (lists, arrays, frames)]
     assert made[0] == made[1] == made[2]
     made = [
-        charts.bars(["1", "2", "3"], [one], title="t", y_label="y")
+        charts.bar_chart(["1", "2", "3"], [one], title="t", y_label="y")
         for one in (lists, arrays, frames)
     ]
     assert made[0] == made[1] == made[2]
 
 
 def test_labels_stay_inside_the_chart():
-    """Widths as in the font DejaVu Sans, the widest that a system is likely to use: 0.64 a digit."""
+    """Widths as in DejaVu Sans, the widest font that a system is likely to use: 0.64 a digit."""
     big = Series("a", [0, 1_000_000], [0, 1_000_000])
-    root = parsed(charts.lines([big], **LABELS))
+    root = parsed(charts.line_chart([big], **LABELS))
     for tick in having(root, "x-tick"):
         half = 13 * (0.64 * 7 + 0.32 * 2) / 2
         assert tick.find("text").text != "1,000,000" or moved(tick)[0] + half <= WIDTH
@@ -413,15 +420,15 @@ def test_labels_stay_inside_the_chart():
 
 
 def test_zero_keeps_its_label_where_others_give_way():
-    rows = [Dot("a difference with quite a long name", 0.0042123, -0.0022321, 0.0053123)]
-    root = parsed(row_charts.dots(rows, title="t", x_label="x"))
+    rows = [DotRow("a difference with quite a long name", 0.0042123, -0.0022321, 0.0053123)]
+    root = parsed(row_charts.dot_chart(rows, title="t", x_label="x"))
     labels = [tick.find("text").text for tick in having(root, "x-tick")]
     assert labels == ["0.000", "0.010"]
 
 
 def test_long_names_and_values_leave_room_for_the_plot():
-    rows = [Dot("n" * 80, 1e9 + 3, 1e9, 1e9 + 7)]
-    root = parsed(row_charts.dots(rows, title="t", x_label="x"))
+    rows = [DotRow("n" * 80, 1e9 + 3, 1e9, 1e9 + 7)]
+    root = parsed(row_charts.dot_chart(rows, title="t", x_label="x"))
     places = [moved(tick)[0] for tick in having(root, "x-tick")]
     assert len(places) >= 2
     assert max(places) - min(places) > 100

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talerec.reports import page
+from talerec.reports import DotRow, Html, Series, page
 from talerec.reports.charts import plots as charts
 from talerec.reports.charts import row_charts
-from talerec.reports.charts.plots import Series
-from talerec.reports.charts.row_charts import Dot
-from talerec.reports.markup import Html, escape, join, tag
+from talerec.reports.markup import escape, join, tag
 
 CSS = files("talerec.reports").joinpath("page.css").read_text(encoding="utf-8")
 some = settings(max_examples=60, deadline=None)
@@ -38,20 +36,20 @@ def sample():
     numbers = [Series(name, [1, 2, None], [1, 2, 3]) for name in ("p", EVIL)]
     labels = {"title": EVIL, "x_label": EVIL, "y_label": EVIL}
     every = [
-        charts.lines(numbers, mark_x=1, mark_label="m", **labels),
-        charts.lines([Series("lone", [1], [2])], **labels),
-        charts.scatter(numbers, **labels),
-        charts.scatter([Series(EVIL, range(500), range(500))], **labels),
-        charts.bars(["a", "b"], two, title=EVIL, y_label="y"),
-        row_charts.dots([Dot(EVIL, 1, -1, 2)], title="t", x_label="x"),
-        row_charts.stacked({EVIL: {EVIL: 40.0}}, title="t", x_label="x"),
+        charts.line_chart(numbers, mark_x=1, mark_label="m", **labels),
+        charts.line_chart([Series("lone", [1], [2])], **labels),
+        charts.scatter_chart(numbers, **labels),
+        charts.scatter_chart([Series(EVIL, range(500), range(500))], **labels),
+        charts.bar_chart(["a", "b"], two, title=EVIL, y_label="y"),
+        row_charts.dot_chart([DotRow(EVIL, 1, -1, 2)], title="t", x_label="x"),
+        row_charts.stacked_bar_chart({EVIL: {EVIL: 40.0}}, title="t", x_label="x"),
     ]
-    return page.page(
+    return page.render_page(
         EVIL,
         [
             page.callout(EVIL),
             EVIL,
-            page.facts({EVIL: EVIL, "rows": 12345, "share": 0.25, "none": None, "on": True}),
+            page.fact_list({EVIL: EVIL, "rows": 12345, "share": 0.25, "none": None, "on": True}),
             page.section(EVIL, page.table(["Model", EVIL], [[EVIL, EVIL]], caption=EVIL)),
             page.section("Charts", *(page.figure(chart, EVIL) for chart in every)),
             page.section(EVIL, page.note(EVIL), EVIL),
@@ -73,7 +71,7 @@ def test_a_page_is_whole_and_shows_everybodys_text_as_text():
 
 def test_facts_are_written_for_people():
     made = ET.fromstring(
-        page.facts({"rows": 12345, "share": 0.25, "none": None, "nan": math.nan, "on": True})
+        page.fact_list({"rows": 12345, "share": 0.25, "none": None, "nan": math.nan, "on": True})
     )
     assert [text_of(e) for e in made.iter("dd")] == ["12,345", "0.25", "–", "–", "yes"]
 
@@ -91,17 +89,20 @@ def test_a_page_needs_no_host_and_allows_none():
 
 def test_the_contents_lead_to_each_section_once():
     root = parsed(
-        page.page("t", [page.section("Same"), page.section("Same"), page.section("Third")])
+        page.render_page("t", [page.section("Same"), page.section("Same"), page.section("Third")])
     )
     links = [a.get("href").removeprefix("#") for a in root.find(".//nav").iter("a")]
     assert links == [h.get("id") for h in root.iter("h2")]
     assert len(set(links)) == 3
-    assert parsed(page.page("t", [page.section("One"), page.section("Two")])).find(".//nav") is None
+    assert (
+        parsed(page.render_page("t", [page.section("One"), page.section("Two")])).find(".//nav")
+        is None
+    )
 
 
 def test_a_section_has_its_parts_under_its_heading():
     parts = page.section("A", "text", page.note("small")), "between", page.section("B", "more")
-    root = parsed(page.page("t", parts))
+    root = parsed(page.render_page("t", parts))
     assert [e.tag for e in root.iter() if re.fullmatch(r"h\d", e.tag)] == ["h1", "h2", "h2"]
     first, between, second = list(root.find("body/main"))[1:]
     assert [(e.tag, text_of(e)) for e in first] == [("h2", "A"), ("p", "text"), ("p", "small")]
@@ -139,13 +140,13 @@ PIECES = {
     "callout": lambda text: page.callout(text),
     "note": lambda text: page.note(text),
     "caption of a figure": lambda text: page.figure(Html("<svg/>"), text),
-    "name of a fact": lambda text: page.facts({text: 1}),
-    "fact": lambda text: page.facts({"name": text}),
+    "name of a fact": lambda text: page.fact_list({text: 1}),
+    "fact": lambda text: page.fact_list({"name": text}),
     "heading of a column": lambda text: page.table([text, "b"], [["c", 1]]),
     "cell of a table": lambda text: page.table(["a", "b"], [["c", text]]),
     "caption of a table": lambda text: page.table(["a"], [["c"]], caption=text),
-    "heading of a section": lambda text: page.page("t", [page.section(text)]),
-    "subtitle": lambda text: page.page("t", [], subtitle=text),
+    "heading of a section": lambda text: page.render_page("t", [page.section(text)]),
+    "subtitle": lambda text: page.render_page("t", [], subtitle=text),
 }
 
 
@@ -237,8 +238,10 @@ def test_the_first_four_bars_differ_in_grey_and_their_inner_text_is_readable(whi
 
 
 def test_a_chart_is_a_file_of_its_own_too():
-    chart = charts.lines([Series("a < b", [1, 2], [3, 4])], title="T", x_label="x", y_label="y")
-    drawn = ET.fromstring(page.picture(chart))
+    chart = charts.line_chart(
+        [Series("a < b", [1, 2], [3, 4])], title="T", x_label="x", y_label="y"
+    )
+    drawn = ET.fromstring(page.standalone_svg(chart))
     assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
     style = drawn.find("{http://www.w3.org/2000/svg}style")
     assert CSS in style.text

@@ -1,4 +1,4 @@
-"""The paper's figures: transcribed rightly as far as they can check each other, and settings that build."""
+"""The paper's figures agree with each other as far as they can, and its settings build."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_run_writes_everything_and_a_second_one_makes_nothing_again(
         assert f"## {heading}" in told
     assert "SASRec (paper)" in told
     assert "| TALE |" in told
-    for part in ("random ties", "seen items hidden", "a split of time"):
+    for part in ("random ties", "seen items hidden", "a time split"):
         assert f"## Beyond the paper: {part}" in told
     shown = html.read_text()
     assert shown.count("<svg") == 8  # intervals, genres, gaps, three sweeps, weights, late
@@ -155,8 +155,8 @@ def test_neural_rows_are_computed_where_that_is_asked_for(folder, tmp_path, monk
             else made(self, **others)
         )
 
-    made = paper.Settings.build
-    monkeypatch.setattr(paper.Settings, "build", smaller)
+    made = paper.RowSettings.build
+    monkeypatch.setattr(paper.RowSettings, "build", smaller)
     monkeypatch.setattr(paper, "neural_rows", lambda dataset: ["SASRec", "TCPSRec"])
     study = experiments.Study.open(
         paper.datasets()["ml-1m"], folder / "ml-1m.inter", tmp_path, neural=True

@@ -10,17 +10,17 @@ import time
 import pytest
 
 from talerec import TalerecError
-from talerec.runtime.files import atomic_write, locked, replacing, write_synced, write_text
+from talerec.runtime import atomic_replace, atomic_write, file_lock, write_synced, write_text
 from waiting import LONG_S
 
 
-def test_a_text_is_written_as_it_is(tmp_path):
+def test_a_text_is_written_unchanged(tmp_path):
     path = write_text(tmp_path / "a.html", "zwölf\n– 12\n")
     assert path.read_bytes() == "zwölf\n– 12\n".encode()
     assert os.listdir(tmp_path) == ["a.html"]
 
 
-def test_who_reads_the_old_file_goes_on_reading_it(tmp_path):
+def test_open_readers_of_the_old_file_can_continue(tmp_path):
     path = write_text(tmp_path / "a.txt", "old")
     with path.open() as reader:
         write_text(path, "new")
@@ -29,7 +29,7 @@ def test_who_reads_the_old_file_goes_on_reading_it(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_what_was_there_stays_where_writing_fails(tmp_path, error):
+def test_the_old_file_remains_if_writing_fails(tmp_path, error):
     path = write_text(tmp_path / "a.txt", "old")
 
     def fail():
@@ -43,7 +43,7 @@ def test_what_was_there_stays_where_writing_fails(tmp_path, error):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_a_path_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(TalerecError, match=r"nowhere.*b\.txt cannot be written: No such file"):
         write_text(tmp_path / "nowhere" / "b.txt", "text")
     with pytest.raises(TalerecError, match="it is a folder"):
@@ -52,7 +52,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         write_text("", "text")
 
 
-def test_two_writers_of_one_file_do_not_meet(tmp_path):
+def test_two_writers_of_one_file_do_not_interfere(tmp_path):
     path = tmp_path / "a.txt"
     with atomic_write(path, "one") as first, atomic_write(path, "two") as second:
         first.write_text("first")
@@ -62,10 +62,13 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_replacing_leaves_an_error_as_it_is(tmp_path):
-    with pytest.raises(FileNotFoundError), replacing(tmp_path / "gone" / "a.txt") as unfinished:
+def test_atomic_replace_does_not_change_errors(tmp_path):
+    with (
+        pytest.raises(FileNotFoundError),
+        atomic_replace(tmp_path / "gone" / "a.txt") as unfinished,
+    ):
         write_synced(unfinished, [b"text"])
-    with replacing(tmp_path / "a.txt") as unfinished:
+    with atomic_replace(tmp_path / "a.txt") as unfinished:
         write_synced(unfinished, [b"some ", memoryview(b"text")])
     assert (tmp_path / "a.txt").read_bytes() == b"some text"
 
@@ -76,7 +79,7 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path):
     lock, inside, most = tmp_path / "folder" / ".lock", [], []
 
     def work() -> None:
-        with locked(lock):
+        with file_lock(lock):
             inside.append(1)
             most.append(len(inside))
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Compiled kernels: kept on disk while what they are compiled from is unchanged, and reported when compiled."""
+"""Compiled kernels: cached on disk while their sources are unchanged, and reported."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import talerec
-from talerec.runtime import compiling, jit
+from talerec.runtime import Tick, jit, listening
 from talerec.runtime.kernel_cache import KernelCache, fingerprint
-from talerec.runtime.progress import Tick, listening
 
 SOURCE = str(Path(talerec.__file__).parents[1])
 
@@ -50,7 +49,8 @@ RUN = """
 import json
 from shop.high.sums import total
 value = total(5)
-print(json.dumps({"value": value, "loaded": sum(total.stats.cache_hits.values()), "folder": total.stats.cache_path}))
+loaded = sum(total.stats.cache_hits.values())
+print(json.dumps({"value": value, "loaded": loaded, "folder": total.stats.cache_path}))
 """
 
 
@@ -65,12 +65,12 @@ def shop(tmp_path: Path) -> Path:
 
 def run(shop: Path, **environment: str) -> dict[str, Any]:
     paths = os.pathsep.join([str(shop.parent), SOURCE])
-    known = {n: value for n, value in os.environ.items() if n != "NUMBA_CACHE_DIR"}
-    found = subprocess.run(
+    expected = {n: value for n, value in os.environ.items() if n != "NUMBA_CACHE_DIR"}
+    result = subprocess.run(
         [sys.executable, "-c", RUN], check=True, capture_output=True, text=True,
-        env={**known, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        env={**expected, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **environment},
     )  # fmt: skip
-    return json.loads(found.stdout)
+    return json.loads(result.stdout)
 
 
 def edit(path: Path, old: str, new: str, moment: float) -> None:
@@ -81,17 +81,17 @@ def edit(path: Path, old: str, new: str, moment: float) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_kernel_is_compiled_again_when_anything_that_it_contains_changes(
+def test_a_kernel_is_recompiled_when_anything_in_it_changes(
     shop: Path, tmp_path: Path, elsewhere: bool
 ) -> None:
     """Also with times of files that go backwards, and with a cache in a folder of its own."""
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")} if elsewhere else {}
 
     def outcome() -> tuple[int, int]:
-        found = run(shop, **environment)
+        result = run(shop, **environment)
         expected = tmp_path / "cache" if elsewhere else shop / "high" / "__pycache__"
-        assert Path(found["folder"]).is_relative_to(expected)
-        return found["value"], found["loaded"]
+        assert Path(result["folder"]).is_relative_to(expected)
+        return result["value"], result["loaded"]
 
     assert outcome() == (110, 0)
     assert outcome() == (110, 1)
@@ -104,7 +104,7 @@ def test_a_kernel_is_compiled_again_when_anything_that_it_contains_changes(
     assert outcome() == (5, 1)
 
 
-def test_a_damaged_cache_is_compiled_again(shop: Path) -> None:
+def test_a_damaged_cache_is_rebuilt(shop: Path) -> None:
     assert run(shop)["loaded"] == 0
     for path in shop.rglob("*.nbc"):
         path.write_bytes(path.read_bytes()[:100])
@@ -118,7 +118,7 @@ def test_a_damaged_cache_is_compiled_again(shop: Path) -> None:
 def test_kernels_are_read_from_a_folder_that_cannot_be_written_to(
     shop: Path, tmp_path: Path
 ) -> None:
-    """In an image, `talerec warm` was run by somebody else. (Root writes anywhere: here no file can be made there.)"""
+    """In an image, another user ran `talerec warm`. (Root may write anywhere: it fails here.)"""
     folder = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     assert run(shop, **folder)["loaded"] == 0
     (tmp_path / "sitecustomize.py").write_text(
@@ -154,7 +154,7 @@ def test_a_fingerprint_sees_constants_of_functions_that_are_reached(
 
 
 def test_a_fingerprint_sees_how_a_function_is_compiled() -> None:
-    assert fingerprint(jit.template(_helper)) != fingerprint(jit.reducing(_helper))
+    assert fingerprint(jit.template(_helper)) != fingerprint(jit.reduction(_helper))
     assert fingerprint(jit.template(_helper)) == fingerprint(jit.template(_helper))
 
 
@@ -168,7 +168,8 @@ def test_a_fingerprint_of_functions_that_call_each_other_ends() -> None:
 
 def test_fingerprints_are_the_same_in_every_process() -> None:
     code = (
-        "import sys, talerec.models\n"
+        "import sys, talerec as tr\n"
+        "tr.Tempo, tr.STAN, tr.Markov, tr.FPMC, tr.SWalk, tr.synthetic_log\n"
         "from talerec.runtime.kernel_cache import KernelCache, fingerprint\n"
         "for name in sorted(sys.modules):\n"
         "    if name.startswith('talerec.'):\n"
@@ -190,9 +191,9 @@ def test_fingerprints_are_the_same_in_every_process() -> None:
 # -- templates -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("decorator", [jit.template, jit.reducing])
+@pytest.mark.parametrize("decorator", [jit.template, jit.reduction])
 def test_a_template_can_be_called_from_python_too(decorator: Any) -> None:
-    """Before and after it became part of a kernel: it has no entry for Python, which must not be called."""
+    """Before and after it is part of a kernel, although it has no entry point for Python."""
 
     @decorator
     def inner(x: Any, pair: tuple[Any, Any]) -> Any:
@@ -209,7 +210,7 @@ def test_a_template_can_be_called_from_python_too(decorator: Any) -> None:
     assert outer(2) == 8
 
 
-def test_a_template_takes_kernels_as_arguments_and_the_whole_is_kept() -> None:
+def test_a_template_takes_kernels_as_arguments_and_is_cached() -> None:
     @jit.kernel
     def double(x: int) -> int:
         return 2 * x
@@ -226,9 +227,9 @@ def test_a_template_takes_kernels_as_arguments_and_the_whole_is_kept() -> None:
     assert double(10) == 20
 
 
-@pytest.mark.parametrize("decorator", [jit.template, jit.reducing, jit.kernel])
+@pytest.mark.parametrize("decorator", [jit.template, jit.reduction, jit.kernel])
 def test_a_function_is_compiled_once_for_all_whole_numbers_of_its_callers(decorator: Any) -> None:
-    """Constants, counters that begin with 0, and int32 from an array: the results are those of Python."""
+    """Constants, counters from 0, and int32 from an array: the results are Python's."""
 
     @decorator
     def inner(x: int, up: bool) -> int:
@@ -264,9 +265,7 @@ def test_kernels_compile_in_memory_where_no_cache_can_be_written(
     assert double._cache.cache_path is None  # type: ignore[attr-defined]
 
 
-def test_a_disk_that_fills_up_while_a_kernel_is_written_stops_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_full_disk_while_a_kernel_is_cached_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     from numba.core import caching
 
     def full(*args: object) -> None:
@@ -281,7 +280,7 @@ def test_a_disk_that_fills_up_while_a_kernel_is_written_stops_nothing(
     assert triple(14) == 42
 
 
-def test_an_unknown_numba_compiles_in_memory_and_says_so(
+def test_an_unsupported_numba_compiles_in_memory_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from numba.core import caching, ccallback  # noqa: F401  (it takes the class by its name)
@@ -289,17 +288,17 @@ def test_an_unknown_numba_compiles_in_memory_and_says_so(
     monkeypatch.delattr(caching, "FunctionCache")
 
     @jit.kernel
-    def half(x: int) -> float:
+    def partial(x: int) -> float:
         return x / 2
 
-    assert half(84) == 42
-    assert "this version of Numba is not known" in caplog.text
+    assert partial(84) == 42
+    assert "this version of Numba is not supported" in caplog.text
 
 
-def test_kernels_are_kept_by_a_numba_with_the_old_name_of_its_folders(
+def test_kernels_are_cached_by_a_numba_with_the_former_class_name(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Numba 0.61, the lowest that is allowed, has the class with an underscore; here the other name is tried."""
+    """Numba 0.61, the lowest allowed, has the class with an underscore."""
     from numba.core import caching
 
     from talerec.runtime.kernel_cache import KernelCache
@@ -347,7 +346,7 @@ def _listener(heard: list[tuple[str, float]]) -> Any:
 def test_compiling_is_a_stage_that_counts_kernels(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling._compilations, "total", compiling.Compiled())
+    monkeypatch.setattr(jit._listener, "total", jit.CompilationStats())
     inner = jit.template(_ours(lambda x: x + 1))
     first = numba.njit(_ours(lambda x: inner(x) * 2))
     second = numba.njit(_ours(lambda x: inner(x) * 3))
@@ -357,15 +356,15 @@ def test_compiling_is_a_stage_that_counts_kernels(
         assert (first(1), first(2), second(1), foreign(1)) == (4, 6, 6, 5)
     assert heard == [("compile", 1.0), ("compile done", 1.0)] * 2
     assert caplog.messages == []
-    total = compiling.compiled()
+    total = jit.compilation_stats()
     assert total.kernels == 2
     assert total.seconds > 0
 
 
-def test_where_nobody_listens_compiling_is_said_once(
+def test_without_a_listener_compiling_is_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling._compilations, "_said", False)
+    monkeypatch.setattr(jit._listener, "_is_logged", False)
     with caplog.at_level(logging.INFO, "talerec"):
         assert numba.njit(_ours(lambda x: x * 2))(1) == 2
         assert numba.njit(_ours(lambda x: x * 3))(1) == 3

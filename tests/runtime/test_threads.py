@@ -1,4 +1,4 @@
-"""Work in chunks: everything once, whatever the number of threads. And what is free and what was used."""
+"""Work in chunks: everything once, on any number of threads. And free and used memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talerec.errors import TalerecError
-from talerec.runtime import memory
+from talerec.runtime import (
+    VARIABLE,
+    Tick,
+    balanced_chunks,
+    listening,
+    memory,
+    run_chunks,
+    sized_chunks,
+    stage,
+    thread_count,
+)
 from talerec.runtime import threads as pool
-from talerec.runtime.progress import Tick, listening, stage
-from talerec.runtime.threads import VARIABLE, equal_work, even, run_chunks, thread_count
 from waiting import LONG_S
 
 THREADS = ["1", "2", "7"]
@@ -34,23 +42,25 @@ def covered(chunks: list[tuple[int, int]]) -> list[int]:
 
 
 @given(st.integers(0, 500), st.integers(1, 80))
-def test_even_ranges_cover_everything_once_and_are_no_longer_than_asked(n: int, size: int) -> None:
-    chunks = even(n, size)
+def test_sized_chunks_cover_everything_once_and_are_at_most_the_given_size(
+    n: int, size: int
+) -> None:
+    chunks = sized_chunks(n, size)
     assert covered(chunks) == list(range(n))
     assert all(0 < b - a <= size for a, b in chunks)
 
 
 @given(st.lists(st.integers(0, 10**6), max_size=60), st.integers(1, 20))
 def test_ranges_of_equal_work_cover_everything_once(work: list[int], chunks: int) -> None:
-    ranges = equal_work(np.concatenate([[0], np.cumsum(work, dtype=np.int64)]), chunks)
+    ranges = balanced_chunks(np.concatenate([[0], np.cumsum(work, dtype=np.int64)]), chunks)
     assert covered(ranges) == list(range(len(work)))
     assert all(a < b for a, b in ranges)
     assert len(ranges) <= chunks
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=60), st.integers(1, 20))
-def test_no_range_has_more_than_its_share_and_one_piece(work: list[int], chunks: int) -> None:
-    ranges = equal_work(np.concatenate([[0], np.cumsum(work, dtype=np.int64)]), chunks)
+def test_no_range_exceeds_its_share_by_more_than_one_piece(work: list[int], chunks: int) -> None:
+    ranges = balanced_chunks(np.concatenate([[0], np.cumsum(work, dtype=np.int64)]), chunks)
     most = sum(work) / chunks + max(work)
     assert all(sum(work[a:b]) <= most * (1 + 1e-9) for a, b in ranges)
 
@@ -66,20 +76,23 @@ def test_every_piece_is_done_once(threads: str, monkeypatch: pytest.MonkeyPatch)
     def work(a: int, b: int) -> None:
         done[a:b] += 1
 
-    run_chunks("test", work, even(1000, 7))
+    run_chunks("test", work, sized_chunks(1000, 7))
     assert (done == 1).all()
 
 
-def test_no_chunks_are_no_work() -> None:
+def test_without_chunks_nothing_is_done() -> None:
     run_chunks("test", lambda a, b: pytest.fail("called"), [])
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("chunk 30"), KeyboardInterrupt("chunk 30")])
 @pytest.mark.parametrize("threads", THREADS)
-def test_an_error_in_a_chunk_comes_out_and_no_work_stays(
+def test_an_error_in_a_chunk_is_raised_and_no_work_remains(
     threads: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks behind the one that fails take until the others are cancelled, so that each thread begins one more at most."""
+    """The failing chunk cancels the others.
+
+    Chunks after it wait until then, so that each thread begins at most one more.
+    """
     monkeypatch.setenv(VARIABLE, threads)
     begun: list[int] = []
     ended: list[int] = []
@@ -99,17 +112,19 @@ def test_an_error_in_a_chunk_comes_out_and_no_work_stays(
 
     monkeypatch.setattr(pool, "wait", wait_for_the_others)
     with pytest.raises(type(error), match="chunk 30"):
-        run_chunks("test", work, even(1000, 10))
+        run_chunks("test", work, sized_chunks(1000, 10))
     assert sorted(begun) == sorted(ended)
     assert {0, 10, 20, 30} <= set(begun)
     assert len(begun) <= 4 + int(threads)
     done = len(begun)
-    run_chunks("test", lambda a, b: None, even(1000, 10))  # the threads are free for other work
+    run_chunks(
+        "test", lambda a, b: None, sized_chunks(1000, 10)
+    )  # the threads are free for other work
     assert len(begun) == done
 
 
 @pytest.mark.parametrize("threads", ["2", "7"])
-def test_threads_are_kept_for_the_next_work(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_reused(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, threads)
     workers: set[int] = set()
 
@@ -118,13 +133,13 @@ def test_threads_are_kept_for_the_next_work(threads: str, monkeypatch: pytest.Mo
         time.sleep(0.001)
 
     for _ in range(20):
-        run_chunks("test", work, even(100, 10))
+        run_chunks("test", work, sized_chunks(100, 10))
     assert threading.get_ident() not in workers
     assert 1 <= len(workers) <= int(threads)
 
 
 @pytest.mark.parametrize("threads", THREADS)
-def test_work_inside_of_work_ends(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_work_terminates(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, threads)
     done = np.zeros((20, 30), np.int64)
 
@@ -132,9 +147,9 @@ def test_work_inside_of_work_ends(threads: str, monkeypatch: pytest.MonkeyPatch)
         def inner(c: int, d: int) -> None:
             done[a:b, c:d] += 1
 
-        run_chunks("inner", inner, even(30, 3))
+        run_chunks("inner", inner, sized_chunks(30, 3))
 
-    run_chunks("outer", outer, even(20, 1))
+    run_chunks("outer", outer, sized_chunks(20, 1))
     assert (done == 1).all()
 
 
@@ -146,7 +161,7 @@ def test_callers_in_several_threads_share_the_pool(monkeypatch: pytest.MonkeyPat
         def work(a: int, b: int) -> None:
             done[row, a:b] += 1
 
-        run_chunks("test", work, even(100, 3))
+        run_chunks("test", work, sized_chunks(100, 3))
 
     callers = [threading.Thread(target=call, args=(row,)) for row in range(8)]
     for caller in callers:
@@ -157,13 +172,13 @@ def test_callers_in_several_threads_share_the_pool(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_forked_process_has_threads_of_its_own() -> None:
+def test_a_forked_process_starts_its_own_threads() -> None:
     code = (
         "import os, numpy as np\n"
-        "from talerec.runtime.threads import even, run_chunks\n"
+        "from talerec.runtime.threads import sized_chunks, run_chunks\n"
         "def total():\n"
         "    done = np.zeros(100)\n"
-        "    run_chunks('t', lambda a, b: done[a:b].__iadd__(1), even(100, 3))\n"
+        "    run_chunks('t', lambda a, b: done[a:b].__iadd__(1), sized_chunks(100, 3))\n"
         "    return done.sum()\n"
         "assert total() == 100\n"
         "child = os.fork()\n"
@@ -192,13 +207,15 @@ def test_progress_adds_up_to_the_work(threads: str, monkeypatch: pytest.MonkeyPa
         return heard[name].append
 
     with listening(listener):
-        run_chunks("rank", lambda a, b: None, even(100, 9))
+        run_chunks("rank", lambda a, b: None, sized_chunks(100, 9))
     total, *steps = heard["rank"]
     assert total == sum(steps) == 100
 
 
 @pytest.mark.parametrize("threads", THREADS)
-def test_a_stage_that_a_chunk_opens_is_heard(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_begins_in_a_chunk_is_reported(
+    threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, threads)
     heard: list[str] = []
 
@@ -207,11 +224,11 @@ def test_a_stage_that_a_chunk_opens_is_heard(threads: str, monkeypatch: pytest.M
         return lambda done: None
 
     with listening(listener):
-        run_chunks("outer", lambda a, b: stage("inner", 1.0)(1.0), even(4, 1))
+        run_chunks("outer", lambda a, b: stage("inner", 1.0)(1.0), sized_chunks(4, 1))
     assert sorted(heard) == ["inner"] * 4 + ["outer"]
 
 
-def test_after_the_block_nobody_listens() -> None:
+def test_the_listener_is_removed_after_the_block() -> None:
     heard: list[str] = []
 
     def listener(name: str, total: float) -> Tick:
@@ -227,7 +244,7 @@ def test_after_the_block_nobody_listens() -> None:
 # -- how many --------------------------------------------------------------------------------------
 
 
-def test_the_variable_says_how_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_sets_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "3")
     assert thread_count() == 3
 
@@ -260,7 +277,7 @@ def container(folder: Path, limit: str, used: int, cached: int) -> tuple[str, ..
     return (str(folder), "memory.max", "memory.current", "inactive_file")
 
 
-def test_a_container_lets_go_of_cached_files(
+def test_cached_files_of_a_container_count_as_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "_CONTAINERS", [container(tmp_path, "1000", 900, 600)])
@@ -277,11 +294,13 @@ def test_a_container_without_a_limit_has_what_the_machine_has(
     assert memory.available_bytes() == 12345
 
 
-def test_what_does_not_fit_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_does_not_fit_is_refused_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
-    memory.require(10**9, "this", "wait")
+    memory.require_memory(10**9, "this", "wait")
     with pytest.raises(TalerecError, match=r"this needs 2.0 GB, but 1.0 GB is free; use less"):
-        memory.require(2 * 10**9, "this", "use less")
+        memory.require_memory(2 * 10**9, "this", "use less")
 
 
 @pytest.mark.parametrize(
@@ -289,5 +308,5 @@ def test_what_does_not_fit_is_refused_before_it_starts(monkeypatch: pytest.Monke
     [(0, "0 bytes"), (999, "999 bytes"), (999_999, "1 MB"), (12_345, "12.3 KB"),
      (999_600_000, "1.0 GB"), (3.5e12, "3,500.0 GB")],
 )  # fmt: skip
-def test_sizes_are_for_people(size: float, text: str) -> None:
-    assert memory.human(size) == text
+def test_sizes_are_formatted_with_units(size: float, text: str) -> None:
+    assert memory.format_bytes(size) == text

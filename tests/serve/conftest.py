@@ -1,4 +1,4 @@
-"""A shop, its model, and the application that serves it; a file of tests that needs another has its own."""
+"""A log, a model, and the application that serves it, for all test files of the service."""
 
 from __future__ import annotations
 

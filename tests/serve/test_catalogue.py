@@ -9,8 +9,8 @@ import talerec as tr
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 
+from talerec.serve import ABSENT
 from talerec.serve.model import catalogue
-from talerec.serve.schemas import ABSENT
 
 
 @pytest.mark.parametrize("most", [0, 10**9], ids=["looked up", "in lists"])
@@ -20,9 +20,9 @@ from talerec.serve.schemas import ABSENT
     [[*range(500)], [f"title {n}" for n in range(500)], [None, "b", None, "d", "e"] * 100],
     ids=["numbers", "text", "gaps"],
 )
-def test_values_are_those_of_the_column_and_gaps_are_absent(most, number, values, monkeypatch):
+def test_values_equal_the_column_and_nulls_are_absent(most, number, values, monkeypatch):
     monkeypatch.setattr(catalogue, "_MAX_LIST", most)
-    column = catalogue.Values(pl.Series(values))
+    column = catalogue.ItemValues(pl.Series(values))
     places = [(7 * n) % 500 for n in range(number)]
     expected = [ABSENT if values[place] is None else values[place] for place in places]
     assert column.take(places) == expected
@@ -34,26 +34,26 @@ def test_values_are_those_of_the_column_and_gaps_are_absent(most, number, values
 def test_titles_and_search_do_not_depend_on_the_size(most, monkeypatch):
     monkeypatch.setattr(catalogue, "_MAX_LIST", most)
     log = tr.synthetic_log(2000, users=200, items=100, seed=3)
-    found = catalogue.Catalogue(tr.Popular().fit(log).fitted)
+    items = catalogue.Catalogue(tr.Popular().fit(log).fitted)
     titles = log.info["title"].to_list()
-    assert [found.title(item) for item in range(len(found))] == titles
-    assert found.title(-1) is ABSENT
+    assert [items.title(item) for item in range(len(items))] == titles
+    assert items.title(-1) is ABSENT
     same = [item for item, title in enumerate(titles) if titles[7].lower() in title.lower()]
-    assert sorted(found.search(titles[7], 1000)) == same
+    assert sorted(items.search(titles[7], 1000)) == same
     item_id = log.items.ids[20]
-    assert (found.position(item_id), found.position("nobody")) == (20, -1)
-    assert found.search(str(item_id), 3)[0] == 20
-    every = found.search("", 1000)
+    assert (items.position(item_id), items.position("nobody")) == (20, -1)
+    assert items.search(str(item_id), 3)[0] == 20
+    every = items.search("", 1000)
     assert sorted(every) == list(range(100))
     assert [log.counts()[item] for item in every] == sorted(log.counts(), reverse=True)
 
 
-def test_a_large_catalogue_is_not_turned_into_lists(monkeypatch):
+def test_a_large_catalogue_is_not_converted_to_lists(monkeypatch):
     monkeypatch.setattr(catalogue, "_MAX_LIST", 100)
 
     def refuse(*_: object) -> None:
         raise AssertionError("a whole column was converted")
 
     monkeypatch.setattr(pl.Series, "to_list", refuse)
-    column = catalogue.Values(pl.Series(range(1000)))
+    column = catalogue.ItemValues(pl.Series(range(1000)))
     assert column.take([3, 5]) == [3, 5]

@@ -1,4 +1,4 @@
-"""What the service says of itself: the page, the document, the metrics."""
+"""The page, the OpenAPI document and the metrics of the service."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from service import Local
+from talerec.serve import SharedState
 from talerec.serve import page as static
-from talerec.serve.shared import SharedState
+from talerec.serve.http.routes import COUNTED_PATHS, OTHER
 
 TOKEN = "a-token-for-tests-alone"
 
 
-def test_the_page_is_strict_and_knows_no_other_host(service):
+def test_the_page_has_a_strict_policy_and_names_no_other_host(service):
     page = service.get("/")
     policy = dict(
         part.split(" ", 1) for part in page.headers["content-security-policy"].split("; ")
@@ -31,29 +32,29 @@ def test_the_page_is_strict_and_knows_no_other_host(service):
         assert b"innerHTML" not in body
 
 
-def test_every_example_of_the_document_is_answered(service):
-    said = service.get("/openapi.json").json
-    asked = 0
-    for path, methods in said["paths"].items():
+def test_every_example_in_the_openapi_document_is_answered(service):
+    document = service.get("/openapi.json").json
+    n_examples = 0
+    for path, methods in document["paths"].items():
         for method, operation in methods.items():
             content = operation.get("requestBody", {}).get("content", {})
             for example in content.get("application/json", {}).get("examples", {}).values():
                 answer = service.post(path, example["value"])
                 assert answer.status == 200, (path, answer)
-                asked += 1
+                n_examples += 1
             if method == "get":
                 assert service.get(path.replace("{user_id}", "1")).status == 200
-    assert asked == 4
+    assert n_examples == 4
 
 
-def test_the_document_names_this_services_limits(saved, tmp_path):
+def test_the_openapi_document_has_the_limits_of_this_service(saved, tmp_path):
     local = Local(saved, tmp_path, max_history=7, token=TOKEN)
-    said = local.get("/openapi.json").json
-    schema = said["components"]["schemas"]["RecommendRequest"]["properties"]
+    document = local.get("/openapi.json").json
+    schema = document["components"]["schemas"]["RecommendRequest"]["properties"]
     assert [form["maxItems"] for form in schema["history"]["anyOf"]] == [7, 7]
     assert schema["k"]["maximum"] == 150
-    assert said["paths"]["/v1/model"]["get"]["security"] == [{"token": []}]
-    assert "401" in said["paths"]["/v1/model"]["get"]["responses"]
+    assert document["paths"]["/v1/model"]["get"]["security"] == [{"token": []}]
+    assert "401" in document["paths"]["/v1/model"]["get"]["responses"]
 
 
 def test_metrics_are_the_sum_of_all_workers(tmp_path):
@@ -72,11 +73,15 @@ def test_metrics_are_the_sum_of_all_workers(tmp_path):
         assert 'talerec_request_seconds_sum{route="/a"} 0.202\n' in text
         assert "talerec_fallbacks_total 3\n" in text
         assert 'talerec_model_workers{version="00000000000000ab"} 1\n' in text
-    again = SharedState(tmp_path, 2, 1, ("/a", "/b"))
-    assert "talerec_fallbacks_total 3\n" in again.prometheus_text().decode()
+    restarted = SharedState(tmp_path, 2, 1, ("/a", "/b"))
+    assert "talerec_fallbacks_total 3\n" in restarted.prometheus_text().decode()
 
 
-def test_metrics_are_as_prometheus_reads_them(service):
+def test_every_route_is_counted_by_its_own_name(service):
+    assert set(service.app.api.routes) | {OTHER} == set(COUNTED_PATHS)
+
+
+def test_prometheus_can_parse_the_metrics(service):
     parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client")
     service.post("/v1/recommend", {"history": []})
     text = service.get("/metrics").body.decode()
@@ -87,7 +92,7 @@ def test_metrics_are_as_prometheus_reads_them(service):
         for sample in families["talerec_request_seconds"].samples
         if sample.name.endswith("_count")
     }
-    asked = [
+    samples = [
         s for s in families["talerec_requests"].samples if s.labels["route"] == "/v1/recommend"
     ]
-    assert counts["/v1/recommend"] == sum(sample.value for sample in asked)
+    assert counts["/v1/recommend"] == sum(sample.value for sample in samples)

@@ -1,4 +1,4 @@
-"""Learning from events: the model after them is the one that a fit of all rows gives, and failures leave the old one."""
+"""Learning from events gives the model of a fit on all rows; failures leave the old one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 import talerec as tr
-from talerec.artifact import format as artifact
+from talerec.artifact import read_manifest
 from talerec.errors import TalerecError
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
@@ -22,15 +22,12 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from command import refusal, works
 from service import Local, Remote
-from talerec.serve.model import learnable
-from talerec.serve.model.served import ServedModel
+from talerec.serve import Settings, parse_interval
+from talerec.serve.model import ServedModel, learnable
 from talerec.serve.process import learner as learning
 from talerec.serve.process.supervisor import Supervisor
-from talerec.serve.settings import Settings, read_interval
-from talerec.serve.users.histories import Users, seq_of
-from talerec.store.events import Event
-from talerec.store.store import Store
-from talerec.store.tail import Recent
+from talerec.serve.users import UserHistories, trained_seq
+from talerec.store import Event, EventTail, Store
 from waiting import until
 
 DAY = 86_400 * 10**6
@@ -51,7 +48,7 @@ def rows(log: tr.Log) -> pl.DataFrame:
 
 
 def parts(log: tr.Log) -> tuple[tr.Log, list[Event]]:
-    """The first rows as a log, and the others as events: new users and items among them."""
+    """Return the earlier rows as a log and the later rows, with new users and items, as events."""
     every = rows(log)
     cut = every["timestamp"].sort()[int(0.8 * len(every))]
     old = every.filter(pl.col("timestamp") < cut)
@@ -60,20 +57,18 @@ def parts(log: tr.Log) -> tuple[tr.Log, list[Event]]:
     return first, [Event(str(user), str(item), when) for user, item, when in new.iter_rows()]
 
 
-def same_answers(path: Path, wanted: tr.Model, users: list[Any]) -> bool:
-    found = tr.load(path, verify=True)
+def same_answers(path: Path, expected: tr.Model, users: list[Any]) -> bool:
+    model = tr.load(path, verify=True)
     for user in users:
-        mine, own = (m.recommend([user], k=8) for m in (found, wanted))
-        if mine["item_id"].to_list() != own["item_id"].to_list():
+        actual, expected_list = (m.recommend([user], k=8) for m in (model, expected))
+        if actual["item_id"].to_list() != expected_list["item_id"].to_list():
             return False
-        if mine["score"].to_list() != pytest.approx(own["score"].to_list(), rel=1e-4):
+        if actual["score"].to_list() != pytest.approx(expected_list["score"].to_list(), rel=1e-4):
             return False
     return True
 
 
-def test_after_learning_the_model_is_that_of_all_rows(
-    log: tr.Log, address: str, tmp_path: Path
-) -> None:
+def test_learning_gives_the_model_of_all_rows(log: tr.Log, address: str, tmp_path: Path) -> None:
     first, events = parts(log)
     path = tr.TALE(reg=20).fit(first).save(tmp_path / "shop.tale")
     with Store.open(address) as store:
@@ -83,18 +78,18 @@ def test_after_learning_the_model_is_that_of_all_rows(
         assert (said["how"], said["rows"], said["seq"]) == ("fit", len(events), len(events))
         whole = tr.TALE(reg=20).fit(tr.Log.from_frame(rows(log), time_unit="us"))
         assert same_answers(path, whole, log.users.ids[:20].to_list())
-        training = artifact.read_manifest(path)["training"]
+        training = read_manifest(path)["training"]
         assert (training["store"], training["store_seq"]) == (store.meta().store, len(events))
         assert training["rows"] == log.rows
         assert learning.learn(path, address) is None  # nothing is new
         store.append([[Event("1", "5", events[-1].time + 1), events[0]]])
-        again = learning.learn(path, address)
-        assert again is not None
-        assert again["rows"] == 1  # the other is in the histories
+        second = learning.learn(path, address)
+        assert second is not None
+        assert second["rows"] == 1  # the other is in the histories
     assert not (tmp_path / ".shop.tale.learning" / "new").exists()
 
 
-def test_a_model_that_can_be_updated_is(log: tr.Log, address: str, tmp_path: Path) -> None:
+def test_an_updatable_model_is_updated(log: tr.Log, address: str, tmp_path: Path) -> None:
     first, events = parts(log)
     path = tr.TALE(reg=20).fit(first).save(tmp_path / "shop.tale", updatable=True)
     with Store.open(address) as store:
@@ -102,30 +97,31 @@ def test_a_model_that_can_be_updated_is(log: tr.Log, address: str, tmp_path: Pat
     said = learning.learn(path, address)
     assert said is not None
     assert said["how"] == "update"
-    training = artifact.read_manifest(path)["training"]
+    training = read_manifest(path)["training"]
     assert (training["updatable"], training["updates"]) == (True, 1)
     assert training["rows"] == log.rows
     assert training["store_seq"] == len(events)
 
 
 def test_a_deleted_user_is_not_learned_from(log: tr.Log, address: str, tmp_path: Path) -> None:
-    """Neither its rows of the artifact nor its events before the deletion; what comes after counts."""
+    """Rows of the artifact and events before the deletion are ignored; later events count."""
     first, events = parts(log)
     path = tr.TALE(reg=20).fit(first).save(tmp_path / "shop.tale", updatable=True)
     gone = str(log.users.ids[0])
     late = events[-1].time + DAY
     with Store.open(address) as store:
         store.append([events])
-        store.forget(gone, late)
+        store.delete_user(gone, late)
         store.append([[Event(gone, "7", late + 1), Event(gone, "9", late + 2)]])
     said = learning.learn(path, address)
     assert said is not None
     assert (said["how"], said["deleted_users"]) == ("fit", 1)
     every = rows(log).filter(pl.col("user_id").cast(pl.String) != gone)
-    more = pl.DataFrame({"user_id": [int(gone)] * 2, "item_id": [7, 9], "timestamp": [late + 1, late + 2]})  # fmt: skip
+    times = [late + 1, late + 2]
+    more = pl.DataFrame({"user_id": [int(gone)] * 2, "item_id": [7, 9], "timestamp": times})
     whole = pl.concat([every, more.cast(dict(every.schema))])
-    wanted = tr.TALE(reg=20).fit(tr.Log.from_frame(whole, time_unit="us"))
-    assert same_answers(path, wanted, log.users.ids[:20].to_list())
+    expected = tr.TALE(reg=20).fit(tr.Log.from_frame(whole, time_unit="us"))
+    assert same_answers(path, expected, log.users.ids[:20].to_list())
     folder = tmp_path / "run"
     local = Local(path, folder, store=address)
     history = local.get(f"/v1/users/{gone}").json["history"]
@@ -136,14 +132,14 @@ def test_a_deleted_user_is_not_learned_from(log: tr.Log, address: str, tmp_path:
 def test_an_update_does_not_bring_a_deleted_user_back(
     log: tr.Log, address: str, tmp_path: Path
 ) -> None:
-    """Neither for who asks nor for the next learning; events that were learned before the update count once."""
+    """Neither for requests nor for the next fit; events learned before the update count once."""
     first, events = parts(log)
     path = tr.TALE(reg=20).fit(first).save(tmp_path / "shop.tale", updatable=True)
     gone = log.users.ids[0]
     stays = next(int(event.user) for event in events if event.user != str(gone))
     with Store.open(address) as store:
         store.append([events])
-        store.forget(str(gone), events[-1].time + DAY)
+        store.delete_user(str(gone), events[-1].time + DAY)
         assert learning.learn(path, address)
         before = len(_history(path, address, tmp_path / "a", stays))
         rows(first).write_parquet(tmp_path / "old.parquet")
@@ -157,15 +153,15 @@ def test_an_update_does_not_bring_a_deleted_user_back(
     assert tr.load(path).fitted.training["store_seq"] == len(events) + 2
 
 
-def test_a_store_from_a_backup_is_served_and_learned(
+def test_a_restored_store_is_served_and_learned_from(
     log: tr.Log, address: str, tmp_path: Path, caplog: Any
 ) -> None:
-    """Its new events have numbers that the model has learned from already, also once there are as many as there were."""
+    """Its new events have seqs that the model has learned from already."""
     first, events = parts(log)
     path = tr.TALE(reg=20).fit(first).save(tmp_path / "shop.tale")
     with Store.open(address) as store:
         store.append([events[:1]])
-        with sqlite3.connect(tmp_path / "copy.db") as copy, store._used() as connection:
+        with sqlite3.connect(tmp_path / "copy.db") as copy, store._connected() as connection:
             connection.backup(copy)
         copy.close()
         store.append([events[1:5]])
@@ -180,26 +176,26 @@ def test_a_store_from_a_backup_is_served_and_learned(
         said = learning.learn(path, address)
         assert said is not None
         assert (said["rows"], said["seq"]) == (1, 2)
-        assert "it was put back from a backup" in caplog.text
-        recent, model = Recent(address, 2500), ServedModel.open(served, verify=False)
-        users = Users(recent, 2500)
-        assert len(users.find(model, "7001")) == 1
+        assert "the store was restored from a backup" in caplog.text
+        tail, model = EventTail(address, 2500), ServedModel(served, verify=False)
+        users = UserHistories(tail, 2500)
+        assert len(users.load(model, "7001")) == 1
         store.append([[Event("7001", str(n), late + n) for n in range(1, 9)]])  # up to row 10
-        recent.catch_up()
-        assert len(users.find(model, "7001")) == 9
-        recent.close()
+        tail.poll()
+        assert len(users.load(model, "7001")) == 9
+        tail.close()
 
 
-def test_a_process_that_lags_takes_no_store_for_one_from_a_backup(
+def test_a_lagging_process_does_not_mistake_a_store_for_a_restored_one(
     log: tr.Log, address: str, tmp_path: Path
 ) -> None:
     path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
     with Store.open(address) as store:
-        recent = Recent(address, 2500)
+        tail = EventTail(address, 2500)
         store.append([[Event("7001", "5", int(log.time.max()) + n) for n in range(3)]])
         assert learning.learn(path, address)
-        assert seq_of(ServedModel.open(path, verify=False), recent) == 3
-        recent.close()
+        assert trained_seq(ServedModel(path, verify=False), tail) == 3
+        tail.close()
 
 
 def _history(path: Path, address: str, folder: Path, user: int) -> Any:
@@ -210,18 +206,18 @@ def _history(path: Path, address: str, folder: Path, user: int) -> Any:
         local.app.stop()
 
 
-def test_a_deletion_alone_is_something_to_learn(log: tr.Log, address: str, tmp_path: Path) -> None:
+def test_a_deletion_alone_triggers_learning(log: tr.Log, address: str, tmp_path: Path) -> None:
     path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
     gone = log.users.ids[0]
     with Store.open(address) as store:
-        store.forget(str(gone), 5)
+        store.delete_user(str(gone), 5)
     said = learning.learn(path, address)
     assert said is not None
     assert (said["rows"], said["deleted_users"]) == (0, 1)
     assert gone not in tr.load(path).fitted.log.users.ids.to_list()
 
 
-def test_new_items_and_ids_of_another_kind_are_learned(
+def test_new_items_and_ids_of_another_type_are_learned(
     log: tr.Log, address: str, tmp_path: Path
 ) -> None:
     info = pl.DataFrame({"item_id": log.items.ids, "title": [f"t{i}" for i in log.items.ids]})
@@ -241,7 +237,7 @@ def test_new_items_and_ids_of_another_kind_are_learned(
     assert (titles["5"], titles["tea"], titles["777"]) == ("t5", None, None)
 
 
-def test_two_never_learn_at_once(log: tr.Log, address: str, tmp_path: Path) -> None:
+def test_two_processes_never_learn_at_once(log: tr.Log, address: str, tmp_path: Path) -> None:
     path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
     with Store.open(address) as store:
         store.append([[Event("1", "5", 1)]])
@@ -254,55 +250,56 @@ def test_two_never_learn_at_once(log: tr.Log, address: str, tmp_path: Path) -> N
     assert learning.learn(path, address)
 
 
-def test_a_model_that_was_replaced_meanwhile_stays(
+def test_a_model_replaced_during_learning_stays(
     log: tr.Log, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
     with Store.open(address) as store:
         store.append([[Event("1", "5", 1)]])
-    slow = learning._learned
+    slow = learning._learn_model
 
-    def learned(*given: Any) -> Any:
+    def replace_meanwhile(*arguments: Any) -> Any:
         tr.TALE(reg=500).fit(log).save(path)
-        return slow(*given)
+        return slow(*arguments)
 
-    monkeypatch.setattr(learning, "_learned", learned)
-    with pytest.raises(TalerecError, match="replaced by somebody else"):
+    monkeypatch.setattr(learning, "_learn_model", replace_meanwhile)
+    with pytest.raises(TalerecError, match="replaced by another process"):
         learning.learn(path, address)
-    assert artifact.read_manifest(path)["params"]["reg"] == 500
+    assert read_manifest(path)["params"]["reg"] == 500
 
 
-def test_a_failure_is_told_and_the_old_model_stays(
+def test_a_failure_is_reported_and_the_old_model_stays(
     log: tr.Log, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
-    before = artifact.read_manifest(path)["version"]
+    before = read_manifest(path)["version"]
     with Store.open(address) as store:
         store.append([[Event("1", "5", 1)]])
 
     def fail(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(learning, "_learned", fail)
-    state = learning._round(path, address, {"rounds": 0, "failures": 2})
+    monkeypatch.setattr(learning, "_learn_model", fail)
+    state = learning._run_round(path, address, {"rounds": 0, "failures": 2})
     assert (state["failures"], state["error"]) == (3, "MemoryError")
     assert "learning failed, the old model stays" in caplog.text
-    assert artifact.read_manifest(path)["version"] == before
+    assert read_manifest(path)["version"] == before
     monkeypatch.undo()
-    state = learning._round(path, address, {"rounds": 1, "failures": 3})
+    state = learning._run_round(path, address, {"rounds": 1, "failures": 3})
     assert state["error"] is None
-    assert state["learned"]["version"] == artifact.read_manifest(path)["version"] != before
+    assert state["learned"]["version"] == read_manifest(path)["version"] != before
 
 
-def test_what_a_stopped_learner_left_is_removed(tmp_path: Path) -> None:
-    """Not while another process learns for the same artifact."""
+def test_leftovers_of_a_stopped_learner_are_removed(tmp_path: Path) -> None:
+    """But not while another process learns for the same artifact."""
     path = tmp_path / "shop.tale"
-    unfinished = learnable.room_of(path) / "new"
+    unfinished = learnable.work_folder(path) / "new"
     (unfinished / "half").mkdir(parents=True)
     supervisor = Supervisor(Settings(path=path), tmp_path, None)
-    supervisor._learner = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(99,))  # fmt: skip
+    spawn = multiprocessing.get_context("spawn")
+    supervisor._learner = spawn.Process(target=time.sleep, args=(99,))
     supervisor._learner.start()
-    with (learnable.room_of(path) / "lock").open("wb") as lock:
+    with (learnable.work_folder(path) / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         learnable.remove_unfinished(path)
         assert unfinished.exists()
@@ -314,11 +311,11 @@ def test_what_a_stopped_learner_left_is_removed(tmp_path: Path) -> None:
 # -- the service -----------------------------------------------------------------------------------
 
 
-def test_a_service_learns_and_serves_what_it_learned(
+def test_a_service_learns_and_serves_the_new_model(
     log: tr.Log, address: str, tmp_path: Path
 ) -> None:
     path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
-    before = artifact.read_manifest(path)["version"]
+    before = read_manifest(path)["version"]
     service = Remote(path, "--store", address, "--learn", "every=1s", "--watch", "0.2")
     try:
         events = [{"user_id": "5000", "item_id": item} for item in ("brand new", 3, "brand new", 3)]
@@ -326,15 +323,15 @@ def test_a_service_learns_and_serves_what_it_learned(
             assert service.ask("POST", "/v1/events", {"events": [event]}).status == 202
         service.until("talerec_learned_timestamp_seconds", 1)
         service.until("talerec_reloads_done_total", 1)
-        asked = {"history": [{"item_id": "brand new"}], "k": 1}
+        request = {"history": [{"item_id": "brand new"}], "k": 1}
 
-        def learned() -> Any:
-            """The answer of a model that has learned all events: the first of them may be learned alone."""
-            answer = service.ask("POST", "/v1/recommend", asked).json
+        def answer_after_learning() -> Any:
+            """Return the answer once the model has learned all events, not only the first."""
+            answer = service.ask("POST", "/v1/recommend", request).json
             first = [item["item_id"] for item in answer["items"]]
             return answer if "fallback" not in answer and first == ["3"] else None
 
-        said, stats = until(learned), service.ask("GET", "/v1/stats").json
+        said, stats = until(answer_after_learning), service.ask("GET", "/v1/stats").json
         assert stats["learning"]["learned"]
         assert said["model"] != before
         history = service.ask("GET", "/v1/users/5000").json["history"]
@@ -345,7 +342,7 @@ def test_a_service_learns_and_serves_what_it_learned(
         assert service.stop() == 0
 
 
-def test_what_cannot_be_learned_again_is_refused_at_the_start(
+def test_models_that_cannot_learn_are_refused_at_the_start(
     log: tr.Log, address: str, tmp_path: Path
 ) -> None:
     model, untimed = tr.Markov().fit(log), tr.Log.from_frame(log.to_frame(), time=None)
@@ -366,9 +363,7 @@ def test_what_cannot_be_learned_again_is_refused_at_the_start(
     assert "give --store too" in refusal("serve", good, "--learn", "every=1m")
 
 
-def test_a_database_that_does_not_answer_is_named_without_its_password(
-    log: tr.Log, tmp_path: Path
-) -> None:
+def test_an_unreachable_database_is_named_without_its_password(log: tr.Log, tmp_path: Path) -> None:
     pytest.importorskip("psycopg", reason="needs psycopg: EXTRAS=all make test")
     good = tr.Markov().fit(log).save(tmp_path / "good.tale")
     said = refusal("serve", good, "--store", "postgresql://a:hushhush@127.0.0.1:1/x", "--port", "0")
@@ -379,11 +374,11 @@ def test_a_database_that_does_not_answer_is_named_without_its_password(
 @pytest.mark.parametrize(
     ("text", "seconds"), [("every=10m", 600), ("30s", 30), ("every=1.5h", 5400), ("1d", 86_400)]
 )
-def test_intervals_are_read(text: str, seconds: float) -> None:
-    assert read_interval(text) == seconds
+def test_intervals_are_parsed(text: str, seconds: float) -> None:
+    assert parse_interval(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "10", "every=0s", "every=-5m", "10 m", "ten", "every=5w"])
-def test_intervals_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(TalerecError, match="--learn"):
-        read_interval(text)
+def test_invalid_intervals_are_refused(text: str) -> None:
+    with pytest.raises(TalerecError, match="`learn`"):
+        parse_interval(text)

@@ -1,4 +1,4 @@
-"""The service's limits and refusals, and who may ask."""
+"""The service's limits and refusals, and access control."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from service import Local, rows
-from talerec.serve.settings import Settings, read_token
+from talerec.serve import Settings, read_token
 from waiting import LONG_S
 
 TOKEN = "a-token-for-tests-alone"
@@ -54,22 +54,23 @@ TOKEN = "a-token-for-tests-alone"
         (b'{"k": 3}', 422, "invalid"),
     ],
 )  # fmt: skip
-def test_a_bad_question_is_refused_in_its_own_way(service, body, status, code):
+def test_a_bad_request_is_refused_with_its_own_code(service, body, status, code):
     answer = service.post("/v1/recommend", body)
     assert (answer.status, answer.code) == (status, code)
 
 
-def test_the_largest_numbers_that_are_allowed_are_answered(service):
-    huge = b'{"history": [{"item_id": 99999999999999999999999999, "timestamp": -1e12}], "recency": 1e308}'
+def test_the_largest_allowed_numbers_are_answered(service):
+    row = b'{"item_id": 99999999999999999999999999, "timestamp": -1e12}'
+    huge = b'{"history": [%b], "recency": 1e308}' % row
     assert service.post("/v1/recommend", huge).status == 200
     small = b'{"history": [{"item_id": 1}, {"item_id": 2}], "recency": 1e-308}'
     assert service.post("/v1/recommend", small).status == 200
 
 
-def test_limits_are_told_apart(saved, tmp_path):
+def test_each_limit_has_its_own_code(saved, tmp_path):
     limits = {"max_history": 3, "max_batch": 2, "max_body": 300, "max_k": 5}
     local = Local(saved, tmp_path, **limits)
-    found = [
+    answers = [
         local.post("/v1/recommend", {"history": rows(range(4))}),
         local.post("/v1/explain", {"history": rows(range(4)), "item_id": 1}),
         local.post("/v1/recommend", {"history": [], "k": 6}),
@@ -79,7 +80,7 @@ def test_limits_are_told_apart(saved, tmp_path):
         local.ask("POST", "/v1/recommend", parts=[b" " * 200, b" " * 200]),
         local.ask("POST", "/v1/recommend", b"{}", {"content-length": "100000000"}),
     ]
-    assert [(one.status, one.code) for one in found] == [
+    assert [(answer.status, answer.code) for answer in answers] == [
         (422, "history_too_long"),
         (422, "history_too_long"),
         (422, "k_too_large"),
@@ -91,7 +92,7 @@ def test_limits_are_told_apart(saved, tmp_path):
     ]
 
 
-def test_too_many_at_a_time_are_asked_to_come_again(saved, tmp_path):
+def test_too_many_concurrent_requests_get_retry_after(saved, tmp_path):
     local = Local(saved, tmp_path, concurrency=1)
     local.app._in_flight = 1
     answer = local.post("/v1/recommend", {"history": []})
@@ -99,7 +100,7 @@ def test_too_many_at_a_time_are_asked_to_come_again(saved, tmp_path):
     assert local.get("/health/live").status == 200
 
 
-def test_an_answer_that_takes_too_long_is_given_up(saved, tmp_path, monkeypatch):
+def test_an_answer_that_takes_too_long_times_out(saved, tmp_path, monkeypatch):
     local = Local(saved, tmp_path, timeout=0.01)
     given_up = threading.Event()
     monkeypatch.setattr(local.app.holder.current, "recommend_all", lambda _: given_up.wait(LONG_S))
@@ -112,7 +113,7 @@ def test_an_answer_that_takes_too_long_is_given_up(saved, tmp_path, monkeypatch)
     assert (answer.status, answer.code) == (503, "timeout")
 
 
-def test_what_is_nowhere_or_asked_the_wrong_way_is_refused(service):
+def test_unknown_paths_methods_items_and_parameters_are_refused(service):
     assert service.get("/nowhere").code == "not_found"
     assert service.get("/v1/recommend").code == "method_not_allowed"
     assert service.get("/v1/recommend").headers["allow"] == "POST"
@@ -128,7 +129,7 @@ def test_what_is_nowhere_or_asked_the_wrong_way_is_refused(service):
     assert service.get("/v1/items?q=" + "x" * 201).status == 422
 
 
-def test_a_failure_inside_says_nothing_of_its_insides(saved, tmp_path, monkeypatch, caplog):
+def test_an_internal_error_does_not_reveal_its_cause(saved, tmp_path, monkeypatch, caplog):
     local = Local(saved, tmp_path)
     secret = "the secret of line 42"
 
@@ -144,7 +145,7 @@ def test_a_failure_inside_says_nothing_of_its_insides(saved, tmp_path, monkeypat
         assert secret in caplog.text
 
 
-# -- who may ask -----------------------------------------------------------------------------------
+# -- access control --------------------------------------------------------------------------------
 
 
 def test_a_token_guards_the_api_but_not_health_and_page(saved, tmp_path):
@@ -159,12 +160,12 @@ def test_a_token_guards_the_api_but_not_health_and_page(saved, tmp_path):
         assert local.get(path).status == 200
 
 
-def test_reload_is_for_those_with_a_token(service):
+def test_a_reload_needs_a_token(service):
     answer = service.ask("POST", "/v1/reload")
     assert (answer.status, answer.code) == (403, "no_token")
 
 
-def test_the_world_is_not_let_in_by_accident(tmp_path):
+def test_listening_on_other_addresses_needs_a_token_or_open(tmp_path):
     for host in ("0.0.0.0", "::", "192.168.1.5", "example.org"):
         with pytest.raises(TalerecError, match="can be reached from other machines"):
             Settings(path=tmp_path, host=host)
@@ -196,13 +197,13 @@ def test_tokens_come_from_a_file_or_the_environment(tmp_path):
         read_token(tmp_path / "nowhere", {})
 
 
-def test_pages_of_other_origins_may_ask_only_where_that_was_said(saved, service, tmp_path):
-    mine, other = "https://shop.example", "https://other.example"
-    assert "access-control-allow-origin" not in service.get("/v1/model", origin=mine).headers
-    assert service.ask("OPTIONS", "/v1/recommend", None, {"origin": mine}).status == 405
-    local = Local(saved, tmp_path, cors=(mine,))
-    assert local.get("/v1/model", origin=mine).headers["access-control-allow-origin"] == mine
+def test_pages_of_other_origins_need_cors(saved, service, tmp_path):
+    shop, other = "https://shop.example", "https://other.example"
+    assert "access-control-allow-origin" not in service.get("/v1/model", origin=shop).headers
+    assert service.ask("OPTIONS", "/v1/recommend", None, {"origin": shop}).status == 405
+    local = Local(saved, tmp_path, cors=(shop,))
+    assert local.get("/v1/model", origin=shop).headers["access-control-allow-origin"] == shop
     assert "access-control-allow-origin" not in local.get("/v1/model", origin=other).headers
-    early = local.ask("OPTIONS", "/v1/recommend", None, {"origin": mine})
-    assert (early.status, early.headers["access-control-allow-methods"]) == (204, "POST")
+    preflight = local.ask("OPTIONS", "/v1/recommend", None, {"origin": shop})
+    assert (preflight.status, preflight.headers["access-control-allow-methods"]) == (204, "POST")
     assert local.ask("OPTIONS", "/v1/recommend", None, {"origin": other}).status == 403

@@ -1,4 +1,4 @@
-"""A request is answered by one model, even when another takes its place while the request is under way."""
+"""A request is answered by one model, even if another one replaces it in the meantime."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import talerec as tr
-from talerec.artifact import format as artifact
+from talerec.artifact import read_manifest
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
@@ -55,16 +55,16 @@ def other(log, tmp_path_factory):
 
 @pytest.fixture(params=[False, True], ids=["at once", "in a thread"])
 def slow(request, local, monkeypatch):
-    """Answers that take so little that the loop computes them, and those for which it takes a thread."""
+    """Answers that the event loop computes, and answers that a thread computes."""
     current = local.app.holder.current
     monkeypatch.setattr(current, "is_slow", lambda *_: request.param)
 
 
 @pytest.mark.parametrize(("method", "path", "body"), [*ANSWERED, *REFUSED])
-def test_a_request_takes_the_current_model_once(
+def test_a_request_reads_the_current_model_once(
     method, path, body, local, other, slow, monkeypatch
 ):
-    """Whoever looks a second time finds that another model is current."""
+    """A second read of the current model would return another one."""
     first = local.app.holder.current
     same_id = {"x-request-id": "one"}
     expected = local.ask(method, path, body, same_id)
@@ -76,14 +76,16 @@ def test_a_request_takes_the_current_model_once(
     assert local.ask(method, path, body, same_id) == expected
 
 
-def test_requests_of_one_moment_are_answered_each_by_the_model_it_took(local, other, monkeypatch):
-    """Half of them took the model before it was replaced, half after it."""
+def test_concurrent_requests_are_each_answered_by_the_model_they_began_with(
+    local, other, monkeypatch
+):
+    """Half of them begin before the model is replaced, half after it."""
     body = {"history": HISTORY, "k": 3}
     first = local.app.holder.current
     models = [first, other, other, first, other, first]
-    taken = itertools.cycle(models)
+    sequence = itertools.cycle(models)
     monkeypatch.setattr(
-        type(local.app.holder), "current", property(lambda _: next(taken)), raising=False
+        type(local.app.holder), "current", property(lambda _: next(sequence)), raising=False
     )
     answers = [answer.json for answer in local.post_all("/v1/recommend", [body] * len(models))]
     assert [answer["model"] for answer in answers] == [model.version for model in models]
@@ -94,7 +96,7 @@ def test_requests_of_one_moment_are_answered_each_by_the_model_it_took(local, ot
 
 
 def test_a_reload_names_the_model_that_it_loaded(log, other, tmp_path, monkeypatch):
-    """Also when yet another one becomes current before the answer is written."""
+    """Also if a third model becomes current before the response is written."""
     path = tr.TALE(reg=20).fit(log).save(tmp_path / "m.tale")
     local = Local(path, tmp_path, token=TOKEN, timeout=2)
     tr.TALE(reg=70).fit(log).save(path)
@@ -102,11 +104,11 @@ def test_a_reload_names_the_model_that_it_loaded(log, other, tmp_path, monkeypat
     refresh = holder.refresh
 
     def refresh_twice() -> Any:
-        found = refresh()
+        outcome = refresh()
         holder.current = other
-        return found
+        return outcome
 
     monkeypatch.setattr(holder, "refresh", refresh_twice)
     answer = local.ask("POST", "/v1/reload", None, {"authorization": f"Bearer {TOKEN}"})
     assert (answer.status, answer.json["reloaded"]) == (200, True)
-    assert answer.json["model"] == artifact.read_manifest(path)["version"] != other.version
+    assert answer.json["model"] == read_manifest(path)["version"] != other.version

@@ -1,4 +1,4 @@
-"""A new model takes the place of the one in use, unless it is damaged."""
+"""A new model replaces the one in use, unless it is damaged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import talerec as tr
-from talerec.artifact import format as artifact
+from talerec.artifact import read_manifest
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
@@ -31,28 +31,26 @@ def reload(local: Local) -> Any:
 
 
 def ask(local: Local, model: tr.Model) -> Any:
-    wish = {"history": rows(model.item_ids[:3]), "k": 5}
-    return local.post("/v1/recommend", wish, authorization=f"Bearer {TOKEN}").json
+    request = {"history": rows(model.item_ids[:3]), "k": 5}
+    return local.post("/v1/recommend", request, authorization=f"Bearer {TOKEN}").json
 
 
-def test_a_new_model_takes_over_and_is_named(changing, log, tmp_path):
+def test_a_new_model_replaces_the_old_one_and_is_named(changing, log, tmp_path):
     before = reload(changing).json
     assert before["reloaded"] is False
     other = tr.TALE(reg=500).fit(log)
     other.save(tmp_path / "m.tale")
     after = reload(changing).json
     assert after["reloaded"] is True
-    assert (
-        after["model"] == artifact.read_manifest(tmp_path / "m.tale")["version"] != before["model"]
-    )
-    said = ask(changing, other)
-    own = other.recommend_histories([other.item_ids[:3].to_list()], k=5)
-    assert said["model"] == after["model"]
-    assert [item["score"] for item in said["items"]] == own["score"].to_list()
+    assert after["model"] == read_manifest(tmp_path / "m.tale")["version"] != before["model"]
+    answer = ask(changing, other)
+    expected = other.recommend_histories([other.item_ids[:3].to_list()], k=5)
+    assert answer["model"] == after["model"]
+    assert [item["score"] for item in answer["items"]] == expected["score"].to_list()
 
 
 def test_a_replaced_model_is_freed_at_once(changing, log, tmp_path):
-    """Its memory must not wait for the garbage collector, which is told to leave models alone."""
+    """Its memory must not wait for the garbage collector, which ignores frozen models."""
     ask(changing, changing.app.holder.current.model)
     before = weakref.ref(changing.app.holder.current)
     tr.TALE(reg=500).fit(log).save(tmp_path / "m.tale")
@@ -60,24 +58,24 @@ def test_a_replaced_model_is_freed_at_once(changing, log, tmp_path):
     assert before() is None
 
 
-def spoil(target: Path, log: Any, tmp_path: Path, part: str) -> None:
-    """Put a model in place of which one byte of `part` is wrong."""
+def install_damaged(target: Path, log: Any, tmp_path: Path, part: str) -> None:
+    """Replace the artifact by a model with one wrong byte in the file of `part`."""
     other = tr.TALE(reg=500).fit(log).save(tmp_path / "other.tale")
     manifest = json.loads((other / "manifest.json").read_text())
     file = other / manifest["files"][part]["file"]
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    for one in sorted(other.iterdir()):
-        if one.suffix in (".npy", ".parquet"):
-            shutil.copy(one, target)
+    for file_path in sorted(other.iterdir()):
+        if file_path.suffix in (".npy", ".parquet"):
+            shutil.copy(file_path, target)
     shutil.copy(other / "manifest.json", target)
 
 
 @pytest.mark.parametrize("part", ["weights", "items", "time"])
-def test_a_damaged_model_is_refused_and_the_old_one_serves_on(changing, model, log, tmp_path, part):
+def test_a_damaged_model_is_refused_and_the_old_one_stays(changing, model, log, tmp_path, part):
     before = ask(changing, model)
-    spoil(tmp_path / "m.tale", log, tmp_path, part)
+    install_damaged(tmp_path / "m.tale", log, tmp_path, part)
     answer = reload(changing)
     assert (answer.status, answer.code) == (409, "artifact_refused")
     assert "hash does not match" in answer.json["error"]["message"]
@@ -85,7 +83,7 @@ def test_a_damaged_model_is_refused_and_the_old_one_serves_on(changing, model, l
     assert changing.get("/health/ready").status == 200
 
 
-def test_a_model_that_is_gone_does_not_stop_the_one_in_use(changing, model, tmp_path):
+def test_deleting_the_artifact_does_not_affect_the_model_in_use(changing, model, tmp_path):
     before = ask(changing, model)
     shutil.rmtree(tmp_path / "m.tale")
     assert reload(changing).status == 409

@@ -1,4 +1,4 @@
-"""Services with a store as people run them: synced before they answer, killed at any moment, several workers, hostile users."""
+"""Services with a store: durable before the response, killed at any time, hostile ids."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Any]:
-    """The benchmark, whose parts run here with fewer events."""
+    """The module of the benchmark, whose parts run here with fewer events."""
     sys.path.insert(0, str(BENCHMARKS))
     import events
 
@@ -60,23 +60,26 @@ def post(body: dict[str, Any]) -> bytes:
 
 
 def send(worker: int, connections: list[socket.socket], body: dict[str, Any]) -> list[int]:
-    """The same request over several connections; the worker is stopped until all of them are there."""
+    """Send one request over several connections; the worker is paused until all have arrived."""
     os.kill(worker, signal.SIGSTOP)
     until(lambda: state_of(worker) in ("T", "t"))
-    for one in connections:
-        one.sendall(post(body))
+    for connection in connections:
+        connection.sendall(post(body))
     os.kill(worker, signal.SIGCONT)
-    return [read_answer(one).status for one in connections]
+    return [read_answer(connection).status for connection in connections]
 
 
 CALLS = "read|recvfrom|write|sendto|writev|fdatasync|fsync"
-LINE = re.compile(rf"^(?P<thread>\d+) +(?:(?P<call>{CALLS})\((?P<descriptor>\d+)|<\.\.\. (?P<resumed>{CALLS}) resumed)(?P<rest>.*)")  # fmt: skip
+LINE = re.compile(
+    rf"^(?P<thread>\d+) +(?:(?P<call>{CALLS})\((?P<descriptor>\d+)"
+    rf"|<\.\.\. (?P<resumed>{CALLS}) resumed)(?P<rest>.*)"
+)
 
 
 def test_every_202_comes_after_a_sync_that_began_after_its_request(
     saved: Path, tmp_path: Path
 ) -> None:
-    """The system calls of a worker: requests that wait share a sync, and none is answered before its own."""
+    """By the system calls of a worker; waiting requests may share a sync."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("needs strace")
@@ -96,8 +99,8 @@ def test_every_202_comes_after_a_sync_that_began_after_its_request(
             assert send(worker, connections[:1], {"events": [event]}) == [202]
         for _ in range(3):
             assert set(send(worker, connections, {"events": [event]})) == {202}
-        for one in connections:
-            one.close()
+        for connection in connections:
+            connection.close()
         tracing.terminate()
         tracing.wait(LONG_S)
         tracing.stderr.close()
@@ -117,41 +120,44 @@ BROKEN_OFF = [
 ]  # fmt: skip
 
 
-def test_calls_that_strace_breaks_off_are_put_together() -> None:
-    """As on a busy machine: here the sync began before the request was there, so the 202 came too early."""
+def test_interrupted_lines_of_strace_are_joined() -> None:
+    """The sync began before the request was read, so the 202 came too early."""
     with pytest.raises(AssertionError, match="202 Accepted"):
         follow(BROKEN_OFF)
     assert follow([BROKEN_OFF[n] for n in (0, 2, 1, 3, 4)]) == (1, 1)
 
 
 def follow(lines: list[str]) -> tuple[int, int]:
-    """How many 202s were written and how many syncs ended; each 202 after a sync that began after its request was read."""
+    """Return the number of 202s and of syncs; check that a sync precedes each 202.
+
+    The sync must have begun after the request of the 202 was read.
+    """
     began = dict[str, tuple[int, str]]()  # thread -> where its unfinished call began, of what file
     ended: list[tuple[int, int]] = []
-    asked: dict[str, int] = {}  # descriptor -> where its request was read
+    read_at: dict[str, int] = {}  # descriptor -> where its request was read
     answers = 0
     for n, line in enumerate(lines):
-        found = LINE.match(line)
-        if found is None:
+        match = LINE.match(line)
+        if match is None:
             continue
-        thread, descriptor, rest = found["thread"], found["descriptor"], found["rest"]
-        call, start = found["call"] or found["resumed"], n
-        if found["resumed"]:
-            start, descriptor = began.pop(thread, (-1, ""))  # it began before it was traced
+        thread, descriptor, rest = match["thread"], match["descriptor"], match["rest"]
+        call, start = match["call"] or match["resumed"], n
+        if match["resumed"]:
+            start, descriptor = began.pop(thread, (-1, ""))  # it began before tracing did
         if "HTTP/1.1 202" in rest:  # what is written is printed where the call begins
             answers += 1
-            assert any(begin > asked[descriptor] for begin, end in ended if end < n), line
+            assert any(begin > read_at[descriptor] for begin, end in ended if end < n), line
         if "<unfinished" in rest:
             began[thread] = n, descriptor
         elif call in ("fdatasync", "fsync"):
             ended.append((start, n))
         elif call in ("read", "recvfrom") and "POST /v1/events" in rest:
-            asked[descriptor] = n
+            read_at[descriptor] = n
     return answers, len(ended)
 
 
 def test_postgresql_has_flushed_its_log_before_every_202(saved: Path, tmp_path: Path) -> None:
-    """Right after an answer, nothing of the server's log waits for the disk; without synchronous commits much would."""
+    """Right after a response, no part of the server's log waits for the disk."""
     flushed = "select pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()"
     with postgres() as server, server.connect() as watching:
         service = Remote(saved, "--store", server.address)
@@ -168,16 +174,16 @@ def test_postgresql_has_flushed_its_log_before_every_202(saved: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
-def test_what_is_acknowledged_is_there_once_whoever_is_killed(
+def test_acknowledged_events_are_stored_once_despite_kills(
     bench: Any, store: str, tmp_path: Path
 ) -> None:
-    """The benchmark with fewer events: it compares all that is in the store with all that was sent."""
+    """The benchmark with fewer events compares the stored with the sent events."""
     if store == "postgresql":
         pytest.importorskip("psycopg", reason="needs psycopg (extra databases)")
         if binary("postgres") is None:
             pytest.skip("needs PostgreSQL's initdb and postgres")
-    given = argparse.Namespace(store=store, events=2400, clients=8, batch=3, kills=2, workers=2)
-    facts = bench.kill(given, tmp_path)
+    arguments = argparse.Namespace(store=store, events=2400, clients=8, batch=3, kills=2, workers=2)
+    facts = bench.kill(arguments, tmp_path)
     assert (facts["kept"], facts["missing"], facts["twice"], facts["unordered"]) == (2400, 0, 0, 0)
     assert sum(facts["killed"].values()) == 2
 
@@ -188,41 +194,44 @@ def test_what_is_acknowledged_is_there_once_whoever_is_killed(
 @pytest.fixture(scope="module")
 def workers(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     store = f"sqlite:///{tmp_path_factory.mktemp('store')}/shop.db"
-    one = Remote(saved, "--workers", "2", "--store", store)
-    yield one
-    assert one.stop() == 0
+    service = Remote(saved, "--workers", "2", "--store", store)
+    yield service
+    assert service.stop() == 0
 
 
-def test_an_event_is_in_the_next_answer_and_soon_in_that_of_every_worker(
+def test_an_event_is_in_the_next_answer_and_soon_in_every_worker(
     bench: Any, workers: Remote
 ) -> None:
-    found = asyncio.run(bench.freshness(workers.port, 120, 2, 8))
-    assert found["not_in_the_next_answer"] == 0
-    assert found["max_s"] < LONG_S  # a busy machine; the benchmark looks at one second
+    result = asyncio.run(bench.freshness(workers.port, 120, 2, 8))
+    assert result["not_in_the_next_answer"] == 0
+    assert result["max_s"] < LONG_S  # a busy machine; the benchmark looks at one second
 
 
 def test_many_users_and_hostile_ids_are_answered(bench: Any, workers: Remote) -> None:
-    """Users at random, with ids that break what is not careful: no answer is a failure."""
+    """Random users and hostile ids: no response is an error."""
     rng = np.random.default_rng(3)
-    odd = ["\u202e", "'; drop table talerec_events; --", "../../etc/passwd", "%00", "\U0001f375" * 500,
-           "NaN", "null", "0x10", "1e3", "-0", "007", " x ", "a\nb", "\ufeff", "{}", "\\", "%"]  # fmt: skip
+    odd = ["\u202e", "'; drop table talerec_events; --", "../../etc/passwd", "%00"]
+    odd += ["\U0001f375" * 500, "NaN", "null", "0x10", "1e3", "-0", "007", " x ", "a\nb"]
+    odd += ["\ufeff", "{}", "\\", "%"]
     users = [*odd, *map(int, rng.integers(-5, 10**18, 200)), *map(str, rng.integers(0, 99, 200))]
 
     async def ask() -> list[int]:
-        one = bench.Connection(workers.port)
-        found = []
+        connection = bench.Connection(workers.port)
+        statuses = []
         for user in users:
             event = {"user_id": user, "item_id": user, "event": "view"}
-            found.append((await one.ask("POST", "/v1/events", {"events": [event]}))[0])
-            found.append((await one.ask("POST", "/v1/recommend", {"user_id": user, "k": 3}))[0])
-        await one.close()
-        return found
+            statuses.append((await connection.ask("POST", "/v1/events", {"events": [event]}))[0])
+            statuses.append(
+                (await connection.ask("POST", "/v1/recommend", {"user_id": user, "k": 3}))[0]
+            )
+        await connection.close()
+        return statuses
 
     assert set(asyncio.run(ask())) == {200, 202}
     assert workers.metric('talerec_requests_total{route="/v1/events",status="500"}') == 0
 
 
-def test_a_user_of_very_many_events_is_answered_like_any_other(bench: Any, workers: Remote) -> None:
+def test_a_user_with_very_many_events_is_answered(bench: Any, workers: Remote) -> None:
     some = [{"user_id": "busy", "item_id": n % 60 + 1, "timestamp": 10**9 + n} for n in range(5000)]
     for n in range(0, 20_000, 5000):
         moved = [{**event, "timestamp": event["timestamp"] + n} for event in some]

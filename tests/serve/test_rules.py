@@ -1,4 +1,4 @@
-"""The rules of a request, over HTTP: what the library says, for the model's lists and for the fallback's."""
+"""Filters and boosts over HTTP equal those of the library, for models and the fallback."""
 
 from __future__ import annotations
 
@@ -47,86 +47,86 @@ RULES = [
 ]
 
 
-def filled(rule: Any, names: list[str]) -> Any:
-    """A rule with the log's own categories."""
+def fill_in(rule: Any, names: list[str]) -> Any:
+    """Return a rule with categories of the log."""
     if isinstance(rule, dict):
-        return {filled(key, names): filled(value, names) for key, value in rule.items()}
+        return {fill_in(key, names): fill_in(value, names) for key, value in rule.items()}
     return rule.format(*names) if isinstance(rule, str) else rule
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("hide_seen", [False, True])
-def test_rules_over_http_are_those_of_the_library(
+def test_filters_over_http_equal_those_of_the_library(
     service: Local, model: tr.Model, log: tr.Log, rule: Any, hide_seen: bool
 ) -> None:
-    rule = filled(rule, sorted(set(categories(log))))
-    asked = {"history": ROWS, "k": 12, "hide_seen": hide_seen, **rule}
-    answer = service.post("/v1/recommend", asked).json
-    wanted = model.recommend_histories([HISTORY], 12, hide_seen=hide_seen, **rule)
-    assert [one["item_id"] for one in answer["items"]] == wanted["item_id"].to_list()
-    assert [one["score"] for one in answer["items"]] == wanted["score"].to_list()
-    batch = service.post("/v1/recommend:batch", {"requests": [asked]}).json
+    rule = fill_in(rule, sorted(set(categories(log))))
+    request = {"history": ROWS, "k": 12, "hide_seen": hide_seen, **rule}
+    answer = service.post("/v1/recommend", request).json
+    expected = model.recommend_histories([HISTORY], 12, hide_seen=hide_seen, **rule)
+    assert [item["item_id"] for item in answer["items"]] == expected["item_id"].to_list()
+    assert [item["score"] for item in answer["items"]] == expected["score"].to_list()
+    batch = service.post("/v1/recommend:batch", {"requests": [request]}).json
     assert batch["answers"][0] == answer
     masks = {name: rule[name] for name in ("where", "deny", "boost") if name in rule}
-    for one in answer["items"][:5]:
-        why = {"history": ROWS, "item_id": one["item_id"], "hide_seen": hide_seen, **masks}
+    for item in answer["items"][:5]:
+        why = {"history": ROWS, "item_id": item["item_id"], "hide_seen": hide_seen, **masks}
         why = service.post("/v1/explain", why).json
-        assert why["score"] == pytest.approx(one["score"], abs=1e-9)
+        assert why["score"] == pytest.approx(item["score"], abs=1e-9)
         rows = sum(row["contribution"] for row in why["rows"]) + why.get("base", 0.0)
         added = sum(boost["contribution"] for boost in why.get("boosts", []))
         assert rows + added == pytest.approx(why["score"], abs=1e-9)
-        assert added == pytest.approx(one.get("boost", 0.0), abs=1e-9)
-        for reason in one["because"]:
-            given = sum(
+        assert added == pytest.approx(item.get("boost", 0.0), abs=1e-9)
+        for reason in item["because"]:
+            contribution = sum(
                 row["contribution"] for row in why["rows"] if row["item_id"] == reason["item_id"]
             )
-            assert reason["share"] * one["score"] == pytest.approx(given, abs=1e-9)
+            assert reason["share"] * item["score"] == pytest.approx(contribution, abs=1e-9)
 
 
 def trending(log: tr.Log, boost: dict[str, float], k: int, per: int, deny: list[int]) -> list[Any]:
-    """What the fallback shows: the last week's counts, then the log's, raised by parts of their own spread."""
+    """Return the fallback: items by counts of the last week, then of the log, with boosts."""
     kinds, counts, every = categories(log), log.counts(7), log.counts()
     ids = log.items.ids.to_list()
     full = [i for i in range(len(ids)) if ids[i] not in deny]
     full.sort(key=lambda i: (-counts[i], 0 if counts[i] else -every[i], i))
     spread = counts[full[0]] - counts[full[min(100, len(full)) - 1]]
     raised = [(i, counts[i] + boost.get(kinds[i], 0.0) * spread) for i in full]
-    raised.sort(key=lambda pair: -pair[1])  # equal ones stay as they are
-    found: list[Any] = []
+    raised.sort(key=lambda pair: -pair[1])  # stable: equal items keep their order
+    chosen: list[Any] = []
     for i, score in raised:
-        if len(found) < k and sum(kinds[j] == kinds[i] for j, _ in found) < per:
-            found.append((i, score))
-    return [(ids[i], score) for i, score in found]
+        if len(chosen) < k and sum(kinds[j] == kinds[i] for j, _ in chosen) < per:
+            chosen.append((i, score))
+    return [(ids[i], score) for i, score in chosen]
 
 
 @pytest.mark.parametrize("lift", [0.0, 0.3, -1.0, 10.0])
 @pytest.mark.parametrize("per", [1, 3, 99])
-def test_the_fallback_obeys_the_same_rules(
+def test_the_fallback_applies_the_same_filters(
     service: Local, log: tr.Log, lift: float, per: int, model: tr.Model
 ) -> None:
     name = categories(log)[0]
     rule = {"boost": {"category": {name: lift}}, "per": {"category": per}, "deny": [1, 2]}
     answer = service.post("/v1/recommend", {"history": [{"item_id": "?"}], "k": 7, **rule}).json
-    found = [(one["item_id"], one["score"]) for one in answer["items"]]
-    if model.name == "tempo":  # what is popular is a part of the model
+    pairs = [(entry["item_id"], entry["score"]) for entry in answer["items"]]
+    if model.name == "tempo":  # popularity is a part of the model
         rows = model.recommend_histories([["?"]], 7, unknown="skip", **rule)
-        wanted = list(zip(rows["item_id"], rows["score"], strict=True))
-        assert found == wanted or answer["fallback"] == "trending"
+        expected = list(zip(rows["item_id"], rows["score"], strict=True))
+        assert pairs == expected or answer["fallback"] == "trending"
     if answer.get("fallback"):
-        wanted = trending(log, {name: lift}, 7, per, [1, 2])
-        assert [item for item, _ in found] == [item for item, _ in wanted]
-        assert [score for _, score in found] == pytest.approx([score for _, score in wanted])
+        expected = trending(log, {name: lift}, 7, per, [1, 2])
+        assert [item for item, _ in pairs] == [item for item, _ in expected]
+        assert [score for _, score in pairs] == pytest.approx([score for _, score in expected])
     else:
         assert model.name == "tempo"
 
 
 def test_an_allow_list_may_be_as_long_as_the_body(service: Local, model: tr.Model) -> None:
-    """Known ids among a hundred thousand others; the answer is the same as with the known ones alone."""
+    """A hundred thousand unknown ids in the list do not change the answer."""
     short = service.post("/v1/recommend", {"history": ROWS, "allow": list(range(10, 200))})
     long = [*range(1_000_000, 1_100_000), *range(10, 200)]
-    found = service.post("/v1/recommend", {"history": ROWS, "allow": long})
-    assert found.status == 200
-    assert found.body == short.body
+    answer = service.post("/v1/recommend", {"history": ROWS, "allow": long})
+    assert answer.status == 200
+    assert answer.body == short.body
     text = service.post("/v1/recommend", {"history": ROWS, "allow": [str(item) for item in long]})
     assert (text.status, text.code) == (413, "body_too_large")  # 1.1 MB: --max-body is the limit
     deny = service.post("/v1/recommend", {"history": ROWS, "deny": [*range(1, 301), *long]}).json
@@ -136,7 +136,7 @@ def test_an_allow_list_may_be_as_long_as_the_body(service: Local, model: tr.Mode
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "message"),
     [
         ({"boost": {"colour": {"X": 1}}}, "no column 'colour'"),
         ({"boost": {"category": {"X": 1e308}}}, "<= 1000"),
@@ -148,10 +148,10 @@ def test_an_allow_list_may_be_as_long_as_the_body(service: Local, model: tr.Mode
         ({"per": {"category": 1.5}}, "per[...]: expected int"),
     ],
 )
-def test_a_bad_rule_is_refused_by_name(service: Local, rule: Any, said: str) -> None:
+def test_a_bad_filter_is_refused_by_name(service: Local, rule: Any, message: str) -> None:
     answer = service.post("/v1/recommend", {"history": ROWS, **rule})
     assert (answer.status, answer.code) == (422, "invalid")
-    assert said in answer.json["error"]["message"]
+    assert message in answer.json["error"]["message"]
     batch = service.post("/v1/recommend:batch", {"requests": [{"history": ROWS, **rule}]})
     assert batch.status == 422
 
@@ -167,15 +167,15 @@ def test_the_largest_numbers_and_the_oddest_values_are_answered(service: Local) 
     ):
         assert service.post("/v1/recommend", {"history": ROWS, "k": 9, **rule}).body == plain
     every = {"boost": {"item_id": {str(item): 1000 for item in range(1, 301)}}}
-    found = service.post("/v1/recommend", {"history": ROWS, "k": 9, **every}).json["items"]
-    assert [one["item_id"] for one in found] == [
-        one["item_id"]
-        for one in service.post("/v1/recommend", {"history": ROWS, "k": 9}).json["items"]
+    items = service.post("/v1/recommend", {"history": ROWS, "k": 9, **every}).json["items"]
+    assert [item["item_id"] for item in items] == [
+        item["item_id"]
+        for item in service.post("/v1/recommend", {"history": ROWS, "k": 9}).json["items"]
     ]
 
 
-def test_the_document_names_the_columns_that_rules_may_use(service: Local) -> None:
-    made = service.get("/openapi.json").json["components"]["schemas"]
+def test_the_openapi_document_names_the_columns_that_filters_may_use(service: Local) -> None:
+    schemas = service.get("/openapi.json").json["components"]["schemas"]
     for name, rule in (("RecommendRequest", "per"), ("ExplainRequest", "boost")):
-        form = made[name]["properties"][rule]["anyOf"][0]
+        form = schemas[name]["properties"][rule]["anyOf"][0]
         assert "category" in form["propertyNames"]["enum"]

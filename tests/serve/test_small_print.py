@@ -1,4 +1,4 @@
-"""What a request may say and what an error repeats of it; the document and the service agree."""
+"""Details of requests and error messages; the OpenAPI document agrees with the service."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from talerec.errors import TalerecError
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
+import msgspec
+
 from service import Local
-from talerec.serve.settings import Settings
+from talerec.serve import Settings, schemas
 
 TOKEN = "a-token-for-tests-alone"
 
@@ -52,21 +54,21 @@ def test_an_error_does_not_repeat_a_long_value(service, path, body):
 
 
 @pytest.mark.parametrize("junk", ["yesterday", "2024-13-01", "", "2024-01-01T25:00:00Z", "nan"])
-def test_a_text_that_is_no_time_is_called_that(service, junk):
+def test_invalid_times_are_named_as_such(service, junk):
     for body in ({"history": [{"item_id": 1, "timestamp": junk}]}, {"history": [], "as_of": junk}):
-        said = service.post("/v1/recommend", body).json["error"]["message"]
-        assert "is not a time" in said
-        assert "beyond any date" not in said
+        message = service.post("/v1/recommend", body).json["error"]["message"]
+        assert "is not a time" in message
+        assert "beyond any date" not in message
 
 
 @pytest.mark.parametrize("late", ["1e300", "99999999999999999999"])
-def test_a_time_that_no_calendar_has_is_called_that(service, late):
-    said = service.post("/v1/recommend", {"history": [], "as_of": late}).json["error"]["message"]
-    assert "is beyond any date" in said
+def test_times_beyond_any_date_are_named_as_such(service, late):
+    message = service.post("/v1/recommend", {"history": [], "as_of": late}).json["error"]["message"]
+    assert "is beyond any date" in message
 
 
 def test_whole_numbers_may_be_written_as_decimals(service):
-    """JSON Schema calls 28.0 an integer, and so do the clients that are made from it."""
+    """JSON Schema calls 28.0 an integer, and so do clients generated from it."""
     plain = {"history": [{"item_id": 3}, {"item_id": 5}], "k": 7, "deny": [2]}
     expected = service.post("/v1/recommend", plain).body
     decimal = b'{"history": [{"item_id": 3.0}, {"item_id": 5.0}], "k": 7.0, "deny": [2.0]}'
@@ -76,7 +78,24 @@ def test_whole_numbers_may_be_written_as_decimals(service):
     assert service.post("/v1/recommend", b'{"history": [], "k": 1e30}').code == "invalid"
 
 
-def test_rows_may_say_that_they_have_no_time(service):
+@pytest.mark.parametrize(
+    ("body", "violation"),
+    [
+        ('{"item_id": 1, "k": "x"}', ("k", "expected int, got str", False)),
+        ('{"item_id": 1, "k": 2.5}', ("k", "expected int, got float", True)),
+        ('{"k": 1}', ("", "item_id is missing", False)),
+        ('{"item_id": 1, "z": 1}', ("", "there is no field z", False)),
+        ('{"item_id": [1]}', ("item_id", "expected int | str, got array", False)),
+    ],
+)
+def test_errors_of_msgspec_are_parsed(body, violation):
+    """msgspec reports the place and kind of an error only in its message."""
+    with pytest.raises(msgspec.ValidationError) as raised:
+        msgspec.json.decode(body, type=schemas.SimilarRequest)
+    assert schemas.parse_violation(raised.value) == violation
+
+
+def test_rows_may_have_null_timestamps(service):
     plain = {"history": [{"item_id": 3}, {"item_id": 5}], "k": 7}
     nulls = {**plain, "history": [{"item_id": 3, "timestamp": None}, {"item_id": 5}]}
     assert service.post("/v1/recommend", nulls).body == service.post("/v1/recommend", plain).body
@@ -90,7 +109,7 @@ def test_rows_may_say_that_they_have_no_time(service):
     assert service.post("/v1/recommend", mixed).code == "invalid"
 
 
-def test_every_origin_may_ask_only_where_there_is_a_token(saved, tmp_path):
+def test_allowing_every_origin_needs_a_token(saved, tmp_path):
     with pytest.raises(TalerecError, match="set a token"):
         Settings(path=saved, cors=("*",))
     for wrong in ("shop.example", "https://shop.example/", "https://*.example", ""):
@@ -109,7 +128,7 @@ def test_every_origin_may_ask_only_where_there_is_a_token(saved, tmp_path):
 
 
 def test_the_ids_of_the_answers_are_exact(tmp_path):
-    """JSON numbers have any size; a program that reads them as floats has to ask for text."""
+    """JSON numbers have any size; clients that read numbers as floats may send text."""
     import polars as pl
 
     big = 2**60

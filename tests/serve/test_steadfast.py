@@ -1,4 +1,4 @@
-"""A service that stays up: models deployed in every way, models that cannot answer, clients that do not read, killed parents."""
+"""A service stays up: partial deployments, broken models, slow clients, killed parents."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import polars as pl
 import pytest
 
 import talerec as tr
-from talerec.artifact import format as artifact
+from talerec.artifact import Bundle, read_artifact, read_manifest, write_artifact
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from processes import is_running, workers_of
 from service import START, Local, Remote
+from talerec.serve import SharedState
 from talerec.serve.model import copies
-from talerec.serve.shared import SharedState
 from waiting import LONG_S, until
 
 TOKEN = "a-token-for-tests-alone"
@@ -47,7 +47,7 @@ def path(models, tmp_path) -> Path:
 
 
 def version(path: Path) -> str:
-    return str(artifact.read_manifest(path)["version"])
+    return str(read_manifest(path)["version"])
 
 
 # -- models deployed by copying --------------------------------------------------------------------
@@ -58,8 +58,8 @@ def served_by(local: Local) -> str:
 
 
 @pytest.mark.parametrize("first", ["manifest.json", "data"])
-def test_a_model_copied_file_by_file_is_served_once_it_is_whole(models, path, tmp_path, first):
-    """Every look on the way refuses it; the last one must not."""
+def test_a_model_copied_file_by_file_is_served_once_complete(models, path, tmp_path, first):
+    """Each partial copy is refused; the complete one is served."""
     local = Local(path, tmp_path / "run")
     holder, before = local.app.holder, version(path)
     rank = {"manifest.json": 0 if first == "manifest.json" else 2}
@@ -73,7 +73,7 @@ def test_a_model_copied_file_by_file_is_served_once_it_is_whole(models, path, tm
     assert served_by(local) == version(models[1]) != before
 
 
-def test_a_refused_model_is_told_of_once_and_only_when_it_stays_refused(
+def test_a_refused_model_is_reported_once_and_only_if_it_stays_refused(
     models, path, tmp_path, caplog
 ):
     local = Local(path, tmp_path / "run")
@@ -91,25 +91,25 @@ def test_a_refused_model_is_told_of_once_and_only_when_it_stays_refused(
     assert served_by(local) == version(models[1])
 
 
-def test_what_kept_a_model_from_being_read_may_pass(models, path, tmp_path, monkeypatch):
-    """A full disk, say: the files are as they were, and yet they are looked at again."""
+def test_a_temporary_obstacle_delays_a_model(models, path, tmp_path, monkeypatch):
+    """After a full disk, say, unchanged files are tried again."""
     local = Local(path, tmp_path / "run")
     holder = local.app.holder
     for file in models[1].iterdir():
         shutil.copyfile(file, path / file.name)
     with monkeypatch.context() as patch:
         patch.setattr(
-            copies, "take", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
+            copies, "copy_file", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
         )
         holder._look(force=False)
     assert served_by(local) != version(models[1])
-    monkeypatch.setattr(holder._refused, "_due", 0.0)
+    monkeypatch.setattr(holder._refusal, "due", 0.0)
     holder._look(force=False)
     assert served_by(local) == version(models[1])
 
 
-def test_files_that_are_cut_short_under_its_hands_do_not_end_it(models, path, tmp_path):
-    """`cp` over a live artifact truncates files that have the same name; a mapped one then ends whoever reads it."""
+def test_truncated_files_do_not_crash_the_service(models, path, tmp_path):
+    """`cp` over a live artifact truncates its files; reading a mapped one then kills."""
     program = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
@@ -128,7 +128,7 @@ print("served on")
     assert ran.stdout == "served on\n", (ran.returncode, ran.stderr[-2000:])
 
 
-def test_where_there_is_no_room_for_a_copy_the_file_itself_is_served(tmp_path, monkeypatch, caplog):
+def test_without_disk_space_for_a_copy_the_file_itself_is_served(tmp_path, monkeypatch, caplog):
     (tmp_path / "a").write_bytes(b"content")
 
     def full(*_: Any) -> None:
@@ -136,18 +136,18 @@ def test_where_there_is_no_room_for_a_copy_the_file_itself_is_served(tmp_path, m
 
     monkeypatch.setattr(copies.shutil, "copyfileobj", full)
     monkeypatch.setattr(copies.fcntl, "ioctl", full)
-    copies.take(tmp_path / "a", tmp_path / "b")
+    copies.copy_file(tmp_path / "a", tmp_path / "b")
     assert os.path.samefile(tmp_path / "a", tmp_path / "b")
     assert "no room for a copy" in caplog.text
 
 
-def test_old_copies_go_and_a_new_worker_serves_the_last_good_one(models, path, tmp_path):
+def test_old_copies_are_removed_and_a_new_worker_serves_the_last_good_one(models, path, tmp_path):
     local = Local(path, tmp_path / "run")
     shutil.rmtree(path)
     shutil.copytree(models[1], path)
     local.app.holder.refresh()
-    kept = [place.name for place in (tmp_path / "run" / "models").iterdir() if place.is_dir()]
-    assert kept == [version(models[1])]
+    versions = [place.name for place in (tmp_path / "run" / "models").iterdir() if place.is_dir()]
+    assert versions == [version(models[1])]
     shutil.rmtree(path)
     another = type(local.app)(local.app.settings, tmp_path / "run")
     assert another.holder.start().version == version(models[1])
@@ -157,22 +157,22 @@ def test_old_copies_go_and_a_new_worker_serves_the_last_good_one(models, path, t
 
 
 def tampered(path: Path, name: str, place: Any, value: Any) -> Path:
-    kept = artifact.read(path)
-    arrays = {key: np.array(array) for key, array in kept.arrays.items()}
+    bundle = read_artifact(path)
+    arrays = {key: np.array(array) for key, array in bundle.arrays.items()}
     arrays[name][place] = value
-    return artifact.write(path, artifact.Bundle(kept.facts, arrays, dict(kept.tables)))
+    return write_artifact(path, Bundle(bundle.facts, arrays, dict(bundle.tables)))
 
 
 def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    given = {name: value for name, value in os.environ.items() if name != "TALEREC_TOKEN"}
+    inherited = {name: value for name, value in os.environ.items() if name != "TALEREC_TOKEN"}
     return subprocess.Popen(
         [sys.executable, "-c", START, "serve", *arguments, "--port", "0"],
-        env=given | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=inherited | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_model_that_cannot_answer_ends_the_start_with_an_error(path, workers):
+def test_a_broken_model_prevents_the_start_with_an_error(path, workers):
     tampered(path, "item", 0, 10**6)
     with command(str(path), "--workers", workers) as started:
         said, error = started.communicate(timeout=LONG_S)
@@ -182,17 +182,17 @@ def test_a_model_that_cannot_answer_ends_the_start_with_an_error(path, workers):
     assert "item goes from" in error.splitlines()[-1]
 
 
-def test_a_model_that_ends_workers_is_tried_twice_and_then_refused(models, path, tmp_path):
-    """What no check finds: whoever loads it dies. A worker that takes the place of the dead one serves the old model."""
+def test_a_model_that_kills_workers_is_tried_twice_and_then_refused(models, path, tmp_path):
+    """Loading it kills a worker, which no check detects; the next worker serves the old model."""
     local = Local(path, tmp_path / "run")
     holder, dead = local.app.holder, tmp_path / "run" / "models" / "trial"
     shutil.rmtree(path)
     shutil.copytree(models[1], path)
-    load, tried = holder._load, []
+    load, loaded = holder._load, []
 
     def deadly(copy: Path, verify: bool) -> Any:
         if verify:
-            tried.append(copy.name)
+            loaded.append(copy.name)
             raise KeyboardInterrupt  # the worker ends
         return load(copy, verify)
 
@@ -202,12 +202,12 @@ def test_a_model_that_ends_workers_is_tried_twice_and_then_refused(models, path,
             holder.refresh()
         dead.write_text(version(path))  # as a process leaves it that had no time to clean up
     assert holder.start().version == version(models[0])
-    assert tried == [version(path)] * 2
+    assert loaded == [version(path)] * 2
     with pytest.raises(tr.TalerecError, match="2 workers ended while they tried it"):
         holder.refresh()
 
 
-def test_a_hash_valid_model_that_leads_outside_is_refused_and_the_old_one_serves_on(path, tmp_path):
+def test_a_hash_valid_model_with_invalid_indices_is_refused(path, tmp_path):
     local = Local(path, tmp_path / "run", token=TOKEN)
     allowed = {"authorization": f"Bearer {TOKEN}"}
     before = local.post("/v1/recommend", ASK, **allowed).body
@@ -223,7 +223,7 @@ def test_a_hash_valid_model_that_leads_outside_is_refused_and_the_old_one_serves
     assert local.ask("GET", "/metrics", None, allowed).body.decode().count("refused_total 1\n") == 1
 
 
-def test_a_title_of_10_mb_is_shown_in_short(log, tmp_path):
+def test_a_title_of_10_mb_is_truncated(log, tmp_path):
     named = log.info.with_columns(
         title=pl.when(pl.int_range(pl.len()) == 2).then(pl.lit("x" * 10_000_000)).otherwise("title")
     )
@@ -238,7 +238,7 @@ def test_a_title_of_10_mb_is_shown_in_short(log, tmp_path):
 # -- clients that do not read ----------------------------------------------------------------------
 
 
-def test_the_count_of_requests_in_flight_lasts_until_the_answer_is_sent(path, tmp_path):
+def test_requests_are_in_flight_until_the_response_is_sent(path, tmp_path):
     local = Local(path, tmp_path / "run")
     seen = []
 
@@ -250,28 +250,28 @@ def test_the_count_of_requests_in_flight_lasts_until_the_answer_is_sent(path, tm
     assert local.app._in_flight == 0
 
 
-def test_a_large_answer_is_written_in_parts_and_counted_until_it_is_taken(path, tmp_path):
+def test_a_large_response_is_written_in_parts_and_counted_until_read(path, tmp_path):
     local = Local(path, tmp_path / "run")
     batch = {"requests": [{"history": [{"item_id": 3}], "k": 150}] * 100}
     parts, held = [], []
 
     async def send(message: dict[str, Any]) -> None:
         parts.append(bytes(message.get("body", b"")))
-        held.append(local.app.api.unread)
+        held.append(local.app.api.unread_bytes)
 
     local.ask_with(send, "POST", "/v1/recommend:batch", batch)
     body = b"".join(parts)
     assert len(json.loads(body)["answers"]) == 100
     assert max(map(len, parts)) <= 2**18 < len(body)
     assert held[1:] == [len(body)] * (len(parts) - 1)
-    assert local.app.api.unread == 0
+    assert local.app.api.unread_bytes == 0
 
 
-def test_no_batch_is_computed_while_unread_answers_fill_the_memory(path, tmp_path):
+def test_no_batch_is_computed_while_unread_responses_fill_the_memory(path, tmp_path):
     local = Local(path, tmp_path / "run", max_unread=1000)
     batch = {"requests": [ASK]}
     assert local.post("/v1/recommend:batch", batch).status == 200
-    local.app.api.unread = 1001
+    local.app.api.unread_bytes = 1001
     answer = local.post("/v1/recommend:batch", batch)
     assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "busy", "1")
     assert local.post("/v1/recommend", ASK).status == 200
@@ -286,29 +286,29 @@ def test_a_batch_may_not_ask_for_more_items_than_the_limit(path, tmp_path):
 
 @pytest.fixture(scope="module")
 def service(models):
-    one = Remote(models[0], "--timeout", "4")  # in which a busy machine makes a batch
-    yield one
-    assert one.stop() == 0
+    remote = Remote(models[0], "--timeout", "4")  # in which a busy machine makes a batch
+    yield remote
+    assert remote.stop() == 0
 
 
-def test_who_does_not_read_the_answer_is_cut_off(service):
-    """The client's window stays closed; after the timeout the service gives up, and its memory is free."""
+def test_a_client_that_does_not_read_is_dropped(service):
+    """The client reads nothing; after the timeout the service drops it and frees its memory."""
     body = json.dumps({"requests": [{"history": [{"item_id": 1}], "k": 150}] * 100}).encode()
-    head = b"POST /v1/recommend:batch HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-    head += b"content-length: %d\r\n\r\n" % len(body)
+    head = b"POST /v1/recommend:batch HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+    head += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
     whole = service.ask("POST", "/v1/recommend:batch", body)
     assert whole.status == 200
     before = service.metric("talerec_dropped_connections_total")
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        one.connect(("127.0.0.1", service.port))
-        one.sendall((head + body) * 3)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", service.port))
+        client.sendall((head + body) * 3)
         until(lambda: service.metric("talerec_dropped_connections_total") > before)
         until(lambda: service.metric("talerec_in_flight") == 1)  # who asks for it
-        one.settimeout(LONG_S)
+        client.settimeout(LONG_S)
         got = 0
         with suppress(ConnectionResetError):
-            while part := one.recv(2**20):
+            while part := client.recv(2**20):
                 got += len(part)
         assert got < 3 * len(whole.body)
 
@@ -332,7 +332,7 @@ def test_workers_end_with_their_parent_and_leave_nothing_behind(path, tmp_path, 
     service.stop()
 
 
-def test_what_a_killed_run_left_behind_is_removed_by_the_next(path, tmp_path):
+def test_leftovers_of_a_killed_run_are_removed_by_the_next(path, tmp_path):
     left = tmp_path / "talerec-left"
     left.mkdir()
     (left / "owner").touch()
@@ -343,11 +343,11 @@ def test_what_a_killed_run_left_behind_is_removed_by_the_next(path, tmp_path):
     assert not left.exists()
     assert other.exists()
     assert service.stop() == 0
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["shop.tale", other.name]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["shop.tale", other.name]
 
 
 @proc
-def test_a_single_worker_that_dies_is_replaced_too(path):
+def test_a_single_worker_that_dies_is_replaced(path):
     service = Remote(path)
     (pid,) = workers_of(service.process.pid)
     os.kill(pid, signal.SIGSEGV)
@@ -358,12 +358,13 @@ def test_a_single_worker_that_dies_is_replaced_too(path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_heard_while_the_model_is_loaded(path, tmp_path, number):
-    """Kernels are compiled in a thread: here one that takes an hour, in code that hears no signal."""
+def test_a_signal_is_handled_while_the_model_is_loaded(path, tmp_path, number):
+    """Here loading takes an hour, in code that handles no signal."""
     (tmp_path / "sitecustomize.py").write_text(
         "import ctypes\n"
-        "from talerec.serve import reload\n"
-        f"def load(self, *_):\n    open({str(tmp_path / 'loading')!r}, 'w').close(); ctypes.CDLL(None).sleep(3600)\n"
+        "from talerec.serve.model import reload\n"
+        f"def load(self, *_):\n    open({str(tmp_path / 'loading')!r}, 'w').close()\n"
+        "    ctypes.CDLL(None).sleep(3600)\n"
         "reload.ModelHolder._load = load\n"
     )
     source = os.environ.get("PYTHONPATH", "")
@@ -378,8 +379,8 @@ def test_a_signal_is_heard_while_the_model_is_loaded(path, tmp_path, number):
     assert said == ""
 
 
-def test_reloads_take_no_thread_from_answers(path, tmp_path, monkeypatch):
-    """Three reloads that wait until every other route has answered."""
+def test_reloads_do_not_block_answers(path, tmp_path, monkeypatch):
+    """Three reloads wait until every other route has answered."""
     local = Local(path, tmp_path / "run", token=TOKEN, timeout=60)
     allowed = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
     others = [
@@ -391,17 +392,17 @@ def test_reloads_take_no_thread_from_answers(path, tmp_path, monkeypatch):
     answered: list[str] = []
     everywhere = lambda _: {where for _, where, _ in others} <= set(answered)  # noqa: E731
     monkeypatch.setattr(local.app.holder, "is_served_everywhere", everywhere)
-    asked = [("POST", "/v1/reload", None)] * 3 + others
-    finished = local.ask_all(asked, allowed, answered)
+    requests = [("POST", "/v1/reload", None)] * 3 + others
+    finished = local.ask_all(requests, allowed, answered)
     assert [answer.status for answer in finished] == [200] * 7
     assert answered[4:] == ["/v1/reload"] * 3
 
 
-def test_the_numbers_that_workers_share_have_their_room_on_the_disk(tmp_path, monkeypatch):
+def test_shared_metrics_reserve_their_disk_space(tmp_path, monkeypatch):
     SharedState(tmp_path, 2, 0, ("/a",))
-    for name in ("numbers", "states"):
-        found = (tmp_path / name).stat()
-        assert found.st_blocks * 512 >= found.st_size > 0  # no holes
+    for name in ("metrics", "states"):
+        result = (tmp_path / name).stat()
+        assert result.st_blocks * 512 >= result.st_size > 0  # no holes
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -411,8 +412,8 @@ def test_the_numbers_that_workers_share_have_their_room_on_the_disk(tmp_path, mo
         SharedState(tmp_path, 2, 0, ("/a",))
 
 
-def test_workers_share_numbers_where_the_system_reserves_no_room(tmp_path, monkeypatch):
-    """As macOS does not. Who comes later changes nothing of what is there."""
+def test_workers_share_metrics_without_posix_fallocate(tmp_path, monkeypatch):
+    """As on macOS. A second worker does not change the counters of the first."""
     monkeypatch.delattr(os, "posix_fallocate")
     first = SharedState(tmp_path, 2, 0, ("/a",))
     first.increment("reloads_done", 3)

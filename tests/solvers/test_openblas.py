@@ -24,6 +24,5 @@ print(spotrf(A, overwrite_a=True)[1])
 def test_a_bare_cholesky_of_30_000_items_still_crashes():
     done = subprocess.run([sys.executable, "-c", _BARE], capture_output=True, text=True)
     assert done.returncode < 0, (
-        "OpenBLAS no longer crashes here: solvers/tiles.py is worth what it saves in memory, no more "
-        "(docs/by-hand.md)"
+        "OpenBLAS no longer crashes here: solvers/tiles.py now only saves memory (docs/by-hand.md)"
     )

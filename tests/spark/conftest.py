@@ -12,7 +12,7 @@ from waiting import LONG_S
 
 @pytest.fixture(scope="session")
 def machines(tmp_path_factory) -> Iterator[cluster.Cluster]:
-    cluster.require()
+    cluster.require_spark()
     with cluster.Cluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
 

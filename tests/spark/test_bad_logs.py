@@ -1,4 +1,4 @@
-"""Logs that cannot be fitted, and machines that cannot fit: one line each, and nothing is left."""
+"""Logs and machines that cannot be used raise an error of one line, and leave no files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 import talerec
 import talerec as tr
-from cluster import fit, harmed, skewed, write
+from cluster import fit, inject, skewed, write
 from talerec.errors import TalerecError
 
 pytestmark = [
@@ -16,11 +16,12 @@ pytestmark = [
 ]
 
 WHOLE = skewed(60)
-HALF = WHOLE[:30]
+SOME = WHOLE[:30]
+NO_TIME = pl.when(pl.int_range(30) > 2).then("timestamp").alias("timestamp")
 
 
-def in_text(name: str) -> pl.DataFrame:
-    return HALF.with_columns(pl.col(name).cast(pl.String))
+def with_text(name: str) -> pl.DataFrame:
+    return SOME.with_columns(pl.col(name).cast(pl.String))
 
 
 def folder(path, *frames: pl.DataFrame):
@@ -31,49 +32,59 @@ def folder(path, *frames: pl.DataFrame):
 
 
 @pytest.mark.parametrize(
-    ("frames", "said"),
+    ("frames", "message"),
     [
-        ((HALF, in_text("user_id")), r"/1.parquet: column 'user_id' holds BINARY values, and that of other files bigint: write one type"),
-        ((in_text("item_id"), HALF), r"/1.parquet: column 'item_id' holds INT64 values, and that of other files string"),
-        ((HALF, HALF.with_columns(pl.col("timestamp").cast(pl.Int64))), r"column 'timestamp' holds INT64 values, and that of other files timestamp_ntz"),
-        ((HALF, HALF.drop("item_id")), "item_id is empty in 30 of 60 rows"),
-        ((HALF, HALF.with_columns(pl.when(pl.int_range(30) > 2).then("timestamp").alias("timestamp"))), "timestamp is empty in 3 of 60 rows"),
-        ((HALF.with_columns(pl.concat_list("user_id")),), r"column 'user_id' holds array<bigint> values; ids are text or whole numbers"),
-        ((HALF[:0],), "the log is empty: it has no rows"),
+        (
+            (SOME, with_text("user_id")),
+            r"/1.parquet: column 'user_id' holds BINARY values, and bigint in other files: "
+            "write one type",
+        ),
+        (
+            (with_text("item_id"), SOME),
+            r"/1.parquet: column 'item_id' holds INT64 values, and string in other files",
+        ),
+        (
+            (SOME, SOME.with_columns(pl.col("timestamp").cast(pl.Int64))),
+            r"column 'timestamp' holds INT64 values, and timestamp_ntz in other files",
+        ),
+        ((SOME, SOME.drop("item_id")), "item_id is empty in 30 of 60 rows"),
+        ((SOME, SOME.with_columns(NO_TIME)), "timestamp is empty in 3 of 60 rows"),
+        (
+            (SOME.with_columns(pl.concat_list("user_id")),),
+            r"column 'user_id' holds array<bigint> values; ids are text or whole numbers",
+        ),
+        ((SOME[:0],), "the log is empty: it has no rows"),
     ],
-)  # fmt: skip
-def test_files_that_do_not_fit_together_are_named(session, tmp_path, frames, said):
+)
+def test_files_that_do_not_fit_together_are_named(session, tmp_path, frames, message):
     source = folder(tmp_path / "log", *frames)
-    with pytest.raises(TalerecError, match=said) as told:
+    with pytest.raises(TalerecError, match=message) as raised:
         fit(tr.SLIST(), source, tmp_path / "m.tale", session)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 
 def test_files_that_are_not_parquet_are_named(session, tmp_path):
-    mixed, cut = folder(tmp_path / "mixed", HALF), folder(tmp_path / "cut", HALF)
+    mixed, cut = folder(tmp_path / "mixed", SOME), folder(tmp_path / "cut", SOME)
     WHOLE.write_csv(mixed / "1.csv")
     (cut / "1.parquet").write_bytes((cut / "0.parquet").read_bytes()[:300])
-    for source, said in (
+    for source, message in (
         (mixed, r"mixed/1.csv cannot be read as Parquet: .*is not a Parquet file"),
         (cut, r"cut/1.parquet cannot be read as Parquet: .*is not a Parquet file"),
-        (
-            mixed / "1.csv",
-            "1.csv is not a Parquet file: write it as one, or leave --engine spark out",
-        ),
+        (mixed / "1.csv", "1.csv is not a Parquet file: convert it, or work without Spark"),
         (tmp_path / "none", r"Spark: .*Path does not exist"),
     ):
-        with pytest.raises(TalerecError, match=said) as told:
+        with pytest.raises(TalerecError, match=message) as raised:
             fit(tr.SLIST(), source, tmp_path / "m.tale", session)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(raised.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "mixed"]
 
 
 def test_executors_with_another_version_are_refused(session, tmp_path, monkeypatch):
-    there = talerec.__version__
+    version = talerec.__version__
     monkeypatch.setattr(talerec, "__version__", "9.9")
-    said = f"an executor has talerec {there}, and the driver 9.9: install the same on all machines"
-    with pytest.raises(TalerecError, match=said):
+    message = f"an executor has talerec {version}, and the driver 9.9: install the same"
+    with pytest.raises(TalerecError, match=message):
         fit(tr.SLIST(), write(WHOLE, tmp_path / "log"), tmp_path / "m.tale", session)
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
@@ -86,17 +97,17 @@ def test_lists_that_fail_leave_no_folder_and_a_user_of_many_rows_is_named(
     rows = skewed(600)
     source, out = write(rows, tmp_path / "log"), tmp_path / "m.tale"
     tr.SLIST().fit(tr.Log.from_frame(rows)).save(out, histories=False)
-    how = {"session": session, "work": tmp_path, "task_rows": 9}
+    options = {"session": session, "work": tmp_path, "task_rows": 9}
     with pytest.raises(TalerecError, match=r"user 7 has about \d+ rows, and a task holds 9"):
-        spark.evaluate(tr.TALE(), source, "at:2011-01-01", **how)
-    harmed(monkeypatch, stopped)
+        spark.evaluate(tr.TALE(), source, "at:2011-01-01", **options)
+    inject(monkeypatch, stopped)
     with pytest.raises(TalerecError, match="a Spark task failed: ValueError: no more"):
         spark.recommend(out, source, tmp_path / "next", session=session)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "m.tale"]
 
 
-def stopped(whole):
-    """`map_rows` whose last task fails always, when others have written something."""
+def stopped(original):
+    """Return a `map_rows` whose tasks, but for the first, fail when they have written all."""
 
     def map_rows(frame, work, schema):
         def run(batches):
@@ -106,6 +117,6 @@ def stopped(whole):
             if TaskContext.get().partitionId():
                 raise ValueError("no more")
 
-        return whole(frame, run, schema)
+        return original(frame, run, schema)
 
     return map_rows

@@ -1,4 +1,4 @@
-"""Odd logs on a cluster are what they are on one machine: ids, files, weights, and what is left of a log."""
+"""Unusual ids, files, times and weights are read on a cluster as on one machine."""
 
 from __future__ import annotations
 
@@ -19,34 +19,24 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
 ]
 
-#: Text that is a number but for a line end; rows of one instant in several files, whose order is that of their names.
+# Text that would be a number without its line end; rows of equal times in several files.
 USERS = ["5\n", "5", "7", "5", "7", "40", "40", "5", "5", "5\n"]
 ITEMS = ["no number", "9", "10", "11", "9", "9", "10", "10", "9", "11"]
 DAYS = [0, 3, 3, 3, 4, 5, 5, 3, 6, 9]
-WORTH = [
-    0.0,
-    1.0,
-    2.0,
-    1.0,
-    4.0,
-    1.0,
-    1.0,
-    3.0,
-    1.0,
-    0.0,
-]  # the first row and the last do not count
+# The first row and the last have no weight.
+WEIGHTS = [0.0, 1.0, 2.0, 1.0, 4.0, 1.0, 1.0, 3.0, 1.0, 0.0]
 
 
 def odd_rows(user: str = "user_id", item: str = "item_id") -> pl.DataFrame:
     times = pl.Series([START + day * DAY for day in DAYS]).cast(pl.Datetime("us"))
-    return pl.DataFrame({user: USERS, item: ITEMS, "timestamp": times, "worth": WORTH})
+    return pl.DataFrame({user: USERS, item: ITEMS, "timestamp": times, "worth": WEIGHTS})
 
 
-def spread(rows: pl.DataFrame, folder):
-    """As files of many folders, with one row each; one has none, and the columns stand in any order."""
+def write_scattered(rows: pl.DataFrame, folder):
+    """Write files of one row or none in many folders, with their columns in any order."""
     names = ["a b", "a%20b", "b [1]/x", "b [1]/{y}", "c=1/x", "c=1/y", "z", "é", "é/x", "é/ä"]
-    for number, name in enumerate(sorted(names, key=lambda name: (folder / f"{name}.parquet").parts)):  # fmt: skip
-        path = folder / f"{name}.parquet"
+    paths = sorted((folder / f"{name}.parquet" for name in names), key=lambda path: path.parts)
+    for number, path in enumerate(paths):
         path.parent.mkdir(parents=True, exist_ok=True)
         some = rows[number : number + 1]
         some.select(sorted(rows.columns, reverse=number % 2 == 1)).write_parquet(path)
@@ -59,134 +49,132 @@ def test_odd_ids_files_and_weights_give_the_weights_of_one_machine(session, tmp_
 
     rows = odd_rows("user.id", "item`id")
     log = tr.Log.from_frame(rows, user="user.id", item="item`id", weight="worth")
-    assert log.items.ids.to_list() == ["10", "11", "9"]  # as text: one id that did not count is
+    assert log.items.ids.to_list() == ["10", "11", "9"]  # text order, by an id without weight
     expected = tr.Tempo(solver="local", reg=1.0).fit(log)
-    source, out = spread(rows, tmp_path / "log [1]"), tmp_path / "m.tale"
+    source, out = write_scattered(rows, tmp_path / "log [1]"), tmp_path / "m.tale"
     names = spark.Columns("user.id", "item`id", weight="worth")
-    how = {"session": session, "names": names, "histories": True, **SMALL}
-    found = spark.fit(tr.Tempo(reg=1.0), f"file:{source}", out, **how)
-    assert found.item_ids.to_list() == expected.item_ids.to_list()
-    assert found.fitted.training == expected.fitted.training
-    np.testing.assert_allclose(found.weights.toarray(), expected.weights.toarray(), rtol=1e-5)
-    kept = tr.load(out).fitted.log
-    assert kept.to_frame().equals(log.to_frame())
-    np.testing.assert_allclose(kept.weight, log.weight)
+    options = {"session": session, "names": names, "histories": True, **SMALL}
+    model = spark.fit(tr.Tempo(reg=1.0), f"file:{source}", out, **options)
+    assert model.item_ids.to_list() == expected.item_ids.to_list()
+    assert model.fitted.training == expected.fitted.training
+    np.testing.assert_allclose(model.weights.toarray(), expected.weights.toarray(), rtol=1e-5)
+    loaded = tr.load(out).fitted.log
+    assert loaded.to_frame().equals(log.to_frame())
+    np.testing.assert_allclose(loaded.weight, log.weight)
 
 
 def test_items_that_are_left_keep_the_order_of_all(session, tmp_path):
-    from talerec.spark import log_stats as tally
-    from talerec.spark import read as events
-    from talerec.spark import session as sessions
+    from talerec.spark import ClusterRun, log_stats, read
 
     rows = odd_rows().drop("worth")
     rows.write_parquet(tmp_path / "log.parquet")
-    run = sessions.Run(session, tmp_path)
-    known = tally.tally(run, tmp_path / "log.parquet", events.NAMES, "file", 2, False)
+    run = ClusterRun(session, tmp_path)
+    options = log_stats.LogOptions(read.NAMES, "file", 2, False)
+    stats = log_stats.read_stats(run, tmp_path / "log.parquet", options)
     expected = tr.k_core(tr.Log.from_frame(rows), 2)
-    assert known.ids.to_list() == expected.items.ids.to_list() == ["10", "9"]
-    assert known.time == (int(expected.time.min()), int(expected.time.max()))
+    assert stats.ids.to_list() == expected.items.ids.to_list() == ["10", "9"]
+    assert stats.time_range == (int(expected.time.min()), int(expected.time.max()))
 
 
-def test_ids_in_the_names_of_folders_are_text_as_they_stand(session, tmp_path):
-    from talerec.spark import read as events
+def test_ids_in_the_names_of_folders_stay_text(session, tmp_path):
+    from talerec.spark import read
 
     rows, folder = odd_rows().drop("user_id"), tmp_path / "log"
     for number, user in enumerate(["007", "7", "10"]):
         (folder / f"user_id={user}").mkdir(parents=True)
         rows[number : number + 2].write_parquet(folder / f"user_id={user}" / "x.parquet")
     log = tr.read_log(folder)
-    found, _ = events.read_events(session, folder, events.NAMES, "file")
-    told = sorted((row["user"], row["item"], row["time"]) for row in found.collect())
+    events, _ = read.read_events(session, folder, read.NAMES, "file")
+    rows = sorted((row["user"], row["item"], row["time"]) for row in events.collect())
     frame = log.to_frame().with_columns(pl.col("timestamp").cast(pl.Int64))
-    assert told == sorted(frame.rows())
+    assert rows == sorted(frame.rows())
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "said"),
+    ("column", "values", "message"),
     [
         ("item_id", ["\t", "", "\u2003\n\n\n\n\n", "é", "x"], "item_id is empty in 3 of 5 rows"),
         ("timestamp", [-(10**12), 10**9, 10**9, 10**9, 5 * 10**12], "times are of mixed units"),
-        ("worth", [1e308] * 5, "the weights of worth add up to more than a number can hold"),
+        ("worth", [1e308] * 5, "the weights of worth add up to infinity"),
     ],
 )
-def test_values_that_one_machine_refuses_are_refused(session, tmp_path, column, values, said):
-    from talerec.spark import Columns
-    from talerec.spark import read as events
+def test_values_that_one_machine_refuses_are_refused(session, tmp_path, column, values, message):
+    from talerec.spark import Columns, read
 
     rows = odd_rows()[:5].with_columns(pl.Series(column, values))
     rows.write_parquet(tmp_path / "log.parquet")
     names = {"weight": "worth", "any_time": True}
     with pytest.raises(InvalidLogError):
         tr.Log.from_frame(rows, **names)
-    with pytest.raises(InvalidLogError, match=said) as told:
-        events.read_events(session, tmp_path / "log.parquet", Columns(**names), "file")
-    assert "\n" not in str(told.value)
+    with pytest.raises(InvalidLogError, match=message) as raised:
+        read.read_events(session, tmp_path / "log.parquet", Columns(**names), "file")
+    assert "\n" not in str(raised.value)
 
 
 def test_one_column_is_not_two(session, tmp_path):
-    from talerec.spark import Columns
-    from talerec.spark import read as events
+    from talerec.spark import Columns, read
 
     odd_rows().write_parquet(tmp_path / "log.parquet")
-    said = "user, item and time are three columns, but two are 'user_id'"
-    with pytest.raises(TalerecError, match=said):
-        events.read_events(session, tmp_path / "log.parquet", Columns(item="user_id"), "file")
+    message = "user, item and time are three columns, but two are 'user_id'"
+    with pytest.raises(TalerecError, match=message):
+        read.read_events(session, tmp_path / "log.parquet", Columns(item="user_id"), "file")
 
 
-def test_whole_numbers_that_spark_has_as_decimals_are_not_rounded(session, tmp_path):
-    from talerec.spark import read as events
+def test_whole_numbers_that_are_decimals_in_spark_are_not_rounded(session, tmp_path):
+    from talerec.spark import read
 
     times = pl.Series([START * 1000 + 1000 * x + 600 for x in range(10)], dtype=pl.UInt64)
     rows = odd_rows().with_columns(user_id=pl.int_range(10), timestamp=times)
     rows.write_parquet(tmp_path / "log.parquet")
-    found, _ = events.read_events(session, tmp_path / "log.parquet", events.NAMES, "file")
-    ours = [row["time"] for row in sorted(found.collect(), key=lambda row: row["user"])]
+    events, _ = read.read_events(session, tmp_path / "log.parquet", read.NAMES, "file")
+    ours = [row["time"] for row in sorted(events.collect(), key=lambda row: row["user"])]
     assert ours == tr.Log.from_frame(rows).time.tolist() == [START + x for x in range(10)]
 
 
 def test_a_folder_whose_name_is_a_pattern_is_refused(tmp_path):
     pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
-    from talerec.spark.session import Run
+    from talerec.spark import ClusterRun
 
     with pytest.raises(TalerecError, match=r"has \[ in its name, which Spark takes for a pattern"):
-        Run(SimpleNamespace(), tmp_path / "a [1]")
+        ClusterRun(SimpleNamespace(), tmp_path / "a [1]")
 
 
-def test_users_whose_rows_have_one_time_are_not_taken_for_huge_ones(session, monkeypatch):
-    """Of 400 users with 40 rows each, some rows are looked at: not all rows of some users."""
-    from talerec.spark import log_stats as tally
+def test_users_whose_rows_have_one_time_are_not_refused_as_oversized(session, monkeypatch):
+    """Of 400 users with 40 rows each, some rows are sampled, and not all rows of some users."""
+    from talerec.spark import log_stats
 
-    monkeypatch.setattr(tally, "_PER_PART", 1)
-    number = session.range(16_000).withColumnRenamed("id", "place")
-    rows = number.selectExpr("place % 400 as user", "place % 7 as item", "0L as time", "place")
-    run = SimpleNamespace(stage=lambda _: nullcontext())
-    users = tally.cut_users(
-        run, SimpleNamespace(rows=16_000, plain=rows, numeric=False), 4, most=1_000
+    monkeypatch.setattr(log_stats, "_SAMPLE_ROWS", 1)
+    number = session.range(16_000).withColumnRenamed("id", "row_number")
+    rows = number.selectExpr(
+        "row_number % 400 as user", "row_number % 7 as item", "0L as time", "row_number"
     )
-    assert users.parts <= 4
+    run = SimpleNamespace(stage=lambda _: nullcontext())
+    stats = SimpleNamespace(n_rows=16_000, unordered=rows, is_numeric=False)
+    users = log_stats.partition_users(run, stats, 4, max_rows=1_000)
+    assert users.n_partitions <= 4
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("options", "message"),
     [
-        ({"task_rows": 0}, "task_rows is 0; it takes a whole number from 1"),
-        ({"task_pairs": 1.5}, "task_pairs is 1.5; it takes a whole number from 1"),
-        ({"solve_bytes": True}, "solve_bytes is True; it takes a whole number from 1"),
+        ({"task_rows": 0}, "`task_rows` is 0; it takes a whole number from 1"),
+        ({"task_pairs": 1.5}, "`task_pairs` is 1.5; it takes a whole number from 1"),
+        ({"solve_bytes": True}, "`solve_bytes` is True; it takes a whole number from 1"),
         ({"work": "file/x"}, r"file/x/talerec-\w+ cannot be made: Not a directory"),
     ],
 )
-def test_tasks_that_hold_nothing_and_folders_that_cannot_be_are_refused(
-    session, tmp_path, monkeypatch, how, said
+def test_limits_below_one_and_folders_that_cannot_be_made_are_refused(
+    session, tmp_path, monkeypatch, options, message
 ):
     from talerec import spark
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     for work in (
-        lambda: spark.fit(tr.TALE(), "log", "m.tale", session=session, **how),
-        lambda: spark.evaluate(tr.TALE(), "log", "at:2020-01-01", session=session, **how),
+        lambda: spark.fit(tr.TALE(), "log", "m.tale", session=session, **options),
+        lambda: spark.evaluate(tr.TALE(), "log", "at:2020-01-01", session=session, **options),
     ):
-        with pytest.raises(TalerecError, match=said):
+        with pytest.raises(TalerecError, match=message):
             work()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -198,14 +186,14 @@ def test_times_in_nanoseconds_as_pandas_writes_them_are_read(session, tmp_path):
     rows = odd_rows().with_columns(pl.col("timestamp").cast(pl.Datetime("ns")))
     source = tmp_path / "log.parquet"
     rows.write_parquet(source)
-    told = {"session": session, **SMALL}
-    found = spark.fit(tr.SLIST(), source, tmp_path / "m.tale", **told)
-    here = tr.SLIST(solver="local").fit(tr.read_log(source))
-    np.testing.assert_allclose(found.weights.toarray(), here.weights.toarray(), rtol=1e-6)
-    assert found.fitted.training["last_time"] == here.fitted.training["last_time"]
-    session.conf.set(key, "false")  # as in a session of somebody else
+    options = {"session": session, **SMALL}
+    model = spark.fit(tr.SLIST(), source, tmp_path / "m.tale", **options)
+    local = tr.SLIST(solver="local").fit(tr.read_log(source))
+    np.testing.assert_allclose(model.weights.toarray(), local.weights.toarray(), rtol=1e-6)
+    assert model.fitted.training["last_time"] == local.fitted.training["last_time"]
+    session.conf.set(key, "false")  # as in a session that the caller has opened
     try:
         with pytest.raises(TalerecError, match=f"which Spark reads with {key}=true"):
-            spark.fit(tr.SLIST(), source, tmp_path / "m.tale", **told)
+            spark.fit(tr.SLIST(), source, tmp_path / "m.tale", **options)
     finally:
         session.conf.set(key, "true")

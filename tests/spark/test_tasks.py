@@ -1,8 +1,9 @@
-"""Tasks of a cluster without the cluster: parts add up to the whole, and a task may run twice."""
+"""Tasks of a cluster without the cluster: partitions add up to the log; a task may run twice."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -13,98 +14,110 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from logs import logs, quick
-from talerec.data.times import DAY
-from talerec.gram.row_weights import trend_counts
-from talerec.runtime.arrays import dense
-from talerec.solvers.local import local, local_columns
-from talerec.spark import blocks, tasks
-from talerec.spark import triangles as halves
-from talerec.spark.gram import Layout, Plain, make_files, write_part
-from talerec.spark.partitions import Rows
-from talerec.spark.sizes import Counts, Sizes
+from talerec.data import DAY
+from talerec.gram import trend_counts
+from talerec.runtime import CSR, dense
+from talerec.solvers import RangeProblem, solve_range
+from talerec.solvers.local import solve_local
+from talerec.spark import gram, messages, tasks, triangles
+from talerec.spark.gram import RowLayout, build_model_terms, create_pair_files, write_partition
+from talerec.spark.partitions import RowFiles, TargetRange, TaskLimits, WorkPlan
 
 
 def ranks(log: tr.Log) -> np.ndarray:
-    """The item of each popularity rank."""
+    """Return the item of each popularity rank."""
     return np.argsort(-np.bincount(log.item, minlength=len(log.items)), kind="stable")
 
 
-def in_parts(log: tr.Log, folder, parts: int = 3, limit: int = 2500, **settings) -> Rows:
-    """The rows of a log as tasks find them: in parts of the users, items by rank."""
+def in_partitions(
+    log: tr.Log, folder, count: int = 3, max_history: int = 2500, **options
+) -> RowFiles:
+    """Save the rows of a log as tasks read them: in partitions of the users, items by rank."""
     folder.mkdir(exist_ok=True)
     rank = np.argsort(ranks(log)).astype(np.int32)
-    rows = Rows(str(folder), len(log.items), limit, int(log.time.max(initial=0)), **settings)
-    cuts = np.linspace(0, len(log.users), parts + 1).astype(int)
-    for part, (a, b) in enumerate(pairwise(cuts)):
+    latest = int(log.time.max(initial=0))
+    rows = RowFiles(str(folder), len(log.items), max_history, latest, **options)
+    cuts = np.linspace(0, len(log.users), count + 1).astype(int)
+    for partition, (a, b) in enumerate(pairwise(cuts)):
         lo, hi = log.ptr[a], log.ptr[b]
-        mine = log.keep((np.arange(log.rows) >= lo) & (np.arange(log.rows) < hi))
+        some = log.keep((np.arange(log.rows) >= lo) & (np.arange(log.rows) < hi))
         ptr = log.ptr[a : b + 1] - lo
-        rows.save(part, replace(mine, ptr=ptr, item=rank[mine.item]))
+        rows.save_log(partition, replace(some, ptr=ptr, item=rank[some.item]))
     return rows
 
 
-def counts_of(layout: Layout, items: int) -> list[Counts]:
-    """The targets of each group of rows in two tasks."""
-    cuts = pairwise(np.unique([0, items // 2, items]))
-    return [Counts(group, a, b) for a, b in cuts for group in range(len(layout.sizes))]
+def plan_counting(
+    builder, rows, folder, owners, count: int = 3, max_rows: int = 10**9, order=None
+) -> tasks.CountingPlan:
+    """Write the rows of all partitions, and plan two tasks for each group of rows."""
+    layout = RowLayout.build(folder, list(rows.map_arrays("latest", count)), max_rows)
+    is_equal = create_pair_files(builder, rows, layout)
+    for partition in order or range(count):
+        write_partition(builder, rows, partition, layout)
+    cuts = pairwise(np.unique([0, rows.n_items // 2, rows.n_items]))
+    ranges = [TargetRange(g, a, b) for a, b in cuts for g in range(len(layout.group_sizes))]
+    return tasks.CountingPlan(builder, rows, layout, ranges, owners, is_equal)
 
 
-def laid_out(counting, rows: Rows, folder, parts: int, most: int = 10**9, order=None):
-    """Where the rows of all parts lie, once they have been written there, and which summands have a K that is G."""
-    layout = Layout.of(folder, list(rows.arrays("newest", parts)), most)
-    alike = make_files(counting, rows, layout)
-    for part in order or range(parts):
-        write_part(counting, rows, part, layout)
-    return layout, alike
+def sent_to(number: int, batches) -> list:
+    """Return the messages to one block."""
+    return [batch for batch in batches if batch.column("block")[0].as_py() == number]
 
 
-def summed(counting, rows: Rows, edges, folder, parts: int = 3, most: int = 10**9):
-    """G and K by rank, from parts of the users, groups of rows and blocks of owners."""
-    n, place = rows.items, str(folder)
-    layout, alike = laid_out(counting, rows, folder, parts, most)
-    counts = counts_of(layout, n)
-    sent = [
-        batch
-        for number, one in reversed(list(enumerate(counts)))
-        for batch in tasks.gram_cells(counting, rows, layout, one, number, edges)
-    ]
+def send_all(plan: tasks.CountingPlan) -> list:
+    """Return the messages of all counting tasks."""
+    return [batch for task in range(len(plan.ranges)) for batch in tasks.send_gram(plan, task)]
+
+
+def sum_all_owners(plan: tasks.CountingPlan) -> None:
+    """Save the sums of all blocks of owners."""
+    sent = send_all(plan)
+    for block in range(len(plan.owners) - 1):
+        tasks.sum_owners(sent_to(block, sent), block, plan)
+
+
+def gram_by_rank(plan: tasks.CountingPlan):
+    """Return G and K by rank, from partitions of users, groups of rows and blocks of owners."""
+    n, edges, sent = plan.rows.n_items, plan.owners, send_all(plan)[::-1]
     whole = np.zeros((3, n, n))
-    for block in range(len(edges) - 1):
-        lo, hi = edges[block], edges[block + 1]
-        mine = [batch for batch in sent if batch.column("block")[0].as_py() == block]
-        half = halves.summed(
-            tasks.found_lines(mine, lo, hi, tasks.Summing(counts, edges, alike, place)), lo, hi, n
-        )
-        row = np.repeat(np.arange(lo, hi), np.diff(half.starts))
-        whole[:, row, half.column] = half.value.T
+    for block, (lo, hi) in enumerate(pairwise(edges)):
+        pieces = tasks.load_owner_rows(sent_to(block, sent), lo, hi, plan)
+        triangle = triangles.sum_owner_rows(pieces, lo, hi, n)
+        row = np.repeat(np.arange(lo, hi), np.diff(triangle.indptr))
+        whole[:, row, triangle.indices] = triangle.values.T
     G, into, out = whole
     assert not out.diagonal().any()
     return G + np.tril(G, -1).T, into.T + out
 
 
-def counted(rows: Rows, model, folder, parts: int = 3) -> Rows:
-    """The rows with trend counts, the most popular item in slices of time."""
-    times = np.concatenate([rows.log(part).time for part in range(parts)])
-    plan = tasks.TrendPlan(
-        np.array([1, 2, rows.items]), [np.unique(np.quantile(times, [0.4, 0.6]))]
-    )
-    sent = [b for p in range(parts) for b in tasks.trend_cells(rows, p, plan, popular=False)]
+def plan_solve(targets, owners, share, target_mask, folder) -> triangles.SolvePlan:
+    """Return a plan for the blocks of targets and owners between these edges."""
+    options = (share, target_mask, str(folder))
+    return triangles.SolvePlan(targets, targets, owners, *options, 20, 0, 0)
 
-    def to(number, batches):
-        return [one for one in batches if one.column("block")[0].as_py() == number]
 
-    for task in range(plan.buckets, plan.total):
-        tasks.save_sorted_times(to(task, sent), str(folder), task)
+def with_trends(rows: RowFiles, model, folder, count: int = 3) -> RowFiles:
+    """Save trend counts of rows, with the most popular item in slices of time."""
+    times = np.concatenate([rows.load_log(partition).time for partition in range(count)])
+    cuts = [np.unique(np.quantile(times, [0.4, 0.6]))]
+    plan = gram.TrendPlan(np.array([1, 2, rows.n_items]), cuts)
+    sent = [
+        batch
+        for partition in range(count)
+        for batch in gram.send_trend_rows(rows, partition, plan, only_popular=False)
+    ]
+    for task in range(plan.n_ranges, plan.n_tasks):
+        gram.save_sorted_times(sent_to(task, sent), str(folder), task)
     back = [
         batch
-        for task in range(plan.total)
-        for batch in tasks.counted_cells(
-            to(task, sent), task, plan, model.window, "both", str(folder)
+        for task in range(plan.n_tasks)
+        for batch in gram.send_trend_counts(
+            sent_to(task, sent), task, plan, model.window, "both", str(folder)
         )
     ]
-    for part in range(parts):
-        tasks.save_counts(to(part, back), part, rows)
-    return rows._replace(is_counted=True)
+    for partition in range(count):
+        gram.save_trend_counts(sent_to(partition, back), partition, rows)
+    return rows._replace(has_trends=True)
 
 
 @quick
@@ -113,7 +126,7 @@ def counted(rows: Rows, model, folder, parts: int = 3) -> Rows:
     st.sampled_from(["tale", "multi", "joint", "slit", "slist", "slis"]),
     st.sampled_from([1, 5, 10**9]),
 )
-def test_grams_of_parts_add_up_to_the_gram_of_the_log(tmp_path_factory, log, kind, most):
+def test_grams_of_partitions_add_up_to_the_gram_of_the_log(tmp_path_factory, log, kind, max_rows):
     model = {
         "tale": tr.TALE(window=10, trend=0.3),
         "multi": tr.TALE(targets="multi", trend=0, floor=0.0, decay=0.01),
@@ -122,13 +135,14 @@ def test_grams_of_parts_add_up_to_the_gram_of_the_log(tmp_path_factory, log, kin
         "slit": tr.SLIT(decay_user=40.0),
         "slist": tr.SLIST(norm="l1"),
     }[kind]
-    folder, item = tmp_path_factory.mktemp("parts"), ranks(log)
-    rows = in_parts(log, folder)
+    folder, item = tmp_path_factory.mktemp("partitions"), ranks(log)
+    rows = in_partitions(log, folder)
     if kind == "tale":
-        rows = counted(rows, model, folder)
+        rows = with_trends(rows, model, folder)
     n = len(log.items)
     edges = np.unique([0, n // 3, n // 2, n])
-    G, K = summed(Plain(model), rows, edges, folder, most=most)
+    plan = plan_counting(partial(build_model_terms, model), rows, folder, edges, max_rows=max_rows)
+    G, K = gram_by_rank(plan)
     whole = model.gram(log)
     by_rank = np.ix_(item, item)
     np.testing.assert_allclose(G, dense(whole.G)[by_rank], rtol=1e-12, atol=1e-300)
@@ -141,18 +155,18 @@ def test_grams_of_parts_add_up_to_the_gram_of_the_log(tmp_path_factory, log, kin
     st.lists(st.integers(0, 40), max_size=4),
     st.sampled_from(["both", "past"]),
 )
-def test_slices_of_a_giant_item_count_what_lies_in_all_of_them(tmp_path_factory, days, cuts, side):
+def test_slices_of_a_popular_item_count_the_rows_of_all_slices(tmp_path_factory, days, cuts, side):
     folder = str(tmp_path_factory.mktemp("times"))
     time = np.array(days) * DAY
     at = np.searchsorted(np.unique(cuts) * DAY, time)
     slices = range(len(set(cuts)) + 1)
     for piece in slices:
-        mine = time[at == piece]
-        rows = np.arange(len(mine), dtype=np.int32)
-        tasks.save_sorted_times([blocks.cells(piece, 0, rows, mine)], folder, piece)
+        times = time[at == piece]
+        rows = np.arange(len(times), dtype=np.int32)
+        gram.save_sorted_times([messages.pack_message(piece, 0, rows, times)], folder, piece)
     after = 7 if side == "both" else 0
     by_hand = [sum(-7 <= o - d <= after for o in days) for d in days]
-    assert tasks.sliced_counts(time, slices, 7, side, folder).tolist() == by_hand
+    assert gram.count_in_slices(time, slices, 7, side, folder).tolist() == by_hand
 
 
 def skewed_log(rows: int = 6_000) -> tr.Log:
@@ -165,181 +179,177 @@ def skewed_log(rows: int = 6_000) -> tr.Log:
 
 
 def test_no_task_of_a_skewed_log_has_much_more_than_its_share():
-    """Neither of the rows that are counted, though a third of them are of one item, nor of the pairs that are summed."""
-    log, tasks_wanted = skewed_log(), 8
+    """Neither of counted rows, a third of which are of one item, nor of summed pairs."""
+    log, n_tasks = skewed_log(), 8
     length = np.diff(log.ptr)
     pairs = int((length * (length + 1) // 2).sum())
-    rows_of = np.sort(np.bincount(log.item))[::-1]
-    sizes = Sizes.of(tasks_wanted, rows_of, pairs, 10**6, 10**9, 10**9)
-    counts = sizes.counted([log.rows])
-    held = np.array([rows_of[lo:hi].sum() for _, lo, hi in counts])
-    assert tasks_wanted // 2 < len(counts) <= tasks_wanted
-    assert held.max() <= max(rows_of[0], 2.5 * held.mean())
+    item_counts = np.sort(np.bincount(log.item))[::-1]
+    plan = WorkPlan.build(n_tasks, item_counts, pairs, TaskLimits(10**6, 10**9, 10**9))
+    counts = plan.split_targets([log.rows])
+    task_rows = np.array([item_counts[lo:hi].sum() for _, lo, hi in counts])
+    assert n_tasks // 2 < len(counts) <= n_tasks
+    assert task_rows.max() <= max(item_counts[0], 2.5 * task_rows.mean())
     G = dense(tr.TALE(trend=0).gram(log).G)[np.ix_(ranks(log), ranks(log))]
     owned = np.count_nonzero(np.tril(G), axis=1)
-    entries = np.add.reduceat(owned, sizes.owners[:-1])
+    entries = np.add.reduceat(owned, plan.owners[:-1])
     assert entries.max() < 2.5 * entries.mean()
-    assert len(sizes.targets) == tasks_wanted + 1
-    assert len(log.items) == sizes.owners[-1] == sizes.targets[-1] == sizes.sources[-1]
+    assert len(plan.targets) == n_tasks + 1
+    assert len(log.items) == plan.owners[-1] == plan.targets[-1] == plan.sources[-1]
 
 
 def test_groups_of_rows_share_out_the_targets_of_each():
-    rows_of = np.sort(np.random.default_rng(3).zipf(1.5, 500).clip(max=900))[::-1]
-    sizes = Sizes.of(4, rows_of, 20_000, 10**6, 500, 10**9)
-    counts = sizes.counted([80, 20])
+    item_counts = np.sort(np.random.default_rng(3).zipf(1.5, 500).clip(max=900))[::-1]
+    plan = WorkPlan.build(4, item_counts, 20_000, TaskLimits(10**6, 500, 10**9))
+    counts = plan.split_targets([80, 20])
     for group in range(2):
-        mine = [(lo, hi) for g, lo, hi in counts if g == group]
-        assert mine[0][0] == 0
-        assert mine[-1][1] == 500
-        assert all(a[1] == b[0] for a, b in pairwise(mine))
+        ranges = [(lo, hi) for g, lo, hi in counts if g == group]
+        assert ranges[0][0] == 0
+        assert ranges[-1][1] == 500
+        assert all(a[1] == b[0] for a, b in pairwise(ranges))
     assert len([1 for g, _, _ in counts if g == 0]) > len([1 for g, _, _ in counts if g == 1])
 
 
 @pytest.mark.parametrize("users", [300, 3000, 30_000])
-def test_tasks_hold_so_many_pairs_of_items_and_no_more_tasks_are_made_where_these_come_again(users):
-    """Of few items all pairs are there soon; more users are then more rows for a task to look at, and no more tasks."""
+def test_the_number_of_tasks_is_bounded_by_the_pairs_of_items_and_not_by_the_users(users):
+    """Few items soon have all their pairs; more users then add rows to tasks, and no tasks."""
     log = tr.synthetic_log(10 * users, users=users, items=300, seed=1)
     length = np.diff(log.ptr)
     pairs = int((length * (length + 1) // 2).sum())
-    rows_of = np.sort(np.bincount(log.item, minlength=300))[::-1]
-    sizes = Sizes.of(2, rows_of, pairs, 10**6, 2_000, 10**9)
+    item_counts = np.sort(np.bincount(log.item, minlength=300))[::-1]
+    plan = WorkPlan.build(2, item_counts, pairs, TaskLimits(10**6, 2_000, 10**9))
     G = dense(tr.TALE(trend=0).gram(log).G)[np.ix_(ranks(log), ranks(log))] != 0
-    counted = [np.count_nonzero(G[lo:hi]) for _, lo, hi in sizes.counted([log.rows])]
-    owned = np.add.reduceat(np.count_nonzero(np.tril(G), axis=1), sizes.owners[:-1])
+    counted = [np.count_nonzero(G[lo:hi]) for _, lo, hi in plan.split_targets([log.rows])]
+    owned = np.add.reduceat(np.count_nonzero(np.tril(G), axis=1), plan.owners[:-1])
     assert max(counted) < 2 * 2 * 2_000 + 300  # either direction; as many rows or as many pairs
     assert max(owned) < 2_000 + 300
     assert max(len(counted), len(owned)) <= 300 * 300 / 2 / 2_000 + 2
 
 
-def columns_of(gram, item):
-    """What `local_columns` reads, for items renumbered by `item`, sources in the old order."""
+def to_triangle(gram, item):
+    """Return what `solve_range` reads: items renumbered by `item`, sources in the old order."""
     n = len(item)
     rank = np.argsort(item)
     G = dense(gram.G)[np.ix_(item, item)]
     below = [np.flatnonzero(G[r, :r]) for r in range(n)]
-    half = (
+    triangle = CSR(
         np.concatenate([[0], np.cumsum([len(row) for row in below])]),
         np.concatenate(below).astype(np.int32),
         np.concatenate([G[r, row] for r, row in enumerate(below)]),
     )
     K = dense(gram.K)
-    led = [np.flatnonzero(K[:, item[t]]) for t in range(n)]
-    sources = (
-        np.concatenate([[0], np.cumsum([len(row) for row in led])]).astype(np.int32),
-        rank[np.concatenate(led)].astype(np.int32),
-        np.concatenate([K[row, item[t]] for t, row in enumerate(led)]),
+    column_sources = [np.flatnonzero(K[:, item[t]]) for t in range(n)]
+    sources = CSR(
+        np.concatenate([[0], np.cumsum([len(row) for row in column_sources])]).astype(np.int32),
+        rank[np.concatenate(column_sources)].astype(np.int32),
+        np.concatenate([K[row, item[t]] for t, row in enumerate(column_sources)]),
     )
-    return half, sources, G.diagonal().copy()
+    return triangle, sources, G.diagonal().copy()
 
 
-def lengths_of(half, item, folder):
-    """What the blocks of a half, cut in two, say of rows in degree order."""
+def count_owned(triangle, item, folder):
+    """Return how many entries each item owns by degree, from a triangle cut into two blocks."""
     n = len(item)
-    starts, column, _ = half
-    length, reached = np.diff(starts), []
+    indptr, column, _ = triangle
+    length, column_counts = np.diff(indptr), []
     for block, (a, b) in enumerate(((0, n // 2), (n // 2, n))):
-        mine = column[starts[a] : starts[b]]
-        blocks.save_array(folder, f"column-{block}", mine)
-        blocks.save_array(folder, f"row_count-{block}", length[a:b])
-        reached.append(np.bincount(mine, minlength=b))
-    blocks.save_array(folder, "degree_order", tasks.degree_order(length, reached, item))
+        columns = column[indptr[a] : indptr[b]]
+        messages.save_array(folder, f"column-{block}", columns)
+        messages.save_array(folder, f"row_count-{block}", length[a:b])
+        column_counts.append(np.bincount(columns, minlength=b))
+    messages.save_array(folder, "degree_rank", tasks.rank_by_degree(length, column_counts, item))
     for block, lo in enumerate((0, n // 2)):
-        tasks.owned_counts(block, lo, str(folder))
-    return sum(blocks.load_array(folder, f"owned-{block}") for block in range(2))
+        tasks.save_owned_counts(block, lo, str(folder))
+    return sum(messages.map_array(folder, f"owned-{block}") for block in range(2))
 
 
 @pytest.mark.parametrize(
     ("neighbors", "rows"), [(3, 2_000), (20, 2_000), (10**6, 2_000), (200, 60_000)]
 )
 def test_targets_solved_in_ranges_have_the_weights_of_the_local_solver(neighbors, rows, tmp_path):
-    """With many rows, joining sources are too much work for some targets: as many are left out as on one machine."""
+    """With many rows, some targets have too many sources: one machine leaves out the same."""
     log = skewed_log(rows)
     gram = tr.TALE().gram(log)
     n = len(log.items)
     item = np.argsort(-np.bincount(log.item), kind="stable")
-    half, K, diagonal = columns_of(gram, item)
-    lengths = lengths_of(half, item, tmp_path)
+    triangle, K, diagonal = to_triangle(gram, item)
+    lengths = count_owned(triangle, item, tmp_path)
     B = np.zeros((n, n))
     for a, b in ((0, 5), (5, 100), (100, n)):
-        some = (np.clip(K[0], K[0][a], K[0][b]), K[1], K[2])
-        source, target, weight = local_columns(
-            half, lengths, some, diagonal + 50.0, neighbors, len(K[1]) + n, a, b
-        )
+        some = K._replace(indptr=np.clip(K.indptr, K.indptr[a], K.indptr[b]))
+        n_entries = len(K.indices) + n
+        problem = RangeProblem(lengths, some, diagonal + 50.0, neighbors, n_entries)
+        source, target, weight = solve_range(triangle, problem, a, b)
         assert (target >= a).all()
         assert (target < b).all()
         B[item[source], item[target]] = weight
-    expected = local(gram, np.full(n, 50.0), neighbors).toarray()
+    expected = solve_local(gram, np.full(n, 50.0), neighbors)[0].toarray()
     np.testing.assert_allclose(B, expected, rtol=1e-5, atol=1e-9)
 
 
 def test_a_task_that_runs_twice_leaves_the_same_bytes(tmp_path):
-    rows = in_parts(skewed_log(1_000), tmp_path / "rows", 4)
-    n, edges, counting = rows.items, np.array([0, rows.items]), Plain(tr.TALE(trend=0))
-    found = []
+    rows = in_partitions(skewed_log(1_000), tmp_path / "rows", 4)
+    n, edges, builder = (
+        rows.n_items,
+        np.array([0, rows.n_items]),
+        partial(build_model_terms, tr.TALE(trend=0)),
+    )
+    results = []
     for attempt in range(3):
         folder = tmp_path / ("other" if attempt == 1 else "one")
         folder.mkdir(exist_ok=True)
         order = (3, 1, 2, 0) if attempt else range(4)
-        layout, alike = laid_out(counting, rows, folder, 4, 500, order)
-        counts = counts_of(layout, n)
-        sent = [
-            batch
-            for number, one in enumerate(counts)
-            for batch in tasks.gram_cells(counting, rows, layout, one, number, edges)
-        ]
-        summing = tasks.Summing(counts, edges, alike, str(folder))
-        tasks.owner_sums(sent[::-1] if attempt else sent, 0, summing, n)
-        out = list(halves.target_cells(0, 0.3, None, np.array([0, 3, n]), n, str(folder)))
+        plan = plan_counting(builder, rows, folder, edges, 4, 500, order)
+        sent = send_all(plan)
+        tasks.sum_owners(sent[::-1] if attempt else sent, 0, plan)
+        solve_plan = plan_solve(np.array([0, 3, n]), edges, 0.3, None, folder)
+        out = list(triangles.send_target_entries(0, solve_plan, n))
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-        found.append(([batch.to_pydict() for batch in out], files))
-    assert len(layout.sizes) > 1
-    assert found[0] == found[1] == found[2]
+        results.append(([batch.to_pydict() for batch in out], files))
+    assert len(plan.layout.group_sizes) > 1
+    assert results[0] == results[1] == results[2]
 
 
 def test_entries_of_k_reach_their_targets_once_from_owners_and_from_others(tmp_path):
-    rows = in_parts(skewed_log(1_000), tmp_path / "rows", 2)
-    n, counting, share = rows.items, Plain(tr.TALE(trend=0)), 0.3
+    rows = in_partitions(skewed_log(1_000), tmp_path / "rows", 2)
+    n, builder, share = rows.n_items, partial(build_model_terms, tr.TALE(trend=0)), 0.3
     owners, targets = np.unique([0, 2, n // 2, n]), np.unique([0, 1, n // 3, n])
-    layout, alike = laid_out(counting, rows, tmp_path, 2)
-    counts = [Counts(0, 0, n)]
-    sent = list(tasks.gram_cells(counting, rows, layout, counts[0], 0, owners))
+    plan = plan_counting(builder, rows, tmp_path, owners, 2)
+    sum_all_owners(plan._replace(ranges=[TargetRange(0, 0, n)]))
     K = np.zeros((n, n))
-    wanted = np.arange(n) % 3 != 0
-    for block in range(len(owners) - 1):
-        mine = [batch for batch in sent if batch.column("block")[0].as_py() == block]
-        tasks.owner_sums(mine, block, tasks.Summing(counts, owners, alike, str(tmp_path)), n)
-    passed = [
+    target_mask = np.arange(n) % 3 != 0
+    solve_plan = plan_solve(targets, owners, share, target_mask, tmp_path)
+    sent = [
         batch
         for block in range(len(owners) - 1)
-        for batch in halves.target_cells(block, share, wanted, targets, n, str(tmp_path))
+        for batch in triangles.send_target_entries(block, solve_plan, n)
     ]
     for block, (lo, hi) in enumerate(pairwise(targets)):
-        mine = [batch for batch in passed if batch.column("block")[0].as_py() == block]
+        pieces = triangles.unpack_target_entries(sent_to(block, sent), lo, hi)
         for target, source, value in (
-            (np.concatenate(parts) for parts in halves.sent_entries(mine, lo, hi)),
-            halves.own_entries(owners, share, wanted, lo, hi, str(tmp_path)),
+            (np.concatenate(arrays) for arrays in pieces),
+            triangles.load_owned_entries(solve_plan, lo, hi),
         ):
             assert ((target >= lo) & (target < hi)).all()
             np.add.at(K, (source, target), value)
     log = skewed_log(1_000)
     whole = dense(tr.TALE(trend=0).gram(log).K)[np.ix_(ranks(log), ranks(log))]
-    np.testing.assert_allclose(K, (whole + share * whole.T) * wanted, rtol=1e-12)
+    np.testing.assert_allclose(K, (whole + share * whole.T) * target_mask, rtol=1e-12)
 
 
-def test_counts_of_the_whole_log_rule_in_a_part_of_it():
+def test_trend_counts_of_the_whole_log_are_used_in_a_part_of_it():
     log = skewed_log(500)
     counts = trend_counts(log.item, log.time, len(log.items), 30, "both")
-    mine = log.user_codes() % 2 == 0
+    is_part = log.user_codes() % 2 == 0
     assert log.trends is None
     part = tr.Log(
         log.ptr, log.item, log.time, log.users, log.items, trends=counts, latest=int(log.time.max())
-    ).keep(mine)
-    np.testing.assert_array_equal(part.trends, counts[mine])
-    other = tr.TALE(window=30).gram(log.keep(mine))
+    ).keep(is_part)
+    np.testing.assert_array_equal(part.trends, counts[is_part])
+    other = tr.TALE(window=30).gram(log.keep(is_part))
     assert not np.allclose(dense(tr.TALE(window=30).gram(part).G), dense(other.G))
 
 
-def test_counts_of_the_whole_log_stay_with_their_rows_when_ties_are_put_in_order():
+def test_trend_counts_stay_with_their_rows_when_ties_are_ordered():
     """The item of a row and its count move together; users and times do not."""
     log = skewed_log(500)
     marked = replace(log, trends=log.item.astype(np.int64) + 1000, time=np.zeros_like(log.time))

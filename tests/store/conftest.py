@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from postgres import postgres
-from talerec.store.store import Store
+from talerec.store import Store
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +34,6 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def opened() -> Iterator[Any]:
-    """Opens stores, which are closed at the end."""
+    """Return a function that opens stores, which are closed at the end."""
     with ExitStack() as every:
         yield lambda address: every.enter_context(Store.open(address))

@@ -18,11 +18,14 @@ FILES = {
     "src/shop/data/__init__.py": "",
     "src/shop/data/log.py": (
         "import numpy as np\nimport torch\nSIZE = 1\n"
-        "class Log:\n    rows: int\n    def __init__(self):\n        self.users = 1\n    def keep(self): ...\n"
+        "class Log:\n    rows: int\n    def __init__(self):\n        self.users = 1\n"
+        "    def keep(self): ...\n"
         "class Timed(Log):\n    def ages(self): ...\n"
         "class FitCache:\n    def cached(self): ...\n"
     ),
-    "src/shop/data/readers.py": "from shop.data.log import Log\ndef read_log(): ...\ndef _scan(): ...\n",
+    "src/shop/data/readers.py": (
+        "from shop.data.log import Log\ndef read_log(): ...\ndef _scan(): ...\n"
+    ),
     "src/shop/page.css": "",
     "tests/test_log.py": "import shop as sh\n",
     "docs/guide.md": "",
@@ -43,35 +46,70 @@ def ours() -> Project:
 
 
 def unknown(text: str, project: Project) -> list[tuple[int, str]]:
-    found = docnames.references(text, project)
-    return [(one.line, one.text) for one in found if not docnames.exists(one.text, project)]
+    references = docnames.references(text, project)
+    return [(r.line, r.text) for r in references if not docnames.exists(r.text, project)]
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "log.SIZE", "data.log.SIZE", "shop.data.log", "readers._scan", "shop.Log", "sh.Log", "shop.data.readers.read_log",
-        "Log.keep", "Log.rows", "Log.users", "log.keep", "log.Log.keep", "Timed.keep", "log.ages", "fit_cache.cached",
-        "Log.keep(rows)", "log.py", "data/log.py", "src/shop/data/log.py", "data/log", "data/", "src/", "page.css", "docs/guide.md",
+        "log.SIZE",
+        "data.log.SIZE",
+        "shop.data.log",
+        "readers._scan",
+        "shop.Log",
+        "sh.Log",
+        "shop.data.readers.read_log",
+        "Log.keep",
+        "Log.rows",
+        "Log.users",
+        "log.keep",
+        "log.Log.keep",
+        "Timed.keep",
+        "log.ages",
+        "fit_cache.cached",
+        "Log.keep(rows)",
+        "log.py",
+        "data/log.py",
+        "src/shop/data/log.py",
+        "data/log",
+        "data/",
+        "src/",
+        "page.css",
+        "docs/guide.md",
         "tests/test_log.py::test_one",
     ],
-)  # fmt: skip
+)
 def test_what_exists_is_taken_for_a_reference_and_found(project, name):
-    found = list(docnames.references(f"See `{name}`.", project))
-    assert len(found) == 1
-    assert docnames.exists(found[0].text, project)
+    references = list(docnames.references(f"See `{name}`.", project))
+    assert len(references) == 1
+    assert docnames.exists(references[0].text, project)
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("log.TALL", "log.TALL"), ("readers.Log", "readers.Log"), ("data.nothing", "data.nothing"), ("grams.tale_gram", "grams.tale_gram"),
-        ("shop.readers", "shop.readers"), ("shop.Nothing", "shop.Nothing"), ("sh.nothing", "sh.nothing"), ("Log.ages", "Log.ages"),
-        ("Log.gone", "Log.gone"), ("log.gone", "log.gone"), ("data.log.Log.gone", "data.log.Log.gone"), ("grams.py", "grams.py"),
-        ("data/grams.py", "data/grams.py"), ("other/log.py", "other/log.py"), ("commands/", "commands/"), ("data/web", "data/web"),
-        ("docs/other.md", "docs/other.md"), ("x = grams.slit_gram(log)", "grams.slit_gram"), ("tests/test_rank.py -k one", "tests/test_rank.py"),
+        ("log.TALL", "log.TALL"),
+        ("readers.Log", "readers.Log"),
+        ("data.nothing", "data.nothing"),
+        ("grams.tale_gram", "grams.tale_gram"),
+        ("shop.readers", "shop.readers"),
+        ("shop.Nothing", "shop.Nothing"),
+        ("sh.nothing", "sh.nothing"),
+        ("Log.ages", "Log.ages"),
+        ("Log.gone", "Log.gone"),
+        ("log.gone", "log.gone"),
+        ("data.log.Log.gone", "data.log.Log.gone"),
+        ("grams.py", "grams.py"),
+        ("data/grams.py", "data/grams.py"),
+        ("other/log.py", "other/log.py"),
+        ("commands/", "commands/"),
+        ("data/web", "data/web"),
+        ("docs/other.md", "docs/other.md"),
+        ("x = grams.slit_gram(log)", "grams.slit_gram"),
+        ("tests/test_rank.py -k one", "tests/test_rank.py"),
     ],
-)  # fmt: skip
+)
 def test_what_is_gone_is_named_with_its_line(project, name, said):
     assert unknown(f"One line.\n\nAnother, with `{name}`.\n", project) == [(3, said)]
 
@@ -79,12 +117,42 @@ def test_what_is_gone_is_named_with_its_line(project, name, said):
 @pytest.mark.parametrize(
     "text",
     [
-        "ratings.dat", "u.data", "reviews_5.json.gz", "RESULTS.md", "results.html", "m.tale", ".inter", "--data shop.csv", "D/log.inter.gz",
-        "torch.linalg.cholesky", "np.int64", "json.dumps(x)", "os.environ", '{"error": {"code": 1}}', "/v1/items", "/metrics", "shop-demo/",
-        "shop-demo/out.tale", "NAME.tale/", "http://127.0.0.1:80/log.py", "spark.executor.memory=16g", "0.5", "v1.2", "x @ B", "1/32",
-        "text/html", "data/ratings.csv", "*.py", "~/log.py", "read_log", "rows", "pip install '.[torch]'", "users/s", "HR@10/NDCG@10",
+        "ratings.dat",
+        "u.data",
+        "reviews_5.json.gz",
+        "RESULTS.md",
+        "results.html",
+        "m.tale",
+        ".inter",
+        "--data shop.csv",
+        "D/log.inter.gz",
+        "torch.linalg.cholesky",
+        "np.int64",
+        "json.dumps(x)",
+        "os.environ",
+        '{"error": {"code": 1}}',
+        "/v1/items",
+        "/metrics",
+        "shop-demo/",
+        "shop-demo/out.tale",
+        "NAME.tale/",
+        "http://127.0.0.1:80/log.py",
+        "spark.executor.memory=16g",
+        "0.5",
+        "v1.2",
+        "x @ B",
+        "1/32",
+        "text/html",
+        "data/ratings.csv",
+        "*.py",
+        "~/log.py",
+        "read_log",
+        "rows",
+        "pip install '.[torch]'",
+        "users/s",
+        "HR@10/NDCG@10",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_name_of_ours_raises_no_alarm(project, text):
     assert unknown(f"See `{text}`.", project) == []
 
@@ -112,15 +180,18 @@ def test_the_command_says_where_a_name_is_now(project):
     guide.write_text("`rows.read_log` and `log.SIZE`\n", encoding="utf-8")
     (project.root / "CHANGELOG.md").write_text("`rows.read_log` was moved\n", encoding="utf-8")
     command = [sys.executable, str(ROOT / "tools" / "docnames.py"), str(project.root)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 1
-    assert told.stdout.splitlines() == [
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stdout.splitlines() == [
         "docs/guide.md:1: rows.read_log does not exist (read_log is in data.readers)",
         "names and paths in the docs: 2, unknown: 1",
     ]
     guide.write_text("`log.SIZE`\n", encoding="utf-8")
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (told.returncode, told.stdout) == (0, "names and paths in the docs: 1, unknown: none\n")
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (
+        0,
+        "names and paths in the docs: 1, unknown: none\n",
+    )
 
 
 @pytest.mark.parametrize("path", docnames.documents(ROOT), ids=lambda path: path.name)

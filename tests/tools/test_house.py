@@ -1,16 +1,18 @@
-"""Each rule of the house fails on a tiny tree that breaks it, passes on one that keeps it, and the project keeps all."""
+"""Each rule fails on a tiny package that breaks it, and the project keeps all rules."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from house import read_house
 from shape.graphs import cycles, import_graph, layers, with_parents
 from shape.report import as_json, drawing
-from shape.rooms import read_rooms
+from shape.rooms import packages_are_closed, read_doors, read_rooms
 from shape.rules import House, broken_rules
 from shape.tree import read_package
 
@@ -31,11 +33,11 @@ def house(folder: Path, files: dict[str, str], rooms: str | None = None) -> Hous
     return House(folder / "shop", modules, read_rooms(folder / "rooms.toml", modules))
 
 
-def assert_broken(found: House, *said: str) -> None:
+def assert_broken(broken_house: House, *texts: str) -> None:
     """Exactly these, in this order."""
-    wrong = broken_rules(found)
-    assert len(wrong) == len(said), wrong
-    for line, part in zip(wrong, said, strict=True):
+    wrong = broken_rules(broken_house)
+    assert len(wrong) == len(texts), wrong
+    for line, part in zip(wrong, texts, strict=True):
         assert part in line
 
 
@@ -63,17 +65,17 @@ def test_imports_one_way_are_no_cycle_and_neither_is_the_package_that_python_run
         "room/two.py": "from shop.room import three\nb = 2",
         "room/three.py": "import json",
     }
-    found = house(tmp_path, files)
-    assert_broken(found)
-    runs = with_parents(import_graph(found.modules))
+    package = house(tmp_path, files)
+    assert_broken(package)
+    runs = with_parents(import_graph(package.modules))
     assert cycles(runs) == [["room", "room.three", "room.two"]]
-    assert layers(import_graph(found.modules)) == {
+    assert layers(import_graph(package.modules)) == {
         "room.three": 0,
         "room.two": 1,
         "room": 2,
         "one": 2,
     }
-    assert found.modules["room.three"].libraries == {"json"}
+    assert package.modules["room.three"].libraries == {"json"}
 
 
 def test_an_import_of_a_higher_room_is_broken_and_of_a_lower_one_is_not(tmp_path):
@@ -92,6 +94,109 @@ def test_a_module_in_no_room_or_in_two_is_broken(tmp_path):
     assert_broken(house(tmp_path / "lost", lost, ROOMS), "other is in no room")
     twice = ROOMS + 'third = ["lo*"]\n'
     assert_broken(house(tmp_path / "twice", files, twice), "low is in 2 rooms: low, third")
+
+
+SUBROOMS = """
+[rooms]
+"low.core" = ["low.core", "low.core.*"]
+"low.other" = ["low.other", "low.other.*"]
+low = ["low", "low.facade"]
+high = ["high", "high.*"]
+"""
+SUBROOM_FILES = {
+    "low/__init__.py": "",
+    "low/facade.py": "from shop.low.other import b\nfrom shop.low.core.a import x",
+    "low/core/__init__.py": "from shop.low.core.a import x",
+    "low/core/a.py": "x = 1",
+    "low/other/__init__.py": "",
+    "low/other/b.py": "from shop.low.core.a import x",
+    "high/__init__.py": "",
+    "high/c.py": "from shop.low.core import x",
+}
+
+
+def test_a_sub_room_is_a_room_of_its_own_in_the_order(tmp_path):
+    assert_broken(house(tmp_path / "down", SUBROOM_FILES, SUBROOMS))
+    up = {**SUBROOM_FILES, "low/core/a.py": "import shop.low.other\nx = 1"}
+    text = "low/core/a.py: imports low.other (top), but room low.other stands above low.core"
+    assert_broken(house(tmp_path / "up", up, SUBROOMS), text)
+    up = {**SUBROOM_FILES, "low/core/a.py": "import shop.low.facade\nx = 1"}
+    texts = ("in a circle", "room low stands above low.core")
+    assert_broken(house(tmp_path / "facade", up, SUBROOMS), *texts)
+    lost = {**SUBROOM_FILES, "low/third/d.py": ""}
+    assert_broken(house(tmp_path / "lost", lost, SUBROOMS), "low.third.d is in no room")
+
+
+def closed_house(folder: Path, files: dict[str, str], rooms: str) -> House:
+    """A package whose rooms file may say `packages = true`."""
+    opened = house(folder, files, rooms)
+    path = folder / "rooms.toml"
+    return replace(opened, doors=read_doors(path) if packages_are_closed(path) else None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from shop.low.core.a import x",
+        "from shop.low.core import a",
+        "import shop.low.core.a",
+        "def f():\n    from shop.low.core.a import x",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from shop.low.core.a import x",
+    ],
+)
+def test_a_room_is_imported_by_its_package(tmp_path, line):
+    """Rooms and sub-rooms alike, if the file of rooms says so."""
+    files = {**SUBROOM_FILES, "low/facade.py": "", "low/other/b.py": "", "high/c.py": line}
+    text = "high/c.py: imports low.core.a of another room; import from its package low.core"
+    closed = "packages = true\n" + SUBROOMS
+    assert_broken(closed_house(tmp_path / "closed", files, closed), text)
+    assert_broken(closed_house(tmp_path / "open", files, SUBROOMS))
+    door = closed + '[doors]\n"low.core.a" = "the worker starts it by its name"\n'
+    assert_broken(closed_house(tmp_path / "door", files, door))
+
+
+def test_siblings_packages_and_modules_without_a_package_are_imported_freely(tmp_path):
+    files = {
+        **SUBROOM_FILES,
+        "low/facade.py": "from shop.low import other\nimport shop.low.core",
+        "low/other/b.py": "from shop.low.core import x\nfrom shop.errors import E",
+        "high/c.py": "from shop.high import d\nfrom shop.low import facade as f",
+        "high/d.py": "",
+        "errors.py": "class E(Exception): pass",
+    }
+    rooms = SUBROOMS.replace("[rooms]", 'packages = true\n[rooms]\nerrors = ["errors"]')
+    text = "high/c.py: imports low.facade of another room; import from its package low"
+    assert_broken(closed_house(tmp_path, files, rooms), text)
+
+
+def test_a_stub_of_a_package_counts_as_its_imports(tmp_path):
+    """`__init__.pyi` lists what a package imports on first use."""
+    stub = "from shop.low.core.a import x as x\n"
+    files = {**SUBROOM_FILES, "low/core/__init__.py": "", "low/core/__init__.pyi": stub}
+    rooms = "packages = true\n" + SUBROOMS
+    files |= {"low/facade.py": "", "low/other/b.py": "from shop.low.core import x"}
+    good = closed_house(tmp_path / "good", files, rooms)
+    assert_broken(good)
+    assert good.modules["low.core"].imports == {"low.core.a": "late"}
+    circle = {**files, "low/core/a.py": "from shop.low.core import y"}
+    assert_broken(closed_house(tmp_path / "circle", circle, rooms), "circle: low.core, low.core.a")
+    up = {**files, "low/core/__init__.pyi": "from shop.high.c import y as y\n", "high/c.py": ""}
+    text = "low/core/__init__.py: imports high.c (late), but room high stands above low.core"
+    past = "imports high.c of another room; import from its package high"
+    assert_broken(closed_house(tmp_path / "up", up, rooms), text, past)
+
+
+def test_a_package_may_export_from_the_modules_of_its_sub_rooms(tmp_path):
+    stub = "from shop.low.core.a import x as x\n"
+    files = {**SUBROOM_FILES, "low/__init__.pyi": stub, "low/facade.py": "", "low/other/b.py": ""}
+    assert_broken(closed_house(tmp_path, files, "packages = true\n" + SUBROOMS))
+
+
+def test_a_door_needs_a_reason(tmp_path):
+    path = tmp_path / "rooms.toml"
+    path.write_text('[doors]\n"low.a" = ""\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"the door low\.a needs a reason"):
+        read_doors(path)
 
 
 def test_six_files_may_stand_in_the_root_folder_and_seven_may_not(tmp_path):
@@ -130,8 +235,8 @@ def one(n: int) -> Array: ...
 def numbered(folder: Path, code: str, decorator: str = "@kernel") -> list[str]:
     """What the rule finds in one compiled function."""
     text = f"{decorator}\n{code}\n"
-    found = broken_rules(house(folder, {"types.py": TYPES, "kernels.py": text}))
-    return [line.rpartition(": ")[2] for line in found]
+    broken = broken_rules(house(folder, {"types.py": TYPES, "kernels.py": text}))
+    return [line.rpartition(": ")[2] for line in broken]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +279,8 @@ def test_a_tuple_that_is_indexed_by_number_is_found(tmp_path, code, said):
         "def f(s: Arrays, i: int): return s[i]",
         "def f(s: Arrays):\n    a, b = s\n    return a[0] + b[1]",
         "def f(s: Scratch): return s.sums[0]",
-        "def f(s: Scratch):\n    sums, pair = s\n    left, right = pair\n    return sums[0] + left[1]",
+        "def f(s: Scratch):\n    sums, pair = s\n    left, right = pair\n"
+        "    return sums[0] + left[1]",
         "def f(n: int):\n    s = np.zeros((n, 2))\n    return s[0]",
         "def f(n: int): return one(n)[0]",
         "def f(n: int):\n    left, right = pairs(n)\n    return left[0]",
@@ -209,34 +315,35 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_ends_with_1_where_a_rule_is_broken_and_with_0_where_none_is(tmp_path):
     house(tmp_path / "bad", {"a.py": "x = 1\n" * 401})
-    told = run(str(tmp_path / "bad" / "shop"), "--check")
-    assert told.returncode == 1
-    assert told.stdout.splitlines() == [
+    result = run(str(tmp_path / "bad" / "shop"), "--check")
+    assert result.returncode == 1
+    assert result.stdout.splitlines() == [
         "shop/a.py: 401 lines, more than 400",
         "broken rules: 1 (modules: 1)",
     ]
     house(tmp_path / "good", {"a.py": "x = 1\n"})
-    told = run(str(tmp_path / "good"), "--check")
-    assert (told.returncode, told.stdout) == (0, "broken rules: none (modules: 1)\n")
+    result = run(str(tmp_path / "good"), "--check")
+    assert (result.returncode, result.stdout) == (0, "broken rules: none (modules: 1)\n")
 
 
 def test_the_report_shows_sizes_cycles_and_rooms(tmp_path):
     files = {"low.py": "def f():\n    return 1\n", "high.py": "from shop import low\n"}
-    found = house(tmp_path, files, ROOMS)
+    package = house(tmp_path, files, ROOMS)
     out, dot = tmp_path / "shape.json", tmp_path / "shape.dot"
-    told = run(
-        str(found.folder), "--rooms", str(tmp_path / "rooms.toml"), "--edges", "--json", str(out), "--dot", str(dot),
+    result = run(
+        str(package.folder), "--rooms", str(tmp_path / "rooms.toml"), "--edges",
+        "--json", str(out), "--dot", str(dot),
     )  # fmt: skip
-    assert told.returncode == 0
+    assert result.returncode == 0
     for part in ("2 modules, 3 lines", "high -> low", "imports that point up: none", "low 1"):
-        assert part in told.stdout
-    graph = import_graph(found.modules)
-    assert as_json(found.modules, graph)["high"]["imports"] == {"low": "top"}
-    assert '"high" -> "low";' in drawing(found.modules, graph, found.rooms, 9)
+        assert part in result.stdout
+    graph = import_graph(package.modules)
+    assert as_json(package.modules, graph)["high"]["imports"] == {"low": "top"}
+    assert '"high" -> "low";' in drawing(package.modules, graph, package.rooms, 9)
     assert dot.read_text().startswith("digraph house {")
 
 
 def test_the_project_keeps_every_rule():
-    modules = read_package(ROOT / "src" / "talerec")
-    rooms = read_rooms(ROOT / "tools" / "rooms.toml", modules)
-    assert broken_rules(House(ROOT / "src" / "talerec", modules, rooms)) == []
+    tools = ROOT / "tools"
+    project = read_house(ROOT / "src" / "talerec", tools / "rooms.toml", tools / "house.toml")
+    assert broken_rules(project) == []

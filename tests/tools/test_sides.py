@@ -1,4 +1,4 @@
-"""Two checkouts side by side: whose script runs, in which order, and what is made of the figures."""
+"""Two checkouts side by side: the scripts, their order, and the summary of the figures."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_turns_alternate_and_the_first_does_not_count(sides, tmp_path, monkeypat
     turns = sides.turns_of(ours, other, 3, "benchmarks/cost.py", [str(order)])
     assert order.read_text().split() == ["2.0", "1.0", "1.0", "2.0", "2.0", "1.0", "1.0", "2.0"]
     assert turns == [({"fit s": 1.0, "own": 1.0}, {"fit s": 2.0, "own": 1.0})] * 3
-    found = sides.summary(turns)["fit s"]
-    assert found == {"ours": 1.0, "other": 2.0, "ratio": 0.5, "low": 0.5, "high": 0.5}
+    fit_seconds = sides.summary(turns)["fit s"]
+    assert fit_seconds == {"ours": 1.0, "other": 2.0, "ratio": 0.5, "low": 0.5, "high": 0.5}
 
 
 def test_each_checkout_runs_its_own_script_where_it_has_one(sides, tmp_path, monkeypatch):
@@ -60,11 +60,11 @@ def test_each_checkout_runs_its_own_script_where_it_has_one(sides, tmp_path, mon
     old = WITH_JSON.replace('"--json"', "sys.argv[-1]").replace('"fit s"', '"old s"')
     other = checkout(tmp_path / "other", 2.0, old.replace("--json", "json"))
     monkeypatch.setattr(sides, "HERE", ours)
-    found = sides.run(other, "benchmarks/cost.py", [str(tmp_path / "order")], False)
-    assert found == {"old s": 2.0, "own": 1.0}
+    costs = sides.run(other, "benchmarks/cost.py", [str(tmp_path / "order")], False)
+    assert costs == {"old s": 2.0, "own": 1.0}
     same = sides.run(other, "benchmarks/cost.py", [str(tmp_path / "order")], True)
     assert same == {"fit s": 2.0, "own": 1.0}
-    assert sides.shared([({"fit s": 1, "own": 1}, found)]) == ["own"]
+    assert sides.shared([({"fit s": 1, "own": 1}, costs)]) == ["own"]
 
 
 def test_the_interval_holds_the_median_and_is_the_same_each_time(sides):
@@ -93,19 +93,21 @@ def test_the_interval_holds_the_median_and_is_the_same_each_time(sides):
         ),
         (
             "tune.py",
-            "tune:         18.1 s for 100 trials (9 Grams)\nseparate:    104.6 s (10 of them run, scaled)\n5.8 times\n",
+            "tune:         18.1 s for 100 trials (9 Grams)\n"
+            "separate:    104.6 s (10 of them run, scaled)\n5.8 times\n",
             {"tune s": 18.1, "separate s": 104.6},
         ),
         (
             "family.py",
-            "| model | solver | HR@10 | fit s | peak MB |\n|---|---|---|---|---|\n| tale | local | .0875 | 0.73 | 358 |\n| rules | - | .0779 | 0.08 | 301 |\n",
+            "| model | solver | HR@10 | fit s | peak MB |\n|---|---|---|---|---|\n"
+            "| tale | local | .0875 | 0.73 | 358 |\n| rules | - | .0779 | 0.08 | 301 |\n",
             {"tale fit s": 0.73, "rules fit s": 0.08},
         ),
     ],
 )  # fmt: skip
 def test_what_older_scripts_print_is_understood(sides, script, printed, expected):
-    found = sides.figures(Path(script), printed)
-    assert found == pytest.approx(expected)
+    costs = sides.figures(Path(script), printed)
+    assert costs == pytest.approx(expected)
 
 
 def test_of_json_only_numbers_are_figures(sides):
@@ -133,6 +135,6 @@ def test_the_command_prints_a_table_and_json(tmp_path):
         "--",
         "benchmarks/cost.py",
     ]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert told[2] == "| fit s | 3 | 3 | 1.000 | 1.000 to 1.000 |"
-    assert json.loads(told[-1])["fit s"]["ratio"] == 1.0
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines[2] == "| fit s | 3 | 3 | 1.000 | 1.000 to 1.000 |"
+    assert json.loads(lines[-1])["fit s"]["ratio"] == 1.0

@@ -1,1 +1,4 @@
-"""How a Python source tree is built: sizes, imports, cycles, rooms. `house.py` and `docnames.py` are the commands."""
+"""The shape of a Python source tree: sizes, imports, cycles, rooms, words.
+
+`house.py`, `docnames.py` and `cold_reading.py` are the commands.
+"""

@@ -19,23 +19,23 @@ def import_graph(modules: Modules, kinds: tuple[str, ...] = KINDS) -> Graph:
 
 def with_parents(graph: Graph) -> Graph:
     """The graph as Python runs it: to import a.b runs the `__init__` of a first."""
-    made = {name: set(others) for name, others in graph.items()}
+    extended = {name: set(others) for name, others in graph.items()}
     for name, others in graph.items():
         for other in (name, *others):
             parts = other.split(".")
             parents = {".".join(parts[:size]) for size in range(1, len(parts))}
-            own = {p for p in parents if name.startswith(f"{p}.")} if other != name else set()
-            made[name] |= {p for p in parents - own if p in graph and p != name}
-    return made
+            inside = {p for p in parents if name.startswith(f"{p}.")} if other != name else set()
+            extended[name] |= {p for p in parents - inside if p in graph and p != name}
+    return extended
 
 
 def components(graph: Graph) -> list[list[str]]:
-    """Strongly connected components (Tarjan's algorithm), those that others import first."""
+    """Return the strongly connected components (Tarjan), imported ones before importers."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
     on_stack: set[str] = set()
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
 
     def visit(name: str) -> None:
         number[name] = low[name] = len(number)
@@ -52,13 +52,13 @@ def components(graph: Graph) -> list[list[str]]:
             while not group or group[-1] != name:
                 group.append(stack.pop())
                 on_stack.discard(group[-1])
-            found.append(sorted(group))
+            groups.append(sorted(group))
 
     sys.setrecursionlimit(10_000)
     for name in sorted(graph):
         if name not in number:
             visit(name)
-    return found
+    return groups
 
 
 def cycles(graph: Graph) -> list[list[str]]:

@@ -1,4 +1,7 @@
-"""What exists: the files of a project, and the names that its modules and classes define. Nothing is imported."""
+"""The files of a project, and the names that its modules and classes define.
+
+Nothing is imported.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Scope:
 
 
 class Project:
-    """Files, modules and classes of a folder with one package in `src/` and other code beside it."""
+    """Files, modules and classes of a folder with one package in `src/`, and other code."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -49,6 +52,9 @@ class Project:
         for file in sorted(self.files):
             if file.endswith(".py"):
                 self._read(file)
+        for file in sorted(self.files):
+            if file.endswith("__init__.pyi"):
+                self._read_exports(file)
 
     def _read(self, file: str) -> None:
         tree = ast.parse((self.root / file).read_text(encoding="utf-8"), file)
@@ -66,6 +72,12 @@ class Project:
         parts = parts[1:] if parts[0] == "src" else parts
         self.modules[".".join(parts).removesuffix(".__init__")] = scope
 
+    def _read_exports(self, file: str) -> None:
+        """Add the names that a package's stub exports to the names of the package."""
+        tree = ast.parse((self.root / file).read_text(encoding="utf-8"), file)
+        module = ".".join(Path(file).parent.parts).removeprefix("src.")
+        self.modules[module].names |= set(_defined(tree.body, imports=True))
+
     def _note_imports(self, node: ast.Import) -> None:
         for alias in node.names:
             if alias.name == self.package and alias.asname:
@@ -76,22 +88,22 @@ class Project:
     # -- questions ---------------------------------------------------------------------------------
 
     def has_path(self, path: str) -> bool:
-        """Is there a file, a folder or a module of that path, from the root or from any folder on?"""
-        wanted = path.strip("/")
-        there = self.files | self.folders
+        """Return whether a file, folder or module has that path, from any folder on."""
+        name = path.strip("/")
+        paths = self.files | self.folders
         return any(
-            known == one or known.endswith(f"/{one}")
-            for one in (wanted, f"{wanted}.py")
-            for known in there
+            path == ending or path.endswith(f"/{ending}")
+            for ending in (name, f"{name}.py")
+            for path in paths
         )
 
     def begins_in(self, path: str) -> bool:
-        """Does a path begin with one of the project's folders?"""
+        """Return whether a path begins with one of the project's folders."""
         first = path.split("/")[0]
         return any(first in folder.split("/") for folder in self.folders)
 
     def has_name(self, name: str) -> bool | None:
-        """Does a dotted name exist? None: it is somebody else's."""
+        """Return whether a dotted name exists; None if it belongs to another library."""
         parts = name.split(".")
         if parts[0] in self.aliases:
             return self._in_modules([self.package, *parts[1:]], whole=True)
@@ -108,7 +120,7 @@ class Project:
             module.removeprefix(f"{self.package}.")
             for module, scope in self.modules.items()
             if module.startswith(f"{self.package}.")
-            and (name in scope.names or any(name in one.members for one in scope.classes.values()))
+            and (name in scope.names or any(name in c.members for c in scope.classes.values()))
         )
 
     def _in_modules(self, parts: list[str], whole: bool = False) -> bool:
@@ -123,39 +135,43 @@ class Project:
         return False
 
     def _in_classes(self, parts: list[str]) -> bool:
-        """`Model.fit`, or `model.fit`: what is named after its class is one, or one of a class made from it."""
-        known = self.classes.get(_instance(parts[0]), [])
-        if any(parts[1] in self._members(one) for one in known):
+        """Return whether a class has a member: `Model.fit`.
+
+        `model.fit` is the member of a class of that name, or of a class derived from it.
+        """
+        candidates = self.classes.get(_instance(parts[0]), [])
+        if any(parts[1] in self._members(candidate) for candidate in candidates):
             return True
         name, lower = _instance(parts[0]), parts[0].islower()
         return lower and any(
-            parts[1] in one.members and name in self._ancestors(one)
+            parts[1] in candidate.members and name in self._ancestors(candidate)
             for group in self.classes.values()
-            for one in group
+            for candidate in group
         )
 
     def _has_member(self, parts: list[str]) -> bool:
-        """Of a name and what follows: a class has to have it; of other values nothing is known."""
+        """Return whether the rest of a dotted name can exist; of values nothing is checked."""
         if len(parts) == 1 or _instance(parts[0]) not in self.classes:
             return True
         return self._in_classes(parts)
 
-    def _members(self, one: Class) -> set[str]:
-        """The members of a class and of those that it is made from."""
-        parents = (self.classes.get(name, []) for name in self._ancestors(one))
-        return one.members.union(*(parent.members for group in parents for parent in group))
+    def _members(self, derived: Class) -> set[str]:
+        """Return the members of a class and of its base classes."""
+        parents = (self.classes.get(name, []) for name in self._ancestors(derived))
+        return derived.members.union(*(parent.members for group in parents for parent in group))
 
-    def _ancestors(self, one: Class) -> set[str]:
-        found: set[str] = set()
-        todo = [_instance(base) for base in one.bases]
+    def _ancestors(self, derived: Class) -> set[str]:
+        """Return the names of all base classes, indirect ones too."""
+        ancestors: set[str] = set()
+        todo = [_instance(base) for base in derived.bases]
         while todo:
             name = todo.pop()
-            if name not in found:
-                found.add(name)
+            if name not in ancestors:
+                ancestors.add(name)
                 todo += [
                     _instance(b) for parent in self.classes.get(name, []) for b in parent.bases
                 ]
-        return found
+        return ancestors
 
 
 def _walk(folder: Path) -> Iterator[Path]:

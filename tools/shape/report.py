@@ -53,14 +53,16 @@ def tell_sizes(modules: Modules, graph: Graph) -> None:
     for module in sorted(modules.values(), key=lambda m: -m.lines):
         sizes = [function.lines for function in module.functions]
         print(
-            f"{module.lines:5} lines {len(sizes):3} fn  med {_median(sizes):5.1f}  p90 {_quantile(sizes, 0.9):3}"
-            f"  in {len(back[module.name]):3}  out {len(graph[module.name]):3}  layer {layer[module.name]:2}  {module.name}"
+            f"{module.lines:5} lines {len(sizes):3} fn  med {_median(sizes):5.1f}"
+            f"  p90 {_quantile(sizes, 0.9):3}  in {len(back[module.name]):3}"
+            f"  out {len(graph[module.name]):3}  layer {layer[module.name]:2}  {module.name}"
         )
     every = [function.lines for module in modules.values() for function in module.functions]
     lines = [module.lines for module in modules.values()]
     print(
-        f"\n{len(modules)} modules, {sum(lines):,} lines (median {_median(lines):.0f}, p90 {_quantile(lines, 0.9)},"
-        f" most {max(lines, default=0)}); {len(every):,} functions (median {_median(every):.0f},"
+        f"\n{len(modules)} modules, {sum(lines):,} lines (median {_median(lines):.0f},"
+        f" p90 {_quantile(lines, 0.9)}, most {max(lines, default=0)});"
+        f" {len(every):,} functions (median {_median(every):.0f},"
         f" p90 {_quantile(every, 0.9)}, most {max(every, default=0)})"
     )
 
@@ -75,8 +77,8 @@ def tell_hard(modules: Modules, most: int = 25) -> None:
     ]
     for score, module, f in sorted(scored, key=lambda entry: -entry[0])[:most]:
         print(
-            f"{score:6.1f}  {f.lines:3} lines {f.parameters:2} params {f.branches:2} branches depth {f.depth}"
-            f"  {module.name}:{f.line} {f.name}"
+            f"{score:6.1f}  {f.lines:3} lines {f.parameters:2} params {f.branches:2} branches"
+            f" depth {f.depth}  {module.name}:{f.line} {f.name}"
         )
 
 
@@ -99,9 +101,9 @@ def tell_cycles(modules: Modules) -> None:
         ("typing imports too", import_graph(modules)),
         ("packages' __init__ too, as Python runs them", with_parents(runs)),
     ):
-        found = cycles(graph)
-        print(f"{label}: {len(found) or 'none'}")
-        for group in found:
+        groups = cycles(graph)
+        print(f"{label}: {len(groups) or 'none'}")
+        for group in groups:
             print(f"    {' '.join(group)}")
 
 
@@ -127,8 +129,9 @@ def tell_rooms(modules: Modules, graph: Graph, rooms: Rooms) -> None:
         out = [edge for (a, b), edges in between.items() if a == room != b for edge in edges]
         lines = sum(modules[name].lines for name in names)
         print(
-            f"{room:12} {len(names):3} modules {lines:6,} lines  inside {len(between[room, room]):3}"
-            f"  out {len(out):3}  in {len(into):3}  doors {len({b for _, b in into})}/{len(names)}"
+            f"{room:16} {len(names):3} modules {lines:6,} lines"
+            f"  inside {len(between[room, room]):3}  out {len(out):3}"
+            f"  in {len(into):3}  doors {len({b for _, b in into})}/{len(names)}"
         )
     up = list(upward(rooms, graph))
     print("\nimports that point up:", len(up) or "none")
@@ -144,13 +147,16 @@ def tell_rooms(modules: Modules, graph: Graph, rooms: Rooms) -> None:
 
 
 def drawing(modules: Modules, graph: Graph, rooms: Rooms, hide: int) -> str:
-    """The graph for Graphviz, without imports that a longer path implies, and without lines into modules that
-    `hide` others import or more."""
+    """Return the graph for Graphviz, without imports that a longer path implies.
+
+    Lines into modules that `hide` others import, or more, are left out too.
+    """
     back = importers(graph)
     lines = [
         "digraph house {",
         "rankdir=TB; newrank=true; nodesep=0.12; ranksep=0.45; compound=true;",
-        'node [shape=box, style="rounded,filled", fontname="Helvetica", fontsize=10, margin="0.08,0.04", fillcolor=white];',
+        'node [shape=box, style="rounded,filled", fontname="Helvetica", fontsize=10,'
+        ' margin="0.08,0.04", fillcolor=white];',
         'edge [arrowsize=0.5, color="#00000055"];',
     ]
     for number, (room, names) in enumerate(rooms.items()):

@@ -1,4 +1,4 @@
-"""A package as it stands in its files: modules, functions and imports. Files are parsed, never imported."""
+"""The modules, functions and imports of a package; files are parsed, never imported."""
 
 from __future__ import annotations
 
@@ -70,28 +70,35 @@ def package_folder(root: Path) -> Path:
 
 
 def read_package(root: Path) -> Modules:
-    """Every module by name. The package's own `__init__` is left out: it lists names and imports everything."""
+    """Return every module by name.
+
+    The package's own `__init__` is left out: it lists names and imports everything.
+    """
     folder = package_folder(root)
-    found = {}
+    modules = {}
     for path in sorted(folder.rglob("*.py")):
         name = ".".join(path.relative_to(folder).with_suffix("").parts)
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text, str(path))
         name = name.removesuffix(".__init__")
-        found[name] = Module(name, path, tree, len(text.splitlines()), list(functions_of(tree)))
-    for module in found.values():
-        _add_imports(module, folder.name, set(found))
-    found.pop("__init__", None)
-    for module in found.values():
+        modules[name] = Module(name, path, tree, len(text.splitlines()), list(functions_of(tree)))
+    for module in modules.values():
+        _add_imports(module, module.tree, "top", (folder.name, set(modules)))
+        stub = module.path.with_suffix(".pyi")
+        if stub.exists():  # a package's stub lists what the package imports on first use
+            tree = ast.parse(stub.read_text(encoding="utf-8"), str(stub))
+            _add_imports(module, tree, "late", (folder.name, set(modules)))
+    modules.pop("__init__", None)
+    for module in modules.values():
         module.imports.pop("__init__", None)
-    return found
+    return modules
 
 
 def functions_of(tree: ast.AST) -> Iterator[Function]:
     """Functions and methods at any depth, decorators and docstrings included in their lines."""
     for node in ast.walk(tree):
         if isinstance(node, FunctionNode):
-            start = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             arguments = node.args
             parameters = len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs)
             branches = sum(isinstance(n, _BRANCHES) for n in ast.walk(node))
@@ -117,18 +124,24 @@ def _depth(node: ast.AST) -> int:
 # -- imports ---------------------------------------------------------------------------------------
 
 
-def _add_imports(module: Module, package: str, known: set[str]) -> None:
-    for base, names, kind in _statements(module, package):
+def _add_imports(
+    module: Module, tree: ast.Module, kind_of_top: str, scope: tuple[str, set[str]]
+) -> None:
+    """Add the imports of a syntax tree to a module; `scope` is the package and its modules."""
+    package, modules = scope
+    for base, names, kind in _statements(module, tree, kind_of_top, package):
         if base.split(".")[0] != package:
             module.libraries.add(base.split(".")[0])
             continue
-        for target in _targets(base.removeprefix(package).lstrip("."), names, known):
+        for target in _targets(base.removeprefix(package).lstrip("."), names, modules):
             if target != module.name:
                 before = module.imports.get(target, kind)
                 module.imports[target] = min(before, kind, key=KINDS.index)
 
 
-def _statements(module: Module, package: str) -> Iterator[tuple[str, list[str], str]]:
+def _statements(
+    module: Module, tree: ast.Module, kind_of_top: str, package: str
+) -> Iterator[tuple[str, list[str], str]]:
     """(module, names taken from it, kind) of every import, relative ones made absolute."""
 
     def visit(node: ast.AST, kind: str) -> Iterator[tuple[str, list[str], str]]:
@@ -141,7 +154,7 @@ def _statements(module: Module, package: str) -> Iterator[tuple[str, list[str], 
             else:
                 yield from visit(child, _kind_within(child, kind))
 
-    return visit(module.tree, "top")
+    return visit(tree, kind_of_top)
 
 
 def _kind_within(node: ast.AST, kind: str) -> str:
@@ -161,11 +174,11 @@ def _absolute(node: ast.ImportFrom, module: Module, package: str) -> str:
     return ".".join([*here, *filter(None, [node.module])])
 
 
-def _targets(inside: str, names: list[str], known: set[str]) -> Iterator[str]:
+def _targets(inside: str, names: list[str], modules: set[str]) -> Iterator[str]:
     """Modules that `from inside import names` reaches: a name may be a module itself."""
     for name in names or [""]:
         full = f"{inside}.{name}".strip(".")
-        if full in known:
+        if full in modules:
             yield full
-        elif (inside or "__init__") in known:
+        elif (inside or "__init__") in modules:
             yield inside or "__init__"

@@ -1,7 +1,7 @@
-"""Numbers as indices into tuples in compiled functions: `scratch[5]` says nothing, `scratch.sums` does.
+"""Find numbers as indices into tuples in compiled functions: `scratch[5]`.
 
-What is a tuple is told without running anything: by annotations (`Arrays`, `tuple[...]`, a NamedTuple), and by
-following assignments, unpacking, calls and fields. What is not known counts as no tuple, with one exception: a
+Nothing is run: what is a tuple follows from annotations (`Arrays`, `tuple[...]`, a NamedTuple),
+assignments, unpacking, calls and fields. A value of unknown type is no tuple, with one exception: a
 parameter without a type, or of type Any, whose numbered element is indexed again (`left[0][i]`).
 """
 
@@ -118,7 +118,7 @@ def compiled_functions(tree: ast.Module) -> Iterator[FunctionNode]:
     }
     for node in ast.walk(tree):
         if isinstance(node, FunctionNode):
-            marks = (one.func if isinstance(one, ast.Call) else one for one in node.decorator_list)
+            marks = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
             if node.name in handed or any(last_word(mark) in _COMPILERS for mark in marks):
                 yield node
 
@@ -127,20 +127,20 @@ def numbered_elements(function: FunctionNode, names: Names) -> list[tuple[int, s
     """(line, text) of every tuple in a function that is indexed or sliced with numbers."""
     scope = _Scope(names)
     arguments = function.args
-    for one in arguments.posonlyargs + arguments.args + arguments.kwonlyargs:
-        scope.kinds[one.arg] = names.kind(one.annotation)
+    for argument in arguments.posonlyargs + arguments.args + arguments.kwonlyargs:
+        scope.kinds[argument.arg] = names.kind(argument.annotation)
     if arguments.vararg:
         scope.kinds[arguments.vararg.arg] = Kind(True, rest=names.kind(arguments.vararg.annotation))
     for _ in range(2):  # a loop may use what it assigns further down
         scope.follow(function.body)
-    again = {id(n.value) for n in ast.walk(function) if isinstance(n, ast.Subscript)}
-    found = []
+    indexed = {id(n.value) for n in ast.walk(function) if isinstance(n, ast.Subscript)}
+    elements = []
     for node in ast.walk(function):
         if isinstance(node, ast.Subscript) and _is_numbered(node.slice):
             kind = scope.kind(node.value)
-            if kind.is_tuple or (kind.untyped and id(node) in again):
-                found.append((node.lineno, ast.unparse(node)))
-    return sorted(found)
+            if kind.is_tuple or (kind.untyped and id(node) in indexed):
+                elements.append((node.lineno, ast.unparse(node)))
+    return sorted(elements)
 
 
 def _is_numbered(index: ast.expr) -> bool:
@@ -196,7 +196,7 @@ class _Scope:
                 else inner
             )
         kind = self.kind(iterable)
-        tuples = [one for one in (*kind.elements, kind.rest) if one and one.is_tuple]
+        tuples = [k for k in (*kind.elements, kind.rest) if k and k.is_tuple]
         return tuples[0] if tuples else OTHER
 
     def kind(self, node: ast.expr) -> Kind:
@@ -204,15 +204,16 @@ class _Scope:
         if isinstance(node, ast.Name):
             return self.kinds.get(node.id, OTHER)
         if isinstance(node, ast.Tuple):
-            return Kind(True, elements=tuple(self.kind(one) for one in node.elts))
+            return Kind(True, elements=tuple(self.kind(element) for element in node.elts))
         if isinstance(node, ast.Attribute):
             return self.kind(node.value).attribute(node.attr)
         if isinstance(node, ast.IfExp):
             return max(self.kind(node.body), self.kind(node.orelse), key=lambda k: k.is_tuple)
         if isinstance(node, ast.Call):
             name = last_word(node.func)
-            known = ast.Name(name) if name in self.names.records else self.names.returns.get(name)
-            return self.names._inner(known, 0) if known else OTHER
+            is_record = name in self.names.records
+            annotation = ast.Name(name) if is_record else self.names.returns.get(name)
+            return self.names._inner(annotation, 0) if annotation else OTHER
         if isinstance(node, ast.Subscript):
             return self._element(self.kind(node.value), node.slice)
         return OTHER

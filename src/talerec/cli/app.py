@@ -1,35 +1,34 @@
-"""The command's root: how commands are registered, and steps that several of them share."""
+"""The command's root: registration of commands, their help pages and renamed flags."""
 
 from __future__ import annotations
 
-import os
-import re
+import dataclasses
+import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from talerec.cli.groups import Command, ungrouped
-from talerec.errors import TalerecError
+Command = Callable[..., None]
+Context = typer.Context
 
 #: Flags of version 0.1 that still work, with a warning: old -> new.
-_RENAMED = {"--output": "--out"}
+_RENAMED_FLAGS = {"--output": "--out"}
 
 
 class _PlainFlags:
-    """Help pages on which an option without a value shows none: Typer's own (--help ...) say <bool>."""
+    """Mixin for help pages without "<bool>" after options that take no value (such as --help)."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for one in found:
-            if getattr(one, "is_flag", False) and one.metavar is None:
-                one.metavar = ""
-        return found
+        """Return Click's parameters of the command; a flag without metavar gets an empty one."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return params
 
 
 class _Command(_PlainFlags, TyperCommand):
@@ -37,153 +36,164 @@ class _Command(_PlainFlags, TyperCommand):
 
 
 class _Group(_PlainFlags, TyperGroup):
-    """Takes flags under their old names too."""
+    """A group of commands that accepts flags under their former names, with a warning."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
-        known = {flag for part in command.params for flag in part.opts} if command else set()
-        old = {before: now for before, now in _RENAMED.items() if now in known - {before}}
-        if not ctx.resilient_parsing:  # in completion nobody reads a warning
-            for flag in old.keys() & {part.partition("=")[0] for part in rest}:
-                warn(f"{flag} is now {old[flag]}")
-        return name, command, [_current(part, old) for part in rest]
+        """Return the command that `args` call: its name, the command, and the words after it.
+
+        Former flags in these words are replaced by the flags that the command has now.
+        """
+        name, command, words = super().resolve_command(ctx, args)
+        flags = {flag for param in command.params for flag in param.opts} if command else set()
+        renamed = {
+            old: new for old, new in _RENAMED_FLAGS.items() if new in flags and old not in flags
+        }
+        if not ctx.resilient_parsing:  # completion prints no warnings
+            for old in renamed.keys() & {word.partition("=")[0] for word in words}:
+                print_warning(f"{old} is now {renamed[old]}")
+        return name, command, [_rename_flag(word, renamed) for word in words]
 
 
-def _current(part: str, renamed: dict[str, str]) -> str:
-    """A part of the command line, with the flag's present name."""
-    flag, sign, value = part.partition("=")
+def _rename_flag(word: str, renamed: dict[str, str]) -> str:
+    """Return a word of the command line, `--flag` or `--flag=value`, with the flag's new name.
+
+    `renamed` are new flags by former flags; a word without a former flag is returned unchanged.
+    """
+    flag, sign, value = word.partition("=")
     return f"{renamed.get(flag, flag)}{sign}{value}"
 
 
-def warn(message: str) -> None:
-    """One line on standard error; the command goes on."""
+def print_warning(message: str) -> None:
+    """Print a warning on standard error; the command continues."""
     print(f"warning: {message}", file=sys.stderr)
 
 
 app = typer.Typer(
-    name="talerec",
-    cls=_Group,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    name="talerec", cls=_Group, pretty_exceptions_enable=False, rich_markup_mode="rich"
 )
 
 
-def examples(*commands: str) -> str:
+def format_examples(*commands: str) -> str:
+    """Return the heading "Examples:" and command lines, one per line, to end a help page with."""
     return "\n".join(["Examples:", *commands])
 
 
 class Panel(StrEnum):
-    """Headings of the help page, in order."""
+    """Headings under which the help page of `talerec` lists the commands, in order."""
 
     START = "Start here"
     LOGS = "Logs"
     MODELS = "Models"
     EVALUATE = "Evaluate"
-    ASK = "Ask a saved model"
+    ASK = "Query a saved model"
 
 
 def command(
     panel: Panel,
-    *shown: str,
+    *examples: str,
     within: typer.Typer = app,
     name: str | None = None,
     **settings: Any,
 ) -> Callable[[Command], Command]:
-    """Register a command under a heading of the help page, with examples to copy; `within` a group of commands, `name` if not its own."""
+    """Return a decorator that registers a function as a command and returns it unchanged.
+
+    Parameters
+    ----------
+    panel : Panel
+        The heading of the help page that lists the command.
+    examples : str
+        Command lines that the command's own help page shows.
+    within : typer.Typer
+        The group of commands that it belongs to.
+    name : str, optional
+        The command's name if it is not the function's.
+    settings : dict
+        Click's context settings of the command, such as allow_extra_args=True.
+    """
 
     def register(function: Command) -> Command:
+        """Add the function to the group `within` and return it unchanged."""
         add = within.command(
             name,
             cls=_Command,
             rich_help_panel=panel.value,
-            epilog=examples(*shown),
+            epilog=format_examples(*examples),
             context_settings=settings or None,
         )
-        add(ungrouped(function))
+        add(flatten_groups(function))
         return function
 
     return register
 
 
-def group(panel: Panel, name: str, help: str) -> typer.Typer:
-    """A group of commands: talerec NAME COMMAND."""
-    made = typer.Typer(name=name, cls=_Group, help=help, no_args_is_help=True)
-    app.add_typer(made, rich_help_panel=panel.value)
-    return made
+def add_group(panel: Panel, name: str, help: str) -> typer.Typer:
+    """Add a group of commands, called as talerec NAME COMMAND, to the app and return it.
+
+    The help page of `talerec` lists the group under the heading `panel`; `help` is its help text.
+    """
+    group = typer.Typer(name=name, cls=_Group, help=help, no_args_is_help=True)
+    app.add_typer(group, rich_help_panel=panel.value)
+    return group
 
 
-#: A command line that is being run.
-Context = typer.Context
+def flatten_groups(command: Command) -> Command:
+    """Return the command with one parameter per field of each dataclass parameter, for Typer.
+
+    The returned function builds the dataclasses from these parameters and calls the command.
+    """
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    groups: dict[str, Any] = {
+        p.name: p.annotation for p in parameters if dataclasses.is_dataclass(p.annotation)
+    }
+
+    def call(**values: Any) -> None:
+        """Call the command with its dataclasses built from `values`, by field or parameter name."""
+        for name, group in groups.items():
+            fields = [field.name for field in dataclasses.fields(group)]
+            values[name] = group(**{field: values.pop(field) for field in fields})
+        command(**values)
+
+    flat: list[inspect.Parameter] = []
+    for p in parameters:
+        group = groups.get(p.name)
+        flat += [p.replace(kind=p.KEYWORD_ONLY)] if group is None else _group_parameters(group)
+    call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    call.__name__, call.__doc__, call.__annotations__ = command.__name__, command.__doc__, {}
+    return call
 
 
-def given(context: Context) -> set[str]:
-    """The parameters of a command that its caller named, also if with their usual values."""
+def _group_parameters(group: Any) -> Iterator[inspect.Parameter]:
+    """Yield each field of the dataclass `group` as a keyword-only parameter of a signature.
+
+    The class is a group of command-line options that several commands share.
+    """
+    hints = get_type_hints(group, include_extras=True)
+    for field in dataclasses.fields(group):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if default is dataclasses.MISSING:
+            default = inspect.Parameter.empty
+        yield inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=hints[field.name],
+        )
+
+
+def explicit_options(context: Context) -> set[str]:
+    """Return the names of the parameters that the command line sets, even if to the default.
+
+    `context` is Click's context of the running command.
+    """
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
 def sort_commands() -> None:
-    """Put the commands in the order of the help page's headings."""
-    place = {panel.value: place for place, panel in enumerate(Panel)}
+    """Sort the registered commands of the app by their headings, as ordered in `Panel`."""
+    order = {panel.value: position for position, panel in enumerate(Panel)}
     app.registered_commands.sort(
-        key=lambda known: place.get(str(known.rich_help_panel), len(place))
+        key=lambda registered: order.get(str(registered.rich_help_panel), len(order))
     )
-
-
-def ids(text: str | None) -> list[str] | None:
-    """Ids separated by commas; one that holds a comma, or spaces at its ends, stands in double quotes."""
-    if text is None:
-        return None
-    found = (_quoted(match) for match in _ID.finditer(text))
-    return [name for name in found if name]
-
-
-#: An id in double quotes (a quote in it is doubled), or anything up to the next comma.
-_ID = re.compile(r'\s*(?:"((?:[^"]|"")*)"\s*(?=,|$)|([^,]*))(?:,|$)')
-
-
-def _quoted(match: re.Match[str]) -> str:
-    quoted, plain = match.groups()
-    return plain.strip() if quoted is None else quoted.replace('""', '"')
-
-
-@contextmanager
-def reporting(json: bool) -> Iterator[None]:
-    """Show the library's notes and progress on standard error; with `json`, only progress and warnings."""
-    from talerec.cli import terminal
-    from talerec.runtime.threads import thread_count
-
-    thread_count()  # a bad TALEREC_THREADS is refused before the work starts
-    with terminal.notes(quiet=json), terminal.progress(quiet=json):
-        yield
-
-
-def cutoffs(text: str) -> list[int]:
-    """The numbers of --k."""
-    from talerec.evaluation import metrics
-
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise TalerecError(f"--k is {text!r}; it takes whole numbers such as 1,5,10") from None
-    return metrics.cutoffs(found)
-
-
-def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
-    """Serve until told to stop; where the extra is missing, say which one."""
-    _need_unix()
-    os.environ.setdefault("TALEREC_THREADS", "1")  # workers are the way to more cores
-    from talerec.cli import tables
-    from talerec.serve.process import supervisor as server
-    from talerec.serve.settings import Settings, read_token
-
-    server.run(Settings(path=model, token=read_token(token_file), **settings), tables.line)
-
-
-def _need_unix() -> None:
-    try:
-        import fcntl  # noqa: F401 (workers share files that they lock)
-    except ImportError:
-        raise TalerecError(
-            "serve runs on Linux and macOS; everywhere, recommend --users all writes lists to a file"
-        ) from None

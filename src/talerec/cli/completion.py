@@ -1,7 +1,7 @@
-"""What a shell offers when Tab is pressed.
+"""Shell completion: the values that a shell offers when Tab is pressed.
 
-A shell waits for this, and importing the models takes most of a second: names and parameters are
-read from the models' source files instead, which takes milliseconds.
+A shell waits for them, and importing the models takes most of a second. So the names and parameters
+of models are read from the models' source files instead, which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from pathlib import Path
 
 import typer
 
-Offers = list[tuple[str, str]]  # each with a word of help, for shells that show it
+Offers = list[tuple[str, str]]  # values, each with a short help text for shells that show it
 Complete = Callable[[typer.Context, str], Offers]
+Parameters = dict[str, tuple[str, tuple[str, ...]]]  # name -> help text, choices
 
 _FOLDER = Path(__file__).parents[1] / "models"
 
 
-def among(*values: str) -> Complete:
-    """Offer fixed values."""
+def complete_values(*values: str) -> Complete:
+    """Return a function that offers those of the values that start with the typed text."""
 
     def offer(context: typer.Context, incomplete: str) -> Offers:
         return [(value, "") for value in values if value.startswith(incomplete)]
@@ -29,80 +30,103 @@ def among(*values: str) -> Complete:
     return offer
 
 
-def models(context: typer.Context, incomplete: str) -> Offers:
-    """Offer the names of models."""
-    found = sorted((kind.name, kind.about) for kind in _kinds().values() if kind.name)
-    return [(name, about) for name, about in found if name.startswith(incomplete)]
+def complete_models(context: typer.Context, incomplete: str) -> Offers:
+    """Return the name and help text of each model whose name starts with the typed text."""
+    models = sorted((model.name, model.help) for model in _model_sources().values() if model.name)
+    return [(name, help) for name, help in models if name.startswith(incomplete)]
 
 
-def settings(context: typer.Context, incomplete: str) -> Offers:
-    """Offer parameters of the chosen model: NAME=, or NAME=VALUE where the values are known."""
-    name = context.params.get("model") or _default()
-    kinds = _kinds()
-    chosen = next((kind for kind in kinds.values() if kind.name == name), None)
-    if chosen is None:
+def complete_settings(context: typer.Context, incomplete: str) -> Offers:
+    """Return completions of --set: NAME=, or NAME=VALUE for each choice, with help texts.
+
+    The parameters are those of the model that --model names, else of the default model.
+    """
+    name = context.params.get("model") or _default_model()
+    sources = _model_sources()
+    model = next((source for source in sources.values() if source.name == name), None)
+    if model is None:
         return []
     offers = [
         (f"{parameter}={value}", help)
-        for parameter, (help, values) in _parameters(chosen, kinds).items()
+        for parameter, (help, values) in _all_parameters(model, sources).items()
         for value in values or ("",)
     ]
     return [(offer, help) for offer, help in offers if offer.startswith(incomplete)]
 
 
 @dataclass
-class _Kind:
-    """A class of the models' source: its name on the command line, and its own parameters."""
+class _ModelSource:
+    """A class in the models' source files, as its syntax tree declares it.
+
+    `name` is the model's name on the command line, empty for a base class; `help` the first line of
+    the docstring; `bases` the names of the base classes; `parameters` the help text and choices of
+    each parameter that the class declares itself, without inherited ones.
+    """
 
     name: str
-    about: str
+    help: str
     bases: list[str]
-    parameters: dict[str, tuple[str, tuple[str, ...]]]  # name -> help, values that it takes
+    parameters: Parameters
 
 
-def _parameters(kind: _Kind, kinds: dict[str, _Kind]) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """A model's parameters, its own before those of its base classes."""
-    found = dict(kind.parameters)
-    for base in kind.bases:
-        inherited = _parameters(kinds[base], kinds) if base in kinds else {}
-        found |= {name: what for name, what in inherited.items() if not any(found.get(name, ()))}
-    return found
+def _all_parameters(model: _ModelSource, sources: dict[str, _ModelSource]) -> Parameters:
+    """Return the help text and choices of each parameter of a model, inherited ones included.
+
+    `sources` are all classes by name. Where the model declares a parameter without help text and
+    choices, those of the base class apply.
+    """
+    parameters = dict(model.parameters)
+    for base in model.bases:
+        inherited = _all_parameters(sources[base], sources) if base in sources else {}
+        parameters |= {
+            name: entry for name, entry in inherited.items() if not any(parameters.get(name, ()))
+        }
+    return parameters
 
 
 @cache
-def _kinds() -> dict[str, _Kind]:
-    """Every class of the models' source files; none where there are no source files."""
+def _model_sources() -> dict[str, _ModelSource]:
+    """Return every class in the models' source files by class name; empty without such files."""
     return {
-        node.name: _kind(node)
-        for path in sorted(_FOLDER.glob("*.py"))
+        node.name: _read_class(node)
+        for path in sorted(_FOLDER.rglob("*.py"))
         for node in ast.parse(path.read_bytes()).body
         if isinstance(node, ast.ClassDef)
     }
 
 
-def _kind(node: ast.ClassDef) -> _Kind:
-    values = dict(_assigned(node.body))
+def _read_class(node: ast.ClassDef) -> _ModelSource:
+    """Return what the syntax tree of a class declares: name, help text, bases and parameters.
+
+    Parameters are the class attributes with a value `param(...)` or `with_default(...)`.
+    """
+    values = dict(_assignments(node.body))
     name = values.get("name")
-    about = (ast.get_docstring(node) or "").split("\n")[0]
+    summary = (ast.get_docstring(node) or "").split("\n")[0]
     parameters = {
-        field: _told(value)
+        field: _read_parameter(value)
         for field, value in values.items()
         if isinstance(value, ast.Call)
         and isinstance(value.func, ast.Name)
-        and value.func.id in ("param", "other")
+        and value.func.id in ("param", "with_default")
     }
     bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-    return _Kind(_text(name) if name else "", about, bases, parameters)
+    return _ModelSource(_constant_text(name) if name else "", summary, bases, parameters)
 
 
-def _told(call: ast.Call) -> tuple[str, tuple[str, ...]]:
-    """Help and values of a parameter; nothing where it is a base class's with another default (`other`)."""
-    if getattr(call.func, "id", "") == "other" or len(call.args) < 2:
+def _read_parameter(call: ast.Call) -> tuple[str, tuple[str, ...]]:
+    """Return the help text and choices in the declaration `param(default, help, ...)`.
+
+    Both are empty for `with_default(Base, "name", value)`, which changes the default that a base
+    class declares.
+    """
+    if getattr(call.func, "id", "") == "with_default" or len(call.args) < 2:
         return "", ()
-    return _text(call.args[1]), _choices(call)
+    return _constant_text(call.args[1]), _read_choices(call)
 
 
-def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+def _assignments(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the name and the value's syntax tree of each assignment `name = value` in `body`."""
     for line in body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value:
             yield line.target.id, line.value
@@ -110,20 +134,28 @@ def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
             yield line.targets[0].id, line.value
 
 
-def _text(node: ast.expr) -> str:
+def _constant_text(node: ast.expr) -> str:
+    """Return the value of a literal as text, or an empty text for any other expression."""
     return str(node.value) if isinstance(node, ast.Constant) else ""
 
 
-def _choices(call: ast.Call) -> tuple[str, ...]:
-    """The values of `choices=(...)`; none where they are not written out there."""
+def _read_choices(call: ast.Call) -> tuple[str, ...]:
+    """Return the values in a literal argument `choices=(...)` of a call; empty without one.
+
+    `call` is the syntax tree of `param(...)`, the declaration of a model's parameter.
+    """
     for keyword in call.keywords:
         if keyword.arg == "choices" and isinstance(keyword.value, ast.Tuple):
-            return tuple(_text(value) for value in keyword.value.elts)
+            return tuple(_constant_text(value) for value in keyword.value.elts)
     return ()
 
 
 @cache
-def _default() -> str:
-    source = (_FOLDER / "__init__.py").read_bytes() if _FOLDER.is_dir() else b""
-    values = dict(_assigned(ast.parse(source).body))
-    return _text(values["DEFAULT"]) if "DEFAULT" in values else ""
+def _default_model() -> str:
+    """Return the name of the default model, the constant DEFAULT in models/catalog.py.
+
+    The text is empty if the file has no such constant, or if there are no source files.
+    """
+    source = (_FOLDER / "catalog.py").read_bytes() if _FOLDER.is_dir() else b""
+    values = dict(_assignments(ast.parse(source).body))
+    return _constant_text(values["DEFAULT"]) if "DEFAULT" in values else ""

@@ -1,4 +1,4 @@
-"""`talerec demo`: compare, recommend, explain and save on a synthetic shop."""
+"""The demo: compare models on a synthetic shop, recommend, explain and save."""
 
 from __future__ import annotations
 
@@ -13,196 +13,252 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.artifact import format as artifact
-from talerec.cli import items, tables, terminal
-from talerec.data.log import Log
-from talerec.data.split.splits import Split, leave_one_out
-from talerec.data.synthetic import synthetic_log
+from talerec.artifact import check_target
+from talerec.cli.items import Titles, find_titles
+from talerec.cli.terminal import (
+    console,
+    format_number,
+    print_line,
+    print_note,
+    print_table,
+    show_progress,
+)
+from talerec.data import Log, synthetic_log
+from talerec.data.split import Split, leave_one_out
 from talerec.errors import TalerecError
-from talerec.evaluation.evaluator import evaluate
-from talerec.evaluation.result import Evaluation
+from talerec.evaluation import Evaluation, evaluate
 from talerec.models import DEFAULT
-from talerec.models.core.base import Model
-from talerec.models.counting.popular import Popular
-from talerec.models.counting.rules import Rules
-from talerec.models.linear.tale import TALE
-from talerec.models.tempo.model import Tempo
+from talerec.models.core import Model
+from talerec.models.counting import Popular, Rules
+from talerec.models.linear import TALE
+from talerec.models.tempo import Tempo
 from talerec.reports import report
-from talerec.runtime.files import write_text
+from talerec.runtime import write_text
 
-#: Each chosen on the validation rows of two other seeds.
+#: Parameters chosen on the validation rows of shops with two other seeds.
 TIMED: dict[str, Any] = {"reg": 50, "decay": 0.25, "floor": 0.1}
 UNTIMED: dict[str, Any] = {"reg": 500, "floor": 1.0, "trend": 0.0}
 TEMPO: dict[str, Any] = {
-    "pace": 4, "floor": 0.0, "even": 0.3, "reg": 20, "dropout": 0.2, "recency": 1, "now": 0.1,
-    "learn": "off",
+    "pace": 4, "floor": 0.0, "shrinkage": 0.3, "reg": 20, "dropout": 0.2, "recency": 1,
+    "popularity_weight": 0.1, "learn": "off",
 }  # fmt: skip
 _WARM_UP = 200  # rows
-_SHOPPERS = 2
-_SHOWN = 5
-_ROWS = 3  # of a history, that are named
+_N_SHOPPERS = 2
+_N_ITEMS = 5  # recommended to each
+_N_HISTORY = 3  # last items of a history that are named
 
-Card = tuple[str, list[list[str]]]  # what is known of a shopper, and the recommendations
+Card = tuple[str, list[list[str]]]  # a shopper's history as a title, and rows of recommendations
 
 
-def run(rows: int, seed: int, out: Path) -> Path:
-    """Make a shop, hide each shopper's last row, compare models, explain, save and report."""
-    target = _target(out)
-    with terminal.progress():
+def run_demo(rows: int, seed: int, folder: Path) -> Path:
+    """Compare models on a synthetic shop, print results, and return the saved model's path.
+
+    `rows` and `seed` are those of the synthetic log; the default model (shop.tale), report.md and
+    report.html are written to `folder`.
+    """
+    target = _check_folder(folder)
+    with show_progress():
         log = synthetic_log(rows, seed=seed)
     split = leave_one_out(log)
-    tables.out.print(
-        f"A made-up shop: {log.rows:,} rows of {len(log.users):,} shoppers and {len(log.items):,} "
-        "items. Each shopper's last row is hidden: which model predicts it?\n"
+    console().print(
+        f"A synthetic shop: {log.rows:,} rows of {len(log.users):,} shoppers and "
+        f"{len(log.items):,} items. Each shopper's last row is held out: "
+        "which model predicts it?\n"
     )
-    models, results = _compare(split)
-    comparison = _comparison(models, results)
-    tables.table("Every item ranked for every shopper", _HEADER, comparison)
-    tables.note(f"{_METRICS}\n{_ABOUT}\n")
-    best = _closest(results[DEFAULT])
-    cards = [_card(models[DEFAULT], split, case) for case in best]
-    tables.line(_CHOSEN)
-    for title, lines in cards:
-        tables.table(title, _CARD, lines)
+    models, results = _fit_and_evaluate(split)
+    comparison = _comparison_rows(models, results)
+    print_table("All items ranked for every shopper", _HEADER, comparison)
+    print_note(f"{_METRICS}\n{_ABOUT}\n")
+    best_cases = _best_cases(results[DEFAULT])
+    cards = [_build_card(models[DEFAULT], split, case) for case in best_cases]
+    print_line(_CARDS_TITLE)
+    for title, card_rows in cards:
+        print_table(title, _CARD_HEADER, card_rows)
     models[DEFAULT].save(target, metrics=results[DEFAULT].metrics)
-    write_text(out / "report.md", _report(log.rows, comparison, cards))
-    write_text(out / "report.html", report.evaluation(results[DEFAULT], "a made-up shop"))
-    tables.line(f"Saved: {target}, {out / 'report.md'}, and a page for your browser:")
-    tables.line(f"  {(out / 'report.html').resolve().as_uri()}")
-    tables.line("Next, with this model:")
-    known = [_history(models[DEFAULT], split, case)[-_ROWS:] for case in best]
-    called = _called()
-    for command in _next_steps(models[DEFAULT], split.train, known, target):
-        tables.line(f"  {called} {command}")
-    tables.line(
-        "And with a log of your own (columns user_id, item_id, timestamp, or say --user, --item, --time):"
-    )
-    for command in _OWN:
-        tables.line(f"  {called} {command}")
+    write_text(folder / "report.md", _render_report(log.rows, comparison, cards))
+    page = report.render_evaluation(results[DEFAULT], "a synthetic shop")
+    write_text(folder / "report.html", page)
+    print_line(f"Saved: {target}, {folder / 'report.md'}, and a page for your browser:")
+    print_line(f"  {(folder / 'report.html').resolve().as_uri()}")
+    histories = [_history_items(models[DEFAULT], split, c)[-_N_HISTORY:] for c in best_cases]
+    _print_next_steps(_next_commands(models[DEFAULT], split.train, histories, target))
     return target
 
 
-def _compare(split: Split) -> tuple[dict[str, Model], dict[str, Evaluation]]:
-    """Every model, fitted and evaluated. Bars are drawn here alone: they would overwrite tables."""
+def _fit_and_evaluate(split: Split) -> tuple[dict[str, Model], dict[str, Evaluation]]:
+    """Return the models of the demo, fitted on the training rows, and their evaluations.
+
+    Both dicts are keyed by the name that the tables show; evaluations are on the test rows.
+    """
     models: dict[str, Model] = {
-        "what is popular": Popular(),
+        "popularity": Popular(),
         "sequential rules": Rules(),
         "TALE without time": TALE(**UNTIMED),
         "TALE": TALE(**TIMED),
         DEFAULT: Tempo(**TEMPO),
     }
-    few = split.train.keep(np.arange(split.train.rows) < _WARM_UP)
-    with terminal.progress():
+    first_rows = split.train.keep(np.arange(split.train.rows) < _WARM_UP)
+    with show_progress():
         for model in models.values():
-            model.fit(few)  # compiles kernels on the first run, before the clock starts
+            model.fit(first_rows)  # compiles kernels on the first run, before the clock starts
         results = {name: evaluate(m.fit(split.train), split) for name, m in models.items()}
     return models, results
 
 
-def _target(out: Path) -> Path:
-    if out.exists() and not out.is_dir():
-        raise TalerecError(f"{out} is a file; the demo writes to a folder")
-    return artifact.check_target(out / "shop.tale")
+def _check_folder(folder: Path) -> Path:
+    """Return the path of the demo's model, `folder`/shop.tale.
+
+    Raise a TalerecError if the folder is a file or no model can be written to the path.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise TalerecError(f"{folder} is a file; the demo writes to a folder")
+    return check_target(folder / "shop.tale")
 
 
-def _next_steps(model: Model, log: Log, histories: list[list[int]], target: Path) -> list[str]:
+def _print_next_steps(commands: list[str]) -> None:
+    """Print `commands` to try with the demo's model, and commands for the reader's own log.
+
+    Each of `commands` is printed after the program's name: `recommend ...`.
+    """
+    program = _program_name()
+    print_line("Next, with this model:")
+    for command in commands:
+        print_line(f"  {program} {command}")
+    print_line(
+        "And with your own log (columns user_id, item_id, timestamp; or --user, --item, --time):"
+    )
+    for command in _OWN_LOG:
+        print_line(f"  {program} {command}")
+
+
+def _next_commands(model: Model, log: Log, histories: list[list[int]], target: Path) -> list[str]:
+    """Return commands, without the program's name, that query the model saved at `target`.
+
+    `log` gives example users and an item; `histories` are item ids for an example of explain.
+    """
     users = ",".join(str(user) for user in log.users.ids[:2])
-    why = [
+    explanations = [
         f"explain {target} --history {','.join(map(str, history))} --item {item}"
         for history in histories
         for item in model.recommend_histories([history], k=1)[columns.ITEM]
     ]
     return [
         f"recommend {target} --users {users} --hide-seen",
-        *why[:1],
+        *explanations[:1],
         f"similar {target} {log.items.ids[0]}",
-        f"serve {target}          # an HTTP service, and a page to try it{_serve_needs()}",
+        f"serve {target}          # an HTTP service, and a page to try it{_missing_extra()}",
     ]
 
 
-_OWN = [
-    "describe YOUR_LOG.csv          # is it what you think it is?",
+_OWN_LOG = [
+    "describe YOUR_LOG.csv          # check the data",
     "evaluate YOUR_LOG.csv --report how-good.html",
     "fit YOUR_LOG.csv -o shop.tale",
 ]
 
 
-def _called() -> str:
-    """What to type for this command: `talerec` where the shell finds it, else the file that was started."""
-    started, found = Path(sys.argv[0]), shutil.which("talerec")
+def _program_name() -> str:
+    """Return how to call this program in a shell, from how it was started.
+
+    `python -m talerec`, `talerec`, or the path of the script talerec if it is not on the PATH.
+    """
+    started, on_path = Path(sys.argv[0]), shutil.which("talerec")
     if started.stem == "__main__":
         return "python -m talerec"
-    if started.stem != "talerec" or (found and started.exists() and started.samefile(found)):
+    if started.stem != "talerec" or (on_path and started.exists() and started.samefile(on_path)):
         return "talerec"
     return shlex.quote(str(started))
 
 
-def _serve_needs() -> str:
+def _missing_extra() -> str:
+    """Return a hint how to install the extra `serve`, or an empty text if it is installed."""
     return "" if find_spec("uvicorn") else " (pip install 'talerec[serve]')"
 
 
 _HEADER = ["model", "HR@1", "HR@10", "NDCG@10", "seconds to fit"]
-_METRICS = "HR@10: share of shoppers whose hidden row was among the first ten items"
+_METRICS = "HR@10: share of shoppers whose held-out item was among the first ten"
 _ABOUT = (
-    "tempo, the default, is TALE at the log's own pace, with repeats and what is popular at the time; "
-    "parameters of both were chosen on other made-up shops"
+    "tempo, the default, is TALE with time scaled to the log's pace, plus repeats and current "
+    "popularity; the parameters of both were tuned on other synthetic shops"
 )
-_CHOSEN = f"The shoppers whose hidden row {DEFAULT} ranked best (it is not always that good):"
-_CARD = [f"{DEFAULT} recommends", "score", "because of"]
+_CARDS_TITLE = f"The shoppers whose held-out item {DEFAULT} ranked best (not typical cases):"
+_CARD_HEADER = [f"{DEFAULT} recommends", "score", "because of"]
 
 
-def _comparison(models: dict[str, Model], results: dict[str, Evaluation]) -> list[list[str]]:
+def _comparison_rows(models: dict[str, Model], results: dict[str, Evaluation]) -> list[list[str]]:
+    """Return a table row per model, as text: name, HR@1, HR@10, NDCG@10, and seconds to fit.
+
+    `models` (fitted) and `results` (on the test rows) are keyed by the name to show.
+    """
     rows = []
     for name, result in results.items():
         metrics, seconds = result.metrics, sum(models[name].fitted.seconds.values())
-        scores = [tables.number(metrics[metric]) for metric in _HEADER[1:4]]
+        scores = [format_number(metrics[metric]) for metric in _HEADER[1:4]]
         rows.append([name, *scores, f"{seconds:.2f}"])
     return rows
 
 
-def _closest(result: Evaluation) -> list[int]:
-    """The cases whose hidden row was ranked best."""
+def _best_cases(result: Evaluation) -> list[int]:
+    """Return the indices of the test cases whose held-out item the model ranks best.
+
+    A case is a held-out row of a shopper; a rank of 0 means that the item has no rank.
+    """
     ranked = result.frame.with_row_index("case").filter(pl.col("rank") > 0)
-    return ranked.sort("rank", maintain_order=True)["case"].head(_SHOPPERS).to_list()
+    return ranked.sort("rank", maintain_order=True)["case"].head(_N_SHOPPERS).to_list()
 
 
-def _history(model: Model, split: Split, case: int) -> list[Any]:
-    """The items of the rows that are known of a shopper."""
+def _history_items(model: Model, split: Split, case: int) -> list[Any]:
+    """Return the ids of a shopper's items before the held-out row, oldest first.
+
+    `case` is the index of the held-out row among the test cases; unknown items are left out.
+    """
     histories = split.cases("test").histories
     rows = histories.item[histories.start[case] : histories.stop[case]]
     return model.item_ids.gather(rows[rows >= 0]).to_list()
 
 
-def _card(model: Model, split: Split, case: int) -> Card:
-    """One shopper: the last rows known, the recommendations, and the row that added most to each."""
-    ids, cases, history = model.item_ids, split.cases("test"), _history(model, split, case)
-    best = model.recommend_histories([history], k=min(_SHOWN, len(ids)))
-    answer = ids[int(cases.target[case])]
-    names = items.titles(model, [*history, *best[columns.ITEM], answer])
-    lines = [
-        [names[str(item)], f"{score:.3f}", _reason(model, history, item, names)]
+def _build_card(model: Model, split: Split, case: int) -> Card:
+    """Return the recommendations for a shopper: a title and table rows of text.
+
+    `case` is the index of the shopper's held-out row among the test cases. The title names the last
+    items before that row and its item; a row has an item, its score, and the main reason for it.
+    """
+    ids, cases, history = model.item_ids, split.cases("test"), _history_items(model, split, case)
+    best = model.recommend_histories([history], k=min(_N_ITEMS, len(ids)))
+    target = ids[int(cases.target[case])]
+    titles = find_titles(model, [*history, *best[columns.ITEM], target])
+    rows = [
+        [titles[str(item)], f"{score:.3f}", _main_reason(model, history, item, titles)]
         for item, score in best.select(columns.ITEM, columns.SCORE).iter_rows()
     ]
     shopper = split.users.ids[int(cases.user[case])]
-    last = ", ".join(names[str(item)] for item in history[-_ROWS:])
-    return f"Shopper {shopper} had: ... {last}. Next was: {names[str(answer)]}", lines
+    last = ", ".join(titles[str(item)] for item in history[-_N_HISTORY:])
+    return f"Shopper {shopper} had: ... {last}. Next was: {titles[str(target)]}", rows
 
 
-def _reason(model: Model, history: list[int], item: int, names: items.Titles) -> str:
-    """What added most to an item's score: a row of the history, or what is popular."""
+def _main_reason(model: Model, history: list[int], item: int, titles: Titles) -> str:
+    """Return what adds most to an item's score, a history item or popularity, as text.
+
+    `history` are item ids, oldest first; the contribution follows in brackets: `Tent (+0.120)`.
+    """
     source, share = model.explain(history, item).sort(columns.SHARE, descending=True).row(0)
-    return f"{'popular now' if source is None else names[str(source)]} ({share:+.3f})"
+    return f"{'popular now' if source is None else titles[str(source)]} ({share:+.3f})"
 
 
-def _report(rows: int, comparison: list[list[str]], cards: list[Card]) -> str:
-    """The comparison and the recommendations as Markdown."""
+def _render_report(rows: int, comparison: list[list[str]], cards: list[Card]) -> str:
+    """Return the comparison of models and the shoppers' recommendations as Markdown.
+
+    `rows` is the size of the log, `comparison` the table rows of `_comparison_rows`.
+    """
     parts = [f"# talerec demo\n\n{rows:,} rows of a synthetic shop, leave-one-out, full ranking.\n"]
-    parts += [_markdown(_HEADER, comparison), f"\n{_METRICS}.\n\n{_ABOUT}.\n\n{_CHOSEN}"]
-    for title, lines in cards:
-        parts.append(f"\n## {title}\n\n{_markdown(_CARD, lines)}")
+    table = _markdown_table(_HEADER, comparison)
+    parts += [table, f"\n{_METRICS}.\n\n{_ABOUT}.\n\n{_CARDS_TITLE}"]
+    for title, card_rows in cards:
+        parts.append(f"\n## {title}\n\n{_markdown_table(_CARD_HEADER, card_rows)}")
     return "\n".join(parts) + "\n"
 
 
-def _markdown(header: list[str], rows: list[list[str]]) -> str:
+def _markdown_table(header: list[str], rows: list[list[str]]) -> str:
+    """Return a table as Markdown text; `header` and each of `rows` have a text per column."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

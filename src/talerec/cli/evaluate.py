@@ -1,46 +1,54 @@
-"""Commands that say how good a model is."""
+"""Commands that evaluate, compare and tune models, and reproduce the TALE paper."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from talerec.cli.app import Panel, command, cutoffs, ids, reporting
-from talerec.cli.groups import Choice, Engine, Source
+from talerec.cli.app import Panel, command
+from talerec.cli.completion import complete_values
+from talerec.cli.groups import EngineOptions, LogSource, ModelChoice
 from talerec.cli.options import (
-    Best,
-    Cases,
-    Cutoffs,
-    DataFolder,
-    Grid,
     HideSeen,
     Json,
-    Metric,
     ModelName,
-    NeuralRows,
-    On,
-    OnlyData,
-    Orders,
-    Refit,
     Report,
-    ResultA,
-    ResultB,
-    ResultsFolder,
-    Searchers,
-    SearchSeed,
     Settings,
     SplitName,
-    Study,
-    Target,
-    Trials,
+    TieOrders,
+    argument,
+    flag,
+    option,
+    out,
+    parse_ids,
 )
+from talerec.cli.terminal import print_json, print_line, reporting
 from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
-    from talerec.data.split.splits import Plan
-    from talerec.evaluation.result import Evaluation
-    from talerec.models.core.base import Model
+    from talerec.data.split import SplitPlan
+    from talerec.evaluation import Evaluation
+    from talerec.models.core import Model
+
+_DATASETS = ("ml-1m", "beauty", "toys", "sports", "yelp")
+
+
+On = Annotated[
+    str,
+    option(
+        "--on",
+        "test|validation",
+        "Held-out rows to predict.",
+        complete=complete_values("test", "validation"),
+    ),
+]
+Target = Annotated[
+    str | None,
+    option(
+        "--target", "EVENT", "Predict the last row of this event type, such as buy, of each user."
+    ),
+]
 
 
 @command(
@@ -52,68 +60,124 @@ if TYPE_CHECKING:
     "talerec evaluate events --split at:2026-10-01 --engine spark --master spark://host:7077",
 )
 def evaluate(
-    source: Source,
-    choice: Choice,
-    engine: Engine,
+    source: LogSource,
+    choice: ModelChoice,
+    engine: EngineOptions,
     split: SplitName = "leave-one-out",
-    refit: Refit = False,
+    refit: Annotated[
+        bool, flag("--refit", "Refit on training and validation rows before the test.")
+    ] = False,
     on: On = "test",
-    k: Cutoffs = "1,5,10",
+    k: Annotated[str, option("--k", "K,...", "Lengths of the lists.", short="-k")] = "1,5,10",
     hide_seen: HideSeen = False,
     target: Target = None,
-    ties: Orders = "file",
-    out: Cases = None,
+    ties: TieOrders = "file",
+    path: Annotated[
+        Path | None,
+        out("FILE.parquet", "Save the result, one row per case, for talerec compare.", "cases"),
+    ] = None,
     report: Report = None,
     json: Json = False,
 ) -> None:
-    """Hold rows back, fit on the rest, and rank every item for every case."""
-    from talerec.data import preprocessing
-    from talerec.data.split.splits import Plan
+    """Hold out rows, fit on the rest, and rank all items for each held-out row."""
+    from talerec.data import expand_tie_orders
+    from talerec.data.split import SplitPlan
 
-    made, plan = choice.make(), Plan(split, refit, target)
+    model, plan = choice.build(), SplitPlan(split, refit, target)
     plan.check(on)
-    preprocessing.tie_orders(ties)
+    expand_tie_orders(ties)  # an invalid --ties is an error before the log is read
     engine.check()
     if engine.is_spark and report is not None:
-        raise TalerecError("--report goes with --engine local: from Spark only sums come back")
-    _check_outputs([out, report], [*source.log, choice.params])
-    how = {"on": on, "k": cutoffs(k), "hide_seen": hide_seen, "ties": ties}
+        raise TalerecError("--report needs --engine local; Spark returns only sums")
+    _check_outputs([path, report], [*source.log, choice.params])
+    settings = {"on": on, "k": _parse_cutoffs(k), "hide_seen": hide_seen, "ties": ties}
     with reporting(json):
         if engine.is_spark:
-            result = _evaluate_on_spark(made, source, plan, engine, out, how)
+            result = _evaluate_on_spark(model, source, plan, engine, path, settings)
         else:
-            result = _evaluate_here(made, source, plan, out, how)
+            result = _evaluate_locally(model, source, plan, path, settings)
         _write_report(report, "evaluation", result, source.name)
-    _show("evaluation", result, json)
+    _print_result("evaluation", result, json)
 
 
-def _evaluate_here(
-    model: Model, source: Source, plan: Plan, out: Path | None, how: dict[str, Any]
+def _parse_cutoffs(text: str) -> list[int]:
+    """Return the list lengths k in the text of --k, such as 1,5,10, checked."""
+    from talerec.evaluation import check_cutoffs
+
+    try:
+        ks = [int(number) for number in text.split(",")]
+    except ValueError:
+        raise TalerecError(f"--k is {text!r}; it takes whole numbers such as 1,5,10") from None
+    return check_cutoffs(ks)
+
+
+def _evaluate_locally(
+    model: Model, source: LogSource, plan: SplitPlan, path: Path | None, settings: dict[str, Any]
 ) -> Evaluation:
+    """Evaluate an unfitted model on this machine; save the result to `path` unless it is None.
+
+    `plan` is how the log is split; `settings` are the arguments on, k, hide_seen and ties of
+    `evaluate_log`. The result's seconds include those of reading the log.
+    """
     from dataclasses import replace
 
-    from talerec.evaluation.evaluator import evaluate_log
-    from talerec.runtime.clock import Clock
+    from talerec.evaluation import evaluate_log
+    from talerec.runtime import Clock
 
     clock = Clock()
     with clock("load"):
-        rows = source.read(any_order=how["ties"] != "file", needs_time=model.needs_time)
-    result = evaluate_log(model, rows, plan, **how)
+        log = source.read(any_order=settings["ties"] != "file", needs_time=model.needs_time)
+    result = evaluate_log(model, log, plan, **settings)
     result = replace(result, seconds={**result.seconds, **clock.seconds})
-    if out is not None:
-        result.save(out)
+    if path is not None:
+        result.save(path)
     return result
 
 
 def _evaluate_on_spark(
-    model: Model, source: Source, plan: Plan, engine: Engine, out: Path | None, how: dict[str, Any]
+    model: Model,
+    source: LogSource,
+    plan: SplitPlan,
+    engine: EngineOptions,
+    path: Path | None,
+    settings: dict[str, Any],
 ) -> Evaluation:
-    from talerec import spark  # says so itself where pyspark is missing
-    from talerec.cli import spark as cluster
+    """Evaluate an unfitted model on a Spark cluster and return the result.
 
-    spark.check_evaluation(model, plan, how["on"])
-    with cluster.session(source, engine) as told:
-        return spark.evaluate(model, plan=plan, cases=out, **told, **how)
+    `plan` is how the log is split; `settings` are the arguments on, k, hide_seen and ties of
+    `spark.evaluate`. Unless `path` is None, Spark writes one row per held-out row to it.
+    """
+    from talerec import spark  # reports by itself that pyspark is missing
+
+    spark.check_evaluation(model, plan, settings["on"])
+    with engine.session(source) as job:
+        return spark.evaluate(model, plan=plan, cases=path, **job, **settings)
+
+
+Grid = Annotated[
+    str | None,
+    option(
+        "--grid",
+        "paper",
+        "Try the paper's values, one parameter at a time.",
+        complete=complete_values("paper"),
+    ),
+]
+Metric = Annotated[
+    str,
+    option(
+        "--metric",
+        "M@K",
+        "Metric to maximise.",
+        complete=complete_values("NDCG@10", "HR@10", "MRR@10"),
+    ),
+]
+Study = Annotated[
+    Path | None,
+    option(
+        "--study", "FILE.db", "Keep all trials in this SQLite file; a repeated command resumes."
+    ),
+]
 
 
 @command(
@@ -124,39 +188,42 @@ def _evaluate_on_spark(
     "talerec fit events.csv -o shop.tale --params best.json",
 )
 def tune(
-    source: Source,
+    source: LogSource,
     model: ModelName = None,
     set: Settings = [],  # noqa: B006 (Typer reads the default, nobody changes it)
-    trials: Trials = 50,
+    trials: Annotated[int, option("--trials", "N", "Number of settings to try.")] = 50,
     grid: Grid = None,
     metric: Metric = "NDCG@10",
-    out: Best = None,
+    path: Annotated[
+        Path | None, out("FILE.json", "Save the best parameters, for talerec fit --params.")
+    ] = None,
     study: Study = None,
-    workers: Searchers = 1,
-    seed: SearchSeed = 0,
+    workers: Annotated[int, option("--workers", "N", "Processes that search in parallel.")] = 1,
+    seed: Annotated[int, option("--seed", "N", "Random seed of the search.")] = 0,
     split: SplitName = "leave-one-out",
     hide_seen: HideSeen = False,
-    ties: Orders = "file",
+    ties: TieOrders = "file",
     report: Report = None,
     json: Json = False,
 ) -> None:
-    """Choose a model's parameters on validation rows; test rows play no part. --set fixes some."""
-    from talerec.evaluation import tuning
+    """Search for a model's best parameters on validation rows; --set fixes some of them."""
+    from talerec.evaluation import tune
     from talerec.models import DEFAULT, model_class
-    from talerec.models.core import params
+    from talerec.models.core import parse_settings
 
     kind = model_class(model or DEFAULT)
-    fixed = params.parse(kind, set)
-    _check_outputs([out, study, report], source.log)
+    fixed = parse_settings(kind, set)
+    _check_outputs([path, study, report], source.log)
     with reporting(json):
-        found = tuning.tune(
-            kind, source.read(any_order=ties != "file", needs_time=kind().needs_time), split, trials=trials, grid=grid, fixed=fixed, metric=metric,
+        log = source.read(any_order=ties != "file", needs_time=kind().needs_time)
+        result = tune(
+            kind, log, split, trials=trials, grid=grid, fixed=fixed, metric=metric,
             ties=ties, hide_seen=hide_seen, study=study, workers=workers, seed=seed,
         )  # fmt: skip
-        if out is not None:
-            found.save(out)
-        _write_report(report, "tuning", found, source.name)
-    _show("tuning", found, json, out, source.spelled(ties))
+        if path is not None:
+            result.save(path)
+        _write_report(report, "tuning", result, source.name)
+    _print_result("tuning", result, json, path, source.format_arguments(ties))
 
 
 @command(
@@ -165,16 +232,21 @@ def tune(
     "talerec evaluate events.csv --model tempo -o tempo.parquet",
     "talerec compare tale.parquet tempo.parquet --report better.html",
 )
-def compare(a: ResultA, b: ResultB, report: Report = None, json: Json = False) -> None:
-    """Is B better than A? A paired test over users, with interval and effect size."""
-    from talerec.evaluation import comparison
-    from talerec.evaluation.result import Evaluation
+def compare(
+    a: Annotated[Path, argument("RESULT_A", "A file from talerec evaluate --out.")],
+    b: Annotated[Path, argument("RESULT_B", "Another file, of the same cases.")],
+    report: Report = None,
+    json: Json = False,
+) -> None:
+    """Compare two results by a paired test over users: is B better than A?"""
+    from talerec.evaluation import Evaluation
+    from talerec.evaluation import compare as compare_evaluations
 
     _check_outputs([report], [a, b])
     with reporting(json):
-        found = comparison.compare(Evaluation.load(a), Evaluation.load(b))
-        _write_report(report, "comparison", found, f"{a.name} and {b.name}")
-    _show("comparison", found, json)
+        result = compare_evaluations(Evaluation.load(a), Evaluation.load(b))
+        _write_report(report, "comparison", result, f"{a.name} and {b.name}")
+    _print_result("comparison", result, json)
 
 
 @command(
@@ -183,32 +255,49 @@ def compare(a: ResultA, b: ResultB, report: Report = None, json: Json = False) -
     "talerec reproduce --data data --only beauty,yelp -o beauty-and-yelp",
 )
 def reproduce(
-    data: DataFolder = Path("data"),
-    only: OnlyData = None,
-    out: ResultsFolder = Path("reproduction"),
-    neural: NeuralRows = False,
+    data: Annotated[
+        Path, option("--data", "DIR", "Folder with files of MovieLens, Amazon or Yelp.")
+    ] = Path("data"),
+    only: Annotated[
+        str | None,
+        option(
+            "--only",
+            "NAME,...",
+            f"Some of {', '.join(_DATASETS)}.",
+            complete=complete_values(*_DATASETS),
+        ),
+    ] = None,
+    folder: Annotated[
+        Path, out("DIR", "Folder for the results; a repeated command resumes there.")
+    ] = Path("reproduction"),
+    neural: Annotated[
+        bool,
+        flag("--neural", "Also train the paper's neural models: minutes on a GPU, hours without."),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Reproduce the TALE paper's tables and figures, beside its own numbers."""
-    from talerec.cli import tables, terminal
+    """Reproduce the tables and figures of the TALE paper, next to its published numbers."""
     from talerec.repro import experiments, pages
 
-    if out.exists() and not out.is_dir():
-        raise TalerecError(f"{out} is a file; the results go to a folder")
+    if folder.exists() and not folder.is_dir():
+        raise TalerecError(f"{folder} is a file; --out takes a folder")
     with reporting(json):
-        studies = experiments.run(data, out, ids(only) or [], neural=neural)
-        text, html = pages.write(studies, out)
+        studies = experiments.run(data, folder, parse_ids(only) or [], neural=neural)
+        text, html = pages.write(studies, folder)
     if json:
-        found = {s.dataset.key: {row: s.row(row) for row in s.rows} for s in studies}
-        terminal.as_json({"results": str(text), "page": str(html), "rows": found})
+        rows = {s.dataset.key: {row: s.row(row) for row in s.rows} for s in studies}
+        print_json({"results": str(text), "page": str(html), "rows": rows})
     else:
-        tables.line(f"{text} and {html}")
+        print_line(f"{text} and {html}")
 
 
 def _check_outputs(outputs: Sequence[Path | None], inputs: Sequence[str | Path | None]) -> None:
-    """Refuse, before anything is read, files that cannot be written or are to be read."""
-    from talerec.data.read.sources import refuse_overwriting
-    from talerec.runtime.files import check_writable
+    """Raise an error if an output file cannot be written or is one of the inputs.
+
+    Nothing is read; entries that are None stand for options that are not set.
+    """
+    from talerec.data.read import refuse_overwriting
+    from talerec.runtime import check_writable
 
     for path in outputs:
         if path is not None:
@@ -216,21 +305,29 @@ def _check_outputs(outputs: Sequence[Path | None], inputs: Sequence[str | Path |
     refuse_overwriting(outputs, inputs)
 
 
-def _write_report(path: Path | None, kind: str, found: Any, source: str) -> None:
-    """Write the page of an evaluation, a tuning or a comparison, if one was asked for."""
+def _write_report(path: Path | None, kind: str, result: Any, source: str) -> None:
+    """Write the HTML page about a result to `path`; do nothing if it is None.
+
+    `kind` says what the result is: evaluation, tuning or comparison. The page names the log or
+    files `source`.
+    """
     if path is None:
         return
     from talerec.reports import report
-    from talerec.runtime.files import write_text
+    from talerec.runtime import write_text
 
-    write_text(path, getattr(report, kind)(found, source))
+    write_text(path, getattr(report, f"render_{kind}")(result, source))
 
 
-def _show(kind: str, found: Any, json: bool, *more: Any) -> None:
-    """Print an evaluation, a tuning or a comparison."""
-    from talerec.cli import results, terminal
+def _print_result(kind: str, result: Any, json: bool, *details: Any) -> None:
+    """Print a result as JSON if `json`, else as tables.
+
+    `kind` says what the result is: evaluation, tuning or comparison. `details` are further
+    arguments of the function in `results` that prints its tables.
+    """
+    from talerec.cli import results
 
     if json:
-        terminal.as_json(found.to_dict())
+        print_json(result.to_dict())
     else:
-        getattr(results, kind)(found, *more)
+        getattr(results, f"print_{kind}")(result, *details)

@@ -1,90 +1,107 @@
-"""Commands that make and check models."""
+"""Commands that fit, update, list and check models."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from talerec.cli import spark as cluster
-from talerec.cli.app import Context, Panel, command, given, reporting, run_service, warn
-from talerec.cli.groups import READ_WITH, Choice, Engine, ItemTable, Source, unusual
-from talerec.cli.options import (
-    Artifact,
-    DemoFolder,
-    DemoServe,
-    Json,
-    KeepHistories,
-    NewArtifact,
-    NoHistories,
-    OneModel,
-    Port,
-    Rows,
-    Seed,
-    Ties,
-    Tolerance,
-    Updatable,
+from talerec.cli.app import Context, Panel, command, explicit_options, print_warning
+from talerec.cli.completion import complete_models
+from talerec.cli.groups import EngineOptions, ItemTableOptions, LogSource, ModelChoice
+from talerec.cli.options import Artifact, Json, Port, Rows, Seed, Ties, argument, flag, option, out
+from talerec.cli.refit_options import (
+    READ_WITH,
+    changed_options,
+    fit_options,
+    naming_options,
+    read_rows,
+    restore_options,
 )
-from talerec.cli.spark import HistoriesTo
+from talerec.cli.terminal import (
+    format_timings,
+    print_json,
+    print_line,
+    print_note,
+    reporting,
+    show_notes,
+)
 from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from talerec.models.core.base import Model
+    from talerec.models.core import Model
+
+_MANY_MORE = 10  # times as many rows in the old model make a replacement suspicious
 
 
 @command(
-    Panel.START,
-    "talerec demo",
-    "talerec demo --serve",
-    "talerec demo --rows 200000 -o big-demo",
+    Panel.START, "talerec demo", "talerec demo --serve", "talerec demo --rows 200000 -o big-demo"
 )
 def demo(
     rows: Rows = 60_000,
     seed: Seed = 7,
-    out: DemoFolder = Path("talerec-demo"),
-    serve: DemoServe = False,
+    folder: Annotated[Path, out("DIR", "Folder for the report and the model.")] = Path(
+        "talerec-demo"
+    ),
+    serve: Annotated[
+        bool, flag("--serve", "Then serve the model on this machine, with a page to try it.")
+    ] = False,
     port: Port = 8080,
 ) -> None:
-    """Fit, compare and explain models on a made-up shop: start here."""
-    from talerec.cli import terminal
-    from talerec.cli.demo import run
+    """Fit, compare and explain models on a synthetic shop: start here."""
+    from talerec.cli.demo import run_demo
+    from talerec.cli.serve import run_service
 
-    with terminal.notes(quiet=True):
-        target = run(rows, seed, out)
+    with show_notes(quiet=True):
+        target = run_demo(rows, seed, folder)
     if serve:
         run_service(target, None, port=port)
 
 
 @command(Panel.MODELS, "talerec models", "talerec models slist")
-def models(name: OneModel = None, json: Json = False) -> None:
-    """List the models; of one, its parameters with defaults, meaning and search ranges, and its paper."""
+def models(
+    name: Annotated[
+        str | None, argument("NAME", "Only this model.", complete_models, show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List all models, or show one model: its parameters, search ranges and paper."""
+    from talerec.cli import results
     from talerec.models import MODELS, model_class
-    from talerec.models.core import params
-    from talerec.models.core import registry as own
+    from talerec.models.core import describe_params, registry
 
-    kinds = [
+    entries = [
         {
             "model": kind.name,
             "about": (kind.__doc__ or kind.name).strip().splitlines()[0],
-            "good_for": kind.good_for,
+            "good_for": kind.summary,
             "extra": kind.extra,
             "paper": kind.paper,
-            "parameters": params.described(kind),
+            "parameters": describe_params(kind),
         }
-        for kind in ([model_class(name)] if name else [*MODELS.values(), *own.named()])
+        for kind in (
+            [model_class(name)] if name else [*MODELS.values(), *registry.third_party_classes()]
+        )
     ]
     if json:
-        from talerec.cli import terminal
-
-        terminal.as_json(kinds)
+        print_json(entries)
+    elif name is None:
+        results.print_models(entries)
     else:
-        from talerec.cli import results
+        results.print_model(entries[0])
 
-        if name is None:
-            results.models(kinds)
-        else:
-            results.model(kinds[0])
+
+HistoriesTo = Annotated[
+    str | None,
+    option(
+        "--histories-to",
+        "PLACE",
+        "Where Spark writes user histories: a folder, or a store, postgresql://HOST/NAME.",
+    ),
+]
+NoHistories = Annotated[bool, flag("--no-histories", "Save the model without user histories.")]
 
 
 @command(
@@ -95,82 +112,136 @@ def models(name: OneModel = None, json: Json = False) -> None:
     "talerec fit events -o shop.tale --engine spark --master spark://host:7077",
 )
 def fit(
-    source: Source,
-    out: NewArtifact,
-    choice: Choice,
-    engine: Engine,
-    table: ItemTable,
+    source: LogSource,
+    path: Annotated[Path, out("NAME.tale", "Folder to save the model to.")],
+    choice: ModelChoice,
+    engine: EngineOptions,
+    table: ItemTableOptions,
     ties: Ties = "file",
     no_histories: NoHistories = False,
-    histories: KeepHistories = False,
+    histories: Annotated[
+        bool, flag("--histories", "Save user histories in a model that is fitted on Spark.")
+    ] = False,
     histories_to: HistoriesTo = None,
-    updatable: Updatable = False,
+    updatable: Annotated[
+        bool, flag("--updatable", "Save what talerec update needs to add later rows.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Learn from every row of a log and save the model."""
-    from talerec.artifact import format as artifact
-    from talerec.data.read import sources
+    """Fit a model to all rows of a log and save it."""
+    from talerec.artifact import check_target, read_manifest
+    from talerec.data.read import refuse_overwriting
 
-    made = choice.make()
-    sources.refuse_overwriting([out], [*source.log, table.items, choice.params])
-    artifact.check_target(out)
+    model = choice.build()
+    refuse_overwriting([path], [*source.log, table.items, choice.params])
+    check_target(path)
     engine.check()
     table.check()
     if updatable:
-        _check_updatable(made, source, engine, no_histories)
-    cluster.check_histories(engine, histories, histories_to)
+        _check_updatable(model, source, engine, no_histories)
+    _check_histories(engine, histories, histories_to)
     with reporting(json):
-        described = table.read(source.item)
+        items = table.read(source.item)
         if engine.is_spark:
-            kept = histories if histories_to is None else histories_to
-            _fit_on_spark(made, source, ties, engine, out, kept, described)
+            place = histories if histories_to is None else histories_to
+            _fit_on_spark(model, source, ties, engine, path, place, items)
         else:
-            rows = source.read(ties, needs_time=made.needs_time)
-            rows = rows if described is None else rows.with_items(described)
-            _warn_of_less(out, rows.rows)
-            made.fit(rows).fitted.training[READ_WITH] = unusual(source) | unusual(table)
-            made.save(out, histories=not no_histories, updatable=updatable)
-    manifest = artifact.read_manifest(out)
+            log = source.read(ties, needs_time=model.needs_time)
+            log = log if items is None else log.with_items(items)
+            _warn_if_smaller(path, log.rows)
+            training = model.fit(log).fitted.training
+            # saved with the model: `update` and `lists` read later logs with the same options
+            training[READ_WITH] = changed_options(source) | changed_options(table)
+            model.save(path, histories=not no_histories, updatable=updatable)
+    manifest = read_manifest(path)
     if json:
-        from talerec.cli import terminal
+        from talerec.models.core import add_former_names
 
-        terminal.as_json({"path": str(out), **manifest})
+        params = add_former_names(type(model), manifest["params"])
+        print_json({"path": str(path), **manifest, "params": params})
     else:
-        from talerec.cli import results
+        from talerec.cli.results import print_fit
 
-        results.fitted(out, manifest)
-
-
-def _check_updatable(made: Model, source: Source, engine: Engine, no_histories: bool) -> None:
-    """Refuse, by name, what an update could not do again."""
-    from talerec.models.updates import refuse
-
-    refuse(made)
-    given = {
-        "--core": source.core, "--no-histories": no_histories, "--engine spark": engine.is_spark,
-    }  # fmt: skip
-    for name, value in given.items():
-        if value:
-            raise TalerecError(
-                f"--updatable and {name} do not go together: an update cannot do that again"
-            )
+        print_fit(path, manifest)
 
 
-_MUCH_LESS = 10
+def _check_updatable(
+    model: Model, source: LogSource, engine: EngineOptions, no_histories: bool
+) -> None:
+    """Raise an error if --updatable does not work with the model or with another option.
+
+    --updatable saves what a later update of the model needs; `no_histories` is whether
+    --no-histories is set.
+    """
+    from talerec.models import check_updatable
+
+    check_updatable(model)
+    conflicts = {
+        "--core": source.core is not None,
+        "--no-histories": no_histories,
+        "--engine spark": engine.is_spark,
+    }
+    for flags, is_set in conflicts.items():
+        if is_set:
+            raise TalerecError(f"--updatable does not work with {flags}")
 
 
-def _warn_of_less(out: Path, rows: int) -> None:
-    """A warning where a model of far more rows is about to be replaced."""
-    from talerec.artifact import format as artifact
+def _check_histories(engine: EngineOptions, histories: bool, place: str | None) -> None:
+    """Raise an error for --histories and --histories-to together, or either without Spark.
+
+    `histories` is whether --histories is set; `place` is the value of --histories-to.
+    """
+    if histories and not engine.is_spark:
+        raise TalerecError("--histories needs --engine spark; the local engine always saves them")
+    if place is not None and not engine.is_spark:
+        raise TalerecError(
+            "--histories-to needs --engine spark; talerec events import fills a store from here"
+        )
+    if histories and place is not None:
+        raise TalerecError("use --histories or --histories-to, not both")
+
+
+def _warn_if_smaller(path: Path, n_rows: int) -> None:
+    """Print a warning if the model saved at `path` was fitted on at least 10 times `n_rows`.
+
+    `n_rows` is the size of the log of the model that replaces it. Without a readable model at
+    `path`, nothing is printed.
+    """
+    from talerec.artifact import read_manifest
 
     try:
-        before = artifact.read_manifest(out)["training"].get("rows", 0)
+        rows_before = read_manifest(path)["training"].get("rows", 0)
     except TalerecError:
         return
-    if before >= _MUCH_LESS * rows:
-        warn(
-            f"{out} was fitted on {before:,} rows, and is replaced by a model of {rows:,}: was talerec update meant?"
+    if rows_before >= _MANY_MORE * n_rows:
+        print_warning(
+            f"{path} was fitted on {rows_before:,} rows and is replaced by a model of {n_rows:,}; "
+            "to add rows, use talerec update"
         )
+
+
+def _fit_on_spark(
+    model: Model,
+    source: LogSource,
+    ties: str,
+    engine: EngineOptions,
+    path: Path,
+    histories: bool | str,
+    items: pl.DataFrame | None,
+) -> None:
+    """Fit a model on a Spark cluster and save it to the folder `path`.
+
+    `histories` is whether the model contains the user histories, or the place (a folder or a store)
+    that they are written to instead; `items` is the item table.
+    """
+    from talerec import spark  # reports by itself that pyspark is missing
+
+    spark.check_fit(model)
+    with engine.session(source) as job:
+        spark.fit(model, output=path, ties=ties, histories=histories, items=items, **job)
+
+
+# -- updates ---------------------------------------------------------------------------------------
 
 
 @command(
@@ -182,46 +253,95 @@ def _warn_of_less(out: Path, rows: int) -> None:
 def update(
     context: Context,
     model: Artifact,
-    source: Source,
-    table: ItemTable,
-    tolerance: Tolerance = 0.2,
+    source: LogSource,
+    table: ItemTableOptions,
+    tolerance: Annotated[
+        float,
+        option(
+            "--tolerance",
+            "X",
+            "Largest error of a weight, as a share of its target's largest weight, that leaves the"
+            " target as it is; 0 solves all targets.",
+        ),
+    ] = 0.2,
     json: Json = False,
 ) -> None:
-    """Add rows that came later to a saved model, without starting over; they are read as the fit read its log."""
-    from talerec.cli import update as updating
-
+    """Add later rows to a saved model without a refit; they are read as the fit read its log."""
     with reporting(json):
-        facts = updating.run(model, source, table, tolerance, given(context))
-    updating.show(model, facts, json)
+        result = _update_artifact(model, source, table, tolerance, explicit_options(context))
+    if json:
+        print_json(result)
+    else:
+        _print_update(model, result)
 
 
-def _fit_on_spark(
-    model: Model,
-    source: Source,
-    ties: str,
-    engine: Engine,
-    out: Path,
-    histories: bool | str,
-    items: pl.DataFrame | None,
-) -> None:
-    """Fit on a cluster and save; users' rows stay in the log, unless they are asked for."""
-    from talerec import spark  # says so itself where pyspark is missing
+def _update_artifact(
+    path: Path, source: LogSource, table: ItemTableOptions, tolerance: float, explicit: set[str]
+) -> dict[str, Any]:
+    """Add the rows of a log to the model saved at `path`, and save it unless nothing is new.
 
-    spark.check_fit(model)
-    with cluster.session(source, engine) as told:
-        spark.fit(model, output=out, ties=ties, histories=histories, items=items, **told)
+    The log and the item table are read with the options that the fit used; `explicit` names the
+    options that the command line sets instead. The returned dict has the path, the counts of
+    `models.update`, "described" (an item table was read), the version and the training record.
+    """
+    from talerec.artifact import read_manifest
+    from talerec.models import load, update
+
+    if source.core is not None:
+        raise TalerecError("--core is for fit; an update keeps the model's users and items")
+    table.check()
+    manifest = read_manifest(path)
+    if not manifest["training"].get("updatable"):
+        raise TalerecError(f"{path} was fitted without --updatable; refit with --updatable")
+    model = load(path)
+    saved = fit_options(manifest["training"], source, explicit)
+    source, table = restore_options(source, saved), restore_options(table, saved)
+    with naming_options(saved):
+        items = table.read(source.item)
+        rows = read_rows(model, source)
+    counts = update(model, rows, tolerance=tolerance, items=items)
+    if counts.rows or items is not None:
+        if read_manifest(path)["version"] != manifest["version"]:
+            raise TalerecError(f"{path} was replaced by another process; run the update again")
+        model.save(path, updatable=True)
+    after = read_manifest(path)
+    return {
+        "path": str(path),
+        **asdict(counts),
+        "described": items is not None,
+        "version": after["version"],
+        "training": after["training"],
+    }
+
+
+def _print_update(path: Path, result: dict[str, Any]) -> None:
+    """Print what an update changed in the model at `path`; `result` is the update's dict.
+
+    A target is an item with a column of weights; "solved" counts those that were solved again.
+    """
+    if not result["rows"] and not result["described"]:
+        print_line(f"{path}: no new rows")
+        return
+    if not result["rows"]:
+        print_line(f"{path}: no new rows; new item table, version {result['version']}")
+        return
+    print_line(
+        f"{path}: {result['rows']:,} new rows, {result['users']:,} new users, "
+        f"{result['items']:,} new items; {result['solved']:,} of {result['targets']:,} targets "
+        f"solved, version {result['version']}"
+    )
+    print_note(format_timings(result["seconds"]))
 
 
 @command(Panel.MODELS, "talerec verify shop.tale")
 def verify(model: Artifact, json: Json = False) -> None:
-    """Read every byte of a saved model, check it against its manifest, and look at every number."""
-    from talerec.artifact import format as artifact
-    from talerec.cli import tables, terminal
+    """Check every file of a saved model against its manifest, and every number in it."""
+    from talerec.artifact import read_manifest
     from talerec.models import load
 
     load(model, verify=True)
-    version = artifact.read_manifest(model)["version"]
+    version = read_manifest(model)["version"]
     if json:
-        terminal.as_json({"path": str(model), "ok": True, "version": version})
+        print_json({"path": str(model), "ok": True, "version": version})
     else:
-        tables.line(f"{model} is whole (version {version})")
+        print_line(f"{model} is intact (version {version})")

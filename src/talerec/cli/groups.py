@@ -1,380 +1,382 @@
-"""Options that come together: a command takes them as one dataclass, the command line as options."""
+"""Options that come together: a command takes each group as one dataclass.
+
+Every field is an option of the command line; `flatten_groups` in `app` hands them to Typer.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import math
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
-from talerec.cli.completion import among
+from talerec.cli.completion import complete_values
 from talerec.cli.options import (
-    AnyTime,
-    Core,
-    Event,
-    EventWeights,
-    Item,
-    LogFiles,
+    LOG,
+    MODEL,
+    HideSeen,
     ModelName,
-    Params,
-    Query,
-    Sep,
     Settings,
-    Time,
-    Unique,
-    Unit,
-    User,
-    Weight,
+    argument,
+    flag,
+    flag_of,
     option,
+    parse_boosts,
+    parse_event_weights,
+    parse_ids,
+    parse_limits,
+    parse_separator,
 )
 from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from talerec.data.log import Log
-    from talerec.models.core.base import Model
+    from talerec.data import Log
+    from talerec.models.core import Model, RecommendOptions
 
-Command = Callable[..., None]
-_BY_NAME = inspect.Parameter.KEYWORD_ONLY
-
-
-def ungrouped(command: Command) -> Command:
-    """The command with one parameter for each field of a dataclass that it takes, as Typer needs it."""
-    taken = inspect.signature(command, eval_str=True).parameters.values()
-    groups: dict[str, Any] = {
-        p.name: p.annotation for p in taken if dataclasses.is_dataclass(p.annotation)
-    }
-
-    def call(**values: Any) -> None:
-        for name, kind in groups.items():
-            own = {part.name: values.pop(part.name) for part in dataclasses.fields(kind)}
-            values[name] = kind(**own)
-        command(**values)
-
-    parameters = [
-        part
-        for p in taken
-        for part in (_parts(groups[p.name]) if p.name in groups else [p.replace(kind=_BY_NAME)])
-    ]
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__name__, call.__doc__, call.__annotations__ = command.__name__, command.__doc__, {}
-    return call
+_FORMATS = "CSV, TSV, Parquet, JSON lines, RecBole .inter, MovieLens .dat; plain, .gz or .zst."
+_TABLE, _SPARK = "Item table", "Spark"  # headings of help pages
 
 
-def _parts(kind: Any) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
-    for part in dataclasses.fields(kind):
-        default = part.default
-        if part.default_factory is not dataclasses.MISSING:
-            default = part.default_factory()
-        if default is dataclasses.MISSING:
-            default = inspect.Parameter.empty
-        yield inspect.Parameter(part.name, _BY_NAME, default=default, annotation=hints[part.name])
+# -- logs ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Source:
-    """A log and how to read it."""
+class LogSource:
+    """Options of commands that read a log: its files or address, columns, and cleaning."""
 
-    log: LogFiles
-    user: User = "user_id"
-    item: Item = "item_id"
-    time: Time = "timestamp"
-    time_unit: Unit = None
-    any_time: AnyTime = False
-    core: Core = None
-    drop_duplicates: Unique = False
-    sep: Sep = None
-    query: Query = None
-    weight: Weight = None
-    event: Event = None
-    event_weights: EventWeights = None
+    log: Annotated[
+        list[str],
+        argument("LOG...", f"{_FORMATS} A folder, a pattern, - for standard input, or an address."),
+    ]
+    user: Annotated[str, option("--user", "COLUMN", "Column of user ids.", LOG)] = "user_id"
+    item: Annotated[str, option("--item", "COLUMN", "Column of item ids.", LOG)] = "item_id"
+    time: Annotated[str, option("--time", "COLUMN", "Column of times.", LOG)] = "timestamp"
+    time_unit: Annotated[
+        str | None,
+        option(
+            "--time-unit",
+            "s|ms|us|ns|%m/%d/%Y",
+            "Unit of numeric times (default: guessed from their size), or the date format:"
+            " '%m/%d/%Y %H:%M'.",
+            LOG,
+            complete=complete_values("s", "ms", "us", "ns"),
+        ),
+    ] = None
+    any_time: Annotated[
+        bool, flag("--any-time", "Accept times before 1970 and after 2100.", LOG)
+    ] = False
+    core: Annotated[
+        int | None,
+        option(
+            "--core", "K", "Drop users and items with fewer than K rows until none is left.", LOG
+        ),
+    ] = None
+    drop_duplicates: Annotated[
+        bool, flag("--drop-duplicates", "Keep one of the rows with equal user, item and time.", LOG)
+    ] = False
+    sep: Annotated[str | None, option("--sep", "SIGN", "Field separator.", LOG)] = None
+    query: Annotated[
+        str | None,
+        option(
+            "--query",
+            "SQL",
+            "SQL query, if LOG is a database:"
+            " sqlite:///FILE, duckdb:///FILE, postgresql://HOST/NAME.",
+            LOG,
+        ),
+    ] = None
+    weight: Annotated[
+        str | None,
+        option("--weight", "COLUMN", "Column of row weights; only their ratios matter.", LOG),
+    ] = None
+    event: Annotated[str | None, option("--event", "COLUMN", "Column of event types.", LOG)] = None
+    event_weights: Annotated[
+        str | None,
+        option(
+            "--event-weights",
+            "view=1,buy=10",
+            "Weight of the rows of each event type; 0 drops them.",
+            LOG,
+        ),
+    ] = None
 
     @property
     def name(self) -> str:
-        """What people call the log; it holds no password."""
-        from talerec.data.read import sources
+        """A short name of the log for titles and pages, without passwords."""
+        from talerec.data.read import source_name
 
-        return sources.named(self.log)
+        return source_name(self.log)
 
-    def spelled(self, ties: str = "file") -> str:
-        """The log and how to read it, as a shell takes it."""
-        from talerec.data.read.databases import shown
+    @property
+    def weights_by_event(self) -> dict[str, float] | None:
+        """The row weights of --event-weights by event type; None without the option."""
+        return parse_event_weights(self.event_weights)
 
-        parts = [shlex.quote(shown(one)) for one in self.log]
-        for part in dataclasses.fields(self)[1:]:
+    def format_arguments(self, ties: str = "file") -> str:
+        """Return the log and its changed options as words of a shell command, without passwords.
+
+        `ties`, the order of a user's rows with equal times, becomes --ties; it is left out if it is
+        the default or a range of random orders (random:0..4), which only evaluations take.
+        """
+        from talerec.data.read import hide_secrets
+
+        words = [shlex.quote(hide_secrets(path)) for path in self.log]
+        for part in fields(self)[1:]:
             value = getattr(self, part.name)
             if value != part.default:
-                parts.append(as_option(part.name, value))
-        return " ".join(parts + ([f"--ties {ties}"] if ties != "file" and ".." not in ties else []))
-
-    @property
-    def worth(self) -> dict[str, float] | None:
-        """The numbers of --event-weights by event."""
-        return _event_weights(self.event_weights)
-
-    @property
-    def names(self) -> tuple[str, str, str]:
-        return self.user, self.item, self.time
+                words.append(format_option(part.name, value))
+        return " ".join(words + ([f"--ties {ties}"] if ties != "file" and ".." not in ties else []))
 
     def read(self, ties: str = "file", any_order: bool = False, needs_time: bool = True) -> Log:
-        """The log: read, cleaned, and rows with equal times in the order `ties`."""
-        from talerec.data import preprocessing
-        from talerec.data.read import readers
+        """Return the log, read and cleaned, with a user's rows of equal times in the order `ties`.
 
-        log = readers.read_log(
+        `ties` is file, item (by item id) or random:SEED. `any_order` allows a database query
+        without ORDER BY; unless `needs_time`, the log need not have a column of times.
+        """
+        from talerec.data import drop_duplicates, k_core, order_ties
+        from talerec.data.read import read_log
+
+        log = read_log(
             self.log, user=self.user, item=self.item, time=self.time,
             time_unit=self.time_unit, any_time=self.any_time,
-            sep=_sign(self.sep), query=self.query, any_order=any_order or ties != "file",
-            weight=self.weight, event=self.event, event_weights=self.worth,
+            sep=parse_separator(self.sep), query=self.query,
+            any_order=any_order or ties != "file",
+            weight=self.weight, event=self.event, event_weights=self.weights_by_event,
             lacks_time=not needs_time,
         )  # fmt: skip
         if self.drop_duplicates:
-            log = preprocessing.drop_duplicates(log)
+            log = drop_duplicates(log)
         if self.core is not None:
-            log = preprocessing.k_core(log, self.core)
-        return preprocessing.order_ties(log, ties)
+            log = k_core(log, self.core)
+        return order_ties(log, ties)
 
 
-def as_option(name: str, value: Any) -> str:
-    """An option and its value, as a shell takes them."""
-    return f"--{name.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")
+def format_option(name: str, value: Any) -> str:
+    """Return an option and its value as words of a shell command: --time-unit ms.
+
+    `name` is the library's name of the parameter; an option with the value True is its flag alone.
+    """
+    return flag_of(name) + ("" if value is True else f" {shlex.quote(str(value))}")
 
 
-#: The fact of a training that says how its log was read.
-READ_WITH = "read_with"
-_NOT_AGAIN = ("log", "core", "query", "items")  # which an update is told anew, or not at all
-
-
-def unusual(group: Any) -> dict[str, Any]:
-    """What is not as usual in a group of options, and is to be so again when rows come later."""
-    values = {
-        part.name: (getattr(group, part.name), part.default) for part in dataclasses.fields(group)
-    }
-    return {
-        name: value
-        for name, (value, usual) in values.items()
-        if name not in _NOT_AGAIN and value != usual
-    }
-
-
-T = TypeVar("T")
-
-
-def again(group: T, kept: dict[str, Any]) -> T:
-    """A group of options with those that `unusual` kept; what it cannot have kept is left out."""
-    kinds = {
-        part.name: bool if isinstance(part.default, bool) else str
-        for part in dataclasses.fields(group)  # type: ignore[arg-type]
-        if part.name not in _NOT_AGAIN
-    }
-    mine = {n: value for n, value in kept.items() if n in kinds and isinstance(value, kinds[n])}
-    return dataclasses.replace(group, **mine)  # type: ignore[type-var]
-
-
-def _event_weights(text: str | None) -> dict[str, float] | None:
-    """The numbers of --event-weights by event."""
-    if text is None:
-        return None
-    found: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, number = (piece.strip() for piece in part.rpartition("="))
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.nan
-        if not name or not value >= 0 or name in found:
-            raise TalerecError(
-                f"--event-weights takes view=1,cart=3,buy=10, each once, not {part!r}"
-            )
-        found[name] = value
-    return found
-
-
-def _sign(sep: str | None) -> str | None:
-    """A separator as people type it: a tab is \\t, or the word."""
-    return {"\\t": "\t", "tab": "\t"}.get(sep or "", sep)
-
-
-_TABLE = "Item table"
+# -- item tables and models ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class ItemTable:
-    """What describes the items, and how to read it."""
+class ItemTableOptions:
+    """Options of an item table: its file, columns of ids and titles, and field separator."""
 
     items: Annotated[
         Path | None,
-        option(
-            "--items",
-            metavar="FILE",
-            help="A table with a column of item ids and, say, a title.",
-            panel=_TABLE,
-        ),
+        option("--items", "FILE", "Table with a column of item ids and, say, a title.", _TABLE),
     ] = None
     item_key: Annotated[
         str | None,
         option(
-            "--item-key",
-            metavar="COLUMN",
-            help="Its column of ids; that of the log, or item_id, unless given.",
-            panel=_TABLE,
+            "--item-key", "COLUMN", "Its column of ids (default: the log's, or item_id).", _TABLE
         ),
     ] = None
     item_title: Annotated[
         str | None,
         option(
-            "--item-title",
-            metavar="COLUMN",
-            help="Its column of titles; title, name and the like unless given.",
-            panel=_TABLE,
+            "--item-title", "COLUMN", "Its column of titles (default: title, name, ...).", _TABLE
         ),
     ] = None
     items_sep: Annotated[
-        str | None,
-        option(
-            "--items-sep",
-            metavar="SIGN",
-            help="What stands between the fields of a text file.",
-            panel=_TABLE,
-        ),
+        str | None, option("--items-sep", "SIGN", "Field separator of the table.", _TABLE)
     ] = None
 
     def check(self) -> None:
-        """Refuse options of a table without a table."""
-        for name, value in unusual(self).items():
-            if self.items is None:
-                raise TalerecError(f"{as_option(name, value)} goes with --items")
+        """Raise an error if an option of the table is set without --items, its file."""
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if value is not None and self.items is None:
+                raise TalerecError(f"{format_option(part.name, value)} needs --items")
 
     def read(self, item: str) -> pl.DataFrame | None:
-        """The table, if one is given; `item` is the log's column of ids."""
-        from talerec.data.read import readers
+        """Return the item table, or None without --items.
+
+        `item` is the log's column of item ids, the default for that of the table.
+        """
+        from talerec.data.read import read_log_items
 
         if self.items is None:
             return None
-        return readers.items_of_log(
-            self.items, self.item_key, item, self.item_title, _sign(self.items_sep)
+        return read_log_items(
+            self.items, self.item_key, item, self.item_title, parse_separator(self.items_sep)
         )
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A model and its parameters."""
+class ModelChoice:
+    """Options that choose a model and its parameters."""
 
     model: ModelName = None
-    params: Params = None
+    params: Annotated[
+        Path | None,
+        option(
+            "--params",
+            "FILE.json",
+            "Model and parameters from talerec tune; --set overrides them.",
+            MODEL,
+        ),
+    ] = None
     set: Settings = field(default_factory=list)
 
-    def make(self) -> Model:
-        """The model with the parameters of the file, and over them those of --set."""
-        from talerec.evaluation.tuning import read_params
+    def build(self) -> Model:
+        """Return the unfitted model, with the parameters of --params and, over them, of --set."""
+        from talerec.evaluation import read_params
         from talerec.models import DEFAULT, model_class
-        from talerec.models.core import params
+        from talerec.models.core import build_model, parse_settings, use_current_names
 
-        name, known = self.model, dict[str, Any]()
+        name, params = self.model, dict[str, Any]()
         if self.params is not None:
-            name, known = read_params(self.params, name)
+            name, params = read_params(self.params, name)
         kind = model_class(name or DEFAULT)
-        made: Model = params.build(kind, {**known, **params.parse(kind, self.set)})
-        return made
+        model: Model = build_model(
+            kind, {**use_current_names(kind, params), **parse_settings(kind, self.set)}
+        )
+        return model
 
 
-_SPARK = "Spark"
+# -- engines ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Engine:
-    """Where the work is done: on this machine, or on a Spark cluster."""
+class EngineOptions:
+    """Options of where a command runs: on this machine, or on a Spark cluster."""
 
     engine: Annotated[
         str,
         option(
             "--engine",
-            metavar="local|spark",
-            help="Where the work is done.",
-            panel=_SPARK,
-            complete=among("local", "spark"),
+            "local|spark",
+            "Run on this machine or on Spark.",
+            _SPARK,
+            complete=complete_values("local", "spark"),
         ),
     ] = "local"
     master: Annotated[
-        str | None,
-        option("--master", metavar="URL", help="The cluster: spark://host:7077.", panel=_SPARK),
+        str | None, option("--master", "URL", "The cluster: spark://host:7077.", _SPARK)
     ] = None
     spark_conf: Annotated[
-        list[str],
-        option(
-            "--spark-conf",
-            metavar="KEY=VALUE",
-            help="A setting of Spark; repeat for more.",
-            panel=_SPARK,
-        ),
+        list[str], option("--spark-conf", "KEY=VALUE", "Spark setting; repeatable.", _SPARK)
     ] = field(default_factory=list)
     work: Annotated[
         Path | None,
         option(
             "--work",
-            metavar="DIR",
-            help="Folder that all executors see; by default the model's parent, or this one.",
-            panel=_SPARK,
+            "DIR",
+            "Folder that all executors see (default: the model's parent, or the current folder).",
+            _SPARK,
         ),
     ] = None
 
     @property
     def is_spark(self) -> bool:
+        """Whether the command runs on Spark."""
         return self.engine == "spark"
 
     def check(self) -> None:
-        """Refuse an unknown engine, and options of Spark without it."""
+        """Raise an error for an unknown engine, or for options of Spark without --engine spark."""
         if self.engine not in ("local", "spark"):
             raise TalerecError(f"--engine is {self.engine!r}; it takes local or spark")
-        given = {"--master": self.master, "--spark-conf": self.spark_conf, "--work": self.work}
-        for name, value in given.items():
-            if value and not self.is_spark:
-                raise TalerecError(f"{name} goes with --engine spark")
+        for part in fields(self)[1:]:
+            if getattr(self, part.name) and not self.is_spark:
+                raise TalerecError(f"{flag_of(part.name)} needs --engine spark")
 
-    @property
-    def conf(self) -> dict[str, str]:
-        """The settings of Spark by name."""
+    @contextmanager
+    def session(self, source: LogSource) -> Iterator[dict[str, Any]]:
+        """Open a Spark session; yield it and how to read the log as arguments of a Spark job.
+
+        The dict has the keyword arguments that `spark.fit`, `spark.evaluate` and `spark.recommend`
+        share: path of the log, session, columns, cleaning (core, drop_duplicates) and the folder
+        `work`. Options for reading a log that Spark does not support are an error.
+        """
+        from talerec import spark  # reports by itself that pyspark is missing
+
+        if len(source.log) != 1 or source.sep or source.query:
+            raise TalerecError(
+                "--engine spark reads one path of Parquet files, without --sep and --query"
+            )
+        if source.event and not source.event_weights:
+            raise TalerecError("on Spark, --event needs --event-weights")
         for setting in self.spark_conf:
             if "=" not in setting:
                 raise TalerecError(f"--spark-conf takes key=value, not {setting!r}")
-        return dict(setting.split("=", 1) for setting in self.spark_conf)
+        names = spark.Columns(
+            source.user, source.item, source.time, source.time_unit, source.any_time,
+            source.weight, source.event, source.weights_by_event,
+        )  # fmt: skip
+        conf = dict(setting.split("=", 1) for setting in self.spark_conf)
+        with spark.connected(self.master, conf) as session:
+            yield {
+                "source": source.log[0], "session": session, "names": names, "core": source.core,
+                "drop_duplicates": source.drop_duplicates, "work": self.work,
+            }  # fmt: skip
 
 
-_LIMITS = "Limits"
-
-
-def _limit(name: str, metavar: str, help: str) -> Any:
-    return option(name, metavar=metavar, help=help, panel=_LIMITS)
+# -- recommendation lists --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a service refuses, and how long it waits."""
+class ItemRules:
+    """Options of which items a recommendation list may contain, and of the request time."""
 
-    max_body: Annotated[int, _limit("--max-body", "BYTES", "Largest request.")] = 1_000_000
-    max_history: Annotated[int, _limit("--max-history", "ROWS", "Longest history.")] = 2500
-    max_k: Annotated[int, _limit("--max-k", "K", "Most items in one answer.")] = 1000
-    max_items: Annotated[int, _limit("--max-items", "N", "Most items in one batch.")] = 50_000
-    concurrency: Annotated[int, _limit("--concurrency", "N", "Requests at a time, per worker.")] = (
-        128
-    )
-    timeout: Annotated[
-        float, _limit("--timeout", "SECONDS", "For headers, for body and for the answer.")
-    ] = 10.0
-    drain: Annotated[
-        float,
-        _limit("--drain", "SECONDS", "After SIGTERM, how long requests are still taken."),
-    ] = 1.0
-    watch: Annotated[float, _limit("--watch", "SECONDS", "Between two looks for a new model.")] = (
-        1.0
-    )
-    copies: Annotated[
-        Path | None,
-        _limit("--copies", "DIR", "Folder for the service's own copies of models."),
+    hide_seen: HideSeen = False
+    allow: Annotated[str | None, option("--allow", "IDS", "Recommend only these items.")] = None
+    deny: Annotated[str | None, option("--deny", "IDS", "Never recommend these items.")] = None
+    where: Annotated[
+        str | None,
+        option(
+            "--where",
+            "SQL",
+            "Recommend only items whose row in the item table meets this condition:"
+            " \"category = 'tents' and price < 100\".",
+        ),
     ] = None
+    boost: Annotated[
+        list[str],
+        option(
+            "--boost",
+            "COLUMN=VALUE:NUMBER",
+            "Raise or lower items with this value in the item table by a fraction of the list's"
+            " score range: brand=X:0.2; repeatable.",
+        ),
+    ] = field(default_factory=list)
+    unknown: Annotated[
+        str,
+        option(
+            "--unknown",
+            "error|skip",
+            "Whether ids unknown to the model are an error or skipped.",
+            complete=complete_values("error", "skip"),
+        ),
+    ] = "error"
+    as_of: Annotated[
+        str | None,
+        option(
+            "--as-of",
+            "TIME",
+            "Request time: 2019-10-01, a datetime or a number in the log's unit"
+            " (default: the end of the log).",
+        ),
+    ] = None
+
+    def build(self, k: int = 10, per: list[str] | None = None) -> RecommendOptions:
+        """Return these options as the library takes them, for lists of `k` items.
+
+        `per` are texts COLUMN=N: at most N items of a list share a value in that column of the item
+        table.
+        """
+        from talerec.models.core import RecommendOptions
+
+        return RecommendOptions(
+            k=k, hide_seen=self.hide_seen, allow=parse_ids(self.allow), deny=parse_ids(self.deny),
+            where=self.where, per=parse_limits(per or []), boost=parse_boosts(self.boost),
+            as_of=self.as_of, unknown=self.unknown,
+        )  # fmt: skip

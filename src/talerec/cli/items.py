@@ -1,174 +1,319 @@
-"""Items on the screen and in JSON: their titles, recommendations, explanations."""
+"""Recommendation lists and explanations as tables, JSON and files, with titles of items."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.cli.terminal import as_json
+from talerec.cli.terminal import (
+    count_decimals,
+    print_heading,
+    print_json,
+    print_json_list,
+    print_line,
+    print_note,
+    print_table,
+)
 
 if TYPE_CHECKING:
-    from talerec.models.core.base import Model
+    from talerec.data import Log
+    from talerec.models.core import Model, RecommendOptions, WrittenLists
+    from talerec.runtime import Array
 
 _TITLE = columns.TITLES[0]
-_NOTHING = "nothing to recommend: no item is left that the history gives a score"
-_LAST = 5  # rows of a history that a heading names
-_ANY = "any history"
-_EXPLAINED = 20  # rows of a history that an explanation shows one by one
+_MAX_HEADING = 5  # history items that a heading names
+_MAX_EXPLAINED = 20  # history rows that an explanation shows one by one
+_BASE_SCORE = "any history"
 _RANKED = (columns.SCORE, columns.RANK)
+_FILTERS = ("allow", "deny", "where")
 
 Titles = dict[str, str]  # by item id as text
 
 
-def titles(model: Model, items: Iterable[Any]) -> Titles:
-    """The titles of these items, where the model has titles for them."""
-    info = model.fitted.info
-    if info is None or _TITLE not in info.columns:
+def find_titles(model: Model, items: Iterable[Any]) -> Titles:
+    """Return the titles of item ids in the model's item table, by id as text.
+
+    Unknown items and items without a title are left out.
+    """
+    table = model.fitted.info
+    if table is None or _TITLE not in table.columns:
         return {}
-    names = list(dict.fromkeys(str(item) for item in items))
-    rows = model.fitted.items.positions(names, "item", "skip")
-    known = [(name, row) for name, row in zip(names, rows, strict=True) if row >= 0]
-    found = info[_TITLE].gather([row for _, row in known]).cast(pl.String)
-    return {name: title for (name, _), title in zip(known, found, strict=True) if title is not None}
+    ids = list(dict.fromkeys(str(item) for item in items))
+    positions = model.fitted.items.positions(ids, "item", "skip")
+    known_ids = [item for item, position in zip(ids, positions, strict=True) if position >= 0]
+    titles = table[_TITLE].gather(positions[positions >= 0]).cast(pl.String)
+    pairs = zip(known_ids, titles, strict=True)
+    return {item: title for item, title in pairs if title is not None}
 
 
-def described(item: Any, names: Titles) -> str:
-    """An item as people read it: title (id), or the id alone."""
-    text = f"{names[str(item)]} ({item})" if str(item) in names else str(item)
+def format_item(item: Any, titles: Titles) -> str:
+    """Return an item id as printable text, with its title if it has one: `Tent (17)`.
+
+    `titles` are by item id as text; signs that cannot be printed become spaces.
+    """
+    text = f"{titles[str(item)]} ({item})" if str(item) in titles else str(item)
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
-def after(history: Sequence[Any], names: Titles) -> str:
-    """A history in words: its last rows."""
+def format_history(history: Sequence[Any], titles: Titles) -> str:
+    """Return the heading of a history's recommendations: "After" and its last five items.
+
+    `history` are item ids, oldest first; `titles` are by item id as text.
+    """
     if not history:
-        return "After nothing"
-    more = "... " if len(history) > _LAST else ""
-    return "After " + more + ", ".join(described(item, names) for item in last_rows(history))
+        return "After an empty history"
+    more = "... " if len(history) > _MAX_HEADING else ""
+    return "After " + more + ", ".join(format_item(i, titles) for i in history[-_MAX_HEADING:])
 
 
-def last_rows(history: Sequence[Any]) -> Sequence[Any]:
-    """The rows that `after` names."""
-    return history[-_LAST:]
+def format_histories(model: Model, histories: Sequence[Sequence[Any]]) -> dict[Any, str]:
+    """Return a heading with the last items of each history, by the history's number from 0.
+
+    A history is a sequence of item ids, oldest first.
+    """
+    shown = [item for history in histories for item in history[-_MAX_HEADING:]]
+    titles = find_titles(model, shown)
+    return {number: format_history(history, titles) for number, history in enumerate(histories)}
 
 
 # -- recommendations -------------------------------------------------------------------------------
 
 
-def recommendations(
+def print_recommendations(
     model: Model,
     frame: pl.DataFrame,
-    askers: dict[Any, str],
-    why: Callable[[Any, int], str | None],
+    headings: dict[Any, str],
+    explain_shortfall: Callable[[Any, int], str | None],
     *,
     json: bool,
 ) -> None:
-    """What each asker (key in the frame's first column -> heading) is recommended, also if it is nothing.
+    """Print the recommendation list of each user or history, as tables or as JSON.
 
-    `why` says of an asker why so few items were found, where they are fewer than were asked for.
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        The lists; the first column is the key, a user id or the number of a history.
+    headings : dict
+        The heading of each key; keys without a list are shown too.
+    explain_shortfall : function
+        Takes a key and its number of items; returns why they are so few, or None.
     """
-    names, asker = titles(model, frame[columns.ITEM].unique()), frame.columns[0]
-    parts = {key[0]: part for key, part in frame.partition_by(asker, as_dict=True).items()}
-    nothing = frame.clear()
+    titles, key_column = find_titles(model, frame[columns.ITEM].unique()), frame.columns[0]
+    parts = {key[0]: part for key, part in frame.partition_by(key_column, as_dict=True).items()}
+    lists = {key: parts.get(key, frame.clear()) for key in headings}
     if json:
-        found = ((key, parts.get(key, nothing)) for key in askers)
-        as_json([{asker: key, "items": items_json(part, names)} for key, part in found])
+        print_json([{key_column: key, "items": list_json(lists[key], titles)} for key in lists])
         return
-    for key, heading in askers.items():
-        part = parts.get(key, nothing)
-        ranking(heading, part, names, why(key, len(part)))
+    for key, heading in headings.items():
+        print_list(heading, lists[key], titles, explain_shortfall(key, len(lists[key])))
 
 
-def of_users(model: Model, frame: pl.DataFrame, askers: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """The lists of a block of users as JSON objects; those without one among them have none in the frame."""
-    names, asker = titles(model, frame[columns.ITEM].unique()), frame.columns[0]
-    for part in frame.partition_by(asker, maintain_order=True):
-        for key in askers:
-            if key == part[asker][0]:
-                yield {asker: key, "items": items_json(part, names)}
-                break
-            yield {asker: key, "items": []}
+def print_list(
+    heading: str, frame: pl.DataFrame, titles: Titles, shortfall: str | None = None
+) -> None:
+    """Print one recommendation list as a table of rank, item and score.
 
-
-def ranking(heading: str, frame: pl.DataFrame, names: Titles, why: str | None = None) -> None:
-    """Recommendations of one asker as a table, and why they are so few."""
-    from talerec.cli import tables
-
+    `frame` has the columns rank, item_id and score; `titles` are by item id as text. `shortfall`
+    says why the list has fewer items than requested, and is printed unless it is None.
+    """
     if frame.is_empty():
-        tables.line(f"{heading}: {_NOTHING}" + (f" ({why})" if why else ""))
+        print_heading(heading)
+        print_line(f"No recommendations{'' if shortfall is None else f': {shortfall}'}.")
         return
-    digits = tables.decimals(frame[columns.SCORE])
+    decimals = count_decimals(frame[columns.SCORE])
     rows = [
         [
             str(row[columns.RANK]),
-            described(row[columns.ITEM], names),
-            f"{row[columns.SCORE]:.{digits}f}",
+            format_item(row[columns.ITEM], titles),
+            f"{row[columns.SCORE]:.{decimals}f}",
         ]
         for row in frame.iter_rows(named=True)
     ]
-    tables.table(heading, ["rank", "item", "score"], rows)
-    if why:
-        tables.note(why)
+    print_table(heading, ["rank", "item", "score"], rows)
+    if shortfall is not None:
+        print_note(f"Only {len(frame)} items: {shortfall}.")
 
 
-def items_json(frame: pl.DataFrame, names: Titles) -> list[dict[str, Any]]:
-    """Recommendations of one asker as JSON objects."""
+def list_json(frame: pl.DataFrame, titles: Titles) -> list[dict[str, Any]]:
+    """Return a recommendation list as JSON objects: item_id, title if any, score, rank.
+
+    `frame` has a row per item with these columns; `titles` are by item id as text.
+    """
     return [
-        {**_item_json(row[columns.ITEM], names), **{n: row[n] for n in _RANKED}}
+        {**_item_json(row[columns.ITEM], titles), **{name: row[name] for name in _RANKED}}
         for row in frame.iter_rows(named=True)
     ]
 
 
-def _boost_json(boost: str | None) -> dict[str, str]:
-    return {} if boost is None else {columns.BOOST: boost}
-
-
-def _item_json(item: Any, names: Titles) -> dict[str, Any]:
-    title = {"title": names[str(item)]} if str(item) in names else {}
+def _item_json(item: Any, titles: Titles) -> dict[str, Any]:
+    """Return an item as a JSON object: its id and, if it has one, its title."""
+    title = {"title": titles[str(item)]} if str(item) in titles else {}
     return {columns.ITEM: item, **title}
+
+
+@dataclass(frozen=True, eq=False)
+class Shortfall:
+    """Explains why recommendation lists are shorter than requested.
+
+    `options` are those that the lists were computed with: k, filters, and limits per column.
+    """
+
+    model: Model
+    options: RecommendOptions
+
+    def explain(self, history: Array, n_items: int) -> str | None:
+        """Return why a list has only `n_items` items; None if it has the requested number.
+
+        `history` are the history's items as positions among the model's items, -1 if unknown.
+        """
+        options = self.options
+        if n_items >= options.k:
+            return None
+        allowed = options.build_filter(self.model).allowed
+        n_all = len(self.model.fitted.items)
+        is_left = np.ones(n_all, bool) if allowed is None else allowed.astype(bool)
+        reasons = []
+        if not is_left.all():
+            flags = [f"--{name}" for name in _FILTERS if getattr(options, name) is not None]
+            verb = "matches" if len(flags) == 1 else "match"
+            reasons.append(f"{' and '.join(flags)} {verb} {is_left.sum():,} of {n_all:,} items")
+        if options.hide_seen:
+            seen = np.unique(history[history >= 0])
+            reasons.append(f"--hide-seen leaves out {is_left[seen].sum():,}")
+            is_left[seen] = False
+        if options.per:
+            limits = " and ".join(f"{n} of each {column}" for column, n in options.per.items())
+            reasons.append(f"--per allows at most {limits}")
+        elif (n_unscored := int(is_left.sum()) - n_items) > 0:
+            reasons.append(f"{n_unscored:,} items have no score after this history")
+        return "; ".join(reasons)
+
+
+# -- lists of many users ---------------------------------------------------------------------------
+
+
+def output_lists(
+    model: Model,
+    log: Log,
+    users: Array,
+    options: RecommendOptions,
+    path: Path | None,
+    *,
+    json: bool,
+) -> None:
+    """Write the recommendation lists of users to `path`, or print them as JSON if it is None.
+
+    `users` are positions among the log's users; `log` has their histories. With a path, `json` says
+    whether the counts are printed as JSON. Lists are computed and written in groups of users:
+    memory does not grow with their number.
+    """
+    from talerec.models.core import iterate_lists, write_lists
+
+    lists = iterate_lists(model, log, users, options)
+    if path is None:
+        print_json_list(_lists_json(model, lists, iter(log.users.ids.gather(users).to_list())))
+        return
+    start = perf_counter()
+    written = write_lists(path, lists, len(users))
+    seconds = perf_counter() - start
+    if json:
+        print_json({"path": str(path), **written._asdict(), "seconds": seconds})
+    else:
+        _print_written(path, written, options.k, seconds)
+
+
+def _lists_json(
+    model: Model, lists: Iterator[pl.DataFrame], user_ids: Iterator[Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield the recommendation list of each user as a JSON object, in the order of `user_ids`.
+
+    `lists` are frames of many users' lists, in the same order, without users that have no items;
+    such a user yields an empty list.
+    """
+    for frame in lists:
+        titles = find_titles(model, frame[columns.ITEM].unique())
+        for part in frame.partition_by(columns.USER, maintain_order=True):
+            for user in user_ids:
+                if user == part[columns.USER][0]:
+                    yield {columns.USER: user, "items": list_json(part, titles)}
+                    break
+                yield {columns.USER: user, "items": []}
+    yield from ({columns.USER: user, "items": []} for user in user_ids)
+
+
+def _print_written(path: Path, written: WrittenLists, k: int, seconds: float) -> None:
+    """Print the counts of a file of recommendation lists, and whether some lists are short.
+
+    `written` counts rows and users; `k` is the number of items requested per user, and `seconds`
+    the time that computing and writing took.
+    """
+    without = f" ({written.without:,} users without recommendations)" if written.without else ""
+    print_line(
+        f"{path}: {written.rows:,} rows for {written.users:,} users{without}, "
+        f"{written.users / max(seconds, 1e-9):,.0f} users per second"
+    )
+    if written.rows < k * written.users:
+        print_note(
+            f"Some lists have fewer than {k} items: --hide-seen and other filters leave items out, "
+            "and items without a score are not recommended."
+        )
 
 
 # -- explanations ----------------------------------------------------------------------------------
 
 
-def explanation(
+def print_explanation(
     model: Model, history: Sequence[Any], item: Any, frame: pl.DataFrame, *, json: bool
 ) -> None:
-    """What each row of a history adds to a score. A row beyond them is the model's base score, or a boost."""
-    names = titles(model, [*history, item])
-    score = float(frame[columns.SHARE].sum())
-    boosts = (
-        frame[columns.BOOST].to_list() if columns.BOOST in frame.columns else [None] * len(frame)
-    )
-    shares = frame[columns.SHARE].to_list()
+    """Print what each row of a history contributes to the score of an item, as table or JSON.
+
+    `history` are item ids, oldest first. `frame` has a row per history row, in this order, with
+    the columns item_id and contribution; further rows are the model's base score, which no history
+    row contributes, and boosts, named in the column boost.
+    """
+    titles = find_titles(model, [*history, item])
+    score, shares = float(frame[columns.SHARE].sum()), frame[columns.SHARE].to_list()
+    has_boosts = columns.BOOST in frame.columns
+    boosts = frame[columns.BOOST].to_list() if has_boosts else [None] * len(frame)
     if json:
-        shown = zip(frame[columns.ITEM], shares, boosts, strict=True)
         rows = [
-            {**_item_json(name, names), columns.SHARE: given, **_boost_json(boost)}
-            for name, given, boost in shown
+            {
+                **_item_json(source, titles),
+                columns.SHARE: share,
+                **({} if boost is None else {columns.BOOST: boost}),
+            }
+            for source, share, boost in zip(frame[columns.ITEM], shares, boosts, strict=True)
         ]
-        as_json({**_item_json(item, names), columns.SCORE: score, "contributions": rows})
+        print_json({**_item_json(item, titles), columns.SCORE: score, "contributions": rows})
         return
-    from talerec.cli import tables
+    labels = [*(format_item(row, titles) for row in history), _BASE_SCORE][: boosts.count(None)]
+    labels += [f"boost of {boost}" for boost in boosts if boost is not None]
+    decimals = count_decimals([*shares, score])
+    rows_shown = [*_largest_shares(labels, shares, len(history)), ("score", score)]
+    cells = [[label, f"{share:+.{decimals}f}"] for label, share in rows_shown]
+    title = f"Why {format_item(item, titles)}"
+    print_table(title, ["history row", "adds"], cells, has_total=True)
+    if _BASE_SCORE in labels:
+        print_note(f"{_BASE_SCORE}: the item's score without a history, such as its popularity")
 
-    words = [*(described(row, names) for row in history), _ANY][: boosts.count(None)]
-    words += [f"boost of {boost}" for boost in boosts if boost is not None]
-    digits = tables.decimals([*shares, score])
-    sums = [*_largest(words, shares, len(history)), ("score", score)]
-    lines = [[word, f"{given:+.{digits}f}"] for word, given in sums]
-    tables.table(f"Why {described(item, names)}", ["history row", "adds"], lines, total=True)
-    if _ANY in words:
-        tables.note(f"{_ANY}: what the item scores whatever is in it, such as by being popular")
 
+def _largest_shares(labels: list[str], shares: list[float], n_rows: int) -> list[tuple[str, float]]:
+    """Return pairs of label and contribution; of a long history, the 20 largest and a sum.
 
-def _largest(words: list[str], shares: list[float], rows: int) -> list[tuple[str, float]]:
-    """What is shown of an explanation: everything or, after a long history, the rows that matter most and the sum of the others."""
-    every = list(zip(words, shares, strict=True))
-    if rows <= _EXPLAINED:
-        return every
-    order = sorted(range(rows), key=lambda row: -abs(shares[row]))
-    shown, others = sorted(order[:_EXPLAINED]), order[_EXPLAINED:]
-    rest = (f"{len(others):,} other rows", sum(shares[row] for row in others))
-    return [*(every[row] for row in shown), rest, *every[rows:]]
+    `labels` and `shares` (contributions to a score) are parallel. The first `n_rows` are history
+    rows; the sum stands for those left out. The base score and boosts after them are always kept.
+    """
+    contributions = list(zip(labels, shares, strict=True))
+    if n_rows <= _MAX_EXPLAINED:
+        return contributions
+    order = sorted(range(n_rows), key=lambda row: -abs(shares[row]))
+    largest, others = sorted(order[:_MAX_EXPLAINED]), order[_MAX_EXPLAINED:]
+    total = (f"{len(others):,} other rows", sum(shares[row] for row in others))
+    return [*(contributions[row] for row in largest), total, *contributions[n_rows:]]

@@ -1,19 +1,23 @@
-"""Commands about logs: describe one, or make one up."""
+"""Commands about logs and event stores: describe, generate, import, export, delete a user."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from talerec.cli.app import Panel, command, reporting, warn
-from talerec.cli.groups import Source
-from talerec.cli.options import ItemCount, Json, NewLog, Rows, Seed, UserCount
+from talerec.cli.app import Context, Panel, add_group, command, print_warning
+from talerec.cli.groups import LogSource
+from talerec.cli.options import Json, Rows, Seed, StoreAddress, argument, option, out
+from talerec.cli.terminal import print_json, print_line, reporting
 from talerec.errors import TalerecError
+from talerec.store import STORE_VARIABLE
 
 if TYPE_CHECKING:
-    from talerec.data.log import Log
+    from talerec.data import Log
+    from talerec.store import Store
+
+events = add_group(Panel.LOGS, "events", "Import logs into an event store, or export its events.")
 
 
 @command(
@@ -21,62 +25,67 @@ if TYPE_CHECKING:
     "talerec describe events.csv",
     "talerec describe ratings.tsv --user uid --time ts --core 5",
 )
-def describe(source: Source, json: Json = False) -> None:
+def describe(source: LogSource, json: Json = False) -> None:
     """Show counts, density, intervals, ties and repeats of a log."""
-    from talerec.data.summary import describe as facts_of
+    from talerec.data import describe as describe_log
 
     with reporting(json):
-        facts = facts_of(source.read(any_order=True, needs_time=False))
+        statistics = describe_log(source.read(any_order=True, needs_time=False))
     if json:
-        from talerec.cli import terminal
-
-        terminal.as_json(facts)
+        print_json(statistics)
     else:
-        from talerec.cli import results
+        from talerec.cli.results import print_log_statistics
 
-        results.facts(source.name, facts)
+        print_log_statistics(source.name, statistics)
 
 
 @command(Panel.LOGS, "talerec synth -o log.parquet --rows 1000000 --seed 1", allow_extra_args=True)
 def synth(
-    context: typer.Context,
-    out: NewLog = None,
+    context: Context,
+    path: Annotated[Path | None, out("FILE", "A .parquet or .csv file.")] = None,
     rows: Rows = 100_000,
-    items: ItemCount = None,
-    users: UserCount = None,
+    items: Annotated[
+        int | None, option("--items", "N", "Number of items (default: a twentieth of the rows).")
+    ] = None,
+    users: Annotated[
+        int | None, option("--users", "N", "Number of users (default: a tenth of the rows).")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Write a synthetic log with bursts, drift, fashions, ties and repeats, as real logs have them."""
-    from talerec.cli import tables
-    from talerec.data.synthetic import synthetic_log
+    """Write a synthetic log with bursts, drift, trends, ties and repeats, as in real logs."""
+    from talerec.data import synthetic_log
 
-    target = _target(out, context.args)
+    target = _check_target(path, context.args)
     with reporting(json=False):
         log = synthetic_log(rows, items=items, users=users, seed=seed, titles=False)
-        _write_frame(log, target)
-    tables.line(
+        _write_log(log, target)
+    print_line(
         f"{target}: {log.rows:,} rows of {len(log.users):,} users and {len(log.items):,} items"
     )
 
 
-def _target(out: Path | None, rest: list[str]) -> Path:
-    """The file to write, named by --out or, as in version 0.1, by its place."""
-    from talerec.runtime.files import check_writable
+def _check_target(path: Path | None, arguments: list[str]) -> Path:
+    """Return the file that synth writes: that of --out or, with a warning, the only argument.
 
-    named = [path for path in (out, *map(Path, rest)) if path is not None]
-    if len(named) != 1:
-        raise TalerecError("synth writes one file: --out FILE names it")
-    if rest:
-        warn("synth FILE is now synth --out FILE")
-    target = named[0]
+    `path` is the value of --out; `arguments` are positional ones, which version 0.1 took. Raise an
+    error unless exactly one file is named, it ends in .parquet or .csv, and it can be written.
+    """
+    from talerec.runtime import check_writable
+
+    paths = [p for p in (path, *map(Path, arguments)) if p is not None]
+    if len(paths) != 1:
+        raise TalerecError("synth writes one file; set --out FILE once")
+    if arguments:
+        print_warning("synth FILE is now synth --out FILE")
+    target = paths[0]
     if target.suffix not in (".parquet", ".csv"):
         raise TalerecError(f"{target} must end in .parquet or .csv")
-    check_writable(target)
-    return target
+    return check_writable(target)
 
 
-def _write_frame(log: Log, path: Path) -> None:
-    from talerec.runtime.files import atomic_write
+def _write_log(log: Log, path: Path) -> None:
+    """Write a log to a CSV or Parquet file, which appears only once it is complete."""
+    from talerec.runtime import atomic_write
 
     frame = log.to_frame()
     with atomic_write(path) as unfinished:
@@ -84,3 +93,103 @@ def _write_frame(log: Log, path: Path) -> None:
             frame.write_csv(unfinished)
         else:
             frame.write_parquet(unfinished)
+
+
+# -- event stores ----------------------------------------------------------------------------------
+
+
+@command(
+    Panel.LOGS,
+    "talerec events import events.parquet --store sqlite:///shop.db",
+    "talerec events import clicks.csv --event action --store postgresql://shop@db/shop",
+    within=events,
+    name="import",
+)
+def import_(source: LogSource, store: StoreAddress = None, json: Json = False) -> None:
+    """Add the rows of a log to an event store; rows that it has already are not added."""
+    from talerec.store import Store, import_log
+
+    address = _store_address(store)
+    if source.weight is not None or source.event_weights is not None:
+        raise TalerecError(
+            "--weight and --event-weights are for fit; a store keeps unweighted events"
+        )
+    with Store.open(address) as opened, reporting(json):
+        counts = import_log(opened, source.read(any_order=True))
+    if json:
+        print_json(counts._asdict())
+        return
+    deleted = f", {counts.deleted:,} of deleted users" if counts.deleted else ""
+    print_line(
+        f"{opened.name}: {counts.added:,} of {counts.rows:,} rows added, "
+        f"{counts.there:,} already there{deleted}"
+    )
+
+
+@command(
+    Panel.LOGS, "talerec events export --store sqlite:///shop.db -o events.parquet", within=events
+)
+def export(
+    path: Annotated[Path, out("FILE", "A .parquet, .csv, .ndjson or .jsonl file.")],
+    store: StoreAddress = None,
+    json: Json = False,
+) -> None:
+    """Write all events to a file, in the order in which they were stored."""
+    from talerec.runtime import append_tables, check_table_format, check_writable
+    from talerec.store import export_events
+
+    check_table_format(check_writable(path))
+    rows = 0
+    with (
+        _open_store(_store_address(store)) as opened,
+        reporting(json),
+        append_tables(path) as append,
+    ):
+        for frame in export_events(opened):
+            append(frame)
+            rows += len(frame)
+    if json:
+        print_json({"path": str(path), "rows": rows})
+    else:
+        print_line(f"{path}: {rows:,} events")
+
+
+@command(
+    Panel.LOGS,
+    "talerec events delete-user ann --store sqlite:///shop.db",
+    within=events,
+    name="delete-user",
+)
+def delete_user(
+    user: Annotated[str, argument("USER", "The id of the user.")], store: StoreAddress = None
+) -> None:
+    """Delete a user's events; services, fits and imports then ignore the user's earlier rows."""
+    import time
+
+    from talerec.store import validate_id
+
+    with _open_store(_store_address(store)) as opened:
+        opened.delete_user(validate_id(user, "user"), time.time_ns() // 1000)
+    print_line(f"{opened.name}: deleted user {user}")
+
+
+def _store_address(option: str | None) -> str:
+    """Return the address of an event store: the value of --store, else of TALEREC_STORE.
+
+    Raise an error if neither is set.
+    """
+    address = option or os.environ.get(STORE_VARIABLE)
+    if not address:
+        raise TalerecError(f"no store; set --store sqlite:///shop.db, or {STORE_VARIABLE}")
+    return address
+
+
+def _open_store(address: str) -> Store:
+    """Open the event store at `address`; a database file that does not exist is an error."""
+    from talerec.data.read import database_file, hide_secrets
+    from talerec.store import Store
+
+    path = database_file(address)
+    if path is not None and not path.is_file():
+        raise TalerecError(f"{hide_secrets(address)}: there is no such file")
+    return Store.open(address)

@@ -1,208 +1,314 @@
-"""Commands that ask a saved model."""
+"""Commands that query a saved model."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from talerec.cli import lists
-from talerec.cli.app import Context, Panel, command, given, ids, reporting
-from talerec.cli.groups import Engine, Source
-from talerec.cli.options import (
-    Allow,
-    Artifact,
-    AsOf,
-    Boost,
-    Deny,
-    ExplainedItem,
-    HideSeen,
-    History,
-    HistoryList,
-    ItemId,
-    Json,
-    K,
-    ListsFile,
-    ListsPlace,
-    OneUser,
-    Per,
-    Unknown,
-    Users,
-    Where,
-)
+from talerec.cli.app import Context, Panel, command, explicit_options
+from talerec.cli.completion import complete_values
+from talerec.cli.groups import EngineOptions, ItemRules, LogSource
+from talerec.cli.options import Artifact, Json, K, argument, option, out, parse_ids
+from talerec.cli.refit_options import fit_options, naming_options, read_rows, restore_options
+from talerec.cli.terminal import join_first, print_json, print_line, reporting
+from talerec.columns import ITEM, USER
 from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
-    from talerec.models.core.base import Model
+    from talerec.data import Log
+    from talerec.models.core import Model, RecommendOptions
+    from talerec.runtime import Array
+
+logger = logging.getLogger("talerec")
+
+MANY_USERS = 1000  # with more, lists are printed one by one as they are computed
+
+Per = Annotated[
+    list[str],
+    option(
+        "--per",
+        "COLUMN=N",
+        "At most N items of a list share a value of this column of the item table; repeatable.",
+    ),
+]
+Users = Annotated[
+    str | None,
+    option(
+        "--users",
+        "IDS|@FILE|all",
+        "Users of the training log: ids separated by commas, @FILE (one id per line, or"
+        " Parquet), or all.",
+        complete=complete_values("all"),
+    ),
+]
+Histories = Annotated[
+    list[str], option("--history", "IDS", "Item ids separated by commas, oldest first; repeatable.")
+]
 
 
 @command(
     Panel.ASK,
     "talerec recommend shop.tale --users 17,42 --hide-seen",
     "talerec recommend shop.tale --users all -k 20 -o lists.parquet",
-    "talerec recommend shop.tale --users 17 --where \"category = 'tents' and price < 100\" --per brand=2",
+    "talerec recommend shop.tale --users 17 --where \"category = 'tents' and price < 100\""
+    " --per brand=2",
     "talerec recommend shop.tale --users 17 --boost brand=Acme:0.2 --boost in_stock=false:-0.5",
     "talerec recommend shop.tale --history tent,stove --as-of 2026-11-15",
 )
 def recommend(
     model: Artifact,
+    *,
     users: Users = None,
-    history: HistoryList = [],  # noqa: B006 (Typer reads the default, nobody changes it)
+    history: Histories = [],  # noqa: B006 (Typer reads the default, nobody changes it)
     k: K = 10,
-    hide_seen: HideSeen = False,
-    allow: Allow = None,
-    deny: Deny = None,
-    where: Where = None,
+    rules: ItemRules,
     per: Per = [],  # noqa: B006
-    boost: Boost = [],  # noqa: B006
-    unknown: Unknown = "error",
-    as_of: AsOf = None,
-    out: ListsFile = None,
+    path: Annotated[
+        Path | None, out("FILE", "Write the lists of --users to a .parquet, .csv or .ndjson file.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Recommend items to users of the training log, or after histories of your own."""
-    from talerec.cli import items
-    from talerec.cli.shortfall import Fewer
+    """Recommend items to users of the training log, or after histories."""
+    from talerec.cli.items import Shortfall, format_histories, output_lists, print_recommendations
     from talerec.models import load
 
     if (users is None) == (not history):
-        raise TalerecError("give --users or --history, one of the two")
-    options = _options(hide_seen, allow, deny, where, per, boost, unknown, as_of)
-    if out is not None:
-        lists.check(out, model, users)
+        raise TalerecError("use either --users or --history")
+    options = rules.build(k, per)
+    if path is not None:
+        _check_users_output(path, model, users)
+    headings: dict[Any, str]
     with reporting(json):
-        made = load(model)
+        loaded = load(model)
         if users is None:
-            histories = [ids(text) or [] for text in history]
-            frame = made.recommend_histories(histories, k, **options)
-            askers = _headings(made, histories)
-            known = [made.fitted.items.positions(one, "item", "skip") for one in histories]
-            rows = dict(enumerate(known))
+            histories = [parse_ids(text) or [] for text in history]
+            frame = loaded.recommend_histories(histories, **vars(options))
+            headings = format_histories(loaded, histories)
+            positions = [loaded.fitted.items.positions(h, "item", "skip") for h in histories]
         else:
-            asked = lists.users(made, model, users, unknown)
-            if out is not None or (json and len(asked) > lists.MANY):
-                lists.stream(made, lists.kept_log(made, model), asked, k, out, json=json, **options)
+            log = _saved_log(loaded, model)
+            selected = _find_users(log, users, options.unknown)
+            if path is not None or (json and len(selected) > MANY_USERS):
+                output_lists(loaded, log, selected, options, path, json=json)
                 return
-            names = lists.names(made, asked)
-            frame = made.recommend(names, k, **options)
-            askers = {user: f"User {user}" for user in names}
-            rows = dict(zip(names, lists.rows_of(made, asked), strict=True))
-    short = Fewer(made, k, options)
-    items.recommendations(
-        made, frame, askers, lambda key, found: short.why(rows[key], found), json=json
+            user_ids = log.users.ids.gather(selected).to_list()
+            frame = loaded.recommend(user_ids, **vars(options))
+            headings = {user: f"User {user}" for user in user_ids}
+            positions = [log.item[log.ptr[u] : log.ptr[u + 1]] for u in selected]
+    shortfall, rows = Shortfall(loaded, options), dict(zip(headings, positions, strict=True))
+    print_recommendations(
+        loaded, frame, headings, lambda key, n: shortfall.explain(rows[key], n), json=json
     )
+
+
+def _check_users_output(path: Path, model: Path, users: str | None) -> None:
+    """Raise an error if the lists of --users cannot be written to `path`, or without --users.
+
+    The file must not be the model or the file of user ids in `users`, the value of --users.
+    """
+    if users is None:
+        raise TalerecError("--out needs --users; lists of --history are printed")
+    _check_lists_file(path, [model, users[1:] if users.startswith("@") else None])
+
+
+def _check_lists_file(path: Path, inputs: list[Any]) -> None:
+    """Raise an error if `path` has an unsupported ending, cannot be written, or is an input."""
+    from talerec.data.read import refuse_overwriting
+    from talerec.runtime import check_table_format, check_writable
+
+    check_table_format(check_writable(path))
+    refuse_overwriting([path], inputs)
+
+
+def _find_users(log: Log, text: str, unknown: str) -> Array:
+    """Return the users that --users names as positions among the log's users, each once.
+
+    `text` is the value of --users: all, @FILE or ids separated by commas. `unknown` is error or
+    skip, for ids that the log does not have.
+    """
+    import numpy as np
+
+    if text == "all":
+        return np.arange(len(log.users))
+    ids = _read_ids(Path(text[1:])) if text.startswith("@") else parse_ids(text) or []
+    if not ids:
+        raise TalerecError(f"--users {text!r} names no user")
+    positions = log.users.positions(ids, "user", unknown)
+    skipped = [user for user, position in zip(ids, positions, strict=True) if position < 0]
+    if skipped:
+        logger.info("skipped users unknown to the model: %s", join_first(skipped))
+    positions = positions[positions >= 0]
+    return positions[np.sort(np.unique(positions, return_index=True)[1])]
+
+
+def _saved_log(model: Model, path: Path, flag: str = "--users") -> Log:
+    """Return the training log that a model was saved with.
+
+    Without one, raise an error that names the model's `path` and the flag that needs the log.
+    """
+    if model.fitted.log is None:
+        raise TalerecError(f"{path} was saved without histories; use --history, not {flag}")
+    return model.fitted.log
+
+
+def _read_ids(path: Path) -> list[Any]:
+    """Return the user ids in a file: a text file with one id per line, or a Parquet file."""
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return _read_id_column(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise TalerecError(f"{path} is not a text file with one id per line") from None
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _read_id_column(path: Path) -> list[Any]:
+    """Return the distinct ids in the column user_id, or the only column, of a Parquet file."""
+    import polars as pl
+
+    if not path.exists():
+        raise TalerecError(f"{path} does not exist")
+    try:
+        frame = pl.scan_parquet(path, glob=False)
+        names = frame.collect_schema().names()
+        name = USER if USER in names else names[0] if len(names) == 1 else None
+        if name is None:
+            raise TalerecError(f"{path} has no column {USER}; its columns are {', '.join(names)}")
+        return frame.select(name).drop_nulls().unique(maintain_order=True).collect()[name].to_list()
+    except pl.exceptions.PolarsError as error:
+        raise TalerecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+
+
+# -- lists of another log --------------------------------------------------------------------------
 
 
 @command(
     Panel.ASK,
     "talerec lists shop.tale events.parquet -o lists.parquet",
     "talerec lists shop.tale today.csv yesterday.csv -o lists.csv -k 20 --hide-seen",
-    "talerec lists shop.tale s3a://shop/events -o s3a://shop/next --engine spark --master spark://host:7077",
-    name="lists",
+    "talerec lists shop.tale s3a://shop/events -o s3a://shop/next --engine spark"
+    " --master spark://host:7077",
 )
-def lists_of_log(
+def lists(
     context: Context,
     model: Artifact,
-    source: Source,
-    out: ListsPlace,
-    engine: Engine,
+    source: LogSource,
+    path: Annotated[
+        str, out("FILE", "A .parquet, .csv or .ndjson file for the lists; on Spark, a folder.")
+    ],
+    engine: EngineOptions,
+    *,
     k: K = 10,
-    hide_seen: HideSeen = False,
-    allow: Allow = None,
-    deny: Deny = None,
-    where: Where = None,
+    rules: ItemRules,
     per: Per = [],  # noqa: B006 (Typer reads the default, nobody changes it)
-    boost: Boost = [],  # noqa: B006
-    unknown: Unknown = "error",
-    as_of: AsOf = None,
     json: Json = False,
 ) -> None:
-    """Recommend to every user of a log, which need not be the one that the model was fitted to.
+    """Recommend to every user of a log, which need not be the model's training log.
 
-    Rows are read as the fit read its log. Items that the model does not know keep their places in a history.
+    Rows are read as the fit read its log. Items unknown to the model keep their places in a
+    history.
     """
-    options = _options(hide_seen, allow, deny, where, per, boost, unknown, as_of)
-    lists.check_log(source, engine, out, model)
+    options = rules.build(k, per)
+    engine.check()
+    if source.core is not None:
+        raise TalerecError("--core is for fit; the model has fixed items")
+    if not engine.is_spark:
+        _check_lists_file(Path(path), [model, *source.log])
+    explicit = explicit_options(context)
     with reporting(json):
         if engine.is_spark:
-            lists.on_spark(model, source, given(context), engine, out, k, options, json)
+            _write_lists_on_spark(model, source, explicit, engine, path, options, json)
         else:
-            lists.of_log(model, source, given(context), Path(out), k, options, json)
+            _write_lists(model, source, explicit, Path(path), options, json)
 
 
-def _options(
-    hide_seen: bool,
-    allow: str | None,
-    deny: str | None,
-    where: str | None,
-    per: list[str],
-    boost: list[str],
-    unknown: str,
-    as_of: str | None,
-) -> dict[str, Any]:
-    """What lists are told beside their length, as the library takes it."""
-    return {
-        "hide_seen": hide_seen, "allow": ids(allow), "deny": ids(deny), "where": where,
-        "per": _numbers(per), "boost": _boosts(boost), "unknown": unknown, "as_of": as_of,
-    }  # fmt: skip
+def _write_lists(
+    artifact: Path,
+    source: LogSource,
+    explicit: set[str],
+    path: Path,
+    options: RecommendOptions,
+    json: bool,
+) -> None:
+    """Write the recommendation lists of all users of a log to `path`, and print the counts.
+
+    The log is read with the options that the fit of the saved model `artifact` used; `explicit`
+    names the options that the command line sets instead. With `json`, the counts are JSON.
+    """
+    import numpy as np
+
+    from talerec.cli.items import output_lists
+    from talerec.data import order_ties
+    from talerec.models import load
+    from talerec.models.core import encode_log
+
+    model = load(artifact)
+    training = model.fitted.training
+    saved = fit_options(training, source, explicit)
+    with naming_options(saved):
+        rows = read_rows(model, restore_options(source, saved))
+    log = order_ties(encode_log(model, rows), training["ties"])
+    output_lists(model, log, np.arange(len(log.users)), options, path, json=json)
 
 
-def _numbers(settings: list[str]) -> dict[str, int]:
-    """The settings NAME=N of --per."""
-    found: dict[str, int] = {}
-    for setting in settings:
-        name, _, number = setting.rpartition("=")
-        if not name or not number.strip().isdecimal():
-            raise TalerecError(f"--per takes COLUMN=N such as category=2, not {setting!r}")
-        found[name.strip()] = int(number)
-    return found
+def _write_lists_on_spark(
+    artifact: Path,
+    source: LogSource,
+    explicit: set[str],
+    engine: EngineOptions,
+    path: str,
+    options: RecommendOptions,
+    json: bool,
+) -> None:
+    """Write the recommendation lists of a log's users to a folder of Parquet files, on Spark.
+
+    The log is read with the options that the fit of the saved model `artifact` used; `explicit`
+    names the options that the command line sets instead. The counts are printed, with `json` as
+    JSON.
+    """
+    from talerec import spark  # reports by itself that pyspark is missing
+    from talerec.artifact import read_manifest
+
+    training = read_manifest(artifact)["training"]
+    ties = training.get("ties", "file")
+    saved = fit_options(training, source, explicit | {"sep"})  # Parquet has no separators
+    with naming_options(saved), engine.session(restore_options(source, saved)) as job:
+        job.pop("core")
+        frame = spark.recommend(artifact, output=path, ties=ties, **job, **vars(options))
+        rows, users = frame.count(), frame.select(USER).distinct().count()
+    if json:
+        print_json({"path": path, "rows": rows, "users": users})
+    else:
+        print_line(f"{path}: {rows:,} rows for {users:,} users")
 
 
-def _boosts(settings: list[str]) -> dict[str, dict[str, float]] | None:
-    """The settings COLUMN=VALUE:NUMBER of --boost."""
-    found: dict[str, dict[str, float]] = {}
-    for setting in settings:
-        name, _, rest = setting.partition("=")
-        value, _, number = rest.rpartition(":")
-        try:
-            found.setdefault(name.strip(), {})[value] = float(number)
-        except ValueError:
-            value = ""
-        if not name.strip() or not value:
-            raise TalerecError(
-                f"--boost takes COLUMN=VALUE:NUMBER such as brand=X:0.2, not {setting!r}"
-            )
-    return found or None
-
-
-def _headings(model: Model, histories: list[list[str]]) -> dict[Any, str]:
-    """What stands above the recommendations of each history."""
-    from talerec.cli import items
-
-    shown = [item for history in histories for item in items.last_rows(history)]
-    names = items.titles(model, shown)
-    return {number: items.after(history, names) for number, history in enumerate(histories)}
+# -- one item --------------------------------------------------------------------------------------
 
 
 @command(Panel.ASK, "talerec similar shop.tale tent -k 5")
-def similar(model: Artifact, item: ItemId, k: K = 10, json: Json = False) -> None:
-    """Show what the model expects right after one item."""
-    from talerec.cli import items, terminal
-    from talerec.columns import ITEM
+def similar(
+    model: Artifact,
+    item: Annotated[str, argument("ITEM", "An item id.")],
+    k: K = 10,
+    json: Json = False,
+) -> None:
+    """Recommend items after one item alone."""
+    from talerec.cli.items import find_titles, format_history, list_json, print_list
     from talerec.models import load
 
     with reporting(json):
-        made = load(model)
-        frame = made.similar_items(item, k)
-    names = items.titles(made, [item, *frame[ITEM]])
+        loaded = load(model)
+        frame = loaded.similar_items(item, k)
+    titles = find_titles(loaded, [item, *frame[ITEM]])
     if json:
-        found = items.items_json(frame, names)
-        terminal.as_json({"item_id": _own_id(made, item), "items": found})
+        print_json({"item_id": _typed_id(loaded, item), "items": list_json(frame, titles)})
     else:
-        items.ranking(items.after([item], names), frame, names)
+        print_list(format_history([item], titles), frame, titles)
 
 
-def _own_id(model: Model, item: str) -> Any:
-    """An item id as the model has it: 5, where the command line says "5"."""
+def _typed_id(model: Model, item: str) -> Any:
+    """Return an item id in the type of the model's ids: the number 5 for the text "5"."""
     items = model.fitted.items
     return items.ids[int(items.positions([item], "item", "error")[0])]
 
@@ -214,34 +320,35 @@ def _own_id(model: Model, item: str) -> Any:
 )
 def explain(
     model: Artifact,
-    item: ExplainedItem,
-    user: OneUser = None,
-    history: History = None,
-    hide_seen: HideSeen = False,
-    allow: Allow = None,
-    deny: Deny = None,
-    where: Where = None,
-    boost: Boost = [],  # noqa: B006
-    unknown: Unknown = "error",
-    as_of: AsOf = None,
+    item: Annotated[str, option("--item", "ID", "The item whose score is explained.")],
+    *,
+    user: Annotated[
+        str | None, option("--user", "ID", "A user of the training log, with the user's history.")
+    ] = None,
+    history: Annotated[
+        str | None, option("--history", "IDS", "Item ids separated by commas, oldest first.")
+    ] = None,
+    rules: ItemRules,
     json: Json = False,
 ) -> None:
-    """Show what each row of a user or of a history adds to an item's score, and what boosts add to it."""
-    from talerec.cli import items
+    """Show what each history row, and each boost, adds to the score of an item."""
+    from talerec.cli.items import print_explanation
     from talerec.models import load
 
     if (user is None) == (history is None):
-        raise TalerecError("give --user or --history, one of the two")
-    options: dict[str, Any] = {
-        "hide_seen": hide_seen, "allow": ids(allow), "deny": ids(deny), "where": where,
-        "boost": _boosts(boost), "unknown": unknown, "as_of": as_of,
-    }  # fmt: skip
+        raise TalerecError("use either --user or --history")
+    options = {**vars(rules.build())}
+    del options["k"], options["per"]  # an explanation is about one item
     with reporting(json):
-        made = load(model)
+        loaded = load(model)
         if user is None:
-            rows: list[Any] = ids(history) or []
-            frame = made.explain(rows, item, **options)
+            rows: list[Any] = parse_ids(history) or []
+            frame = loaded.explain(rows, item, **options)
         else:
-            rows = lists.items_of(made, model, user)
-            frame = made.explain_user(user, item, **options)
-    items.explanation(made, rows, _own_id(made, item), frame, json=json)
+            log = _saved_log(loaded, model, "--user")
+            (position,) = log.users.positions([user], "user", "error")
+            rows = log.items.ids.gather(
+                log.item[log.ptr[position] : log.ptr[position + 1]]
+            ).to_list()
+            frame = loaded.explain_user(user, item, **options)
+    print_explanation(loaded, rows, _typed_id(loaded, item), frame, json=json)

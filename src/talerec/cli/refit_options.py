@@ -1,58 +1,104 @@
-"""Rows that come after a fit: they are read as the fit read its own, unless somebody says otherwise."""
+"""Logs that come after a fit are read with the options of the fit, unless others are set."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from talerec.cli.groups import READ_WITH, Source, as_option
-from talerec.errors import TalerecError
+from talerec.cli.groups import LogSource, format_option
+from talerec.errors import MissingColumnError, TalerecError
 
 if TYPE_CHECKING:
-    from talerec.data.log import Log
-    from talerec.models.core.base import Model
+    from talerec.data import Log
+    from talerec.models.core import Model
 
+#: The entry of an artifact's training record with the options that its log was read with.
+READ_WITH = "read_with"
+_NOT_SAVED = ("log", "core", "query", "items")  # options that belong to one log alone
 _UNITS = ("s", "ms", "us", "ns")
-_PLAIN = 10**14  # microseconds: for times from 1973 on, the size of a number tells its unit
-_EXCLUDE = (("weight", {"event", "event_weights"}), ("event", {"weight"}))
+_MIN_PLAIN_TIME = 10**14  # microseconds: from 1973 on, the size of a number tells its unit
+#: An option that is set now replaces these options of the fit.
+_REPLACES = {"weight": {"event", "event_weights"}, "event": {"weight"}}
+
+Options = TypeVar("Options")
 
 
-def kept_options(training: dict[str, Any], source: Source, given: set[str]) -> dict[str, Any]:
-    """How the fit read its log, as far as nobody says otherwise now, and as far as it goes for these files."""
-    from talerec.data.read.formats import is_known
+def changed_options(group: Any) -> dict[str, Any]:
+    """Return the options in a dataclass that differ from their defaults, by name.
 
-    facts = training.get(READ_WITH)
-    known = dict(facts) if isinstance(facts, dict) else {}
-    if not all(is_known(path, ";") for path in map(Path, source.log)):
-        known.pop("sep", None)  # they are not text
-    instead = {name for new, others in _EXCLUDE if new in given for name in others}
-    return {name: value for name, value in known.items() if name not in given | instead}
+    They are saved with a model, to read later logs likewise. Options that belong to one log or
+    table alone (its path, core, query) are left out.
+    """
+    return {
+        field.name: getattr(group, field.name)
+        for field in dataclasses.fields(group)
+        if field.name not in _NOT_SAVED and getattr(group, field.name) != field.default
+    }
+
+
+def fit_options(training: dict[str, Any], source: LogSource, explicit: set[str]) -> dict[str, Any]:
+    """Return those options with which a fit read its log that apply to another log, by name.
+
+    Parameters
+    ----------
+    training : dict
+        The training record of the saved model; its entry "read_with" has the options of the fit.
+    source : LogSource
+        The other log; a separator does not apply to files that are not text.
+    explicit : set of str
+        Names of the options that the command line sets; they replace those of the fit.
+    """
+    from talerec.data.read import is_readable
+
+    saved = training.get(READ_WITH)
+    options = dict(saved) if isinstance(saved, dict) else {}
+    if not all(is_readable(path, ";") for path in map(Path, source.log)):
+        options.pop("sep", None)  # these files are not text
+    replaced = {name for new, names in _REPLACES.items() if new in explicit for name in names}
+    return {name: value for name, value in options.items() if name not in explicit | replaced}
+
+
+def restore_options(group: Options, saved: dict[str, Any]) -> Options:
+    """Return a copy of a dataclass of options with the values that were saved with a model.
+
+    `saved` are options by name; those of other dataclasses or of a wrong type are ignored.
+    """
+    types = {
+        field.name: bool if isinstance(field.default, bool) else str
+        for field in dataclasses.fields(group)  # type: ignore[arg-type]
+        if field.name not in _NOT_SAVED
+    }
+    values = {n: v for n, v in saved.items() if n in types and isinstance(v, types[n])}
+    return dataclasses.replace(group, **values)  # type: ignore[type-var]
 
 
 @contextmanager
-def mentioning(kept: dict[str, Any]) -> Iterator[None]:
-    """A column that is not there may be one that the fit was told of."""
+def naming_options(options: dict[str, Any]) -> Iterator[None]:
+    """Add `options` to the message of an error about a column or separator in the block.
+
+    `options` are those with which the fit read its log, by name: they may explain the error.
+    """
     try:
         yield
     except TalerecError as error:
-        if not kept or not any(sign in str(error) for sign in ("no column", "--sep")):
-            raise
-        told = " ".join(as_option(name, value) for name, value in kept.items())
-        raise type(error)(f"{error}; the model was fitted with {told}") from None
+        if options and (isinstance(error, MissingColumnError) or "sep" in error.parameters):
+            words = " ".join(format_option(name, value) for name, value in options.items())
+            error.message += f"; the model was fitted with {words}"
+        raise
 
 
-def in_unit(model: Model, source: Source) -> Source:
-    """The source; where the size of times does not tell their unit, it is that of the model's."""
-    unit, last = model.fitted.unit, model.fitted.training["last_time"]
-    if source.time_unit is None and unit in _UNITS and last < _PLAIN:
-        return replace(source, time_unit=unit)
-    return source
+def read_rows(model: Model, source: LogSource) -> Log:
+    """Return the rows of a log, with numeric times in the unit of the model's log if in doubt.
 
-
-def read(model: Model, source: Source) -> Log:
-    """The rows of the source, in the order of the model's."""
-    is_timed = model.fitted.unit != "none"
-    return in_unit(model, source).read(needs_time=is_timed, any_order=True)
+    The size of a number tells its unit from 1973 on. If the model's last time is earlier and
+    --time-unit is not set, the unit of the model's log applies. If the model was fitted without
+    times, the log needs none.
+    """
+    fitted = model.fitted
+    is_small = fitted.training["last_time"] < _MIN_PLAIN_TIME
+    if source.time_unit is None and fitted.unit in _UNITS and is_small:
+        source = dataclasses.replace(source, time_unit=fitted.unit)
+    return source.read(needs_time=fitted.unit != "none", any_order=True)

@@ -1,4 +1,4 @@
-"""What the commands about logs and models print: descriptions, evaluations, comparisons, tuning."""
+"""Printed results: statistics of logs, models, evaluations, comparisons and tuning."""
 
 from __future__ import annotations
 
@@ -7,242 +7,304 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from talerec.cli.tables import (
-    duration,
-    heading,
-    line,
-    note,
-    number,
-    settings,
-    table,
-    table_of_columns,
-    timings,
+from talerec.cli.terminal import (
+    format_duration,
+    format_number,
+    format_settings,
+    format_timings,
+    print_columns,
+    print_heading,
+    print_line,
+    print_note,
+    print_table,
 )
-from talerec.data.summary import tie_note
-from talerec.evaluation.metrics import is_double
+from talerec.data import tie_warning
+from talerec.evaluation import is_redundant
 from talerec.models import model_class
-from talerec.models.core.params import fields
+from talerec.models.core import param_fields
 from talerec.runtime import memory
 
 if TYPE_CHECKING:
-    from talerec.evaluation.comparison import Comparison
-    from talerec.evaluation.intervals import Paired
-    from talerec.evaluation.result import Evaluation
-    from talerec.evaluation.trials import Tuning
+    from talerec.evaluation import Comparison, Evaluation, PairedComparison, Tuning
 
 
 # -- logs and models -------------------------------------------------------------------------------
 
 
-def facts(title: str, values: dict[str, Any]) -> None:
-    """A description of a log as a table."""
-    rows = [[_WORDS.get(n, n.replace("_", " ")), _fact(n, value)] for n, value in values.items()]
-    table(title, ["", ""], rows)
-    if copies := values["duplicate_rows"]:
-        line(
-            f"Note: {copies:,} rows repeat user, item and time of another: --drop-duplicates keeps one of each"
+def print_log_statistics(title: str, stats: dict[str, Any]) -> None:
+    """Print the statistics of a log, and notes on duplicate and simultaneous rows.
+
+    `stats` are the statistics by name that `talerec.describe` returns; `title` names the log.
+    """
+    rows = [[_LABELS.get(n, n.replace("_", " ")), _format_stat(n, v)] for n, v in stats.items()]
+    print_table(title, ["", ""], rows)
+    if duplicates := stats["duplicate_rows"]:
+        print_line(
+            f"Note: {duplicates:,} rows repeat the user, item and time of another row; "
+            "--drop-duplicates keeps one of each"
         )
-    if remark := tie_note(values["ties"] or 0.0, "file"):
-        line(f"Note: {remark}")
+    if remark := tie_warning(stats["ties"] or 0.0, "file"):
+        print_line(f"Note: {remark}")
 
 
-_WORDS = {"interval_days": "interval", "time_read_as": "times read as"}
+_LABELS = {"interval_days": "interval", "time_read_as": "times read as"}
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
-def _fact(name: str, value: Any) -> str:
+def _format_stat(name: str, value: Any) -> str:
+    """Return a statistic of a log, such as its density, as text; a dash for None.
+
+    The value is a number, a text, or a dict of numbers such as mean and median; the name tells how
+    to show it: interval_days in days or smaller units, ties and density in per cent, ..._time as a
+    date and time, a time unit such as "ms" in full.
+    """
     if value is None:
         return "-"
     if name == "interval_days":
-        return ", ".join(f"{key} {duration(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {format_duration(part)}" for key, part in value.items())
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {_format_value(part)}" for key, part in value.items())
     if name in ("ties", "density"):
         return f"{value:.3%}"
     if name.endswith("_time"):
         return str(value).replace("T", " ").removesuffix(".000000")
-    return _UNITS.get(value, _plain(value))
+    return _UNITS.get(value, _format_value(value))
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
+    """Return a number with thousands separators, a float with one decimal; else plain text."""
     if isinstance(value, float):
         return f"{value:,.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def models(kinds: list[dict[str, Any]]) -> None:
-    """Every model in a line."""
-    rows = [[kind["model"], kind["good_for"], kind["extra"] or ""] for kind in kinds]
-    table(f"{len(kinds)} models", ["--model", "good for", "extra"], rows)
-    note("an extra is installed by pip install 'talerec[NAME]'")
-    line("talerec models NAME shows one: its parameters, what they mean, and its paper")
+def print_models(entries: list[dict[str, Any]]) -> None:
+    """Print a table with a line per model: its name, what it is good for, and its extra.
+
+    `entries` are dicts with the keys "model", "good_for" and "extra" (the optional dependencies
+    that the model needs, or None).
+    """
+    rows = [[entry["model"], entry["good_for"], entry["extra"] or ""] for entry in entries]
+    print_table(f"{len(entries)} models", ["--model", "good for", "extra"], rows)
+    print_note("install an extra with pip install 'talerec[NAME]'")
+    print_line("talerec models NAME shows a model's parameters and paper")
 
 
-def model(kind: dict[str, Any]) -> None:
-    """A model and its parameters."""
-    title = f"{kind['model']}: {kind['about']}"
+def print_model(entry: dict[str, Any]) -> None:
+    """Print a model's parameters as a table, then what it is good for, its extra and paper.
+
+    `entry` has the keys "model" (its name), "about", "good_for", "extra" (the optional dependencies
+    that it needs, or None), "paper" and "parameters", as `describe_params` returns them.
+    """
+    title = f"{entry['model']}: {entry['about']}"
     rows = [
-        [p["name"], f"{p['default']}", p["help"], p["takes"], _search(p["search"])]
-        for p in kind["parameters"]
+        [p["name"], f"{p['default']}", p["help"], p["takes"], _format_range(p["search"])]
+        for p in entry["parameters"]
     ]
     if rows:
-        table(title, ["--set", "default", "meaning", "takes", "search"], rows)
+        print_table(title, ["--set", "default", "meaning", "takes", "search"], rows)
     else:
-        heading(title)
-    extra = kind["extra"] and f"Needs an extra: pip install 'talerec[{kind['extra']}]'"
-    good_for = kind["good_for"] and f"Good for: {kind['good_for']}"
-    paper = kind["paper"] and f"Paper: {kind['paper']}"
+        print_heading(title)
+    extra = entry["extra"] and f"Needs an extra: pip install 'talerec[{entry['extra']}]'"
+    good_for = entry["good_for"] and f"Good for: {entry['good_for']}"
+    paper = entry["paper"] and f"Paper: {entry['paper']}"
     for text in filter(None, (good_for, extra, paper)):
-        note(text)
+        print_note(text)
 
 
-def _search(span: tuple[float, float] | None) -> str:
-    return "" if span is None else f"{span[0]:g} to {span[1]:g}"
+def _format_range(bounds: tuple[float, float] | None) -> str:
+    """Return the lower and upper bound of a search as text; empty for a parameter without any."""
+    return "" if bounds is None else f"{bounds[0]:g} to {bounds[1]:g}"
 
 
-def fitted(path: Path, manifest: dict[str, Any]) -> None:
-    """What was saved, and how long each step took."""
+def print_fit(path: Path, manifest: dict[str, Any]) -> None:
+    """Print a saved model's size, the seconds of each step, and what the model learned.
+
+    `manifest` is the content of the model's manifest; its entry "chosen" are sentences about
+    parameters that the fit learned from the log.
+    """
     training = manifest["training"]
     size = sum(entry["bytes"] for entry in manifest["files"].values())
-    line(
-        f"{path}: {manifest['model']} from {training['rows']:,} rows of {training['users']:,} users "
-        f"and {training['items']:,} items, {memory.human(size)}, version {manifest['version']}"
+    print_line(
+        f"{path}: {manifest['model']} from {training['rows']:,} rows of {training['users']:,} "
+        f"users and {training['items']:,} items, {memory.format_bytes(size)}, "
+        f"version {manifest['version']}"
     )
     solver = f"; {manifest['solver']} solver" if manifest["solver"] else ""
-    note(f"{timings(manifest['seconds'])}{solver}")
+    print_note(f"{format_timings(manifest['seconds'])}{solver}")
     for sentence in manifest.get("chosen", ()):
-        note(sentence)
+        print_note(sentence)
 
 
 # -- evaluation ------------------------------------------------------------------------------------
 
 
-def evaluation(result: Evaluation) -> None:
-    """Accuracy over all cases and over groups of them, then what the lists are like."""
+def print_evaluation(result: Evaluation) -> None:
+    """Print accuracy over all held-out rows and by group, then statistics of the lists.
+
+    Warnings, parameters, the seconds of each step and the peak memory follow.
+    """
     hidden = ", seen items hidden" if result.hide_seen else ""
-    title = f"{result.model}, {result.split}: {result.asked}{hidden}"
-    _overall(result, title)
-    _groups(result)
-    lists = [[name, number(value)] for name, value in result.lists.items()]
-    table("What is recommended", ["", ""], lists)
-    note(
-        "novelty: in bits, more for rarer items; "
-        "lift: mean training rows of recommended items over that of the histories' items"
+    title = f"{result.model}, {result.split}: {result.description}{hidden}"
+    _print_accuracy(result, title)
+    _print_groups(result)
+    rows = [[name, format_number(value)] for name, value in result.lists.items()]
+    print_table("Recommended items", ["", ""], rows)
+    print_note(
+        "novelty: in bits, higher for rarer items; "
+        "lift: mean training rows of recommended items, divided by that of history items"
     )
     for remark in result.notes:
-        line(f"Note: {remark}")
+        print_line(f"Note: {remark}")
     refitted = "fitted on training and validation rows" if result.refit else ""
-    note("; ".join(filter(None, [f"ties: {result.ties}", refitted, settings(result.params)])))
+    print_note(
+        "; ".join(filter(None, [f"ties: {result.ties}", refitted, format_settings(result.params)]))
+    )
     solver = f"; {result.solver} solver" if result.solver else ""
     peak = memory.peak_rss_mb()
-    used = "" if peak is None else f"; peak memory {peak:,.0f} MB"
-    note(f"{timings(result.seconds)}{solver}{used}")
+    memory_used = "" if peak is None else f"; peak memory {peak:,.0f} MB"
+    print_note(f"{format_timings(result.seconds)}{solver}{memory_used}")
 
 
-def _overall(result: Evaluation, title: str) -> None:
-    """Each metric: mean, interval, spread over orders of ties, mean with seen items hidden; then windows."""
-    found = {n: v for n, v in result.metrics.items() if not is_double(n)}
-    spans, spread, unseen = result.intervals, result.spread, result.metrics_hidden
+def _print_accuracy(result: Evaluation, title: str) -> None:
+    """Print a table of metrics such as NDCG@10; with rolling windows, also a table of windows.
+
+    Columns of the first: mean, 95 % interval, spread over random orders of a user's simultaneous
+    rows, mean with the items of the history hidden. A window is one of several test periods.
+    """
+    metrics = {n: v for n, v in result.metrics.items() if not is_redundant(n)}
     columns = {
-        "mean": [number(value) for value in found.values()],
-        "95 % interval": [_span(spans[name]) for name in found],
+        "mean": [format_number(value) for value in metrics.values()],
+        "95 % interval": [_format_interval(result.intervals[name]) for name in metrics],
     }
     if len(result.orders) > 1:
-        columns["spread over\ntie orders"] = [f"±{number(spread[name])}" for name in found]
+        columns["spread over\ntie orders"] = [
+            f"±{format_number(result.spread[name])}" for name in metrics
+        ]
     if not result.hide_seen:
-        columns["seen items\nhidden"] = [number(unseen[name]) for name in found]
-    table_of_columns(title, list(found), columns)
+        columns["seen items\nhidden"] = [
+            format_number(result.metrics_hidden[name]) for name in metrics
+        ]
+    print_columns(title, list(metrics), columns)
     windows = result.windows
     if len(windows) > 1:
-        metric = list(found)[-1]
-        rows = [[w["window"], f"{w['cases']:,}", number(w["metrics"][metric])] for w in windows]
-        table("By window", ["from", "cases", metric], rows)
+        last = list(metrics)[-1]
+        rows = [
+            [w["window"], f"{w['cases']:,}", format_number(w["metrics"][last])] for w in windows
+        ]
+        print_table("By window", ["from", "cases", last], rows)
 
 
-def _span(bounds: Sequence[float]) -> str:
-    return f"{number(bounds[0])} to {number(bounds[1])}"
+def _format_interval(bounds: Sequence[float]) -> str:
+    """Return the lower and the upper bound of a confidence interval as text."""
+    return f"{format_number(bounds[0])} to {format_number(bounds[1])}"
 
 
-def _groups(result: Evaluation) -> None:
-    """Each metric by popularity of the item, gap, length of the history, and repeat or new."""
-    shown = [name for name in result.metrics if not is_double(name)]
+def _print_groups(result: Evaluation) -> None:
+    """Print metrics by group of held-out rows.
+
+    Groups are by popularity of the item, time since the user's previous event, history length, and
+    whether the item is new to the user.
+    """
+    metrics = [name for name in result.metrics if not is_redundant(name)]
     columns = {
-        f"{name}\n{_GROUP_WORDS[group]}": [
+        f"{name}\n{_GROUP_LABELS[group]}": [
             f"{values['cases']:,}",
-            *(number(values[metric]) for metric in shown),
+            *(format_number(values[metric]) for metric in metrics),
         ]
         for group, parts in result.groups.items()
         for name, values in parts.items()
     }
-    table_of_columns("By group", ["cases", *shown], columns)
-    note("head: the fifth of the items with most training rows; gap: time since the row before")
+    print_columns("By group", ["cases", *metrics], columns)
+    print_note(
+        "head: the fifth of the items with the most training rows; "
+        "gap: time since the previous event"
+    )
 
 
-_GROUP_WORDS = {"popularity": "items", "gap": "gap", "length": "history", "kind": "item"}
+_GROUP_LABELS = {"popularity": "items", "gap": "gap", "length": "history", "kind": "item"}
 
 
 # -- tuning and comparing --------------------------------------------------------------------------
 
 
-def tuning(result: Tuning, out: Path | None, source: str) -> None:
-    """The best settings, and the command that uses the first; `source` is the log as the command line named it."""
-    trials = sorted(result.trials, key=lambda trial: -trial.value)[:_BEST]
+def print_tuning(result: Tuning, path: Path | None, log: str) -> None:
+    """Print the five best parameter settings, and the command that fits a model with the best.
+
+    Parameters
+    ----------
+    result : Tuning
+        The trials of a search and the best parameters.
+    path : Path, optional
+        The file that the best parameters were saved to; without it, the command lists them.
+    log : str
+        The log and its options, as words of a shell command.
+    """
+    trials = sorted(result.trials, key=lambda trial: -trial.value)[:_BEST_TRIALS]
     rows = [
         [
             str(trial.number),
             *(f"{trial.params[n]:.4g}" for n in result.searched),
-            number(trial.value),
+            format_number(trial.value),
         ]
         for trial in trials
     ]
-    title = f"{result.model}, {result.split}: the best of {len(result.trials):,} settings on validation rows"
-    table(title, ["trial", *result.searched, result.metric], rows)
-    note(f"ties: {result.ties}; {settings(result.params)}")
-    note(timings(result.seconds))
-    given = " ".join(f"--set {setting}" for setting in _own_settings(result))
-    chosen = f"--params {shlex.quote(str(out))}" if out else f"--model {result.model} {given}"
-    line(f"Next: talerec fit {source} -o {result.model}.tale {chosen}".rstrip())
+    title = (
+        f"{result.model}, {result.split}: "
+        f"the best of {len(result.trials):,} settings on validation rows"
+    )
+    print_table(title, ["trial", *result.searched, result.metric], rows)
+    print_note(f"ties: {result.ties}; {format_settings(result.params)}")
+    print_note(format_timings(result.seconds))
+    settings = " ".join(f"--set {setting}" for setting in _changed_settings(result))
+    params = f"--params {shlex.quote(str(path))}" if path else f"--model {result.model} {settings}"
+    print_line(f"Next: talerec fit {log} -o {result.model}.tale {params}".rstrip())
 
 
-_BEST = 5
+_BEST_TRIALS = 5
 
 
-def _own_settings(result: Tuning) -> list[str]:
-    """The parameters that differ from the model's own, as --set takes them."""
-    own = {field.name: field.default for field in fields(model_class(result.model))}
+def _changed_settings(result: Tuning) -> list[str]:
+    """Return the best parameters that differ from the model's defaults, as texts NAME=VALUE."""
+    defaults = {field.name: field.default for field in param_fields(model_class(result.model))}
     return [
         f"{name}={value if isinstance(value, str) else repr(value)}"
         for name, value in result.params.items()
-        if value != own[name]
+        if value != defaults[name]
     ]
 
 
-def comparison(result: Comparison) -> None:
-    """Both models, metric by metric, and the verdict in a sentence."""
-    for words, found in (("", result.metrics), (", seen items hidden", result.metrics_hidden)):
+def print_comparison(result: Comparison) -> None:
+    """Print two models metric by metric, and in one sentence whether B is better than A.
+
+    A table has the means of A and B, their difference with its interval, the p-value of the test
+    and the effect size; a second table has the same with the items of the histories hidden.
+    """
+    for suffix, metrics in (("", result.metrics), (", seen items hidden", result.metrics_hidden)):
         rows = [
             [
                 name,
-                number(pair.a),
-                number(pair.b),
-                _change(pair),
+                format_number(pair.a),
+                format_number(pair.b),
+                _format_difference(pair),
                 f"{pair.p:.2g}",
                 f"{pair.effect:+.3f}",
             ]
-            for name, pair in found.items()
-            if not is_double(name)
+            for name, pair in metrics.items()
+            if not is_redundant(name)
         ]
-        title = f"A: {result.a.model}, B: {result.b.model}; {result.a.split}{words}"
-        table(title, ["", "A", "B", "B - A (95 % interval)", "p", "effect"], rows)
-    note("p: sign-flip test over users; effect: mean difference over its standard deviation")
+        title = f"A: {result.a.model}, B: {result.b.model}; {result.a.split}{suffix}"
+        print_table(title, ["", "A", "B", "B - A (95 % interval)", "p", "effect"], rows)
+    print_note("p: sign-flip test over users; effect: mean difference over its standard deviation")
     pair = result.metrics[result.headline]
-    note(
+    print_note(
         f"{result.headline}: better for {pair.better:,} of {pair.users:,}, worse for {pair.worse:,}"
     )
     for remark in result.notes:
-        line(f"Note: {remark}")
-    line(result.verdict)
+        print_line(f"Note: {remark}")
+    print_line(result.verdict)
 
 
-def _change(pair: Paired) -> str:
+def _format_difference(pair: PairedComparison) -> str:
+    """Return the difference of two models in a metric, with its interval, as text."""
     return f"{pair.difference:+.4f} ({pair.interval[0]:+.4f} to {pair.interval[1]:+.4f})"

@@ -1,202 +1,162 @@
-"""The commands that serve a saved model over HTTP, and put another in its place."""
+"""Commands that serve a saved model over HTTP, and replace a model that may be in use."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from talerec.cli.app import Panel, command, run_service
-from talerec.cli.completion import among
-from talerec.cli.groups import Limits
+from talerec.cli.app import Panel, command
+from talerec.cli.completion import complete_values
 from talerec.cli.options import Artifact, Json, Port, argument, flag, option
-from talerec.store.events import STORE_VARIABLE
+from talerec.cli.terminal import print_json, print_line
+from talerec.errors import TalerecError
+from talerec.store import STORE_VARIABLE
 
-_ACCESS, _RUNNING, _LIVING = "Access", "Running", "Events"
+_ACCESS, _PROCESS, _EVENTS, _LIMITS = "Access", "Running", "Events", "Limits"  # of the help page
 
 
 @dataclass(frozen=True)
-class Access:
-    """Who reaches the service, and by which name."""
+class AccessOptions:
+    """Options of `talerec serve`: where the service listens, and who may use it."""
 
     host: Annotated[
-        str,
-        option(
-            "--host",
-            metavar="ADDRESS",
-            help="Beyond this machine only with a token.",
-            panel=_ACCESS,
-        ),
+        str, option("--host", "ADDRESS", "Beyond this machine only with a token.", _ACCESS)
     ] = "127.0.0.1"
     port: Port = 8080
     unix: Annotated[
-        Path | None,
-        option("--unix", metavar="PATH", help="Listen on this Unix socket instead.", panel=_ACCESS),
+        Path | None, option("--unix", "PATH", "Listen on this Unix socket instead.", _ACCESS)
     ] = None
     tls_cert: Annotated[
-        Path | None,
-        option("--tls-cert", metavar="FILE", help="Certificate (PEM): speak HTTPS.", panel=_ACCESS),
+        Path | None, option("--tls-cert", "FILE", "Certificate (PEM) for HTTPS.", _ACCESS)
     ] = None
     tls_key: Annotated[
-        Path | None,
-        option("--tls-key", metavar="FILE", help="Key of the certificate.", panel=_ACCESS),
+        Path | None, option("--tls-key", "FILE", "Key of the certificate.", _ACCESS)
     ] = None
     open: Annotated[
         bool, flag("--open", "Listen beyond this machine without a token.", _ACCESS)
     ] = False
     host_name: Annotated[
-        list[str],
-        option(
-            "--host-name",
-            metavar="NAME",
-            help="A name that requests may use; repeat for more.",
-            panel=_ACCESS,
-        ),
+        list[str], option("--host-name", "NAME", "Host name in requests; repeatable.", _ACCESS)
     ] = field(default_factory=list)
     cors: Annotated[
         list[str],
-        option(
-            "--cors",
-            metavar="ORIGIN",
-            help="Pages of this origin may ask; repeat for more.",
-            panel=_ACCESS,
-        ),
+        option("--cors", "ORIGIN", "Origin whose pages may use the API; repeatable.", _ACCESS),
     ] = field(default_factory=list)
     per_client: Annotated[
         int,
-        option(
-            "--per-client",
-            metavar="N",
-            help="Requests at a time of one address; 0: any.",
-            panel=_ACCESS,
-        ),
+        option("--per-client", "N", "Concurrent requests per address; 0 for no limit.", _ACCESS),
     ] = 0
 
 
 @dataclass(frozen=True)
-class Running:
-    """How the service runs, and what it shows."""
+class ProcessOptions:
+    """Options of `talerec serve`: processes, further models, images and the service's log."""
 
     workers: Annotated[
-        int,
-        option(
-            "--workers",
-            metavar="N",
-            help="Processes; they share the model's memory.",
-            panel=_RUNNING,
-        ),
+        int, option("--workers", "N", "Processes; they share the model's memory.", _PROCESS)
     ] = 1
-    beside: Annotated[
+    other_models: Annotated[
         list[Path],
-        option(
-            "--beside",
-            metavar="NAME.tale",
-            help="Another model to compare with; repeat for more.",
-            panel=_RUNNING,
-        ),
+        option("--beside", "NAME.tale", "Another model to compare with; repeatable.", _PROCESS),
     ] = field(default_factory=list)
     image_host: Annotated[
         list[str],
-        option(
-            "--image-host",
-            metavar="ORIGIN",
-            help="The page may show pictures from there.",
-            panel=_RUNNING,
-        ),
+        option("--image-host", "ORIGIN", "The page may show images from this origin.", _PROCESS),
     ] = field(default_factory=list)
     log_level: Annotated[
         str,
         option(
             "--log-level",
-            metavar="LEVEL",
-            help="debug (every request), info, warning or error.",
-            panel=_RUNNING,
-            complete=among("debug", "info", "warning", "error"),
+            "LEVEL",
+            "debug (every request), info, warning or error.",
+            _PROCESS,
+            complete=complete_values("debug", "info", "warning", "error"),
         ),
     ] = "info"
     log_format: Annotated[
         str,
         option(
             "--log-format",
-            metavar="text|json",
-            help="Lines for people, or JSON lines.",
-            panel=_RUNNING,
-            complete=among("text", "json"),
+            "text|json",
+            "Plain lines or JSON lines.",
+            _PROCESS,
+            complete=complete_values("text", "json"),
         ),
     ] = "text"
 
 
 @dataclass(frozen=True)
-class Living:
-    """What the service remembers, and what it learns from that."""
+class EventOptions:
+    """Options of `talerec serve`: the event store, and the interval of refits with its events."""
 
     store: Annotated[
         str | None,
         option(
             "--store",
-            metavar="ADDRESS",
-            help="Keep events: sqlite:///shop.db or postgresql://HOST/NAME; else TALEREC_STORE says where.",
-            panel=_LIVING,
+            "ADDRESS",
+            "Event store: sqlite:///shop.db or postgresql://HOST/NAME (default: TALEREC_STORE).",
+            _EVENTS,
         ),
     ] = None
     learn: Annotated[
-        str | None,
+        str | None, option("--learn", "every=10m", "Refit interval: 30s, 10m, 2h, 1d.", _EVENTS)
+    ] = None
+
+
+@dataclass(frozen=True)
+class OnlineEvaluationOptions:
+    """Options of `talerec serve`: evaluation of models on new events, and a candidate model.
+
+    The candidate serves a share of users in place of the main model.
+    """
+
+    measure: Annotated[
+        float,
+        option("--measure", "SHARE", "Share of users to evaluate on; needs --store.", _EVENTS),
+    ] = 0.0
+    live_days: Annotated[
+        float, option("--live-days", "DAYS", "Older events are not evaluated.", _EVENTS)
+    ] = 1.0
+    candidate: Annotated[
+        Path | None,
+        option("--candidate", "NAME.tale", "A model that serves a share of users.", _EVENTS),
+    ] = None
+    share: Annotated[
+        float | None,
         option(
-            "--learn",
-            metavar="every=10m",
-            help="Fit the model again so often, with the events; 30s, 10m, 2h, 1d.",
-            panel=_LIVING,
+            "--share", "SHARE", "Share of users served by the candidate (default 0.1).", _EVENTS
         ),
     ] = None
 
 
 @dataclass(frozen=True)
-class Measuring:
-    """How the service measures its models, and a second one that answers some users."""
+class LimitOptions:
+    """Options of `talerec serve`: limits of sizes and times, and the folder of model copies."""
 
-    measure: Annotated[
+    max_body: Annotated[int, option("--max-body", "BYTES", "Largest request.", _LIMITS)] = 1_000_000
+    max_history: Annotated[int, option("--max-history", "ROWS", "Longest history.", _LIMITS)] = 2500
+    max_k: Annotated[int, option("--max-k", "K", "Longest list.", _LIMITS)] = 1000
+    max_items: Annotated[int, option("--max-items", "N", "Most items in one batch.", _LIMITS)] = (
+        50_000
+    )
+    concurrency: Annotated[
+        int, option("--concurrency", "N", "Concurrent requests per worker.", _LIMITS)
+    ] = 128
+    timeout: Annotated[
         float,
-        option(
-            "--measure",
-            metavar="SHARE",
-            help="Measure on the events of this share of users; needs --store.",
-            panel=_LIVING,
-        ),
-    ] = 0.0
-    live_days: Annotated[
-        float,
-        option(
-            "--live-days",
-            metavar="DAYS",
-            help="Older events are not measured.",
-            panel=_LIVING,
-        ),
+        option("--timeout", "SECONDS", "For headers, for body and for the response.", _LIMITS),
+    ] = 10.0
+    drain: Annotated[
+        float, option("--drain", "SECONDS", "Time to accept requests after SIGTERM.", _LIMITS)
     ] = 1.0
-    candidate: Annotated[
-        Path | None,
-        option(
-            "--candidate",
-            metavar="NAME.tale",
-            help="A model that answers some users, measured beside the first.",
-            panel=_LIVING,
-        ),
+    watch: Annotated[
+        float, option("--watch", "SECONDS", "Interval of checks for a new model.", _LIMITS)
+    ] = 1.0
+    copies: Annotated[
+        Path | None, option("--copies", "DIR", "Folder for private copies of models.", _LIMITS)
     ] = None
-    share: Annotated[
-        float | None,
-        option(
-            "--share",
-            metavar="SHARE",
-            help="The users whom the candidate answers; 0.1 unless given.",
-            panel=_LIVING,
-        ),
-    ] = None
-
-
-TokenFile = Annotated[
-    Path | None,
-    option("--token-file", metavar="FILE", help="Holds the bearer token; else TALEREC_TOKEN does."),
-]
 
 
 @command(
@@ -207,27 +167,49 @@ TokenFile = Annotated[
 )
 def serve(
     model: Artifact,
-    access: Access,
-    running: Running,
-    living: Living,
-    measuring: Measuring,
-    limits: Limits,
-    token_file: TokenFile = None,
+    access: AccessOptions,
+    process: ProcessOptions,
+    events: EventOptions,
+    evaluation: OnlineEvaluationOptions,
+    limits: LimitOptions,
+    token_file: Annotated[
+        Path | None,
+        option("--token-file", "FILE", "File with the bearer token (default: TALEREC_TOKEN)."),
+    ] = None,
 ) -> None:
-    """Serve a model over HTTP, with a page at / to try it; a new model at its path replaces it."""
-    from talerec.serve.settings import read_interval
+    """Serve a model over HTTP, with a page at / to try it.
 
-    settings = asdict(access) | asdict(running) | asdict(measuring) | asdict(limits)
-    settings["store"] = living.store or os.environ.get(STORE_VARIABLE) or None
-    settings["learn"] = None if living.learn is None else read_interval(living.learn)
-    renamed = {"host_name": "host_names", "image_host": "images"}
-    given = {renamed.get(name, name): value for name, value in settings.items()}
-    lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-    run_service(model, token_file, **given | lists)
+    A new model at the same path replaces the served one without a restart.
+    """
+    from talerec.serve import parse_interval
+
+    settings = asdict(access) | asdict(process) | asdict(evaluation) | asdict(limits)
+    settings = {n: tuple(v) if isinstance(v, list) else v for n, v in settings.items()}
+    settings["beside"] = settings.pop("other_models")
+    settings["host_names"] = settings.pop("host_name")
+    settings["images"] = settings.pop("image_host")
+    settings["store"] = events.store or os.environ.get(STORE_VARIABLE) or None
+    settings["learn"] = None if events.learn is None else parse_interval(events.learn)
+    run_service(model, token_file, **settings)
 
 
-New = Annotated[str, argument("NEW", "The new model: NAME.tale, a tar archive of it, or -.")]
-Place = Annotated[Path, argument("MODEL", "The model that is replaced, which may be in use.")]
+def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
+    """Serve the model saved at `model` over HTTP until a signal stops the process.
+
+    `token_file` has the bearer token of requests; if None, it is read from TALEREC_TOKEN.
+    `settings` are fields of `serve.Settings`.
+    """
+    try:
+        import fcntl  # noqa: F401 (workers share files that they lock)
+    except ImportError:
+        raise TalerecError(
+            "serve runs on Linux and macOS only; recommend --users all writes lists to a file"
+        ) from None
+    os.environ.setdefault("TALEREC_THREADS", "1")  # more workers, not threads, use more cores
+    from talerec.serve import Settings, read_token
+    from talerec.serve.process import supervisor
+
+    supervisor.run(Settings(path=model, token=read_token(token_file), **settings), print_line)
 
 
 @command(
@@ -235,16 +217,21 @@ Place = Annotated[Path, argument("MODEL", "The model that is replaced, which may
     "talerec install new.tale shop.tale",
     "tar c new.tale | ssh shop talerec install - shop.tale",
 )
-def install(new: New, model: Place, json: Json = False) -> None:
-    """Put a checked model in the place of another in one step, also while that one is served."""
+def install(
+    new: Annotated[
+        str, argument("NEW", "The new model: NAME.tale, a tar archive of it, or - for one.")
+    ],
+    model: Annotated[Path, argument("MODEL", "The model to replace, which may be in use.")],
+    json: Json = False,
+) -> None:
+    """Check a model and put it in the place of another in one step, even while that is served."""
     from functools import partial
 
-    from talerec.artifact import install as installing
-    from talerec.cli import tables, terminal
+    from talerec.artifact import install_artifact
     from talerec.models import load
 
-    version = installing.install(new, model, partial(load, verify=True))
+    version = install_artifact(new, model, partial(load, verify=True))
     if json:
-        terminal.as_json({"path": str(model), "version": version})
+        print_json({"path": str(model), "version": version})
     else:
-        tables.line(f"{model} is now version {version}")
+        print_line(f"{model} is now version {version}")

@@ -1,4 +1,4 @@
-"""The command that compiles ahead of time, so that the first answer comes as fast as the second."""
+"""The command that compiles all kernels ahead of time, so that the first request is fast."""
 
 from __future__ import annotations
 
@@ -8,83 +8,90 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from talerec.cli.app import Panel, command, reporting
+from talerec.cli.app import Panel, command
 from talerec.cli.options import Json
+from talerec.cli.terminal import print_json, print_line, reporting
 
 if TYPE_CHECKING:
-    from talerec.data.log import Log
-    from talerec.models.core.base import Model
+    from talerec.data import Log
+    from talerec.models.core import Model
+
+_ROWS, _ITEMS = 1_000, 100  # of a log with a dense Gram
+_SPARSE_ITEMS = 4_500  # enough for a sparse Gram
+_MANY_ITEMS = 150_000  # too many for dense scores
+#: Rows and items of logs large enough for held-out queries, with a dense and a sparse Gram.
+_LEARNABLE = ((6_000, 100), (20_000, 6_000))
 
 
 @command(Panel.MODELS, "talerec warm")
 def warm(json: Json = False) -> None:
     """Compile everything that any command may need, once after an installation."""
-    from talerec.cli import tables, terminal
-    from talerec.runtime.compiling import compiled
+    from talerec.runtime import compilation_stats
 
-    start, before = time.perf_counter(), compiled().kernels
+    start, kernels_before = time.perf_counter(), compilation_stats().kernels
     with reporting(json):
-        warm_up()
-    seconds, kernels = time.perf_counter() - start, compiled().kernels - before
+        compile_all()
+    seconds, kernels = time.perf_counter() - start, compilation_stats().kernels - kernels_before
     if json:
-        terminal.as_json({"kernels": kernels, "seconds": seconds})
+        print_json({"kernels": kernels, "seconds": seconds})
     elif kernels:
-        tables.line(f"{kernels:,} kernels compiled in {seconds:,.0f} s")
+        print_line(f"{kernels:,} kernels compiled in {seconds:,.0f} s")
     else:
-        tables.line("nothing to do: every kernel was compiled before")
+        print_line("nothing to do: every kernel is compiled already")
 
 
-def warm_up() -> None:
-    """Use every model in every way on small logs, so that each kernel is compiled for all types that it meets."""
-    from talerec.data.synthetic import synthetic_log
+def compile_all() -> None:
+    """Fit, query, evaluate and save all models on small logs, to compile every kernel.
+
+    Kernels are compiled on their first call and cached on disk. The logs differ in size so that
+    dense and sparse matrices and scores, and the learning of parameters, are all reached.
+    """
+    from talerec.data import synthetic_log
     from talerec.models import MODELS
-    from talerec.runtime.progress import stage
+    from talerec.runtime import stage
 
-    log, sparse = synthetic_log(_ROWS, items=_ITEMS), _log_of(_SPARSE_ITEMS)
+    log, sparse_log = synthetic_log(_ROWS, items=_ITEMS), _distinct_items_log(_SPARSE_ITEMS)
     kinds = [kind for kind in MODELS.values() if kind.extra is None]  # others have no kernels
     tick = stage("warm", float(len(kinds)))
     with tempfile.TemporaryDirectory() as folder:
-        _clean(log)
+        _clean_log(log)
         for kind in kinds:
-            for number, settings in enumerate(_settings(kind)):
-                kind(**settings).fit(sparse)
+            for number, settings in enumerate(_iterate_settings(kind)):
+                kind(**settings).fit(sparse_log)
                 model = kind(**settings).fit(log)
-                _ask(model, log)
+                _query_model(model, log)
                 if number == 0:
-                    _keep(model, log, Path(folder))
+                    _evaluate_and_save(model, log, Path(folder))
             tick(1.0)
-        _keep(MODELS["markov"](), _log_of(_MANY_ITEMS), Path(folder))
-        for rows, items in _ASKING:
-            asks = synthetic_log(rows, items=items)  # enough for questions of its own
+        _evaluate_and_save(MODELS["markov"](), _distinct_items_log(_MANY_ITEMS), Path(folder))
+        for rows, items in _LEARNABLE:
+            learnable_log = synthetic_log(rows, items=items)
             for name in ("tempo", "blend"):
-                _ask(MODELS[name]().fit(asks), asks)
+                _query_model(MODELS[name]().fit(learnable_log), learnable_log)
 
 
-#: Rows and items of logs that are large enough to learn from, one with a dense Gram and one with a sparse one.
-_ASKING = ((6_000, 100), (20_000, 6_000))
-_ROWS, _ITEMS = 1_000, 100  # of a log whose Gram is dense
-_SPARSE_ITEMS = 4_500  # enough for a sparse Gram
-_MANY_ITEMS = 150_000  # more than there is one sum for
-
-
-def _log_of(items: int) -> Log:
-    """Users with eight rows each, every row another item, two of them at one time."""
+def _distinct_items_log(items: int) -> Log:
+    """Return a log of `items` rows, each with another item: eight rows per user, two per time."""
     import numpy as np
     import polars as pl
 
-    from talerec.data.log import Log
+    from talerec.data import Log
 
     row = np.arange(items)
     frame = {"user_id": row // 8, "item_id": row, "timestamp": 10**9 + 86_400 * (row % 8 // 2)}
     return Log.from_frame(pl.DataFrame(frame), time_unit="s")
 
 
-def _settings(kind: type[Model]) -> Iterator[dict[str, Any]]:
-    """The defaults, and for each parameter its other choices; a number chooses by being 0 or not."""
-    from talerec.models.core import params
+def _iterate_settings(kind: type[Model]) -> Iterator[dict[str, Any]]:
+    """Yield parameters of a model class, by name, that together reach all its code.
+
+    First none (the defaults); then each parameter alone, set to each of its other choices or, if
+    its default is 0, to a positive number.
+    """
+    from talerec.models.core import param_fields
 
     yield {}
-    for field in params.fields(kind):
+    for field in param_fields(kind):
         for choice in field.metadata["choices"]:
             if choice not in (field.default, "torch"):
                 yield {field.name: choice}
@@ -92,33 +99,42 @@ def _settings(kind: type[Model]) -> Iterator[dict[str, Any]]:
             yield {field.name: 1 if isinstance(field.default, int) else 0.5}
 
 
-def _clean(log: Log) -> None:
-    """What becomes of rows before a fit."""
-    from talerec.data import preprocessing, summary
-    from talerec.data.split import splits
+def _clean_log(log: Log) -> None:
+    """Describe, clean, order and split a log, to compile the kernels; results are discarded.
 
-    summary.describe(log)
-    core = preprocessing.k_core(preprocessing.drop_duplicates(log), 2)
+    Kernels are functions that Numba compiles on their first call.
+    """
+    from talerec.data import describe, drop_duplicates, k_core, order_ties
+    from talerec.data.split import time_split
+
+    describe(log)
+    core = k_core(drop_duplicates(log), 2)
     for ties in ("item", "random:0"):
-        preprocessing.order_ties(core, ties)
-    splits.time_split(log, "2024-01-01")
+        order_ties(core, ties)
+    time_split(log, "2024-01-01")
 
 
-def _keep(model: Model, log: Log, folder: Path) -> None:
-    """Judge a model, save it, and ask the one that was saved."""
-    from talerec.data.split.splits import leave_one_out
-    from talerec.evaluation.evaluator import evaluate
+def _evaluate_and_save(model: Model, log: Log, folder: Path) -> None:
+    """Evaluate a model, fit and save it to `folder`, and query the saved one.
+
+    This compiles the kernels; results are discarded.
+    """
+    from talerec.data.split import leave_one_out
+    from talerec.evaluation import evaluate
     from talerec.models import load
 
     split = leave_one_out(log)
     evaluate(model.fit(split.train), split)
-    _ask(load(model.fit(log).save(folder / f"{model.name}.tale")), log)
+    _query_model(load(model.fit(log).save(folder / f"{model.name}.tale")), log)
 
 
-def _ask(model: Model, log: Log) -> None:
-    """Ask as the command and the service do."""
-    from talerec.data.histories import Histories
-    from talerec.models.core import inference as asking
+def _query_model(model: Model, log: Log) -> None:
+    """Query a fitted model in every way that commands and the service do, to compile kernels.
+
+    `log` gives the users and items to ask for; results are discarded.
+    """
+    from talerec.data import Histories
+    from talerec.models.core import rank_with_reasons
 
     users, items = log.users.ids.head(3), log.items.ids.head(3).to_list()
     model.recommend(users, 5)
@@ -128,5 +144,5 @@ def _ask(model: Model, log: Log) -> None:
         model.recommend_histories([items], 5, per={"item_id": 1}, boost={"item_id": {"1": 0.1}})
     model.similar_items(items[0], 5)
     model.explain(items, items[0])
-    for made in (Histories.from_ids, Histories.untimed):
-        asking.answer(model, made([items], model.fitted.items, "error"), 5)
+    for build in (Histories.from_ids, Histories.untimed):
+        rank_with_reasons(model, build([items], model.fitted.items, "error"), 5)

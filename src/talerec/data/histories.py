@@ -1,19 +1,19 @@
-"""Histories: the rows that each asker is known by, as runs of rows in two shared columns."""
+"""Histories: each user's past events, as ranges of rows in shared columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from talerec.data.log import Log
-from talerec.data.times import FARTHEST, microseconds
+from talerec.data.times import FARTHEST, time_to_microseconds
 from talerec.data.vocabulary import Vocabulary
-from talerec.errors import TalerecError
-from talerec.runtime.arrays import Array
+from talerec.errors import TalerecError, accept_renamed, forward_renamed
+from talerec.runtime import Array
 
 _NO_TIMES = np.empty(0, np.int64)
 _NO_TIMES.flags.writeable = False
@@ -22,7 +22,7 @@ UNTIMED = -FARTHEST // 2  # rows without a time have times before this one
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Histories:
-    """The histories that a model is asked about: what authors of models get in `query`.
+    """The histories of a batch of requests: the argument of a model's `query`.
 
     History h is rows start[h]..stop[h] of the columns `item` and `time`, oldest first. Build them
     with `from_ids` or `of_users`.
@@ -32,14 +32,14 @@ class Histories:
     start, stop : int64 arrays
         Where each history begins and ends; histories may share rows.
     item : int32 array
-        Positions of items in the model's vocabulary; -1 for an item that is not in it, which keeps
-        its place in the history.
+        Positions of items in the model's vocabulary; -1 for an unknown item, which keeps its place
+        in the history.
     time : int64 array
         Microseconds since 1970. Rows without a time have distinct times before `UNTIMED`, in order.
     now : int64 array, optional
-        The moment at which each history is asked about; None where that is not known.
+        The request time of each history; None if it is unknown.
     weight : float64 array, optional
-        What each row is worth, where the log has weights; None: every row 1.
+        The weight of each row; None: every row has weight 1.
 
     Examples
     --------
@@ -61,33 +61,37 @@ class Histories:
 
     @classmethod
     def of_users(cls, log: Log, users: Array | None = None) -> Histories:
-        """The histories of a log's users: of those at positions `users`, or of all; nothing is copied."""
+        """Return the histories of a log's users (all, or at positions `users`), without copies.
+
+        A history is all rows of one user, oldest first; item positions are those of the log.
+        """
         chosen = np.arange(len(log.users)) if users is None else users
         bounds = log.ptr[chosen], log.ptr[chosen + 1]
         return cls(*bounds, log.item, log.time, weight=log.weight)
 
     @classmethod
+    @accept_renamed("given", "histories")
     def from_ids(
         cls,
-        given: Sequence[Sequence[Any]],
+        histories: Sequence[Sequence[Any]],
         items: Vocabulary,
         unknown: str = "error",
         unit: str = "s",
     ) -> Histories:
-        """Histories from external ids.
+        """Return histories given as external ids, with or without times.
 
         Parameters
         ----------
-        given : sequence of sequences
+        histories : sequence of sequences
             Each history is a sequence of item ids, oldest first, or of pairs (item id, time) in any
-            order. A time is a date, a datetime, the text of one, or a number: of 10^8 and more, its
-            size tells whether it counts s, ms, us or ns since 1970.
+            order. A time is a date, a datetime, the text of one, or a number: from 10^8 on, its
+            size shows whether it counts s, ms, us or ns since 1970.
         items : Vocabulary
-            The items that are known: ``log.items``, or those of a model.
+            The known items: ``log.items``, or those of a model.
         unknown : {"error", "skip"}
             Whether an unknown item is an error, or gets the position -1.
         unit : {"s", "ms", "us", "ns", "datetime"}
-            What smaller numbers count: the unit of the log (``log.unit``).
+            The unit of smaller numbers: that of the log (``log.unit``).
 
         Returns
         -------
@@ -100,32 +104,43 @@ class Histories:
         TalerecError
             If something else is not an id, a time or a history.
         """
-        if not _is_list(given) or not all(type(one) is list or _is_list(one) for one in given):
+        if not _is_list(histories) or not all(map(_is_list, histories)):
             raise TalerecError("histories is a list of histories, each a list of items")
-        rows = [list(history) for history in given]
+        rows = [list(history) for history in histories]
         if set(map(type, chain.from_iterable(rows))) <= {int, str}:
             return cls.untimed(rows, items, unknown)
-        return cls.timed(
-            [_in_time([_row(row, unit) for row in history]) for history in rows], items, unknown
-        )
+        parsed = [[_parse_event(row, unit) for row in history] for history in rows]
+        return cls.timed([_sort_history(history) for history in parsed], items, unknown)
 
     @classmethod
     def timed(
         cls, rows: list[list[tuple[Any, int]]], items: Vocabulary, unknown: str = "error"
     ) -> Histories:
-        """Histories from lists of (item id, microseconds) in time order, without the checks of `from_ids`."""
+        """Return histories of (item id, microseconds since 1970) lists, which are not checked.
+
+        rows : one list per history, in time order
+        items : the known items
+        unknown : "error" to raise UnknownIdError for another item, "skip" to give it position -1
+        """
         flat = list(chain.from_iterable(rows))
         item = items.positions([name for name, _ in flat], "item", unknown)
-        time = np.fromiter((moment for _, moment in flat), np.int64, len(flat))
+        time = np.fromiter((when for _, when in flat), np.int64, len(flat))
         return cls(*_bounds(rows), item.astype(np.int32, copy=False), time)
 
     @classmethod
     def untimed(cls, rows: list[list[Any]], items: Vocabulary, unknown: str = "error") -> Histories:
-        """Histories from lists of item ids alone, oldest first, without the checks of `from_ids`."""
+        """Return histories of item id lists, oldest first, without the checks of `from_ids`.
+
+        `items` are the known items. `unknown` is "error" to raise UnknownIdError for another item,
+        "skip" to give it position -1. Rows get distinct times before `UNTIMED`, in order.
+        """
         names = rows[0] if len(rows) == 1 else list(chain.from_iterable(rows))
         item = items.positions(names, "item", unknown).astype(np.int32, copy=False)
-        item.flags.writeable = False  # as mapped ones are: kernels know one kind
+        item.flags.writeable = False  # as in mapped arrays: kernels are compiled for one type
         return cls(*_bounds(rows), item, np.arange(-FARTHEST, len(names) - FARTHEST))
+
+    if not TYPE_CHECKING:  # former names
+        __getattr__ = forward_renamed({"asked": "as_of", "known": "has_known_item"})
 
     def __len__(self) -> int:
         return len(self.start)
@@ -135,7 +150,10 @@ class Histories:
         return f"Histories({len(self):,} histories, {rows:,} rows)"
 
     def slice(self, a: int, b: int) -> Histories:
-        """Histories a..b, with only the part of the columns that they span."""
+        """Return histories a..b (b excluded), with only the part of the columns that they span.
+
+        The columns `item`, `time` and `weight` are views; `start` and `stop` are shifted to them.
+        """
         start, stop = self.start[a:b], self.stop[a:b]
         low, high = int(start.min(initial=len(self.item))), int(stop.max(initial=0))
         now = None if self.now is None else self.now[a:b]
@@ -144,63 +162,74 @@ class Histories:
         return Histories(start - low, stop - low, *rows, now, weight)
 
     def take(self, which: Array) -> Histories:
-        """The histories at these places; nothing of the columns is copied."""
+        """Return the histories at positions `which` (integers or a mask); columns are shared."""
         now = None if self.now is None else self.now[which]
         return replace(self, start=self.start[which], stop=self.stop[which], now=now)
 
-    def asked(self, when: int | None) -> Histories:
-        """These histories, all asked about at one moment (microseconds); None: at a moment not known."""
+    def as_of(self, when: int | None) -> Histories:
+        """Return these histories with one request time (microseconds) for all; None: unknown."""
         now = None if when is None else np.full(len(self), when, np.int64)
         return replace(self, now=now)
 
     def last(self) -> Array:
-        """The time of each history's last row; `UNTIMED` where there is no row or no time."""
-        there = self.stop > self.start
-        last = self.time[np.where(there, self.stop - 1, 0)] if len(self.time) else UNTIMED
-        found: Array = np.where(there, np.maximum(last, UNTIMED), UNTIMED)
-        return found
+        """Return each history's last time (microseconds); `UNTIMED` without a row or a time."""
+        has_rows = self.stop > self.start
+        last = self.time[np.where(has_rows, self.stop - 1, 0)] if len(self.time) else UNTIMED
+        times: Array = np.where(has_rows, np.maximum(last, UNTIMED), UNTIMED)
+        return times
 
-    def known(self, h: int) -> bool:
-        """Whether any item of history h is in the vocabulary."""
+    def has_known_item(self, h: int) -> bool:
+        """Return whether any item of history number h, from 0, is known to the model.
+
+        Unknown items have the position -1.
+        """
         return bool((self.item[self.start[h] : self.stop[h]] >= 0).any())
 
     def moments(self, *, joint: bool) -> Array:
-        """The times of the rows if rows of one time count as one moment (`joint`), else an empty array."""
+        """Return each row's time if simultaneous rows are one event (`joint`), else no times.
+
+        Times are in microseconds. The empty array, without `joint`, tells the caller to treat each
+        row as an event of its own.
+        """
         return self.time if joint else _NO_TIMES
 
 
 def _bounds(rows: Sequence[Sequence[Any]]) -> tuple[Array, Array]:
-    """Where each of some lists begins and ends when they stand one after the other."""
+    """Return the start and stop of each list, as arrays, when the lists are concatenated."""
     ptr = np.array([0, *accumulate(map(len, rows))])
     return ptr[:-1], ptr[1:]
 
 
-def _is_list(given: Any) -> bool:
-    return type(given) is list or (
-        isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+def _is_list(value: Any) -> bool:
+    """Return whether a value is an iterable other than text, bytes or a mapping."""
+    return type(value) is list or (
+        isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
     )
 
 
-def _row(event: Any, unit: str) -> tuple[Any, int | None]:
-    """A row of a history as its item and its time, if it has one."""
+def _parse_event(event: Any, unit: str) -> tuple[Any, int | None]:
+    """Return an entry of a history, an item or (item, time), as (item id, microseconds).
+
+    The microseconds are None without a time; `unit` (s, ms ...) is that of numbers below 10^8.
+    """
     if isinstance(event, tuple | list):
         if len(event) != 2:
-            raise TalerecError(
-                f"{event!r} is not a row of a history: write an item, or (item, time)"
-            )
-        return event[0], None if event[1] is None else microseconds(event[1], unit)
+            message = f"{event!r} is not a row of a history: write an item, or (item, time)"
+            raise TalerecError(message)
+        return event[0], None if event[1] is None else time_to_microseconds(event[1], unit)
     return event, None
 
 
-def _in_time(history: list[tuple[Any, int | None]]) -> list[tuple[Any, int]]:
-    """The rows of a history in time order; without times, as they stand, before `UNTIMED`."""
-    moments = [moment for _, moment in history if moment is not None]
-    if len(moments) == len(history):
-        return sorted(((name, moment) for name, moment in history if moment is not None), key=_time)
-    if moments:
+def _sort_history(history: list[tuple[Any, int | None]]) -> list[tuple[Any, int]]:
+    """Return (item id, microseconds) pairs in time order; an error if only some have a time.
+
+    `history` has pairs of an item id and microseconds or None. Without any times, rows keep their
+    order and get the distinct times -FARTHEST, -FARTHEST + 1 ..., which are before `UNTIMED`, the
+    limit below which a time counts as missing.
+    """
+    timed = [(name, when) for name, when in history if when is not None]
+    if len(timed) == len(history):
+        return sorted(timed, key=lambda row: row[1])
+    if timed:
         raise TalerecError("give a time with every row of a history, or with none")
     return [(name, place - FARTHEST) for place, (name, _) in enumerate(history)]
-
-
-def _time(row: tuple[Any, int]) -> int:
-    return row[1]

@@ -1,4 +1,7 @@
-"""The Log: interactions in columns, sorted by user, then time, then tie order. External ids end here."""
+"""The Log: interactions in columns, sorted by user, then time, then tie order.
+
+Outside ids are translated to positions here; all later code works with positions.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data.frames import as_polars, checked_ids, refuse_kind
-from talerec.data.times import days as in_days
-from talerec.data.times import to_microseconds
+from talerec.data.frames import as_polars, clean_ids, require_id_type
+from talerec.data.times import days_to_microseconds, parse_time_column
 from talerec.data.vocabulary import Vocabulary
-from talerec.data.weights import Worth, divided, worth_of
-from talerec.errors import InvalidLogError
-from talerec.runtime.arrays import Array
+from talerec.data.weights import normalize_by_mean, read_weights
+from talerec.errors import InvalidLogError, forward_renamed
+from talerec.runtime import Array
 
 _SHOWN_ROWS = 5  # in a notebook
 
@@ -27,58 +29,52 @@ _SHOWN_ROWS = 5  # in a notebook
 logger = logging.getLogger("talerec")
 
 
-def as_log(given: Log | Any) -> Log:
-    """A log as it is, or the log of a frame."""
-    return given if isinstance(given, Log) else Log.from_frame(given)
+def as_log(log: Log | Any) -> Log:
+    """Return a log as it is, or the log of a frame with columns user_id, item_id, timestamp."""
+    return log if isinstance(log, Log) else Log.from_frame(log)
 
 
-#: How programs write that there is no value; as ids they are taken as they stand.
-_NOTHINGS = (
-    "NULL",
-    "null",
-    "nan",
-    "NaN",
-    "NAN",
-    "None",
-    "none",
-    "NA",
-    "N/A",
-    "n/a",
-    "<NA>",
-    "undefined",
-)
+#: Spellings of a missing value; they are accepted as ids, with a warning.
+_NULL_WORDS = (
+    "NULL", "null", "nan", "NaN", "NAN", "None", "none", "NA", "N/A", "n/a", "<NA>", "undefined"
+)  # fmt: skip
 
 
-def _mention_nothings(name: str, ids: Vocabulary, codes: Array) -> None:
-    """A warning where an id looks like a missing value: all rows without one would be one user, or one item."""
+def _warn_of_null_ids(name: str, ids: Vocabulary, codes: Array) -> None:
+    """Warn about ids that look like missing values (NULL, NaN): they may merge many users.
+
+    `name` is the column, `ids` its distinct values, and `codes` each row's position in `ids`.
+    """
     if ids.ids.dtype != pl.String:
         return
-    for position in ids.ids.is_in(_NOTHINGS).arg_true():
-        rows, word = int((codes == position).sum()), ids.ids[int(position)]
-        logger.warning(
-            "%s rows have the %s %r, which is taken for an id: leave them out if it means that there is none",
-            f"{rows:,}", name, word,
-        )  # fmt: skip
+    for position in ids.ids.is_in(_NULL_WORDS).arg_true():
+        n_rows, word = int((codes == position).sum()), ids.ids[int(position)]
+        rows_have, them = ("row has", "it") if n_rows == 1 else ("rows have", "them")
+        message = "%s %s %s %r, treated as an id; remove %s if it means missing"
+        logger.warning(message, f"{n_rows:,}", rows_have, name, word, them)
 
 
-def _say_matching(ids: pl.Series, described: pl.Series) -> None:
-    """How many items of a log its item table describes; none of them is a warning."""
-    known = int(ids.is_in(described.drop_nulls().implode()).sum())
-    words = f"{known:,} of {len(ids):,} ids match"
-    if not known:
+def _report_item_table(ids: pl.Series, described: pl.Series) -> None:
+    """Log how many items of a log (`ids`) its item table describes; a warning if none.
+
+    `described` is the item table's column of ids.
+    """
+    n_matching = int(ids.is_in(described.drop_nulls().implode()).sum())
+    words = f"{n_matching:,} of {len(ids):,} ids match"
+    if not n_matching:
         logger.warning(
-            "the item table describes no item of the log: %s (--item-key says which column holds them)",
+            "the item table describes no item of the log: %s (`item_key` names its column of ids)",
             words,
+            extra={"parameters": ("item_key",)},
         )
-    elif known < len(ids):
-        logger.info("the item table does not describe every item of the log: %s", words)
     else:
-        logger.info("the item table describes every item of the log: %s", words)
+        verb = "does not describe" if n_matching < len(ids) else "describes"
+        logger.info("the item table %s every item of the log: %s", verb, words)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Log:
-    """Interactions: who had to do with which item, and when.
+    """Interactions of users with items, in time order.
 
     Build one with `Log.from_frame`, `read_log` or `synthetic_log`. The columns are sorted by user,
     then time: user u has rows ptr[u]..ptr[u + 1], oldest first.
@@ -94,21 +90,23 @@ class Log:
     users, items : Vocabulary
         External ids by position.
     info : polars.DataFrame, optional
-        What is known of the items (titles ...): one row per item, in the order of positions.
+        The item table (titles, categories): one row per item, in the order of positions.
     unit : str
-        What the times were read as: s, ms, us, ns or datetime; none: there are none, and rows stay in their order.
+        The unit that times were read in: s, ms, us, ns or datetime; "none" for a log without times,
+        whose rows stay in their order.
     ties : str
         How rows of one user and time were ordered (see `order_ties`).
     trends : int64 array, optional
-        The trend count of each row (Eq. 14), where the log is a part of a larger one that knows better.
+        For each row, how many rows its item has around that time (TALE's trend count, Eq. 14), in
+        the larger log that this one is a part of.
     latest : int, optional
         The last time of the larger log that this one is a part of.
     weight : float64 array, optional
-        What each row is worth; their mean is 1.
+        The weight of each row; their mean is 1.
     weight_unit : float, optional
-        What the weights were divided by; None where none were given.
+        The mean that the weights were divided by; None for a log without weights.
     event, event_names : int16 array and tuple of str, optional
-        What happened in each row, as a position among the names.
+        The event of each row (view, buy ...), as a position among the names.
 
     Examples
     --------
@@ -155,23 +153,23 @@ class Log:
         event: str | None = None,
         event_weights: Mapping[str, float] | None = None,
     ) -> Log:
-        """Make a log of a Polars, pandas or Arrow frame.
+        """Return the log of a Polars, pandas or Arrow frame.
 
         Parameters
         ----------
         frame : DataFrame, LazyFrame or Arrow table
             Rows in any order; rows of one user and time stay in the order of the frame.
         user, item, time : str
-            The names of its columns; None for `time`: there are no times, and rows stay in their order.
+            The names of its columns; `time` None: there are no times, and rows stay in their order.
         time_unit : {"s", "ms", "us", "ns"} or str, optional
-            What times that are numbers count; by default their size tells. Or how times are written as text:
-            ``"%m/%d/%Y %H:%M"``.
+            The unit of times that are numbers; by default it follows from their size. Or the format
+            of times that are text: ``"%m/%d/%Y %H:%M"``.
         any_time : bool
             Whether times before 1970 and after 2100 are allowed.
         weight : str, optional
-            A column that says what a row is worth; only ratios matter, and rows of weight 0 are left out.
+            The column of row weights; only ratios matter, and rows of weight 0 are dropped.
         event, event_weights : str and dict, optional
-            A column that says what happened, and what that is worth: ``{"view": 1, "buy": 10}``.
+            The column of events, and the weight of each event: ``{"view": 1, "buy": 10}``.
 
         Returns
         -------
@@ -182,54 +180,53 @@ class Log:
         InvalidLogError
             If a column is missing, or a row has no usable id or time; the message names it.
         """
-        given = (user, item, time, weight, event)
-        table = as_polars(frame, [name for name in given[:3] if name is not None], given[3:])
+        needed = [name for name in (user, item, time) if name is not None]
+        table = as_polars(frame, needed, (weight, event))
         if table.is_empty():
             raise InvalidLogError("the log is empty: it has no rows")
-        worth = worth_of(table, weight, event, event_weights)
-        users, user_code = Vocabulary.encode(checked_ids(table[user]))
-        items, item_code = Vocabulary.encode(checked_ids(table[item]))
-        _mention_nothings(user, users, user_code)
-        _mention_nothings(item, items, item_code)
-        moments, unit = np.zeros(len(table), np.int64), "none"
+        weights = read_weights(table, weight, event, event_weights)
+        users, user_code = Vocabulary.encode(clean_ids(table[user]))
+        items, item_code = Vocabulary.encode(clean_ids(table[item]))
+        _warn_of_null_ids(user, users, user_code)
+        _warn_of_null_ids(item, items, item_code)
+        times, unit = np.zeros(len(table), np.int64), "none"
         if time is not None:
-            moments, unit = to_microseconds(table[time], time_unit, any_time=any_time)
+            times, unit = parse_time_column(table[time], time_unit, any_time=any_time)
         del table
-        return cls._sorted(user_code, item_code, moments, users, items, unit, worth)
+        no_bounds, options = np.zeros(1, np.int64), weights._asdict()
+        unsorted = cls(no_bounds, item_code, times, users, items, unit=unit, **options)
+        return unsorted._sort_by_user(user_code)
 
-    @classmethod
-    def _sorted(
-        cls,
-        user: Array,
-        item: Array,
-        time: Array,
-        users: Vocabulary,
-        items: Vocabulary,
-        unit: str,
-        worth: Worth,
-    ) -> Log:
-        from talerec.data import row_kernels
+    def _sort_by_user(self, user: Array) -> Log:
+        """Return this log's unsorted rows as a log in order of user and time, with mean weight 1.
 
-        ptr, rows = row_kernels.group_rows(user, len(users))
-        row_kernels.sort_groups(ptr, rows, time)
-        weight, event = (None if part is None else part[rows] for part in worth[:2])
-        log = cls(ptr, item[rows], time[rows], users, items, unit=unit, weight=weight, event=event, event_names=worth.names)  # fmt: skip
-        if weight is not None and not weight.all():
-            log = log.keep(weight > 0).compact()
-        return log if weight is None else replace(log, weight_unit=1.0).evenly_weighed()
+        `user` is the position of each row's user. Rows of weight 0 are dropped, as are users and
+        items that have no other row.
+        """
+        from talerec.data.row_kernels import group_rows, sort_groups
+
+        ptr, rows = group_rows(user, len(self.users))
+        sort_groups(ptr, rows, self.time)
+        log = replace(self._take_rows(rows), ptr=ptr)
+        if log.weight is None:
+            return log
+        if not log.weight.all():
+            log = log.keep(log.weight > 0).compact()
+        return replace(log, weight_unit=1.0).normalize_weights()
+
+    if not TYPE_CHECKING:  # former names
+        __getattr__ = forward_renamed({"evenly_weighed": "normalize_weights", "ordered": "reorder"})
 
     def __repr__(self) -> str:
         counts = f"{len(self.users):,} users, {len(self.items):,} items, {self.rows:,} rows"
         if not self.rows:
             return f"Log({counts})"
-        first, last = (
-            np.datetime64(int(moment), "us").astype("datetime64[D]")
-            for moment in (self.time.min(), self.time.max())
-        )
+        times = np.array([self.time.min(), self.time.max()], "datetime64[us]")
+        first, last = times.astype("datetime64[D]")
         return f"Log({counts}, {first} to {last})"
 
     def _repr_html_(self) -> str:
-        """The first rows as a table, for notebooks; titles stand beside the items where there are any."""
+        """Return the first rows as an HTML table for notebooks, with titles if there are any."""
         shown = self.keep(np.arange(self.rows) < _SHOWN_ROWS)
         frame = shown.to_frame()
         title = columns.TITLES[0]
@@ -251,44 +248,59 @@ class Log:
         return len(self.item)
 
     def user_codes(self) -> Array:
-        """The user position of every row."""
+        """Return the user of every row (int32), as a position in the vocabulary `users`."""
         return np.repeat(np.arange(len(self.users), dtype=np.int32), np.diff(self.ptr))
 
     def to_frame(self) -> pl.DataFrame:
-        """The rows as a Polars frame, with external ids and datetimes."""
-        return pl.DataFrame(
-            {
-                columns.USER: self.users.ids.gather(self.user_codes()),
-                columns.ITEM: self.items.ids.gather(self.item),
-                columns.TIME: pl.Series(self.time).cast(pl.Datetime("us")),
-            }
-        )
+        """Return the rows as a Polars frame, with external ids and datetimes."""
+        rows = {
+            columns.USER: self.users.ids.gather(self.user_codes()),
+            columns.ITEM: self.items.ids.gather(self.item),
+            columns.TIME: pl.Series(self.time).cast(pl.Datetime("us")),
+        }
+        return pl.DataFrame(rows)
 
     def keep(self, mask: Array) -> Log:
-        """The rows where `mask` is true; users and items left without rows stay in the vocabularies."""
-        kept = np.concatenate([[0], np.cumsum(mask)])[self.ptr]
-        return replace(self._taken(mask), ptr=kept)
+        """Return the rows where `mask` (a boolean per row) is true, with the same vocabularies.
 
-    def _taken(self, rows: Array) -> Log:
-        """All columns of rows at the places of `rows`, or in another order; users' bounds stay as they are."""
+        Vocabularies map positions to ids: users and items without rows stay in them.
+        """
+        ptr = np.concatenate([[0], np.cumsum(mask)])[self.ptr]
+        return replace(self._take_rows(mask), ptr=ptr)
+
+    def _take_rows(self, rows: Array) -> Log:
+        """Return the log with every column indexed by `rows`, and an unchanged `ptr`.
+
+        `rows` is a boolean mask, or row numbers in the new order; if users' numbers of rows change,
+        the caller must replace `ptr`.
+        """
         names = ("item", "time", "trends", "weight", "event")
-        given = {name: getattr(self, name) for name in names}
-        taken: Any = {name: part if part is None else part[rows] for name, part in given.items()}
-        return replace(self, **taken)
+        columns = ((name, getattr(self, name)) for name in names)
+        selected: Any = {name: None if column is None else column[rows] for name, column in columns}
+        return replace(self, **selected)
 
-    def ordered(self, rows: Array, ties: str) -> Log:
-        """The rows in another order within each user's."""
-        return replace(self._taken(rows), ties=ties)
+    def reorder(self, rows: Array, ties: str) -> Log:
+        """Return the log with its rows in another order within each user's rows.
 
-    def evenly_weighed(self, rows: Array | None = None) -> Log:
-        """The log with weights whose mean (over some rows) is 1; without weights where all are the same."""
-        weight, mean = divided(self.weight, rows)
+        `rows` has the old row number of each new row; `ties` names the order (see `order_ties`).
+        """
+        return replace(self._take_rows(rows), ties=ties)
+
+    def normalize_weights(self, rows: Array | None = None) -> Log:
+        """Return the log with weights divided by their mean over `rows` (a mask; default: all).
+
+        Weights that are all equal become None. `weight_unit` is multiplied by the mean.
+        """
+        weight, mean = normalize_by_mean(self.weight, rows)
         if weight is self.weight:
             return self
         return replace(self, weight=weight, weight_unit=mean * (self.weight_unit or 1.0))
 
     def compact(self) -> Log:
-        """This log without the users and items that have no rows."""
+        """Return the log without users and items that have no rows; positions are renumbered.
+
+        Positions are the numbers of users and items in their vocabularies, whose order stays.
+        """
         users = np.flatnonzero(np.diff(self.ptr))
         used = np.bincount(self.item, minlength=len(self.items)) > 0
         items = np.flatnonzero(used)
@@ -303,25 +315,33 @@ class Log:
         )
 
     def counts(self, days: float = math.inf) -> Array:
-        """How many rows each item has (float64), by their worth: all, or those of the last `days` of the log."""
-        since = int(self.time.max(initial=0)) - in_days(days)
+        """Return each item's weighted number of rows (float64) in the log's last `days` days.
+
+        The days end at the log's last time; by item position. A log without weights counts rows as
+        1.
+        """
+        since = int(self.time.max(initial=0)) - days_to_microseconds(days)
         recent = slice(None) if days == math.inf else self.time >= since
-        worth = None if self.weight is None else self.weight[recent]
-        return np.bincount(self.item[recent], worth, len(self.items)).astype(np.float64)
+        weight = None if self.weight is None else self.weight[recent]
+        return np.bincount(self.item[recent], weight, len(self.items)).astype(np.float64)
 
     def recent(self, limit: int) -> Array:
-        """Mask of each user's last `limit` rows."""
+        """Return a boolean mask, one per row, that is true for each user's last `limit` rows."""
         from_end = np.repeat(self.ptr[1:], np.diff(self.ptr)) - np.arange(self.rows)
         return from_end <= limit
 
     def with_items(self, table: pl.DataFrame) -> Log:
-        """This log with an item table: a column of item ids, and whatever describes the items."""
+        """Return the log with an item table, whose ids are in the column `item_id`, as its `info`.
+
+        `info` has one row per item of the log: the table's first row of that id, or nulls if it has
+        none.
+        """
         if columns.ITEM not in table.columns:
             raise InvalidLogError(f"the item table has no column {columns.ITEM!r}: {table.columns}")
-        refuse_kind(table[columns.ITEM])
-        side = table.with_columns(self.items.own_type(table[columns.ITEM]).alias(columns.ITEM))
-        _say_matching(self.items.ids, side[columns.ITEM])
+        require_id_type(table[columns.ITEM])
+        side = table.with_columns(self.items.cast_ids(table[columns.ITEM]).alias(columns.ITEM))
+        _report_item_table(self.items.ids, side[columns.ITEM])
         side = side.unique(columns.ITEM, keep="first", maintain_order=True)
-        mine = pl.DataFrame({columns.ITEM: self.items.ids})
-        info = mine.join(side, on=columns.ITEM, how="left", maintain_order="left")
+        log_items = pl.DataFrame({columns.ITEM: self.items.ids})
+        info = log_items.join(side, on=columns.ITEM, how="left", maintain_order="left")
         return replace(self, info=info)

@@ -1,29 +1,34 @@
-"""From a log to a cleaner log: cores, duplicates, the order of simultaneous rows."""
+"""From logs to a log: k-cores, duplicates, periods, the order of ties, merging later rows."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass, replace
 
-from talerec.data import row_kernels, times
+import numpy as np
+import polars as pl
+
 from talerec.data.log import Log, as_log
-from talerec.errors import TalerecError
-from talerec.runtime.arrays import Array
+from talerec.data.row_kernels import group_rows, order_simultaneous, sort_groups
+from talerec.data.times import TimeLike, time_to_microseconds
+from talerec.data.vocabulary import Vocabulary, sort_ids
+from talerec.errors import InvalidLogError, TalerecError
+from talerec.runtime import Array
 
 
 def k_core(log: Log, k: int) -> Log:
-    """Drop users and items with fewer than `k` rows, again and again until nothing changes.
+    """Drop users and items with fewer than `k` rows, repeatedly until nothing changes.
 
     Parameters
     ----------
     log : Log
-        The rows to choose from.
+        The rows to filter.
     k : int
-        The fewest rows that a user and an item may have, from 1.
+        The minimum number of rows of a user and of an item, from 1.
 
     Returns
     -------
     Log
-        The rows that are left, with their users and items alone.
+        The remaining rows, with only their users and items.
 
     Raises
     ------
@@ -45,10 +50,10 @@ def k_core(log: Log, k: int) -> Log:
     while True:
         per_user = np.bincount(user[keep], minlength=len(log.users))
         per_item = np.bincount(log.item[keep], minlength=len(log.items))
-        stays = keep & (per_user[user] >= k) & (per_item[log.item] >= k)
-        if stays.sum() == keep.sum():
+        remaining = keep & (per_user[user] >= k) & (per_item[log.item] >= k)
+        if remaining.sum() == keep.sum():
             break
-        keep = stays
+        keep = remaining
     if not keep.any():
         raise TalerecError(f"nothing is left of the log after a {k}-core; use a smaller core")
     return log.keep(keep).compact()
@@ -60,27 +65,27 @@ def drop_duplicates(log: Log) -> Log:
     Parameters
     ----------
     log : Log
-        The rows to choose from.
+        The rows to filter.
 
     Returns
     -------
     Log
-        The rows that are left; users and items are as before.
+        The remaining rows; users and items are unchanged.
 
     Examples
     --------
     >>> import polars as pl
     >>> import talerec as tr
-    >>> rows = {"user_id": ["ann", "ann"], "item_id": ["tea", "tea"], "timestamp": ["2024-05-01"] * 2}
+    >>> rows = {"user_id": ["ann"] * 2, "item_id": ["tea"] * 2, "timestamp": ["2024-05-01"] * 2}
     >>> tr.drop_duplicates(tr.Log.from_frame(pl.DataFrame(rows))).rows
     1
     """
-    return log.keep(~duplicated(log))
+    return log.keep(~duplicate_mask(log))
 
 
-def duplicated(log: Log) -> Array:
-    """Mask of rows that repeat an earlier row's user, item and time."""
-    order = row_kernels.order_within_instants(log.ptr, log.time, log.item.astype(np.int64))
+def duplicate_mask(log: Log) -> Array:
+    """Return a boolean per row: whether an earlier row has the same user, item and time."""
+    order = order_simultaneous(log.ptr, log.time, log.item.astype(np.int64))
     user, item, time = log.user_codes()[order], log.item[order], log.time[order]
     same = (user[1:] == user[:-1]) & (item[1:] == item[:-1]) & (time[1:] == time[:-1])
     mask = np.zeros(log.rows, bool)
@@ -88,19 +93,20 @@ def duplicated(log: Log) -> Array:
     return mask
 
 
-def between(log: Log, start: times.Moment, end: times.Moment) -> Log:
-    """Keep the rows with start <= time < end; a moment is what `time_split` takes."""
-    first, last = (times.microseconds(moment, log.unit) for moment in (start, end))
+def select_period(log: Log, start: TimeLike, end: TimeLike) -> Log:
+    """Return the rows with start <= time < end, and only their users and items.
+
+    A time is a date, a datetime, text or a number (see `time_to_microseconds`). TalerecError if no
+    row is left.
+    """
+    first, last = (time_to_microseconds(time, log.unit) for time in (start, end))
     if first >= last:
         raise TalerecError(f"the start ({start}) does not lie before the end ({end})")
     keep = (log.time >= first) & (log.time < last)
     if not keep.any():
-        oldest, newest = (
-            np.datetime64(int(end_of), "us") for end_of in (log.time.min(), log.time.max())
-        )
-        raise TalerecError(
-            f"no row lies from {start} until {end}; the log goes from {oldest} to {newest}"
-        )
+        oldest, newest = (np.datetime64(int(f(log.time)), "us") for f in (np.min, np.max))
+        message = f"no row lies from {start} until {end}; the log goes from {oldest} to {newest}"
+        raise TalerecError(message)
     return log.keep(keep).compact()
 
 
@@ -112,7 +118,8 @@ def order_ties(log: Log, ties: str) -> Log:
     log : Log
         The rows to order.
     ties : str
-        ``"file"``: as they are; ``"item"``: by item id; ``"random:SEED"``: at random, SEED a whole number.
+        ``"file"``: as they are; ``"item"``: by item id; ``"random:SEED"``: at random, SEED a whole
+        number.
 
     Returns
     -------
@@ -127,7 +134,7 @@ def order_ties(log: Log, ties: str) -> Log:
     --------
     >>> import polars as pl
     >>> import talerec as tr
-    >>> rows = {"user_id": ["ann", "ann"], "item_id": ["tea", "cup"], "timestamp": ["2024-05-01"] * 2}
+    >>> rows = {"user_id": ["ann"] * 2, "item_id": ["tea", "cup"], "timestamp": ["2024-05-01"] * 2}
     >>> log = tr.Log.from_frame(pl.DataFrame(rows))
     >>> tr.order_ties(log, "item").to_frame()["item_id"].to_list()
     ['cup', 'tea']
@@ -138,34 +145,175 @@ def order_ties(log: Log, ties: str) -> Log:
         key = log.item.astype(np.int64)
     else:
         key = np.random.default_rng(_tie_seed(ties)).integers(0, 2**62, log.rows)
-    order = row_kernels.order_within_instants(log.ptr, log.time, key)
-    return log.ordered(order, ties)
+    order = order_simultaneous(log.ptr, log.time, key)
+    return log.reorder(order, ties)
 
 
-def tie_orders(ties: str) -> list[str]:
-    """The orders that a text means: random:0..4 means five of them, anything else one."""
+def expand_tie_orders(ties: str) -> list[str]:
+    """Return the orders of simultaneous rows that a text names: "random:0..4" names five.
+
+    "file", "item" and "random:SEED" name one each (see `order_ties`); TalerecError for other texts.
+    """
     kind, _, seeds = ties.partition(":")
     low, dots, high = seeds.partition("..")
     if kind != "random" or not dots:
-        _check_ties(ties)
+        if ties not in ("file", "item"):
+            _tie_seed(ties)
         return [ties]
     if not (low.isdecimal() and high.isdecimal()) or int(high) < int(low):
         raise TalerecError(f"ties is {ties!r}; write a range of seeds as random:0..4")
-    if int(high) - int(low) >= _MOST_ORDERS:
-        raise TalerecError(f"ties is {ties!r}; that is more than {_MOST_ORDERS:,} orders")
+    if int(high) - int(low) >= _MAX_ORDERS:
+        raise TalerecError(f"ties is {ties!r}; that is more than {_MAX_ORDERS:,} orders")
     return [f"random:{seed}" for seed in range(int(low), int(high) + 1)]
 
 
-_MOST_ORDERS = 1000
-
-
-def _check_ties(ties: str) -> None:
-    if ties not in ("file", "item"):
-        _tie_seed(ties)
+_MAX_ORDERS = 1000
 
 
 def _tie_seed(ties: str) -> int:
+    """Return the seed in "random:SEED"; TalerecError if the text `ties` is anything else.
+
+    `ties` names a random order of the rows of a user that have the same time.
+    """
     kind, _, seed = ties.partition(":")
     if kind != "random" or not seed.isdecimal():
         raise TalerecError(f"ties is {ties!r}; it takes file, item or random:SEED (a whole number)")
     return int(seed)
+
+
+# -- a log and later rows --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class MergedLog:
+    """An old log with new rows merged in (`log`), and which of its rows are new (`is_new`).
+
+    `is_new` is a boolean per row of `log`; `users` and `items` count those that the old log lacks.
+    """
+
+    log: Log
+    is_new: Array
+    users: int  # how many users and items are new
+    items: int
+
+
+def merge_logs(old: Log, new: Log) -> MergedLog:
+    """Return all rows of `old`, and those of `new` that are not in it.
+
+    New users and items get positions after the old ones. Rows with the same user, item and time are
+    the same row, unless `new` has more of them: merging the same rows twice changes nothing.
+    Simultaneous rows are in the order `old.ties`, and new rows come after old ones.
+    """
+    if old.ties not in ("file", "item"):
+        message = f"the model has ties {old.ties}: later rows cannot be merged in that order"
+        raise TalerecError(message)
+    if (old.unit == "none") != (new.unit == "none"):
+        raise InvalidLogError("one of the two logs has times, and the other has none")
+    _check_weights(old, new)
+    users, user = _extend_vocabulary(old.users, new.users, new.user_codes(), "user")
+    items, item = _extend_vocabulary(old.items, new.items, new.item, "item")
+    new_rows = _find_new_rows(old, user, item, new.time)
+    user, item, time = user[new_rows], item[new_rows], new.time[new_rows]
+    users, user = _drop_unused_ids(users, user, len(old.users))
+    items, item = _drop_unused_ids(items, item, len(old.items))
+    is_new = np.repeat([False, True], [old.rows, len(user)])
+    who = np.concatenate([old.user_codes(), user])
+    what, when = np.concatenate([old.item, item]), np.concatenate([old.time, time])
+    log, order = _sort_rows(who, what, when, users, items, old)
+    weight = _merge_weights(old, new, new_rows, order)
+    log = replace(log, weight=weight, weight_unit=old.weight_unit)
+    added = (len(users) - len(old.users), len(items) - len(old.items))
+    return MergedLog(log, is_new[order], *added)
+
+
+def _check_weights(old: Log, new: Log) -> None:
+    """Raise InvalidLogError unless both logs have row weights, or neither has.
+
+    `old` is the log of a saved model, `new` the rows to be added. `weight_unit` is the mean of the
+    weights as they were given; None for a log without weights.
+    """
+    if old.weight_unit is None and new.weight_unit is not None:
+        raise InvalidLogError("the model's rows have no weights: leave those of the new rows out")
+    if old.weight_unit is not None and new.weight_unit is None:
+        message = "the model's rows have weights: give the new rows `weight` or `event_weights` too"
+        raise InvalidLogError(message, "weight", "event_weights")
+
+
+def _merge_weights(old: Log, new: Log, new_rows: Array, order: Array) -> Array | None:
+    """Return the weights of the merged rows, in the old log's unit; None if all are 1.
+
+    new_rows : row numbers of `new` that are added
+    order : for each merged row, its position in the old rows followed by the added ones
+    """
+    if old.weight_unit is None or new.weight_unit is None:
+        return None
+    before, after = (np.ones(log.rows) if log.weight is None else log.weight for log in (old, new))
+    added = after[new_rows] * (new.weight_unit / old.weight_unit)
+    weight = np.concatenate([before, added])[order]
+    return weight if (weight != 1).any() else None
+
+
+def _extend_vocabulary(
+    old: Vocabulary, new: Vocabulary, codes: Array, kind: str
+) -> tuple[Vocabulary, Array]:
+    """Return the old ids followed by the unseen new ones, and `codes` as positions in them.
+
+    `codes` are positions in `new`, one per row of the new log; `kind` (user or item) is for
+    messages.
+    """
+    typed = old.cast_ids(new.ids)
+    if typed.null_count():
+        odd = new.ids.filter(typed.is_null())[0]
+        message = f"{kind} {odd!r} is not a whole number, as all {kind} ids of the model are"
+        raise InvalidLogError(message)
+    old_positions = old.positions(typed, kind, "skip")
+    new_ids = sort_ids(typed.filter(pl.Series(old_positions < 0)))
+    both = Vocabulary(pl.concat([old.ids, new_ids.alias("id")]))
+    return both, both.positions(typed, kind, "error")[codes]
+
+
+def _drop_unused_ids(both: Vocabulary, codes: Array, n_old: int) -> tuple[Vocabulary, Array]:
+    """Return the vocabulary without unused new ids, and `codes` (one per row) renumbered.
+
+    The first `n_old` ids stay; a later one stays if it is in `codes`.
+    """
+    is_used = np.zeros(len(both), bool)
+    is_used[:n_old] = True
+    is_used[codes] = True
+    renumber = (np.cumsum(is_used) - 1).astype(np.int32)
+    return both.take(np.flatnonzero(is_used)), renumber[codes]
+
+
+def _find_new_rows(old: Log, user: Array, item: Array, time: Array) -> Array:
+    """Return the row numbers of new rows that the old log lacks, or has fewer times.
+
+    `user`, `item` (positions in the merged vocabularies) and `time` have one entry per new row.
+    """
+    key = ["user", "item", "time"]
+    old_rows = pl.DataFrame({"user": old.user_codes(), "item": old.item, "time": old.time})
+    codes = {"user": user.astype(np.int32), "item": item.astype(np.int32)}
+    candidates = pl.DataFrame({**codes, "time": time})
+    relevant = old_rows.filter(pl.col("user").is_in(candidates["user"].unique().implode()))
+    old_counts = relevant.group_by(key).len("old_count")
+    numbered = candidates.with_row_index("row").with_columns(nth=pl.int_range(pl.len()).over(key))
+    numbered = numbered.join(old_counts, on=key, how="left", maintain_order="left")
+    new_rows = numbered.filter(pl.col("nth") >= pl.col("old_count").fill_null(0))["row"]
+    return new_rows.to_numpy().astype(np.int64)
+
+
+def _sort_rows(
+    user: Array, item: Array, time: Array, users: Vocabulary, items: Vocabulary, old: Log
+) -> tuple[Log, Array]:
+    """Return a log of the rows, in order of user, time and ties, and their former row numbers.
+
+    `user` and `item` are positions in `users` and `items`. Simultaneous rows are ordered by item id
+    if `old.ties` is "item", else they keep their order; the time unit is that of `old`.
+    """
+    ptr, rows = group_rows(user, len(users))
+    sort_groups(ptr, rows, time)
+    if old.ties == "item":
+        names = sort_ids(items.ids)
+        key = Vocabulary(names).positions(items.ids, "item", "error").astype(np.int64)
+        rows = rows[order_simultaneous(ptr, time[rows], key[item[rows]])]
+    log = Log(ptr, item[rows].astype(np.int32), time[rows], users, items, None, old.unit, old.ties)
+    return log, rows

@@ -1,37 +1,41 @@
-"""Compiled loops over rows of a log: arrays in, arrays out.
+"""Compiled loops over the rows of a log: arrays in, arrays out.
 
-Rows are sorted by user and time, so a user is a run of rows `start..stop`. Times are int64
-microseconds. Nothing here knows of ids, files or models.
+Rows are sorted by user and time: user u has rows ptr[u]..ptr[u + 1]. Times are int64 microseconds.
+Nothing here knows about ids, files or models.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel
-from talerec.runtime.loops import copy_part
+from talerec.runtime import Array, copy_range, kernel
 
 
 @kernel
 def group_rows(code: Array, groups: int) -> tuple[Array, Array]:
-    """Rows by group, in row order within a group: (ptr, row numbers)."""
+    """Return rows grouped by code, in row order within a group: (ptr, row numbers).
+
+    `code` has the group 0..groups-1 of each row; group g is row numbers[ptr[g] : ptr[g + 1]].
+    """
     ptr = np.zeros(groups + 1, np.int64)
     for c in code:
         ptr[c + 1] += 1
     for g in range(groups):
         ptr[g + 1] += ptr[g]
     rows = np.empty(len(code), np.int64)
-    place = ptr[:-1].copy()
+    slot = ptr[:-1].copy()
     for r in range(len(code)):
-        rows[place[code[r]]] = r
-        place[code[r]] += 1
+        rows[slot[code[r]]] = r
+        slot[code[r]] += 1
     return ptr, rows
 
 
 @kernel
 def sort_rows(rows: Array, key: Array, a: int, b: int, spare: Array) -> None:
-    """Put rows[a:b] into the order of key[row], equal keys as they stand: a merge sort, in place."""
+    """Sort the row numbers rows[a:b] by key[row], stably and in place (merge sort).
+
+    `spare` is workspace of the length of `rows`; its content does not matter.
+    """
     width = 1
     while width < b - a:
         for low in range(a, b - width, 2 * width):
@@ -50,21 +54,27 @@ def sort_rows(rows: Array, key: Array, a: int, b: int, spare: Array) -> None:
             while left < middle:
                 spare[out] = rows[left]
                 left, out = left + 1, out + 1
-            copy_part(spare, rows, low, out)
+            copy_range(spare, rows, low, out)
         width *= 2
 
 
 @kernel
 def sort_groups(ptr: Array, rows: Array, key: Array) -> None:
-    """Put each group's rows into the order of `key`, equal keys as they stand. In place."""
+    """Sort the row numbers of each group by key[row], stably and in place.
+
+    Group g is rows[ptr[g] : ptr[g + 1]].
+    """
     spare = np.empty_like(rows)
     for g in range(len(ptr) - 1):
         sort_rows(rows, key, ptr[g], ptr[g + 1], spare)
 
 
 @kernel
-def last_rows(ptr: Array, item: Array, items: int) -> Array:
-    """Mask of the rows that are their user's last of their item."""
+def last_row_mask(ptr: Array, item: Array, items: int) -> Array:
+    """Return a mask of the rows that are their user's last row of their item.
+
+    User u has rows ptr[u]..ptr[u + 1]; `item` has each row's item, one of 0..items-1.
+    """
     user_of = np.full(items, -1, np.int64)
     keep = np.zeros(len(item), np.bool_)
     for u in range(len(ptr) - 1):
@@ -76,8 +86,8 @@ def last_rows(ptr: Array, item: Array, items: int) -> Array:
 
 
 @kernel
-def ends(ptr: Array) -> Array:
-    """For every row, the end of its user's run."""
+def user_ends(ptr: Array) -> Array:
+    """Return, for every row, where its user's rows end (int32); user u has ptr[u]..ptr[u + 1]."""
     stop = np.empty(ptr[-1], np.int32)
     for u in range(len(ptr) - 1):
         stop[ptr[u] : ptr[u + 1]] = ptr[u + 1]
@@ -85,8 +95,11 @@ def ends(ptr: Array) -> Array:
 
 
 @kernel
-def backwards(ptr: Array) -> Array:
-    """Row numbers with every user's rows from the last to the first."""
+def reverse_rows(ptr: Array) -> Array:
+    """Return row numbers with each user's rows, ptr[u]..ptr[u + 1], from last to first.
+
+    The array has all rows; users stay in their order.
+    """
     rows = np.empty(ptr[-1], np.int64)
     for u in range(len(ptr) - 1):
         for r in range(ptr[u], ptr[u + 1]):
@@ -95,8 +108,12 @@ def backwards(ptr: Array) -> Array:
 
 
 @kernel
-def order_within_instants(ptr: Array, time: Array, key: Array) -> Array:
-    """Row numbers with the rows of one user at one instant ordered by `key` (equal keys as they stand)."""
+def order_simultaneous(ptr: Array, time: Array, key: Array) -> Array:
+    """Return row numbers with each user's rows of one time ordered by `key`.
+
+    User u has rows ptr[u]..ptr[u + 1], in time order. `key` has a number per row; rows with equal
+    keys keep their order.
+    """
     rows = np.arange(len(time))
     spare = np.empty_like(rows)
     for u in range(len(ptr) - 1):
@@ -111,8 +128,13 @@ def order_within_instants(ptr: Array, time: Array, key: Array) -> Array:
 
 
 @kernel
-def trend_counts(ptr: Array, time: Array, before: int, after: int) -> Array:
-    """Eq. 14: rows of the same item within [t - before, t + after], for rows grouped by item in time order."""
+def count_within_window(ptr: Array, time: Array, before: int, after: int) -> Array:
+    """Return, per row, how many rows of its item lie within [t - before, t + after].
+
+    This is the trend count of Eq. 14 in the paper of TALE, a linear model with time-aware weights.
+    t is the row's time, in microseconds, as are `before` and `after`. Item g has rows ptr[g]..ptr[g
+    + 1] of `time`, in time order.
+    """
     count = np.empty(len(time), np.int64)
     for g in range(len(ptr) - 1):
         low = high = ptr[g]
@@ -126,28 +148,31 @@ def trend_counts(ptr: Array, time: Array, before: int, after: int) -> Array:
 
 
 @kernel
-def trend_counts_of(
+def update_trend_counts(
     ptr: Array, rows: Array, time: Array, chosen: Array, before: int, after: int, out: Array
 ) -> None:
-    """`trend_counts` of the chosen rows alone, for rows grouped by item in any order; the others of `out` are left.
+    """Write the trend counts of the chosen rows to `out`, and leave its other entries.
 
-    A row counts for the chosen ones from `after` before it to `before` after it: those are sorted, and few.
+    The trend count of a row at time t is the number of rows of its item within [t - before, t +
+    after], in microseconds. Item g has the rows rows[ptr[g] : ptr[g + 1]] in any order; `time`,
+    `chosen` (a mask) and `out` are by row number. Only the chosen rows, which are few, are sorted:
+    each row of the item counts for chosen rows from `after` before it to `before` after it.
     """
-    mine, spare = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    selected, spare = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     for g in range(len(ptr) - 1):
-        found = 0
+        n_selected = 0
         for x in range(ptr[g], ptr[g + 1]):
             if chosen[rows[x]]:
-                mine[found] = rows[x]
-                found += 1
-        if found == 0:
+                selected[n_selected] = rows[x]
+                n_selected += 1
+        if n_selected == 0:
             continue
-        sort_rows(mine, time, 0, found, spare)
-        moments, more = time[mine[:found]], np.zeros(found + 1, np.int64)
+        sort_rows(selected, time, 0, n_selected, spare)
+        selected_times, changes = time[selected[:n_selected]], np.zeros(n_selected + 1, np.int64)
         for x in range(ptr[g], ptr[g + 1]):
-            more[np.searchsorted(moments, time[rows[x]] - after)] += 1
-            more[np.searchsorted(moments, time[rows[x]] + before, side="right")] -= 1
+            changes[np.searchsorted(selected_times, time[rows[x]] - after)] += 1
+            changes[np.searchsorted(selected_times, time[rows[x]] + before, side="right")] -= 1
         count = 0
-        for x in range(found):
-            count += more[x]
-            out[mine[x]] = count
+        for x in range(n_selected):
+            count += changes[x]
+            out[selected[x]] = count

@@ -1,4 +1,4 @@
-"""What a log is like: the counts of the paper's Table 1, and the shares of ties and repeats."""
+"""Statistics of a log: the counts of the paper's Table 1, and shares of ties and repeats."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from talerec.data.log import Log, as_log
-from talerec.data.preprocessing import duplicated
+from talerec.data.preprocessing import duplicate_mask
 from talerec.data.times import DAY
 from talerec.errors import InvalidLogError
 
 
 def describe(log: Log) -> dict[str, Any]:
-    """Describe a log: counts, density, intervals, ties and repeats.
+    """Return statistics of a log: counts, density, intervals, ties and repeats.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ def describe(log: Log) -> dict[str, Any]:
     log = as_log(log)
     if not log.rows:
         raise InvalidLogError("the log is empty: it has no rows")
-    length, timed = np.diff(log.ptr), log.unit != "none"
-    gaps = _gaps(log) if timed else np.empty(0)
-    distinct = _distinct_pairs(log)
+    length, is_timed = np.diff(log.ptr), log.unit != "none"
+    intervals = _intervals(log) if is_timed else np.empty(0)
+    pairs = log.user_codes().astype(np.int64) * len(log.items) + log.item
     return {
         "users": len(log.users),
         "items": len(log.items),
@@ -52,69 +52,66 @@ def describe(log: Log) -> dict[str, Any]:
         "rows_per_user": _spread(length),
         "rows_per_item": _spread(np.bincount(log.item, minlength=len(log.items))),
         "interval_days": {
-            "mean": float(gaps.mean() / DAY) if gaps.size else None,
-            "median": float(np.median(gaps) / DAY) if gaps.size else None,
+            "mean": float(intervals.mean() / DAY) if intervals.size else None,
+            "median": float(np.median(intervals) / DAY) if intervals.size else None,
         },
-        "ties": tied(log) if timed else None,
-        "repeats": int(log.rows - distinct),
-        "duplicate_rows": int(duplicated(log).sum()),
-        "first_time": str(np.datetime64(int(log.time.min()), "us")) if timed else None,
-        "last_time": str(np.datetime64(int(log.time.max()), "us")) if timed else None,
+        "ties": tie_share(log) if is_timed else None,
+        "repeats": int(log.rows - len(np.unique(pairs))),
+        "duplicate_rows": int(duplicate_mask(log).sum()),
+        "first_time": str(np.datetime64(int(log.time.min()), "us")) if is_timed else None,
+        "last_time": str(np.datetime64(int(log.time.max()), "us")) if is_timed else None,
         "time_read_as": log.unit,
     }
 
 
-def tied(log: Log) -> float:
-    """The share of pairs of consecutive rows of a user that have the same time."""
-    same, pairs = tied_pairs(log)
+def tie_share(log: Log) -> float:
+    """Return the share of a user's consecutive pairs of rows with equal times; 0 if no pairs.
+
+    Pairs of all users count together.
+    """
+    same, pairs = count_ties(log)
     return same / pairs if pairs else 0.0
 
 
-def tied_pairs(log: Log) -> tuple[int, int]:
-    """How many pairs of consecutive rows of a user have the same time, and how many there are."""
-    gaps = _gaps(log)
-    return int(np.count_nonzero(gaps == 0)), len(gaps)
+def count_ties(log: Log) -> tuple[int, int]:
+    """Return two counts of pairs of a user's consecutive rows: with equal times, and all."""
+    intervals = _intervals(log)
+    return int(np.count_nonzero(intervals == 0)), len(intervals)
 
 
 _MANY_TIES = 0.05
 
 
-def many_ties(share: float) -> bool:
-    """Whether so many rows are simultaneous that their order may decide figures."""
+def has_many_ties(share: float) -> bool:
+    """Return whether a share of ties (`tie_share`) is over 5 %: the order may change metrics."""
     return share > _MANY_TIES
 
 
-def tie_note(share: float, ties: str) -> str | None:
-    """A line of warning where many rows are simultaneous: figures depend on an order that the log does not tell."""
-    if not many_ties(share):
+def tie_warning(share: float, ties: str) -> str | None:
+    """Return a warning that metrics depend on the order of simultaneous rows; None if few.
+
+    `share` is the result of `tie_share`; `ties` names the order used: file, item or random:SEED, or
+    random:0..4 for several orders.
+    """
+    if not has_many_ties(share):
         return None
-    known = (
-        f"{share:.0%} of neighbouring rows have the same time: which came first is not in the log"
-    )
+    finding = f"{share:.0%} of neighbouring rows have the same time: the log does not order them"
     if ".." in ties:
-        return f"{known}; the figures are means over random orders ({ties}), with their spread"
+        return f"{finding}; the figures are means over random orders ({ties}), with their spread"
     return (
-        f"{known}, yet the order taken ({ties}) decides what is learned and asked;"
-        " evaluate --ties random:0..4 shows how much of a figure rests on it"
+        f"{finding}, so the figures depend on the order used ({ties});"
+        " evaluating with ties random:0..4 shows how much"
     )
 
 
 def _spread(counts: Any) -> dict[str, Any]:
-    return {
-        "mean": float(counts.mean()),
-        "median": float(np.median(counts)),
-        "max": int(counts.max()),
-    }
+    """Return mean, median and max of an array of counts, by these names."""
+    mean, median = float(counts.mean()), float(np.median(counts))
+    return {"mean": mean, "median": median, "max": int(counts.max())}
 
 
-def _gaps(log: Log) -> Any:
-    """Microseconds between consecutive rows of a user."""
+def _intervals(log: Log) -> Any:
+    """Return the microseconds between consecutive rows of each user, all users in one array."""
     within = np.ones(log.rows, bool)
     within[log.ptr[:-1][np.diff(log.ptr) > 0]] = False
     return np.diff(log.time, prepend=log.time[:1])[within]
-
-
-def _distinct_pairs(log: Log) -> int:
-    """How many (user, item) pairs have a row."""
-    keys = log.user_codes().astype(np.int64) * len(log.items) + log.item
-    return len(np.unique(keys))

@@ -1,48 +1,48 @@
-"""A made-up shop. Its log has what real ones have: bursts, drift, fashion, a long tail, baskets.
+"""A synthetic shop whose log has bursts, drift, fashion, a long tail and baskets.
 
-The catalogue is made of *lines* ("Alpine Trail": tent, footprint, sleeping bag, ...), each of one
-category, with its items in the order in which people come to need them. Customers walk along a line
-while they are at it; the longer they have been away, the less their last item says about the next.
+The catalogue consists of *product lines* ("Alpine Trail": tent, footprint, sleeping bag, ...), each
+of one category, with its items in the order in which people buy them. Customers walk along a line
+during a visit; the longer ago their last purchase, the less it predicts the next.
 
-Each user has random numbers of their own, from (seed, user): threads do not change the log.
+Each user's random numbers come from (seed, user): the log does not depend on the threads.
 """
 
 from __future__ import annotations
 
 import math
+import tomllib
 from datetime import UTC, datetime
-from typing import NamedTuple
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from talerec.data.catalogue import CATEGORIES, descriptions
+from talerec import columns
 from talerec.data.log import Log
 from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel
-from talerec.runtime.threads import equal_work, run_chunks
+from talerec.runtime import Array, balanced_chunks, kernel, run_chunks
 
-MOST_ROWS = 100_000_000
+MAX_ROWS = 100_000_000
 START, END = datetime(2023, 1, 1, tzinfo=UTC), datetime(2025, 1, 1, tzinfo=UTC)
 
 _ORIGIN = int(START.timestamp())
 _SPAN = int((END - START).total_seconds())
-_DAY = 86_400.0  # seconds, as are all times until a log is made
-_SLOTS = 24  # what is in fashion changes from slot to slot: about a month
+_DAY = 86_400.0  # seconds, as are all times before the log is built
+_SLOTS = 24  # fashion changes from slot to slot: about a month
 _CHUNKS = 256
 _LINE = 10  # items in a line
 
-_ZIPF = 0.8  # of fame over lines
-_CLASSIC = 0.1  # what a classic sells, in shares of a fashion's peak
-_BASKET = 0.12  # of rows come in the same second as the one before
-_STAY_ON = 0.6  # of the others come minutes later; then the customer is away for days
-_REPEAT = 0.03  # of rows buy again what the customer had before
-_VISIT = _DAY / 4  # what is older than that belongs to another visit
-_LOOK_BACK = 0.75  # chance that a row follows not from this row, but from one before it
-_FOLLOW, _FOLLOW_DAYS = 0.7, 1  # chance of a companion of that row, and how fast it fades
-_STAY, _STAY_DAYS = 0.9, 4  # likewise, for anything of that row's category
+_ZIPF = 0.8  # exponent of popularity over product lines
+_CLASSIC = 0.1  # demand for a classic, as a share of a fashion's peak
+_BASKET_SHARE = 0.12  # of rows have the same second as the previous row
+_STAY_ON = 0.6  # of the others follow within minutes; then the customer is away for days
+_REPEAT = 0.03  # of rows repeat an earlier purchase
+_VISIT = _DAY / 4  # older rows belong to another visit
+_LOOK_BACK = 0.75  # chance that a row follows from an earlier row than this one
+_FOLLOW, _FOLLOW_DAYS = 0.7, 1  # chance of a companion of that row, and its decay
+_STAY, _STAY_DAYS = 0.9, 4  # likewise for any item of that row's category
 _HOME_AGAIN = 0.15  # of the others are of the customer's first category
 
 # -- random numbers --------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ _USERS, _LENGTHS, _PLACES, _FAME, _BIRTH, _RISE = range(1, 7)  # streams
 
 @kernel
 def _mix(x: np.uint64) -> np.uint64:
-    """splitmix64's output function: a bijection of 64 bits that looks random."""
+    """Return splitmix64's output function of x: a bijection of 64 bits that looks random."""
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
     return x ^ (x >> np.uint64(31))
@@ -62,7 +62,10 @@ def _mix(x: np.uint64) -> np.uint64:
 
 @kernel
 def _hashes(seed: np.uint64, stream: int, n: int) -> Array:
-    """n distinct numbers of 64 bits."""
+    """Return n distinct pseudo-random numbers of 64 bits (uint64).
+
+    `stream` is a small integer; each pair (seed, stream) gives an independent sequence.
+    """
     base = _mix(_mix(seed) + np.uint64(stream) * _STEP)
     out = np.empty(n, np.uint64)
     for i in range(n):
@@ -71,45 +74,54 @@ def _hashes(seed: np.uint64, stream: int, n: int) -> Array:
 
 
 @kernel
-def _uniform(state: Array) -> float:
-    """The next number of a stream, in (0, 1)."""
+def _draw_uniform(state: Array) -> float:
+    """Return a pseudo-random number in (0, 1); `state`, one uint64, advances in place."""
     state[0] += _STEP
-    drawn: float = (np.float64(_mix(state[0]) >> np.uint64(12)) + 0.5) * 2.0**-52
-    return drawn
+    value: float = (np.float64(_mix(state[0]) >> np.uint64(12)) + 0.5) * 2.0**-52
+    return value
 
 
-def _uniforms(seed: np.uint64, stream: int, n: int) -> Array:
+def _hash_uniforms(seed: np.uint64, stream: int, n: int) -> Array:
+    """Return n pseudo-random numbers in (0, 1), a sequence for each (seed, stream)."""
     return ((_hashes(seed, stream, n) >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
 @kernel
-def _long_tailed(state: Array, mean: float, power: float) -> float:
-    """A waiting time whose tail falls as x ** -power (Lomax)."""
-    tail: float = _uniform(state) ** (-1 / power)
+def _draw_long_tailed(state: Array, mean: float, power: float) -> float:
+    """Return a random waiting time of this mean, with tail x ** -power (Lomax distribution)."""
+    tail: float = _draw_uniform(state) ** (-1 / power)
     return mean * (power - 1) * (tail - 1)
 
 
 # -- the catalogue ---------------------------------------------------------------------------------
 
+_SHOP: dict[str, Any] = tomllib.loads((files(__package__) / "catalogue.toml").read_text("utf-8"))
+_CATEGORIES: dict[str, dict[str, Any]] = _SHOP["categories"]
+_N_WORDS = 12  # in each list of words
+
 
 def _line_starts(items: int) -> Array:
-    """Where each category's lines start: lines 0, 1, ... come category by category."""
+    """Return the number of the first product line of each category, then the number of lines.
+
+    Lines of ten items are numbered category by category; `items` is the number of items.
+    """
     lines = -(-items // _LINE)
-    categories = min(max(lines // 4, 1), len(CATEGORIES))
+    categories = min(max(lines // 4, 1), len(_CATEGORIES))
     return np.arange(categories + 1) * lines // categories
 
 
 def _demand(seed: np.uint64, starts: Array) -> Array:
-    """How much each line is asked for, fame times fashion, as running sums (slots x lines + 1).
+    """Return the demand for each product line as running sums (slots x lines + 1).
 
-    A line sells nothing before its birth, most after its rise, then ever less. One in four is a
-    classic that always sells; each category begins with one, so it always has something to offer.
+    A slot is a 24th of the two years (a month); a category's lines begin at `starts`. Demand is
+    popularity times fashion. A line sells nothing before its launch, most at its peak, then less
+    and less. One in four is a classic that always sells, as is the first of each category.
     """
     lines, days = int(starts[-1]), _SPAN / _DAY
     rank = np.argsort(_hashes(seed, _FAME, lines)).argsort()
     fame = (1.0 + rank) ** -_ZIPF
-    birth = (1.5 * _uniforms(seed, _BIRTH, lines) - 0.5) * days
-    rise = 20 + 60 * _uniforms(seed, _RISE, lines)
+    birth = (1.5 * _hash_uniforms(seed, _BIRTH, lines) - 0.5) * days
+    rise = 20 + 60 * _hash_uniforms(seed, _RISE, lines)
     classic = (np.arange(lines) - np.repeat(starts[:-1], np.diff(starts))) % 4 == 0
     sums = np.zeros((_SLOTS, lines + 1))
     for slot in range(_SLOTS):
@@ -119,12 +131,48 @@ def _demand(seed: np.uint64, starts: Array) -> Array:
     return sums
 
 
+def _describe_items(line: Array, kind: Array, starts: Array) -> pl.DataFrame:
+    """Return titles and categories of the items 1, 2, ...
+
+    `line` and `kind` are each item's product line and its position in that line; a category's
+    product lines begin at `starts`.
+    """
+    category = np.searchsorted(starts, line, side="right") - 1
+    edition, name = np.divmod(line - starts[category], _N_WORDS**2)
+    second, first = np.divmod(name, _N_WORDS)
+    second = (first + second) % _N_WORDS  # so that consecutive lines share no word
+    words = [_SHOP["words"][category["words"]] for category in _CATEGORIES.values()]
+    parts = pl.DataFrame(
+        {
+            columns.ITEM: np.arange(1, len(line) + 1),
+            "first": _pick([lists["first"] for lists in words], category, first),
+            "second": _pick([lists["second"] for lists in words], category, second),
+            "kind": _pick([shelf["items"] for shelf in _CATEGORIES.values()], category, kind),
+            "edition": pl.Series(edition + 1),
+            "category": pl.Series(list(_CATEGORIES)).gather(category),
+        }
+    )
+    title = pl.concat_str("first", "second", "kind", separator=" ")
+    later = pl.format("{} Mk {}", title, "edition")
+    title = pl.when(pl.col("edition") > 1).then(later).otherwise(title)
+    return parts.select(columns.ITEM, title.alias("title"), "category")
+
+
+def _pick(shelves: list[list[str]], category: Array, position: Array) -> pl.Series:
+    """Return, for each item, shelves[category][position]; all lists of words have one length."""
+    flat = pl.Series([word for shelf in shelves for word in shelf])
+    return flat.gather(category * len(shelves[0]) + position)
+
+
 # -- the customers ---------------------------------------------------------------------------------
 
 
 def _row_starts(seed: np.uint64, rows: int, users: int) -> Array:
-    """Where each user's rows start: one row each, the others shared out by long-tailed weights."""
-    weight = _uniforms(seed, _LENGTHS, users) ** (-1 / 3.5) - 1
+    """Return the first row of each user, then the number of rows (users + 1 entries).
+
+    Each user has one row; the rest is distributed by long-tailed random weights.
+    """
+    weight = _hash_uniforms(seed, _LENGTHS, users) ** (-1 / 3.5) - 1
     share = np.cumsum(np.minimum(weight, 50 * weight.mean()))
     ends = np.floor(share * ((rows - users) / share[-1])).astype(np.int64)
     ends[-1] = rows - users
@@ -133,97 +181,118 @@ def _row_starts(seed: np.uint64, rows: int, users: int) -> Array:
 
 @kernel
 def _write_times(state: Array, time: Array) -> None:
-    """One user's times, seconds from the start: first the gaps, then their sums."""
-    pace = _DAY * 14 * math.exp(1.2 * (_uniform(state) + _uniform(state) + _uniform(state) - 1.5))
+    """Write one user's times, ascending, in seconds from the start of the log, to `time`.
+
+    `state` is the random generator's. `time` first holds the gaps between rows, then their sums.
+    """
+    normal = _draw_uniform(state) + _draw_uniform(state) + _draw_uniform(state) - 1.5
+    pace = _DAY * 14 * math.exp(1.2 * normal)
     pace = min(pace, 0.6 * _SPAN / (1 + (1 - _STAY_ON) * len(time)))
     total = 0
     time[0] = 0
     for r in range(1, len(time)):
-        if _uniform(state) < _BASKET:
+        if _draw_uniform(state) < _BASKET_SHARE:
             gap = 0.0
-        elif _uniform(state) < _STAY_ON:
-            gap = 5 + min(_long_tailed(state, 100.0, 2.5), 1800.0)
+        elif _draw_uniform(state) < _STAY_ON:
+            gap = 5 + min(_draw_long_tailed(state, 100.0, 2.5), 1800.0)
         else:
-            gap = 0.3 * _DAY + _long_tailed(state, pace, 2.2)
+            gap = 0.3 * _DAY + _draw_long_tailed(state, pace, 2.2)
         time[r] = int(gap)
         total += time[r]
     shrink = min(1.0, (_SPAN - 1) / max(total, 1))
-    moment = int(_uniform(state) * (_SPAN - total * shrink))
+    when = int(_draw_uniform(state) * (_SPAN - total * shrink))
     for r in range(len(time)):
-        moment += int(time[r] * shrink)
-        time[r] = moment
+        when += int(time[r] * shrink)
+        time[r] = when
 
 
 @kernel
-def _in_demand(state: Array, sums: Array, lo: int, hi: int, items: int) -> int:
-    """An item of lines lo..hi: a line by demand, then most often one of its first (the tent)."""
-    mark = sums[lo] + _uniform(state) * (sums[hi] - sums[lo])
+def _draw_popular(state: Array, sums: Array, lo: int, hi: int, items: int) -> int:
+    """Return a random item of product lines lo..hi: a line by demand, then an early item.
+
+    `state`: random generator; `sums`: running sums of demand by line; `items`: number of all items.
+    """
+    mark = sums[lo] + _draw_uniform(state) * (sums[hi] - sums[lo])
     line: int = lo + np.searchsorted(sums[lo + 1 : hi], mark, side="right")
     size = min(_LINE, items - line * _LINE)
-    return line * _LINE + int(size * _uniform(state) ** 2)
+    return line * _LINE + int(size * _draw_uniform(state) ** 2)
 
 
 @kernel
-def _in_category_of(state: Array, known: int, sums: Array, starts: Array, items: int) -> int:
-    """An item in demand, of the same category as the item `known`."""
-    category = np.searchsorted(starts, known // _LINE, side="right") - 1
-    return _in_demand(state, sums, starts[category], starts[category + 1], items)
+def _draw_from_category(state: Array, previous: int, sums: Array, starts: Array, items: int) -> int:
+    """Return a random item, by demand, of the same category as the item `previous`.
+
+    As `_draw_popular`; `starts` has the first line of each category, then the number of lines.
+    """
+    category = np.searchsorted(starts, previous // _LINE, side="right") - 1
+    return _draw_popular(state, sums, starts[category], starts[category + 1], items)
 
 
 @kernel
-def _companion(state: Array, last: int, items: int) -> int:
-    """What people need after item `last`: a later item of its line, most often the nearest."""
+def _draw_companion(state: Array, last: int, items: int) -> int:
+    """Return a random item after `last` in its product line (cyclic), most likely the next."""
     line = last // _LINE
     size = min(_LINE, items - line * _LINE)
-    ahead = 1 + int(8 * _uniform(state) ** 2)  # the next one in 35 of 100 cases
+    ahead = 1 + int(8 * _draw_uniform(state) ** 2)  # the next one in 35 of 100 cases
     return line * _LINE + (last - line * _LINE + ahead) % size
 
 
 @kernel
-def _anchor(state: Array, time: Array, r: int) -> int:
-    """The row that row r follows from: the last one, or one before it in the same visit."""
+def _draw_anchor(state: Array, time: Array, r: int) -> int:
+    """Return the row that row r follows from: the previous one, or an earlier one of a visit.
+
+    A visit ends where rows are a quarter of a day or more before row r; `time` is in seconds.
+    """
     s = r - 1
-    while s > 0 and time[r] - time[s - 1] < _VISIT and _uniform(state) < _LOOK_BACK:
+    while s > 0 and time[r] - time[s - 1] < _VISIT and _draw_uniform(state) < _LOOK_BACK:
         s -= 1
     return s
 
 
 @kernel
-def _choose(
-    state: Array, first: int, known: int, gap: float, sums: Array, starts: Array, items: int
+def _draw_item(
+    state: Array, first: int, previous: int, gap: float, sums: Array, starts: Array, items: int
 ) -> int:
-    """What a customer wants `gap` days after item `known`: something that goes with it, while it is fresh."""
-    chance = _uniform(state)
+    """Return the item that a customer buys `gap` days after the item `previous`.
+
+    The shorter the gap, the likelier a companion of `previous`, or an item of its category; else
+    one of the category of `first`, the customer's first item, or any item by demand.
+    """
+    chance = _draw_uniform(state)
     if chance < _FOLLOW * math.exp(-gap / _FOLLOW_DAYS):
-        return _companion(state, known, items)
+        return _draw_companion(state, previous, items)
     if chance < _STAY * math.exp(-gap / _STAY_DAYS):
-        return _in_category_of(state, known, sums, starts, items)
-    if _uniform(state) < _HOME_AGAIN:
-        return _in_category_of(state, first, sums, starts, items)
-    return _in_demand(state, sums, 0, starts[-1], items)
+        return _draw_from_category(state, previous, sums, starts, items)
+    if _draw_uniform(state) < _HOME_AGAIN:
+        return _draw_from_category(state, first, sums, starts, items)
+    return _draw_popular(state, sums, 0, starts[-1], items)
 
 
 @kernel
 def _write_items(
     state: Array, time: Array, starts: Array, demand: Array, items: int, item: Array
 ) -> None:
-    """One user's items, numbered along the lines, given their times."""
-    item[0] = _in_demand(state, demand[time[0] * _SLOTS // _SPAN], 0, starts[-1], items)
+    """Write one user's items, numbered along the product lines, to `item`, given their times.
+
+    `time` is in seconds from the start, `demand` has running sums by slot and line, a category's
+    lines begin at `starts`, and `items` is the number of items.
+    """
+    item[0] = _draw_popular(state, demand[time[0] * _SLOTS // _SPAN], 0, starts[-1], items)
     for r in range(1, len(time)):
-        if _uniform(state) < _REPEAT:
-            item[r] = item[int(_uniform(state) * r)]
+        if _draw_uniform(state) < _REPEAT:
+            item[r] = item[int(_draw_uniform(state) * r)]
             continue
         sums = demand[time[r] * _SLOTS // _SPAN]
         for _ in range(4):  # tries to find something that the customer did not just buy
-            s = _anchor(state, time, r)
+            s = _draw_anchor(state, time, r)
             gap = (time[r] - time[s]) / _DAY
-            item[r] = _choose(state, item[0], item[s], gap, sums, starts, items)
+            item[r] = _draw_item(state, item[0], item[s], gap, sums, starts, items)
             if item[r] not in item[max(r - 30, 0) : r]:
                 break
 
 
 class _Shop(NamedTuple):
-    """The catalogue and what is in demand."""
+    """The items of the synthetic shop, in product lines of ten, and the demand for the lines."""
 
     starts: Array  # where each category's lines start
     demand: Array  # running sums of the lines' demand, slots x lines + 1
@@ -234,7 +303,10 @@ class _Shop(NamedTuple):
 def _write_users(
     a: int, b: int, seed: np.uint64, ptr: Array, shop: _Shop, item: Array, time: Array
 ) -> None:
-    """Write the rows of users a..b."""
+    """Write items (positions in the vocabulary) and times (microseconds) of users a..b.
+
+    User u has rows ptr[u]..ptr[u + 1] of `item` and `time`; random numbers depend on seed and u.
+    """
     starts, demand, position = shop
     state = np.empty(1, np.uint64)
     for u in range(a, b):
@@ -258,7 +330,7 @@ def synthetic_log(
     seed: int = 0,
     titles: bool = True,
 ) -> Log:
-    """Make up the log of a shop in 2023 and 2024; the same arguments give the same log.
+    """Return the log of a synthetic shop in 2023 and 2024; equal arguments give equal logs.
 
     Parameters
     ----------
@@ -299,12 +371,14 @@ def synthetic_log(
 
 
 def _check(name: str, value: int) -> None:
+    """Raise TalerecError unless the parameter `name` has a whole number from 1 to MAX_ROWS."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not 1 <= value <= MOST_ROWS:
-        raise TalerecError(f"{name} is {value!r}; it takes a whole number from 1 to {MOST_ROWS:,}")
+    if not whole or not 1 <= value <= MAX_ROWS:
+        raise TalerecError(f"{name} is {value!r}; it takes a whole number from 1 to {MAX_ROWS:,}")
 
 
 def _generate(rows: int, users: int, items: int, seed: np.uint64, titles: bool) -> Log:
+    """Return the log of a synthetic shop; `titles`: whether items have titles and categories."""
     # Items stand in the log in an order of their own: an id says nothing of line or fame.
     order = np.argsort(_hashes(seed, _PLACES, items))
     position = np.empty(items, np.int32)
@@ -313,11 +387,12 @@ def _generate(rows: int, users: int, items: int, seed: np.uint64, titles: bool) 
     shop = _Shop(starts, _demand(seed, starts), position)
     ptr = _row_starts(seed, rows, users)
     item, time = np.empty(rows, np.int32), np.empty(rows, np.int64)
-    chunks = equal_work(ptr, _CHUNKS)
+    chunks = balanced_chunks(ptr, _CHUNKS)
     run_chunks("synthetic", lambda a, b: _write_users(a, b, seed, ptr, shop, item, time), chunks)
-    info = descriptions(*np.divmod(order, _LINE), starts) if titles else None
-    return Log(ptr, item, time, _numbers(users), _numbers(items), info)
+    info = _describe_items(*np.divmod(order, _LINE), starts) if titles else None
+    return Log(ptr, item, time, _number_vocabulary(users), _number_vocabulary(items), info)
 
 
-def _numbers(n: int) -> Vocabulary:
+def _number_vocabulary(n: int) -> Vocabulary:
+    """Return the vocabulary of the integer ids 1 to n, in this order."""
     return Vocabulary(pl.Series(np.arange(1, n + 1)))

@@ -12,18 +12,18 @@ import numpy as np
 import polars as pl
 
 from talerec.errors import TalerecError, UnknownIdError
-from talerec.runtime.arrays import Array
+from talerec.runtime import Array
 
-_FEW = 1000  # ids asked for: up to here looking each up is faster than a join
-_MOST = 10**38 - 1  # the largest whole number that text is ordered by
-_SMALL = 200_000  # ids in a vocabulary: up to here a dictionary of them costs little memory
+_MAX_LOOKUPS = 1000  # ids: up to here, separate lookups are faster than a join
+_MAX_INTEGER = 10**38 - 1  # the largest integer that texts are sorted by
+_MAX_DICTIONARY = 200_000  # ids: up to here, a dictionary of all ids takes little memory
 
 
 class Vocabulary:
-    """External ids and their positions 0..n-1, both ways.
+    """External ids and their positions 0..n-1, in both directions.
 
-    Positions follow the ids: as numbers where every id is an integer (in a column of text too, up
-    to 38 digits), else as text. So they do not depend on the order of rows.
+    Positions follow the order of the ids: as numbers if every id is an integer (in a column of text
+    too, up to 38 digits), else as text. So they do not depend on the order of rows.
     """
 
     def __init__(self, ids: pl.Series) -> None:
@@ -34,120 +34,139 @@ class Vocabulary:
 
     @classmethod
     def encode(cls, values: pl.Series) -> tuple[Vocabulary, Array]:
-        """The vocabulary of a column, and the column as int32 positions."""
-        vocabulary = cls(in_order(values.unique()))
+        """Return the vocabulary of a column's distinct ids, and each row's int32 position in it.
+
+        Ids are integers or text, sorted; a position is a number from 0 in this order.
+        """
+        vocabulary = cls(sort_ids(values.unique()))
         return vocabulary, vocabulary.codes(values)
 
     def positions(self, values: Sequence[Any] | pl.Series, kind: str, unknown: str) -> Array:
-        """Positions of external ids (of a `kind` that messages name: user or item).
+        """Return the positions of external ids (int32); `kind` (user or item) is for messages.
 
-        An unknown id is an error that names it, or -1 with unknown="skip".
+        An unknown id raises an UnknownIdError that names it, or is -1 with unknown="skip".
         """
         if unknown not in ("error", "skip"):
             raise TalerecError(f'unknown is {unknown!r}; it takes "error" or "skip"')
-        if type(values) is not list and (
-            isinstance(values, str) or not isinstance(values, Iterable)
-        ):
+        if isinstance(values, str) or not isinstance(values, Iterable):
             raise TalerecError(f"{values!r} is not a list of {kind} ids")
-        given = list(values)
-        if len(given) <= _FEW and self._is_small and set(map(type, given)) == {self._type}:
-            found = np.fromiter(map(self._places.get, given, repeat(-1)), np.int32, len(given))
-            return self._checked(found, given, kind, unknown)
-        for value in given if not set(map(type, given)) <= {int, str} else ():
+        ids = list(values)
+        is_small = len(ids) <= _MAX_LOOKUPS and len(self.ids) <= _MAX_DICTIONARY
+        if is_small and set(map(type, ids)) == {self._type}:
+            lookup = map(self._position_by_id.get, ids, repeat(-1))
+            return self._require_known(np.fromiter(lookup, np.int32, len(ids)), ids, kind, unknown)
+        for value in ids if not set(map(type, ids)) <= {int, str} else ():
             if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
                 raise TalerecError(f"{kind} {value!r} is not an id: ids are text or whole numbers")
-        return self._checked(self.codes(self._typed(given)), given, kind, unknown)
+        return self._require_known(self.codes(self._to_series(ids)), ids, kind, unknown)
 
-    def of_texts(self, texts: list[str]) -> Array:
-        """Positions of ids that are all given as text, as stores and paths have them; -1 for unknown ones."""
+    def text_positions(self, texts: list[str]) -> Array:
+        """Return the positions of ids that are all given as text, -1 for unknown ids.
+
+        If this vocabulary has integers, "7" stands for 7, but "07" is unknown.
+        """
         if self._type is str:
             return self.positions(texts, "id", "skip")
-        numbers = [_whole(text) for text in texts]
-        there = [number for number in numbers if number is not None]
-        if len(there) == len(texts):
-            return self.positions(there, "id", "skip")
-        found = np.full(len(texts), -1, np.int32)
-        if there:
-            mask = np.array([number is not None for number in numbers])
-            found[mask] = self.positions(there, "id", "skip")
-        return found
+        integers = [_parse_integer(text) for text in texts]
+        numeric = [number for number in integers if number is not None]
+        if len(numeric) == len(texts):
+            return self.positions(numeric, "id", "skip")
+        positions = np.full(len(texts), -1, np.int32)
+        if numeric:
+            mask = np.array([number is not None for number in integers])
+            positions[mask] = self.positions(numeric, "id", "skip")
+        return positions
 
     @cached_property
     def _type(self) -> type:
+        """The Python type of the ids: str or int."""
         return str if self.ids.dtype == pl.String else int
 
     @cached_property
-    def _is_small(self) -> bool:
-        return len(self) <= _SMALL
+    def _position_by_id(self) -> dict[Any, int]:
+        """The position of each id, as a dict."""
+        return {name: position for position, name in enumerate(self.ids.to_list())}
 
-    @cached_property
-    def _places(self) -> dict[Any, int]:
-        return {name: place for place, name in enumerate(self.ids.to_list())}
+    def _require_known(self, positions: Array, ids: list[Any], kind: str, unknown: str) -> Array:
+        """Return `positions`; UnknownIdError for the first -1 if `unknown` is "error".
 
-    def _checked(self, found: Array, given: list[Any], kind: str, unknown: str) -> Array:
-        if unknown == "error" and (missing := np.flatnonzero(found < 0)).size:
-            raise UnknownIdError(f"{kind} {given[missing[0]]!r} is not known to the model")
-        return found
+        `ids` are the ids that were looked up, and `kind` (user or item) is for the message.
+        """
+        if unknown == "error" and (missing := np.flatnonzero(positions < 0)).size:
+            raise UnknownIdError(f"{kind} {ids[missing[0]]!r} is not known to the model")
+        return positions
 
-    def _typed(self, given: list[Any]) -> pl.Series:
-        if self.ids.dtype == pl.Int64 and set(map(type, given)) == {int}:
+    def _to_series(self, ids: list[Any]) -> pl.Series:
+        """Return ids (text or whole numbers) as a series of this vocabulary's type.
+
+        An id that cannot have this type, such as "x" among integers, becomes null.
+        """
+        if self.ids.dtype == pl.Int64 and set(map(type, ids)) == {int}:
             with suppress(OverflowError):
-                return pl.Series(np.array(given, np.int64))
-        return self.own_type(pl.Series([str(value) for value in given], dtype=pl.String))
+                return pl.Series(np.array(ids, np.int64))
+        return self.cast_ids(pl.Series([str(value) for value in ids], dtype=pl.String))
 
-    def own_type(self, ids: pl.Series) -> pl.Series:
-        """Ids as people write them (5 or "5") in the type of this vocabulary; null where that cannot be."""
+    def cast_ids(self, ids: pl.Series) -> pl.Series:
+        """Return ids, such as 5 or '5', in this vocabulary's type; null where impossible."""
         texts = ids.cast(pl.String)
         if self.ids.dtype == pl.String:
             return texts
-        numbers = texts.cast(self.ids.dtype, strict=False)
-        return pl.select(pl.when(numbers.cast(pl.String) == texts).then(numbers)).to_series()
+        integers = texts.cast(self.ids.dtype, strict=False)
+        return pl.select(pl.when(integers.cast(pl.String) == texts).then(integers)).to_series()
 
     def take(self, positions: Array) -> Vocabulary:
-        """The ids at ascending positions, as another vocabulary."""
+        """Return the ids at ascending positions as a new vocabulary."""
         return Vocabulary(self.ids.gather(positions))
 
     @cached_property
     def _table(self) -> pl.DataFrame:
-        return pl.DataFrame(
-            {"id": self.ids, "position": pl.arange(len(self), eager=True, dtype=pl.Int32)}
-        )
+        """The ids and their positions as a frame with the columns "id" and "position"."""
+        positions = pl.arange(len(self), eager=True, dtype=pl.Int32)
+        return pl.DataFrame({"id": self.ids, "position": positions})
 
     @cached_property
     def _index(self) -> tuple[Array, Array]:
-        """The keys of all ids in ascending order, and the position of each."""
-        keys = _keys(self.ids)
+        """The hash keys of all ids in ascending order, and the position of each key's id."""
+        keys = _hash_keys(self.ids)
         order = np.argsort(keys, kind="stable").astype(np.int32)
         return keys[order], order
 
     def _look_up(self, values: pl.Series) -> Array | None:
-        """Positions by bisection; None where two ids share a key, so that bisection may find the wrong one."""
+        """Return positions (int32) of ids of this vocabulary's type, -1 for unknown ids.
+
+        They are found by bisection over the sorted hashes of all ids. None if two ids of the
+        vocabulary may have the same hash: then the caller joins instead.
+        """
         keys, order = self._index
-        asked = _keys(values)
-        place = np.searchsorted(keys, asked)
-        found = np.minimum(place, len(keys) - 1)
-        inside = place + 1 < len(keys)
-        if (keys[place[inside] + 1] == asked[inside]).any():
+        wanted_keys = _hash_keys(values)
+        slots = np.searchsorted(keys, wanted_keys)
+        inside = slots + 1 < len(keys)
+        if (keys[slots[inside] + 1] == wanted_keys[inside]).any():
             return None
-        positions = order[found]
-        same = keys[found] == asked
+        slots = np.minimum(slots, len(keys) - 1)
+        positions = order[slots]
+        same = keys[slots] == wanted_keys
         if self.ids.dtype == pl.String:
             same &= np.array(self.ids[positions].to_list()) == np.array(values.to_list())
         return np.where(same, positions, np.int32(-1))
 
     def codes(self, values: pl.Series) -> Array:
-        """Positions of ids of this vocabulary's type, -1 for unknown ones; a few are looked up, many are joined."""
-        if 0 < len(values) <= _FEW < len(self) and not values.null_count():
-            found = self._look_up(values)
-            if found is not None:
-                return found
+        """Return positions (int32) of ids of this vocabulary's type, -1 for unknown ids.
+
+        A position is the number of an id in the vocabulary, from 0. Few ids are looked up one by
+        one, many are joined.
+        """
+        if 0 < len(values) <= _MAX_LOOKUPS < len(self) and not values.null_count():
+            positions = self._look_up(values)
+            if positions is not None:
+                return positions
         frame = pl.DataFrame({"id": values})
         joined = frame.join(self._table, on="id", how="left", maintain_order="left")["position"]
         return joined.fill_null(-1).to_numpy(writable=True)
 
 
-def _whole(text: str) -> int | None:
-    """The whole number that a text writes in the usual way, within 64 bits; None for 007, +7, 7.0 and words."""
+def _parse_integer(text: str) -> int | None:
+    """Return the 64-bit integer that a text spells plainly; None for 007, +7, 7.0 and words."""
     digits = text[1:] if text.startswith("-") else text
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
         return None
@@ -155,16 +174,19 @@ def _whole(text: str) -> int | None:
     return number if str(number) == text and -(2**63) <= number < 2**63 else None
 
 
-def _keys(ids: pl.Series) -> Array:
-    """A number for every id: a whole number stands for itself, text for its hash."""
+def _hash_keys(ids: pl.Series) -> Array:
+    """Return a number for every id: an integer itself, or the 64-bit hash of a text."""
     return (ids if ids.dtype == pl.Int64 else ids.hash()).to_numpy()
 
 
-def in_order(ids: pl.Series) -> pl.Series:
-    """Distinct ids, sorted as numbers where every one is an integer, else as text."""
+def sort_ids(ids: pl.Series) -> pl.Series:
+    """Return distinct ids sorted as numbers if all are integers, else as text.
+
+    `ids` is a column of integers or text; text that spells integers, such as "10", stays text.
+    """
     if ids.dtype != pl.String:
         return ids.sort()
-    numbers = ids.cast(pl.Int128, strict=False)
-    if numbers.null_count() or not numbers.is_between(-_MOST, _MOST).all():
+    integers = ids.cast(pl.Int128, strict=False)
+    if integers.null_count() or not integers.is_between(-_MAX_INTEGER, _MAX_INTEGER).all():
         return ids.sort()
-    return pl.DataFrame({"number": numbers, "text": ids}).sort("number", "text")["text"]
+    return pl.DataFrame({"number": integers, "text": ids}).sort("number", "text")["text"]

@@ -1,4 +1,4 @@
-"""Does one model beat another? Two results on the same cases, compared user by user."""
+"""Paired comparison of two evaluation results on the same cases, user by user."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ import polars as pl
 
 from talerec import columns
 from talerec.errors import TalerecError
-from talerec.evaluation.intervals import Paired, paired
+from talerec.evaluation.intervals import PairedComparison, compare_pairs
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN
 from talerec.evaluation.queries import CASES
-from talerec.evaluation.result import UNIT, Evaluation, per_unit
+from talerec.evaluation.result import UNIT, Evaluation, mean_by_user
 
 ALPHA = 0.05
-_LEAST_P = 0.0001  # the test draws too few signs to tell smaller p-values apart
+_SMALLEST_P = 0.0001  # the test draws too few signs to tell smaller p-values apart
 _SHARED = ("split", "on", "ties")  # fields that must be equal for the cases to be the same
-_OF_B = " of b"  # ends the names of B's columns where both results are in one frame
+_OF_B = " of b"  # suffix of B's columns in a frame with both results
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """B against A, metric by metric, over the same users."""
+    """B compared with A, metric by metric, over the same users; see `compare`.
+
+    `metrics` and `metrics_hidden` map names such as NDCG@10 to a paired comparison; hidden: with
+    the items of the history left out of the ranking. `notes` are sentences about both results.
+    """
 
     a: Evaluation
     b: Evaluation
-    metrics: dict[str, Paired]
-    metrics_hidden: dict[str, Paired]
+    metrics: dict[str, PairedComparison]
+    metrics_hidden: dict[str, PairedComparison]
     notes: list[str]
 
     @property
     def headline(self) -> str:
-        """The metric of the verdict: NDCG at the largest k that both have. One test, not nine."""
+        """The metric of the verdict: NDCG at the largest common k, so that one test decides."""
         return f"NDCG@{max(set(self.a.ks) & set(self.b.ks))}"
 
     @property
@@ -42,25 +46,29 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The outcome in one sentence."""
-        found = self.metrics[self.headline]
+        """One sentence: whether B is better or worse in the headline metric, by how much, and p."""
+        pair = self.metrics[self.headline]
         b, a = self.b.model, self.a.model
         if a == b:
             b, a = "B", "A"
-        p = f"p = {found.p:.2g}" if found.p >= _LEAST_P else f"p < {_LEAST_P:g}"
-        figures = f"{self.headline} {found.a:.4f} -> {found.b:.4f}, {p}"
+        p = f"p = {pair.p:.2g}" if pair.p >= _SMALLEST_P else f"p < {_SMALLEST_P:g}"
+        figures = f"{self.headline} {pair.a:.4f} -> {pair.b:.4f}, {p}"
         if not self.significant:
             return f"No difference between {a} and {b} can be shown ({figures})."
-        word = "better" if found.difference > 0 else "worse"
-        size = abs(found.difference)
-        change = f"{100 * size / found.a:.1f} %" if found.a else f"{size:.4f}"
+        word = "better" if pair.difference > 0 else "worse"
+        size = abs(pair.difference)
+        change = f"{100 * size / pair.a:.1f} %" if pair.a else f"{size:.4f}"
         return f"{b} is {word} than {a} by {change} ({figures})."
 
     def __repr__(self) -> str:
         return f"Comparison({self.verdict.removesuffix('.')})"
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `talerec compare --json` prints."""
+        """Return the comparison as the JSON object that the command `compare` prints.
+
+        Keys: a, b (facts of both results), users, headline, significant, verdict, metrics,
+        metrics_hidden (by name such as NDCG@10), notes.
+        """
         return {
             "a": self.a.facts(),
             "b": self.b.facts(),
@@ -68,8 +76,8 @@ class Comparison:
             "headline": self.headline,
             "significant": self.significant,
             "verdict": self.verdict,
-            "metrics": {name: found.to_dict() for name, found in self.metrics.items()},
-            "metrics_hidden": {n: found.to_dict() for n, found in self.metrics_hidden.items()},
+            "metrics": {name: pair.to_dict() for name, pair in self.metrics.items()},
+            "metrics_hidden": {n: pair.to_dict() for n, pair in self.metrics_hidden.items()},
             "notes": self.notes,
         }
 
@@ -80,14 +88,14 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
     Parameters
     ----------
     a, b
-        What `evaluate` or `Evaluation.load` gave, for the same log, split and order of ties.
+        Results of `evaluate` or `Evaluation.load` for the same log, split and order of ties.
     seed
         The seed of the intervals and of the test.
 
     Returns
     -------
     Comparison
-        Difference, interval, p-value and effect size of every metric that both have, and a verdict.
+        Difference, interval, p-value and effect size of every common metric, and a verdict.
 
     Raises
     ------
@@ -98,36 +106,38 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
     --------
     >>> import talerec as tr
     >>> split = tr.leave_one_out(tr.synthetic_log(2000, items=50))
-    >>> popular, rules = (tr.evaluate(m.fit(split.train), split) for m in (tr.Popular(), tr.Rules()))
-    >>> print(tr.compare(popular, rules).verdict)
+    >>> models = (tr.Popular(), tr.Rules())
+    >>> results = [tr.evaluate(model.fit(split.train), split) for model in models]
+    >>> print(tr.compare(*results).verdict)
     No difference between popular and rules can be shown (NDCG@10 0.2759 -> 0.3015, p = 0.14).
     """
     if any(CASES in result.frame.columns for result in (a, b)):
-        raise TalerecError(
-            "one of the results has sums alone: evaluate with cases=FILE, and load it"
-        )
+        message = "one result has only sums of cases: evaluate with `cases`, and load that file"
+        raise TalerecError(message, "cases")
     ks = sorted(set(a.ks) & set(b.ks))
     if not ks:
         raise TalerecError(
-            f"the results share no k: A has {list(a.ks)}, B {list(b.ks)}; evaluate both with the same k"
+            f"the results share no k: A has {list(a.ks)}, B {list(b.ks)}; "
+            "evaluate both with the same k"
         )
     for name in _SHARED:
         left, right = getattr(a, name), getattr(b, name)
         if left != right:
-            raise TalerecError(
-                f"the results answer different questions: {name} is {left!r} in A and {right!r} in B"
-            )
-    return Comparison(
-        a,
-        b,
-        _paired(a, b, ks, RANK, seed),
-        _paired(a, b, ks, RANK_HIDDEN, seed),
-        _notes(a, b),
-    )
+            message = f"the results are not comparable: {name} is {left!r} in A and {right!r} in B"
+            raise TalerecError(message)
+    metrics, hidden = (_compare_metrics(a, b, ks, rank, seed) for rank in (RANK, RANK_HIDDEN))
+    return Comparison(a, b, metrics, hidden, _notes(a, b))
 
 
-def _paired(a: Evaluation, b: Evaluation, ks: list[int], rank: str, seed: int) -> dict[str, Paired]:
-    left, right = (per_unit(result.frame, ks, rank) for result in (a, b))
+def _compare_metrics(
+    a: Evaluation, b: Evaluation, ks: list[int], rank: str, seed: int
+) -> dict[str, PairedComparison]:
+    """Return the paired comparison of each metric at each k of `ks`, over users.
+
+    `rank` is the column of ranks: with all items, or with seen items hidden; `seed` is that of the
+    resampling. TalerecError if the results are not about the same cases.
+    """
+    left, right = (mean_by_user(result.frame, ks, rank) for result in (a, b))
     types = [frame[columns.USER].dtype for frame in (left, right)]
     if types[0] != types[1]:
         raise TalerecError(
@@ -141,17 +151,21 @@ def _paired(a: Evaluation, b: Evaluation, ks: list[int], rank: str, seed: int) -
             " evaluate both on the same log"
         )
     return {
-        name: paired(both[name].to_numpy(), both[f"{name}{_OF_B}"].to_numpy(), seed=seed)
+        name: compare_pairs(both[name].to_numpy(), both[f"{name}{_OF_B}"].to_numpy(), seed=seed)
         for name in left.columns
         if name not in UNIT
     }
 
 
 def _notes(a: Evaluation, b: Evaluation) -> list[str]:
-    found = list(dict.fromkeys([*a.notes, *b.notes]))
-    uneven = [name for name in ("hide_seen", "refit") if getattr(a, name) != getattr(b, name)]
-    found += [f"{name.replace('_', ' ')} is on for one of the two only" for name in uneven]
+    """Return the notes of both results, and sentences on settings or times that differ.
+
+    Notes are sentences for readers of the metrics; equal ones appear once.
+    """
+    notes = list(dict.fromkeys([*a.notes, *b.notes]))
+    different = [name for name in ("hide_seen", "refit") if getattr(a, name) != getattr(b, name)]
+    notes += [f"{name.replace('_', ' ')} is on for one of the two only" for name in different]
     times = (result.frame.select(pl.col("time").sort().hash().sum()).item() for result in (a, b))
     if len(set(times)) > 1:
-        found.append("the questions are not at the same times: are these results of one log?")
-    return found
+        notes.append("the targets are not at the same times: are these results of one log?")
+    return notes

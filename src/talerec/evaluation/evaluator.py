@@ -1,4 +1,4 @@
-"""How good is a model? Rank every item for every case, and see where the item that came next is."""
+"""Evaluation of a model: rank all items for every held-out query (case)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from talerec.data import preprocessing
-from talerec.data.log import Log, as_log
-from talerec.data.split.splits import Cases, Plan, Split
-from talerec.data.summary import many_ties, tied
+from talerec.data import Log, as_log, expand_tie_orders, has_many_ties, order_ties, tie_share
+from talerec.data.split import Split, SplitPlan
 from talerec.errors import TalerecError
-from talerec.evaluation import metrics
-from talerec.evaluation.queries import case_frame
+from talerec.evaluation.metrics import check_cutoffs, item_coverage
+from talerec.evaluation.queries import build_case_frame
 from talerec.evaluation.result import Evaluation
-from talerec.models.core import inference as asking
-from talerec.models.core.base import Model
-from talerec.runtime.arrays import Array
-from talerec.runtime.clock import Clock, summed
+from talerec.models.core import Model, rank_targets
+from talerec.runtime import Array, Clock, sum_seconds
 
 
 def evaluate(
@@ -30,18 +26,19 @@ def evaluate(
     k: Sequence[int] = (1, 5, 10),
     hide_seen: bool = False,
 ) -> Evaluation:
-    """Rank all items for every case of a split, with a model that was fitted on `split.train`.
+    """Evaluate a model that was fitted to `split.train`: rank all items for every case.
 
-    A target that the model does not know is a miss. So is an item of the history when seen items are hidden.
+    A case is a history and the held-out item that came next, its target. An unknown target is a
+    miss; so is an item of the history if seen items are hidden.
 
     Parameters
     ----------
     model
         A fitted model.
     split
-        What `leave_one_out` or `time_split` gives, or one of those of `rolling_split`.
+        From `leave_one_out` or `time_split`, or one split of `rolling_split`.
     on
-        The rows that are asked for: "test" or "validation".
+        The rows that are targets: "test" or "validation".
     k
         The lengths of the lists, such as 10 for HR@10.
     hide_seen
@@ -55,7 +52,8 @@ def evaluate(
     Raises
     ------
     TalerecError
-        If the model was fitted on other rows, the split has no such rows, or a k is not a whole number from 1.
+        If the model was fitted to other rows, the split has no such rows, or a k is not a whole
+        number from 1.
 
     Examples
     --------
@@ -65,45 +63,27 @@ def evaluate(
     >>> round(result.metrics["HR@10"], 3)
     0.549
     """
-    _refuse_others(model, split)
-    ks, cases = metrics.cutoffs(k), split.cases(on)
-    clock, items = Clock(), len(model.item_ids)
-    ranks, lists = _answers(model, cases, min(ks[-1], items), hide_seen, clock)
-    result = _without_cases(model, split, ks, on, hide_seen)
-    return replace(
-        result,
-        coverage={f"coverage@{k}": metrics.coverage(lists[:, :k], items) for k in ks},
-        seconds={**result.seconds, **clock.seconds},
-        frame=case_frame(split, cases, ranks, lists, ks, hide_seen=hide_seen),
-    )
-
-
-def _refuse_others(model: Model, split: Split) -> None:
-    """An error unless the model was fitted on the training rows of what is a split."""
-    if not isinstance(split, Split):
-        raise TalerecError(
-            "evaluate takes a split, such as leave_one_out(log); evaluate_log(model, log) splits and fits by itself"
-        )
-    if not model.item_ids.equals(split.train.items.ids):
-        raise TalerecError(
-            "the model was not fitted on this split's training rows: call model.fit(split.train)"
-        )
-
-
-def _answers(
-    model: Model, cases: Cases, k: int, hide_seen: bool, clock: Clock
-) -> tuple[Array, Array]:
-    """The two places of each case's target, and the first k items of its list (`asking.judge`)."""
+    _check_fitted_to(model, split)
+    ks, cases = check_cutoffs(k), split.cases(on)
+    clock, longest = Clock(), min(ks[-1], len(model.item_ids))
     with clock("score"):
-        found = asking.judge(model, cases.histories, cases.target, k, hide_seen=hide_seen)
-    clock.seconds["lists"] = 0.0  # they come with the places, in one pass
-    return found.places, found.items
+        ranked = rank_targets(model, cases.histories, cases.target, longest, hide_seen=hide_seen)
+    result = _build_result(model, split, ranked.items, ks, on, hide_seen=hide_seen)
+    seconds = {**result.seconds, **clock.seconds, "lists": 0.0}  # lists come with the ranks
+    frame = build_case_frame(split, cases, ranked.ranks, ranked.items, ks, hide_seen=hide_seen)
+    return replace(result, seconds=seconds, frame=frame)
 
 
-def _without_cases(
-    model: Model, split: Split, ks: Sequence[int], on: str, hide_seen: bool
+def _build_result(
+    model: Model, split: Split, lists: Array, ks: Sequence[int], on: str, *, hide_seen: bool
 ) -> Evaluation:
-    """What is known of a result before anything is ranked."""
+    """Return the result of an evaluation, still without its frame of cases.
+
+    `lists` (cases x longest k) has each case's recommended items, best first, as positions; -1:
+    none. `ks` are the cutoffs, `on` (test or validation) says which rows were targets, and
+    `hide_seen` whether items of the history were left out.
+    """
+    n_items = len(model.item_ids)
     return Evaluation(
         model=model.name,
         params=model.params,
@@ -111,31 +91,47 @@ def _without_cases(
         split=split.name,
         refit=split.refit,
         ties=split.train.ties,
-        tied=tied(split.train),
+        tied=tie_share(split.train),
         on=on,
         hide_seen=hide_seen,
         ks=tuple(ks),
-        coverage={},
+        coverage={f"coverage@{k}": item_coverage(lists[:, :k], n_items) for k in ks},
         seconds={"load": 0.0, "gram": 0.0, "solve": 0.0, **model.fitted.seconds},
-        beside={},
+        fixed_order_metrics={},
         frame=pl.DataFrame(),
-        without=split.without,
+        users_without_target=split.without,
     )
+
+
+def _check_fitted_to(model: Model, split: Split) -> None:
+    """Raise TalerecError unless the model was fitted to the training rows of the split.
+
+    The model's item ids must equal those of the split's training rows.
+    """
+    if not isinstance(split, Split):
+        raise TalerecError(
+            "evaluate takes a split, such as leave_one_out(log); "
+            "evaluate_log(model, log) splits and fits"
+        )
+    if not model.item_ids.equals(split.train.items.ids):
+        raise TalerecError(
+            "the model was not fitted to this split's training rows: call model.fit(split.train)"
+        )
 
 
 def evaluate_log(
     model: Model,
     log: Log,
-    plan: Plan | str = "leave-one-out",
+    plan: SplitPlan | str = "leave-one-out",
     *,
     ties: str = "file",
     on: str = "test",
     k: Sequence[int] = (1, 5, 10),
     hide_seen: bool = False,
 ) -> Evaluation:
-    """Split a log, fit a model on the training rows, and evaluate it.
+    """Split a log, fit a model to the training rows, and evaluate it.
 
-    This is done once for every order of ties and every rolling window; the result has the cases of all.
+    This is done for every order of ties and every rolling window; the result has all their cases.
 
     Parameters
     ----------
@@ -144,8 +140,8 @@ def evaluate_log(
     plan
         How to split: "leave-one-out", "at:TIME" or "rolling:TIME,DAYS".
     ties
-        The order of rows with the same time: "file", "item", "random:SEED", or several random orders such
-        as "random:0..4".
+        The order of rows with equal times: "file", "item", "random:SEED", or several random orders
+        such as "random:0..4".
     on, k, hide_seen
         As in `evaluate`.
 
@@ -157,7 +153,7 @@ def evaluate_log(
     Raises
     ------
     TalerecError
-        If an option is not understood, or the plan leaves nothing to ask or to learn from.
+        If an option is not valid, or the plan leaves no cases or no training rows.
 
     Examples
     --------
@@ -167,25 +163,30 @@ def evaluate_log(
     >>> [order["ties"] for order in result.orders]
     ['random:0', 'random:1', 'random:2']
     """
-    plan = Plan(plan) if isinstance(plan, str) else plan
+    plan = SplitPlan(plan) if isinstance(plan, str) else plan
     log = as_log(log)
-    ks = metrics.cutoffs(k)
+    ks = check_cutoffs(k)
 
     def results(order: str) -> list[Evaluation]:
+        """Return the results for one order of ties: one per split of the plan."""
         return [
             evaluate(model.fit(split.train), split, on=on, k=ks, hide_seen=hide_seen)
-            for split in plan.splits(preprocessing.order_ties(log, order), on)
+            for split in plan.splits(order_ties(log, order), on)
         ]
 
-    orders = preprocessing.tie_orders(ties)
-    result = joined([part for order in orders for part in results(order)])
-    fixed = ("file", "item") if len(orders) > 1 and many_ties(result.tied) else ()
-    beside = {order: joined(results(order)).metrics for order in fixed}
-    return replace(result, ties=ties, beside=beside)
+    orders = expand_tie_orders(ties)
+    result = join_results([part for order in orders for part in results(order)])
+    fixed_orders = ("file", "item") if len(orders) > 1 and has_many_ties(result.tied) else ()
+    metrics = {order: join_results(results(order)).metrics for order in fixed_orders}
+    return replace(result, ties=ties, fixed_order_metrics=metrics)
 
 
-def joined(results: Sequence[Evaluation]) -> Evaluation:
-    """One result with the cases of several, of one model, that differ in the order of ties or in the window."""
+def join_results(results: Sequence[Evaluation]) -> Evaluation:
+    """Return one result with the cases of several results of one model.
+
+    The results differ in the order of ties or the time window. Coverage is averaged and seconds are
+    added up; other fields are those of the first result.
+    """
     first = results[0]
     if len(results) == 1:
         return first
@@ -193,6 +194,6 @@ def joined(results: Sequence[Evaluation]) -> Evaluation:
     return replace(
         first,
         coverage={name: float(np.mean([r.coverage[name] for r in results])) for name in names},
-        seconds=summed(r.seconds for r in results),
+        seconds=sum_seconds(r.seconds for r in results),
         frame=pl.concat([r.frame for r in results], rechunk=True),
     )

@@ -1,6 +1,7 @@
-"""Metrics: accuracy from the ranks of targets, and what recommended lists are like. Each is a mean over cases.
+"""Metrics of a case: accuracy from its target's rank, and properties of its list.
 
-A case is a hit at k when its target's rank is 1..k; rank 0 is a miss.
+A case is one evaluated query: a history and the held-out item that came next, its target. It is a
+hit at k if the target's rank is 1..k; rank 0 means that the target has no rank, a miss.
 """
 
 from __future__ import annotations
@@ -11,71 +12,93 @@ import numpy as np
 import polars as pl
 
 from talerec.errors import TalerecError
-from talerec.runtime.arrays import Array
+from talerec.runtime import Array
 
 RANK = "rank"
-RANK_HIDDEN = "rank_hidden"  # with seen items hidden
+RANK_HIDDEN = "rank_hidden"  # with the items of the history hidden
 
 
 def hit_rate(k: int, rank: str = RANK) -> pl.Expr:
-    """HR@k: 1 for a hit."""
-    return _hit(k, rank).cast(pl.Float64).alias(f"HR@{k}")
+    """Return the expression of HR@k over a frame of cases: 1 for a hit, else 0.
+
+    `rank` is the column with each target's rank from 1; 0 stands for no rank, a miss.
+    """
+    return _is_hit(k, rank).cast(pl.Float64).alias(f"HR@{k}")
 
 
 def ndcg(k: int, rank: str = RANK) -> pl.Expr:
-    """NDCG@k with one relevant item: 1 / log2(rank + 1) for a hit."""
+    """Return the expression of NDCG@k of one relevant item: 1 / log2(rank + 1) for a hit.
+
+    0 for a miss. `rank` is the column with each target's rank from 1; 0 stands for no rank, a miss.
+    """
     gain = 1.0 / (pl.col(rank) + 1).log(2)
-    return pl.when(_hit(k, rank)).then(gain).otherwise(0.0).alias(f"NDCG@{k}")
+    return pl.when(_is_hit(k, rank)).then(gain).otherwise(0.0).alias(f"NDCG@{k}")
 
 
 def mrr(k: int, rank: str = RANK) -> pl.Expr:
-    """MRR@k: 1 / rank for a hit."""
-    return pl.when(_hit(k, rank)).then(1.0 / pl.col(rank)).otherwise(0.0).alias(f"MRR@{k}")
+    """Return the expression of MRR@k over a frame of cases: 1 / rank for a hit, else 0.
+
+    `rank` is the column with each target's rank from 1; 0 stands for no rank, a miss.
+    """
+    return pl.when(_is_hit(k, rank)).then(1.0 / pl.col(rank)).otherwise(0.0).alias(f"MRR@{k}")
 
 
-def _hit(k: int, rank: str) -> pl.Expr:
+def _is_hit(k: int, rank: str) -> pl.Expr:
+    """Return the expression whether the rank in column `rank` is from 1 to k; 0 is no rank."""
     return pl.col(rank).is_between(1, k)
 
 
-def per_case(ks: Sequence[int], rank: str = RANK) -> list[pl.Expr]:
-    """Every accuracy metric at every k, as expressions over a frame with one row per case."""
-    return [metric(k, rank) for metric in (hit_rate, ndcg, mrr) for k in cutoffs(ks)]
+def metric_expressions(ks: Sequence[int], rank: str = RANK) -> list[pl.Expr]:
+    """Return HR, NDCG and MRR at every k, as expressions over a frame of cases.
+
+    `rank` is the column with each target's rank from 1; 0 stands for no rank, a miss.
+    """
+    return [metric(k, rank) for metric in (hit_rate, ndcg, mrr) for k in check_cutoffs(ks)]
 
 
-def is_double(metric: str) -> bool:
-    """Whether a table can leave a metric out: at k = 1 all three are the hit rate."""
+def is_redundant(metric: str) -> bool:
+    """Return whether a metric repeats HR@1, as NDCG@1 and MRR@1 do; tables omit them."""
     return metric.endswith("@1") and metric != "HR@1"
 
 
-def cutoffs(ks: Sequence[int]) -> list[int]:
-    """Each k once, in order; a k that is not a whole number from 1 is refused."""
+def check_cutoffs(ks: Sequence[int]) -> list[int]:
+    """Return each k once, in order; TalerecError unless they are whole numbers from 1."""
     for k in ks:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise TalerecError(f"k is {k!r}; it takes a whole number from 1")
+            raise TalerecError(f"`k` is {k!r}; it takes a whole number from 1", "k")
     return sorted(set(ks))
 
 
 # -- lists -----------------------------------------------------------------------------------------
 
 
-def coverage(lists: Array, items: int) -> float:
-    """The share of the catalogue that is in at least one list."""
-    there = np.zeros(items + 1, bool)
-    there[lists] = True  # -1, no item, marks the last entry
-    return int(np.count_nonzero(there[:-1])) / items
+def item_coverage(lists: Array, n_items: int) -> float:
+    """Return the share of the `n_items` items that are in at least one list.
+
+    `lists` (cases x k) has positions of recommended items; -1 is no item.
+    """
+    is_listed = np.zeros(n_items + 1, bool)
+    is_listed[lists] = True  # -1 sets the last entry
+    return int(np.count_nonzero(is_listed[:-1])) / n_items
 
 
-def novelty(lists: Array, rows: Array) -> Array:
-    """Bits of surprise of each list's items: the mean of -log2 of their share of the training rows."""
+def novelty(lists: Array, counts: Array) -> Array:
+    """Return each list's mean of -log2(share of training rows) over its items; NaN if empty.
+
+    `lists` (cases x k) has positions of items, -1 for none; `counts` has each item's training rows.
+    """
     with np.errstate(divide="ignore"):
-        bits = -np.log2(rows / rows.sum())
+        bits = -np.log2(counts / counts.sum())
     return row_means(lists, bits)
 
 
 def row_means(lists: Array, values: Array) -> Array:
-    """The mean value of the items (positions) in each row; -1 is no item, and a row without items has NaN."""
-    there = lists >= 0
-    total = np.where(there, values[lists], 0.0).sum(axis=1)
-    count = there.sum(axis=1)
+    """Return the mean of values[item] over the items of each list; NaN for an empty list.
+
+    `lists` (cases x k) has positions of items; -1 is no item.
+    """
+    is_item = lists >= 0
+    total = np.where(is_item, values[lists], 0.0).sum(axis=1)
+    count = is_item.sum(axis=1)
     means: Array = np.divide(total, count, out=np.full(len(lists), np.nan), where=count > 0)
     return means

@@ -1,99 +1,111 @@
-"""One row per case: whose it is, the rank of its target, the groups it falls into, and what was recommended."""
+"""Frames of cases: one row per case with user, ranks, groups and list statistics.
+
+A case is one evaluated query: a history and the held-out item that came next, its target. On a
+cluster, cases that are equal in everything that metrics use become one row with their number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data.histories import Histories
-from talerec.data.split.splits import Cases, Split
-from talerec.evaluation import metrics
-from talerec.evaluation.metrics import RANK, RANK_HIDDEN
-from talerec.runtime.arrays import Array
+from talerec.data import Histories
+from talerec.data.split import Cases, Split
+from talerec.errors import TalerecError
+from talerec.evaluation.metrics import RANK, RANK_HIDDEN, novelty, row_means
+from talerec.runtime import Array, atomic_write
 
-HEAD_SHARE = 0.2  # of the items, by training rows
+HEAD_SHARE = 0.2  # of the items: the most popular by training rows
+_METADATA = b"talerec"  # key of the facts in the metadata of a saved result
 _THIRDS = ("short", "mid", "long")
 GROUPS = {
-    "popularity": ("head", "tail"),
-    "gap": _THIRDS,
-    "length": _THIRDS,
-    "kind": ("repeat", "new"),
-}
+    "popularity": ("head", "tail"), "gap": _THIRDS, "length": _THIRDS, "kind": ("repeat", "new"),
+}  # fmt: skip
 TIES, WINDOW, TIME = "ties", "window", "time"
-CASES = (
-    "cases"  # that a row stands for, in a frame of sums; without that column, each row is one case
-)
+CASES = "cases"  # number of equal cases that a row stands for; a frame without it has one per row
 NOVELTY, LIST_ROWS = "novelty", "list_rows"
 HISTORY_ROWS, TARGET_ROWS = "history_rows", "target_rows"  # training rows of an item, as a mean
+THIRDS = (0.33, 0.67)  # quantiles: short <= q33 < mid <= q67 < long
 
 
-class _HistoryRows(NamedTuple):
-    """All rows of all histories: the item of each (-1: not in the vocabulary), and the number of its case."""
+class _HistoryItems(NamedTuple):
+    """The items of all histories in one array, -1 for unknown ones, and the case of each.
+
+    `item` and `case` have one entry per history row; cases are numbered 0..n_cases-1.
+    """
 
     item: Array
     case: Array
-    cases: int
+    n_cases: int
 
     @classmethod
-    def of(cls, histories: Histories) -> _HistoryRows:
+    def of(cls, histories: Histories) -> _HistoryItems:
+        """Return the items of these histories, one after the other; history h is case h."""
         start, length = histories.start, histories.stop - histories.start
         ends = np.cumsum(length)
         rows = np.arange(ends[-1] if len(ends) else 0) + np.repeat(start - (ends - length), length)
         case = np.repeat(np.arange(len(start)), length)
         return cls(histories.item[rows], case, len(start))
 
-    def sums(self, values: Array) -> Array:
-        """The sum of the values (one per row) over each history."""
-        return np.bincount(self.case, values, minlength=self.cases)
+    def sum_by_case(self, values: Array) -> Array:
+        """Return, for each case, the sum of `values` over the rows of its history.
+
+        values: one per history row, in the order of `item` and `case`.
+        """
+        return np.bincount(self.case, values, minlength=self.n_cases)
 
 
-class Background(NamedTuple):
-    """What the cases of a split are seen against: facts of all training rows, and of all cases."""
+class CaseContext(NamedTuple):
+    """What the rows of cases need to know of the whole split.
+
+    ties, window  the name of the order of simultaneous rows, and the start of the rolling window
+    counts        training rows of each item
+    gap, length   bounds (q33, q67) of the thirds of all cases: by the microseconds from the
+                  last row of the history to the target, and by the rows of the history
+    """
 
     ties: str
     window: str
-    counts: Array  # training rows of each item
-    gap: tuple[float, float]  # where the thirds of all cases begin
+    counts: Array
+    gap: tuple[float, float]
     length: tuple[float, float]
 
 
-def case_frame(
-    split: Split,
-    cases: Cases,
-    ranks: Array,
-    lists: Array,
-    ks: Sequence[int],
-    *,
-    hide_seen: bool,
+def build_case_frame(
+    split: Split, cases: Cases, ranks: Array, lists: Array, ks: Sequence[int], *, hide_seen: bool
 ) -> pl.DataFrame:
-    """One row per case.
+    """Return one row per case of a split: user, ranks, groups and statistics of its list.
 
-    ranks: the rank of each target, with seen items ranked like others and with seen items hidden.
-    lists: the items recommended in each case, best first, -1 where there are no more.
+    ranks : cases x 2, ranks of the targets with all items ranked, and with seen items hidden
+    lists : cases x k, the recommended items, best first; -1 where there are no more
+    ks : the cutoffs of the list statistics; hide_seen: which of the two ranks is the column `rank`
     """
     counts = np.bincount(split.train.item, minlength=len(split.train.items))
-    thirds = (_thirds(values) for values in (gaps(cases), lengths(cases)))
-    behind = Background(split.train.ties, split.window, counts, *thirds)
-    return frame_before(behind, split.users.ids, cases, ranks, lists, ks, hide_seen=hide_seen)
+    thirds = (_find_thirds(values) for values in (target_gaps(cases), history_lengths(cases)))
+    context = CaseContext(split.train.ties, split.window, counts, *thirds)
+    return build_case_rows(context, split.users.ids, cases, ranks, lists, ks, hide_seen=hide_seen)
 
 
-def gaps(cases: Cases) -> Array:
-    """The time from the last row of each history to its target."""
+def target_gaps(cases: Cases) -> Array:
+    """Return the microseconds from the last row of each case's history to its target."""
     last: Array = cases.histories.time[cases.histories.stop - 1]
     return cases.target_time - last
 
 
-def lengths(cases: Cases) -> Array:
-    """The rows of each history."""
+def history_lengths(cases: Cases) -> Array:
+    """Return the number of rows of each history."""
     return cases.histories.stop - cases.histories.start
 
 
-def frame_before(
-    behind: Background,
+def build_case_rows(
+    context: CaseContext,
     users: pl.Series,
     cases: Cases,
     ranks: Array,
@@ -102,82 +114,199 @@ def frame_before(
     *,
     hide_seen: bool,
 ) -> pl.DataFrame:
-    """One row for each of some cases of a split; see `case_frame`."""
-    rows, counts = _HistoryRows.of(cases.histories), behind.counts
-    gap, length = gaps(cases), lengths(cases)
+    """Return one row for each of some cases of a split: user, ranks, groups, list statistics.
+
+    A case is a history and the held-out item that came next, its target. `context` describes the
+    whole split, `users` are the ids of its users. ranks: cases x 2, of the target with all items
+    and with seen items hidden (`hide_seen`: which is the column `rank`). lists: cases x k,
+    recommended items, -1 for none. ks: cutoffs of the list statistics.
+    """
+    items, counts = _HistoryItems.of(cases.histories), context.counts
+    gap, length = target_gaps(cases), history_lengths(cases)
     return pl.DataFrame(
         {
             columns.USER: users.gather(cases.user),
-            TIES: pl.repeat(behind.ties, len(cases), eager=True),
-            WINDOW: pl.repeat(behind.window, len(cases), eager=True),
+            TIES: pl.repeat(context.ties, len(cases), eager=True),
+            WINDOW: pl.repeat(context.window, len(cases), eager=True),
             TIME: pl.Series(cases.target_time).cast(pl.Datetime("us")),
             RANK: ranks[:, 1 if hide_seen else 0],
             RANK_HIDDEN: ranks[:, 1],
-            "popularity": _popularity(counts, cases.target),
-            "gap": _third("gap", gap, behind.gap),
-            "length": _third("length", length, behind.length),
-            "kind": _labels("kind", ~_repeated(rows, cases.target)),
+            "popularity": _label_popularity(counts, cases.target),
+            "gap": _label_thirds("gap", gap, context.gap),
+            "length": _label_thirds("length", length, context.length),
+            "kind": _labels("kind", ~_is_repeat(items, cases.target)),
             "gap_us": gap,
             "history_length": length,
-            TARGET_ROWS: _or_zero(counts)[cases.target],
-            HISTORY_ROWS: _null_for_nan(_history_popularity(rows, counts)),
+            TARGET_ROWS: _append_zero(counts)[cases.target],
+            HISTORY_ROWS: _null_for_nan(_history_popularity(items, counts)),
             **_list_columns(lists, counts, ks),
         }
     )
 
 
 def _list_columns(lists: Array, counts: Array, ks: Sequence[int]) -> dict[str, pl.Series]:
-    """How surprising and how popular the first k of each list are, by training rows."""
-    found = {}
+    """Return columns novelty@k and list_rows@k: means over each list's top k items.
+
+    `lists` has positions of items (cases x k, -1: none), and `counts` each item's training rows,
+    the measure of popularity. Null for an empty list.
+    """
+    series = {}
     rows = counts.astype(float)
     for k in ks:
-        found[f"{NOVELTY}@{k}"] = _null_for_nan(metrics.novelty(lists[:, :k], rows))
-        found[f"{LIST_ROWS}@{k}"] = _null_for_nan(metrics.row_means(lists[:, :k], rows))
-    return found
+        series[f"{NOVELTY}@{k}"] = _null_for_nan(novelty(lists[:, :k], rows))
+        series[f"{LIST_ROWS}@{k}"] = _null_for_nan(row_means(lists[:, :k], rows))
+    return series
 
 
-def _history_popularity(rows: _HistoryRows, counts: Array) -> Array:
-    """The mean of the training rows of each history's known items; NaN where it has none."""
-    total, known = rows.sums(_or_zero(counts)[rows.item]), rows.sums(rows.item >= 0)
-    means: Array = np.divide(total, known, out=np.full(len(total), np.nan), where=known > 0)
+def _history_popularity(items: _HistoryItems, counts: Array) -> Array:
+    """Return the mean of counts[item] over each history's known items; NaN where it has none.
+
+    `counts` has each item's training rows.
+    """
+    total = items.sum_by_case(_append_zero(counts)[items.item])
+    n_known = items.sum_by_case(items.item >= 0)
+    means: Array = np.divide(total, n_known, out=np.full(len(total), np.nan), where=n_known > 0)
     return means
 
 
-def _or_zero(counts: Array) -> Array:
-    """Counts as floats, followed by a 0 that item -1 finds."""
+def _append_zero(counts: Array) -> Array:
+    """Return counts as floats, followed by a 0 for item -1."""
     return np.append(counts.astype(float), 0.0)
 
 
 def _null_for_nan(values: Array) -> pl.Series:
+    """Return the values as a series with null in place of NaN."""
     return pl.Series(values).fill_nan(None)
 
 
-def _repeated(rows: _HistoryRows, target: Array) -> Array:
-    """Whether the target is an item of its own history."""
-    return (rows.sums(rows.item == target[rows.case]) > 0) & (target >= 0)
+def _is_repeat(items: _HistoryItems, target: Array) -> Array:
+    """Return whether each case's target is an item of its history; false if it is unknown."""
+    return (items.sum_by_case(items.item == target[items.case]) > 0) & (target >= 0)
 
 
-def _popularity(counts: Array, target: Array) -> pl.Series:
-    """Head: the top fifth of the items by training rows. Items that were never seen are tail."""
-    tail = np.ones(len(counts) + 1, bool)  # the last entry is for target -1
-    tail[np.argsort(-counts, kind="stable")[: round(HEAD_SHARE * len(counts))]] = False
-    return _labels("popularity", tail[target])
+def _label_popularity(counts: Array, target: Array) -> pl.Series:
+    """Return head for targets in the top fifth of the items by training rows, else tail.
+
+    `counts` has each item's training rows; `target` has positions of items, -1 (tail) for unknown.
+    """
+    is_tail = np.ones(len(counts) + 1, bool)  # the last entry is for target -1
+    is_tail[np.argsort(-counts, kind="stable")[: round(HEAD_SHARE * len(counts))]] = False
+    return _labels("popularity", is_tail[target])
 
 
-THIRDS = (0.33, 0.67)  # of the values: short <= q33 < mid <= q67 < long
-
-
-def _thirds(values: Array) -> tuple[float, float]:
+def _find_thirds(values: Array) -> tuple[float, float]:
+    """Return the 33 % and 67 % quantiles of the values."""
     low, high = np.quantile(values, THIRDS)
     return float(low), float(high)
 
 
-def _third(column: str, values: Array, bounds: tuple[float, float]) -> pl.Series:
-    """The thirds of values: equal values are never in two groups."""
+def _label_thirds(column: str, values: Array, bounds: tuple[float, float]) -> pl.Series:
+    """Return "short", "mid" or "long" for each value: up to low, up to high, or above.
+
+    `bounds` is (low, high), and `column` the name of the grouping (gap or length).
+    """
     low, high = bounds
     return _labels(column, np.add(values > low, values > high, dtype=np.int8))
 
 
 def _labels(column: str, codes: Array) -> pl.Series:
-    """The names of a column's groups for their numbers; much faster than an array of text."""
+    """Return, for each code, the name of that group of a column of `GROUPS`.
+
+    codes: 0, 1, ... in the order of the groups, such as head, tail. Much faster than an array of
+    text.
+    """
     return pl.Series(GROUPS[column]).gather(codes.astype(np.uint32))
+
+
+# -- sums of cases ---------------------------------------------------------------------------------
+
+_NO_LIST, _NO_HISTORY = "no_list", "no_history"  # cases without a value of these means
+_KEYS = (TIES, WINDOW, RANK, RANK_HIDDEN, *GROUPS, _NO_LIST, _NO_HISTORY)
+
+
+def sum_cases(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
+    """Return one row per group of cases with equal ranks and groups: their number, and sums.
+
+    `frame` is from `build_case_rows`. Summed are training rows of history items, and novelty and
+    training rows of lists. A rank beyond the longest list is a miss at every k, and becomes 0.
+    """
+    longest = max(ks)
+    ranks = (
+        pl.when(pl.col(name) <= longest).then(pl.col(name)).otherwise(0).alias(name)
+        for name in (RANK, RANK_HIDDEN)
+    )
+    cases = frame.with_columns(
+        *ranks,
+        pl.col(f"{LIST_ROWS}@{longest}").is_null().alias(_NO_LIST),
+        pl.col(HISTORY_ROWS).is_null().alias(_NO_HISTORY),
+        pl.lit(1, pl.Int64).alias(CASES),
+    )
+    return _group_cases(cases, ks)
+
+
+def _group_cases(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
+    """Return the number of cases and sums of `history_rows`, `novelty@k` and `list_rows@k`.
+
+    One row for all cases with equal ties, window, ranks and groups (`_KEYS`). frame: one row per
+    case, or sums of cases that are added up again.
+    """
+    sums = pl.col(CASES, HISTORY_ROWS, *_list_names(ks)).sum()
+    return frame.group_by(_KEYS, maintain_order=True).agg(sums)
+
+
+def _list_names(ks: Sequence[int]) -> list[str]:
+    """Return the columns novelty@k and list_rows@k for every k."""
+    return [f"{name}@{k}" for name in (NOVELTY, LIST_ROWS) for k in ks]
+
+
+def merge_sums(parts: Iterable[pl.DataFrame], ks: Sequence[int]) -> pl.DataFrame:
+    """Return the frame of an `Evaluation` from sums of parts (`sum_cases`): sums become means.
+
+    `ks` are the cutoffs of the list columns. A mean is null where its cases have no list, or no
+    known item in the history.
+    """
+    whole = _group_cases(pl.concat(parts), ks).sort(_KEYS)
+    flags = {HISTORY_ROWS: _NO_HISTORY, **dict.fromkeys(_list_names(ks), _NO_LIST)}
+    means = (
+        pl.when(~pl.col(flag)).then(pl.col(name) / pl.col(CASES)).alias(name)
+        for name, flag in flags.items()
+    )
+    return whole.with_columns(means).drop(_NO_LIST, _NO_HISTORY)
+
+
+# -- saved results ---------------------------------------------------------------------------------
+
+
+def write_result(path: str | Path, facts: dict[str, Any], frames: Iterable[pl.DataFrame]) -> Path:
+    """Write frames of cases, one after the other, and facts (JSON) to a Parquet file.
+
+    A frame has one row per evaluated case; all have the same columns. The facts are
+    `Evaluation.facts()`, in the metadata. The file appears only once it is complete.
+    """
+    import pyarrow.parquet as pq
+
+    tables = (frame.to_arrow() for frame in frames)
+    first = next(tables)
+    schema = first.schema.with_metadata({_METADATA: json.dumps(facts)})
+    with atomic_write(path) as unfinished, pq.ParquetWriter(unfinished, schema) as file:
+        for table in chain([first], tables):
+            file.write_table(table.cast(schema))
+    return Path(path)
+
+
+def read_result(path: str | Path) -> tuple[Any, dict[str, Any]]:
+    """Return the Arrow table of cases of a saved result, and the facts in its metadata.
+
+    TalerecError if the file does not exist, or was not written by `write_result`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+        return table, dict(json.loads(table.schema.metadata[_METADATA]))
+    except FileNotFoundError:
+        raise TalerecError(f"there is no file {path}") from None
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError):
+        message = f"{path} is not a saved result; evaluate with `out` to write one"
+        raise TalerecError(message, "out") from None

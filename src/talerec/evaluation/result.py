@@ -1,4 +1,4 @@
-"""The result of an evaluation: one row per case, and the figures that are computed from these rows."""
+"""The result of an evaluation: one row per case, and metrics computed from these rows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data.summary import tie_note
-from talerec.errors import TalerecError
-from talerec.evaluation import intervals as significance
-from talerec.evaluation import metrics, saving
-from talerec.evaluation.metrics import RANK, RANK_HIDDEN
+from talerec.data import tie_warning
+from talerec.errors import TalerecError, forward_renamed
+from talerec.evaluation.intervals import bootstrap_means
+from talerec.evaluation.metrics import RANK, RANK_HIDDEN, is_redundant, metric_expressions
 from talerec.evaluation.queries import (
     CASES,
     GROUPS,
@@ -26,43 +25,53 @@ from talerec.evaluation.queries import (
     NOVELTY,
     TIES,
     WINDOW,
+    read_result,
+    write_result,
 )
-from talerec.runtime import memory
-from talerec.runtime.arrays import Array
+from talerec.models.core import add_former_names, use_current_names
+from talerec.runtime import Array, memory
 
-UNIT = (columns.USER, WINDOW)  # what is resampled: a user's case, whatever the order of ties
+UNIT = (columns.USER, WINDOW)  # what is resampled: a user's cases, in all orders of ties
 
 Means = dict[str, float | None]
+
+#: Fields of `Evaluation` whose names in JSON and in saved results differ.
+_JSON_NAMES = {"fixed_order_metrics": "beside", "users_without_target": "without"}
+#: Attributes that were renamed in version 0.3: old name -> new name.
+_FORMER = {"asked": "description", **{old: new for new, old in _JSON_NAMES.items()}}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """What `evaluate` found: one row per case, and means, intervals and groups of these rows.
+    """The result of `evaluate`: one row per case, and means, intervals and groups of them.
 
-    Each figure is computed when it is first asked for, and kept. With several orders of ties, or with
-    rolling windows, `frame` has the cases of all of them; its columns `ties` and `window` tell them apart.
+    A case is one evaluated query: a history and the held-out item that came next, its target. Each
+    statistic is computed on first use, and cached. With several orders of ties, or with rolling
+    windows, `frame` has the cases of all of them; its columns `ties` and `window` tell them apart.
 
     Parameters
     ----------
     model, params, solver
-        The model's name, its parameters, and the solver that ran (None: no system was solved).
+        The model's name, its parameters, and the solver that ran (None: nothing was solved).
     split, on, refit
-        How rows were held back, which of them were the targets (test or validation), and whether the
+        How rows were held out, which of them were targets (test or validation), and whether the
         validation rows were training rows too.
     ties, tied
-        The order of rows with the same time, and the share of neighbouring training rows that have it.
+        The order of rows with equal times, and the share of neighbouring training rows with equal
+        times.
     hide_seen
         Whether items of the history were left out of the ranking.
     ks
         The lengths of the lists.
     coverage, seconds
-        The share of the catalogue in some list, by k; and the time that each step took.
-    beside
+        The share of the items in some list, by k; and the time of each step.
+    fixed_order_metrics
         With several random orders of ties: the metrics in file order and in item order.
     frame
-        One row per case: user, time, rank of the target, groups. From a cluster, one row for cases that are alike, with their number.
-    without
-        Of a split with a target event: users who have none, and are not asked.
+        One row per case: user, time, rank of the target, groups. From a cluster, one row for equal
+        cases, with their number.
+    users_without_target
+        For a split with a target event: users without such an event, who are excluded.
 
     Examples
     --------
@@ -89,42 +98,45 @@ class Evaluation:
     ks: tuple[int, ...]
     coverage: dict[str, float]
     seconds: dict[str, float]
-    beside: dict[str, Means]
+    fixed_order_metrics: dict[str, Means]
     frame: pl.DataFrame
-    without: int = 0
+    users_without_target: int = 0
 
-    # -- figures --
+    if not TYPE_CHECKING:  # former names
+        __getattr__ = forward_renamed(_FORMER)
 
     @cached_property
     def cases(self) -> int:
-        """How many cases there are."""
+        """The number of cases: held-out queries, each with one target item."""
         return _size(self.frame)
 
     @cached_property
     def metrics(self) -> Means:
-        """Means over all cases."""
+        """Means over all cases, by name (HR@k, NDCG@k, MRR@k); a case is one held-out query."""
         return _means(self.frame, self.ks)
 
     @cached_property
     def metrics_hidden(self) -> Means:
-        """Means over all cases, where items of the history are left out of the ranking."""
+        """Means by name (HR@k, ...) over all cases, with items of the history not ranked."""
         return _means(self.frame, self.ks, RANK_HIDDEN)
 
     @cached_property
     def lists(self) -> Means:
-        """What the recommended lists are like: coverage, novelty, and popularity relative to the histories."""
-        wanted = [f"{name}@{k}" for name in (NOVELTY, LIST_ROWS) for k in self.ks]
-        means = (_mean(self.frame, pl.col(name)) for name in (HISTORY_ROWS, *wanted))
+        """By k: coverage, novelty, and lift (mean training rows of listed over history items)."""
+        names = [f"{name}@{k}" for name in (NOVELTY, LIST_ROWS) for k in self.ks]
+        means = (_mean(self.frame, pl.col(name)) for name in (HISTORY_ROWS, *names))
         row = self.frame.select(means).row(0, named=True)
-        own = row[HISTORY_ROWS]
+        history = row[HISTORY_ROWS]
         novelty = {f"novelty@{k}": row[f"{NOVELTY}@{k}"] for k in self.ks}
         rows = {k: row[f"{LIST_ROWS}@{k}"] for k in self.ks}
-        lift = {f"lift@{k}": mean / own if own and mean else None for k, mean in rows.items()}
+        lift = {
+            f"lift@{k}": mean / history if history and mean else None for k, mean in rows.items()
+        }
         return {**self.coverage, **novelty, **lift}
 
     @cached_property
     def intervals(self) -> dict[str, list[float]]:
-        """The 95 % bootstrap interval of each metric, over users."""
+        """[low, high] of each metric by name: its 95 % bootstrap interval, over users."""
         return self.intervals_of(self.frame)
 
     @cached_property
@@ -133,28 +145,29 @@ class Evaluation:
         return self.intervals_of(self.frame, RANK_HIDDEN)
 
     def intervals_of(self, part: pl.DataFrame, rank: str = RANK) -> dict[str, list[float]]:
-        """The 95 % bootstrap interval of each metric over some of the cases."""
+        """Return [low, high] of each metric: 95 % bootstrap over users, of the cases in `part`."""
         if CASES in part.columns:
-            alike = part.select(metrics.per_case(self.ks, rank))
-            bounds = significance.bootstrap_means(alike.to_numpy(), users=part[CASES].to_numpy())
-            return _spans(alike.columns, *bounds)
-        values = part.select(*UNIT, *metrics.per_case(self.ks, rank))
+            values = part.select(metric_expressions(self.ks, rank))
+            bounds = bootstrap_means(values.to_numpy(), users=part[CASES].to_numpy())
+            return _intervals(values.columns, *bounds)
+        values = part.select(*UNIT, *metric_expressions(self.ks, rank))
         units = values.group_by(UNIT, maintain_order=True).agg(pl.exclude(UNIT).sum(), pl.len())
         cases = units["len"].to_numpy().astype(float)
         sums = units.drop(*UNIT, "len")
-        return _spans(sums.columns, *significance.bootstrap_means(sums.to_numpy(), cases))
+        return _intervals(sums.columns, *bootstrap_means(sums.to_numpy(), cases))
 
     @cached_property
     def orders(self) -> list[dict[str, Any]]:
-        """Means for each order of simultaneous rows."""
-        return self._by(TIES)
+        """For each order of rows with equal times: ties, cases, metrics, metrics_hidden."""
+        return self._metrics_by(TIES)
 
     @cached_property
     def windows(self) -> list[dict[str, Any]]:
-        """Means for each rolling window, by the time at which it begins."""
-        return self._by(WINDOW)
+        """For each rolling window: window (its start), cases, metrics, metrics_hidden."""
+        return self._metrics_by(WINDOW)
 
-    def _by(self, column: str) -> list[dict[str, Any]]:
+    def _metrics_by(self, column: str) -> list[dict[str, Any]]:
+        """Return, per value of a column: the value, cases, metrics, metrics_hidden (dicts)."""
         parts = self.frame.partition_by(column, as_dict=True, maintain_order=True)
         return [
             {
@@ -169,86 +182,89 @@ class Evaluation:
     @cached_property
     def spread(self) -> Means:
         """The standard deviation of each metric over the orders of ties; None with one order."""
-        found = [order["metrics"] for order in self.orders]
-        if len(found) < 2:
+        orders = [order["metrics"] for order in self.orders]
+        if len(orders) < 2:
             return dict.fromkeys(self.metrics)
-        return {name: float(np.std([m[name] for m in found], ddof=1)) for name in found[0]}
+        return {name: float(np.std([m[name] for m in orders], ddof=1)) for name in orders[0]}
 
     @cached_property
     def groups(self) -> dict[str, dict[str, Means]]:
-        """Means by group of cases, with the number of cases in each."""
+        """Column (popularity, gap, length, kind) -> group -> number of cases and mean metrics."""
         return {
-            column: {name: self._group(column, name) for name in parts}
+            column: {name: self._group_means(column, name) for name in parts}
             for column, parts in GROUPS.items()
         }
 
-    def _group(self, column: str, name: str) -> Means:
+    def _group_means(self, column: str, name: str) -> Means:
+        """Return the number of cases and mean metrics of one group, such as popularity, head."""
         part = self.group(column, name)
         return {"cases": _size(part), **_means(part, self.ks)}
 
     def group(self, column: str, name: str) -> pl.DataFrame:
-        """The cases of one group, such as `popularity`, `head`."""
+        """Return the cases of one group, such as `popularity`, `head`."""
         return self.frame.filter(pl.col(column) == name)
 
     @cached_property
     def notes(self) -> list[str]:
-        """Sentences that a reader of the figures should know."""
-        lacking = f"{self.without:,} users have no such row to ask for: they are not asked"
-        ties = self.tie_sentence or tie_note(self.tied, self.ties)
-        return list(filter(None, [ties, lacking if self.without else None]))
+        """Sentences for readers of the metrics: on ties, and on users without a target event."""
+        n_users = self.users_without_target
+        excluded = f"{n_users:,} users have no target event and are excluded" if n_users else None
+        ties = self.tie_sentence or tie_warning(self.tied, self.ties)
+        return list(filter(None, [ties, excluded]))
 
     @cached_property
     def tie_sentence(self) -> str | None:
-        """How much the order of simultaneous rows matters; None where only one order was tried."""
+        """A sentence on how random orders of ties compare with fixed ones; None if not measured."""
         metric = f"NDCG@{self.ks[-1]}"
         mean, spread = self.metrics[metric], self.spread[metric]
-        known = {order: found[metric] for order, found in self.beside.items()}
-        if not known or mean is None or spread is None:
+        fixed = {order: means[metric] for order, means in self.fixed_order_metrics.items()}
+        if not fixed or mean is None or spread is None:
             return None
-        best = max(value or 0.0 for value in known.values())
-        fixed = ", ".join(f"{value:.4f} in {order} order" for order, value in known.items())
-        share = f": {1 - mean / best:.0%} of the better figure rests on an order that the log does not hold"
+        best = max(value or 0.0 for value in fixed.values())
+        orders = ", ".join(f"{value:.4f} in {order} order" for order, value in fixed.items())
+        share = f": {1 - mean / best:.0%} of the better figure rests on the order of equal times"
         return (
-            f"{self.tied:.0%} of neighbouring rows have the same time. {self.model} with these in random order: {metric} is {mean:.4f} ± {spread:.4f}"
-            f" ({len(self.orders)} orders); but {fixed}{share if best > mean else ''}"
+            f"{self.tied:.0%} of neighbouring rows have the same time. {self.model} with these in "
+            f"random order: {metric} is {mean:.4f} ± {spread:.4f} ({len(self.orders)} orders); "
+            f"but {orders}{share if best > mean else ''}"
         )
-
-    # -- showing --
 
     def __repr__(self) -> str:
         headline = (f"{name}@{max(self.ks)}" for name in ("HR", "NDCG"))
-        shown = ", ".join(f"{name} {_written(self.metrics[name])}" for name in headline)
+        shown = ", ".join(f"{name} {_format(self.metrics[name])}" for name in headline)
         return f"Evaluation({self._about}: {shown})"
 
     def _repr_html_(self) -> str:
-        """A table of the metrics with their intervals, for notebooks."""
-        spans = {name: " to ".join(map(_written, ends)) for name, ends in self.intervals.items()}
+        """Return a table of the metrics with their intervals, for notebooks."""
+        intervals = {name: " to ".join(map(_format, ends)) for name, ends in self.intervals.items()}
         rows = "".join(
-            f"<tr><th>{name}</th><td>{_written(value)}</td><td>{spans[name]}</td></tr>"
+            f"<tr><th>{name}</th><td>{_format(value)}</td><td>{intervals[name]}</td></tr>"
             for name, value in self.metrics.items()
-            if not metrics.is_double(name)
+            if not is_redundant(name)
         )
         head = "<tr><th>metric</th><th>mean</th><th>95 % interval</th></tr>"
-        return f"<table><caption>{escape(self._about)}</caption><thead>{head}</thead><tbody>{rows}</tbody></table>"
+        caption = f"<caption>{escape(self._about)}</caption>"
+        return f"<table>{caption}<thead>{head}</thead><tbody>{rows}</tbody></table>"
 
     @property
     def _about(self) -> str:
-        return f"{self.model}, {self.split}, {self.asked}"
+        return f"{self.model}, {self.split}, {self.description}"
 
     @property
-    def asked(self) -> str:
-        """How many cases there are and, where users have several, of how many users and why."""
+    def description(self) -> str:
+        """The number of cases and, if users have several, the number of users and the reason."""
         cases = self.cases
         users = self.frame[columns.USER].n_unique() if columns.USER in self.frame.columns else cases
-        said = f"{cases:,} {self.on} cases"
+        text = f"{cases:,} {self.on} cases"
         if users == cases:
-            return said
-        kinds = {"orders of ties": len(self.orders), "windows": len(self.windows)}
-        several = " and ".join(f"{number} {what}" for what, number in kinds.items() if number > 1)
-        return f"{said} of {users:,} users" + (f" in {several}" if several else "")
+            return text
+        counts = {"orders of ties": len(self.orders), "windows": len(self.windows)}
+        several = " and ".join(f"{count} {name}" for name, count in counts.items() if count > 1)
+        return f"{text} of {users:,} users" + (f" in {several}" if several else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``talerec evaluate --json`` prints."""
+        """Return the JSON object of the command `evaluate`: fields, metrics, groups, notes."""
+        peak = memory.peak_rss_mb()
         return {
             **self.facts(),
             "cases": self.cases,
@@ -262,14 +278,15 @@ class Evaluation:
             "spread": self.spread,
             "windows": self.windows if self.frame[WINDOW].n_unique() > 1 else [],
             "notes": self.notes,
-            "peak_rss_mb": _rounded(memory.peak_rss_mb()),
+            "peak_rss_mb": None if peak is None else round(peak, 1),
         }
 
     def facts(self) -> dict[str, Any]:
-        """All fields but the cases."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "frame"}
-
-    # -- saving --
+        """Return all fields except the frame of cases, by their names in JSON."""
+        names = [field.name for field in fields(self) if field.name != "frame"]
+        facts = {_JSON_NAMES.get(name, name): getattr(self, name) for name in names}
+        kind = _find_class(self.model)
+        return {**facts, "params": add_former_names(kind, self.params) if kind else self.params}
 
     def save(self, path: str | Path) -> Path:
         """Write the result to a Parquet file that `Evaluation.load` reads.
@@ -277,20 +294,21 @@ class Evaluation:
         Parameters
         ----------
         path
-            The file to write; the cases are its rows, the other fields are in its metadata.
+            The file; the cases are its rows, the other fields are in its metadata.
 
         Returns
         -------
         Path
-            The file that was written.
+            The file.
         """
         if CASES in self.frame.columns:
-            raise TalerecError("this result has sums alone: evaluate with cases=FILE to keep them")
-        return saving.write(path, self.facts(), [self.frame])
+            message = "this result has only sums of cases: evaluate with `cases` to keep them"
+            raise TalerecError(message, "cases")
+        return write_result(path, self.facts(), [self.frame])
 
     @classmethod
     def load(cls, path: str | Path) -> Evaluation:
-        """Read a result that `save` (or ``talerec evaluate --out``) has written.
+        """Read a result that `save` (or the command `evaluate`) wrote.
 
         Parameters
         ----------
@@ -305,7 +323,7 @@ class Evaluation:
         Raises
         ------
         TalerecError
-            If there is no such file, or it is not a saved result.
+            If the file does not exist, or is not a saved result.
 
         Examples
         --------
@@ -313,54 +331,64 @@ class Evaluation:
         >>> split = tr.leave_one_out(tr.synthetic_log(2000, items=50))
         >>> result = tr.evaluate(tr.Popular().fit(split.train), split)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     again = tr.Evaluation.load(result.save(f"{folder}/popular.parquet"))
-        >>> again.metrics == result.metrics
+        ...     loaded = tr.Evaluation.load(result.save(f"{folder}/popular.parquet"))
+        >>> loaded.metrics == result.metrics
         True
         """
-        table, facts = saving.read(path)
-        known = {f.name for f in fields(cls)} - {"frame"}
-        if missing := known - set(facts):
+        table, facts = read_result(path)
+        names = {field.name: _JSON_NAMES.get(field.name, field.name) for field in fields(cls)}
+        del names["frame"]
+        if missing := set(names.values()) - set(facts):
             raise TalerecError(
                 f"{path} was written by another version of talerec: it has no {min(missing)};"
                 " evaluate again"
             )
-        facts = {name: facts[name] for name in known}
+        values = {name: facts[json_name] for name, json_name in names.items()}
+        if kind := _find_class(values["model"]):
+            values["params"] = use_current_names(kind, values["params"])
         frame = pl.DataFrame(table.replace_schema_metadata(None))
-        return cls(**{**facts, "ks": tuple(facts["ks"])}, frame=frame)
+        return cls(**{**values, "ks": tuple(values["ks"])}, frame=frame)
 
 
-def _written(value: float | None) -> str:
+def _find_class(model: str) -> type | None:
+    """Return the class of a model's name; None for a third-party model that is not imported."""
+    from talerec.models import model_class
+
+    try:
+        return model_class(model)
+    except TalerecError:
+        return None
+
+
+def _format(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
 def _means(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> Means:
-    wanted = (_mean(frame, expression) for expression in metrics.per_case(ks, rank))
-    row = frame.select(wanted).row(0, named=True)
+    """Return the mean of each metric (HR@k, ...) over a frame of cases; None without cases."""
+    means = (_mean(frame, expression) for expression in metric_expressions(ks, rank))
+    row = frame.select(means).row(0, named=True)
     return {name: value if value is None else float(value) for name, value in row.items()}
 
 
 def _mean(frame: pl.DataFrame, value: pl.Expr) -> pl.Expr:
-    """The mean of a value over all cases that have one."""
+    """Return the expression of a value's mean over the cases that have one, by their number."""
     if CASES not in frame.columns:
         return value.mean()
-    having = pl.when(value.is_not_null()).then(pl.col(CASES))
-    return ((value * having).sum() / having.sum()).fill_nan(None)
+    n_cases = pl.when(value.is_not_null()).then(pl.col(CASES))
+    return ((value * n_cases).sum() / n_cases.sum()).fill_nan(None)
 
 
 def _size(frame: pl.DataFrame) -> int:
-    """The number of cases in a frame."""
+    """Return the number of cases in a frame."""
     return int(frame[CASES].sum()) if CASES in frame.columns else len(frame)
 
 
-def _spans(names: Sequence[str], low: Array, high: Array) -> dict[str, list[float]]:
+def _intervals(names: Sequence[str], low: Array, high: Array) -> dict[str, list[float]]:
     return {name: [a, b] for name, a, b in zip(names, low.tolist(), high.tolist(), strict=True)}
 
 
-def per_unit(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> pl.DataFrame:
-    """Each metric for each user (and window): the mean over the orders of ties."""
-    values = frame.select(*UNIT, *metrics.per_case(ks, rank))
+def mean_by_user(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> pl.DataFrame:
+    """Return each metric per user and rolling window: the mean over its cases (tie orders)."""
+    values = frame.select(*UNIT, *metric_expressions(ks, rank))
     return values.group_by(UNIT, maintain_order=True).mean()
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)

@@ -1,4 +1,4 @@
-"""What tuning tries: a task, an objective that scores one setting after another, and the trials that were made."""
+"""The parts of tuning: a task, the objective that scores a setting, and the trials."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from talerec.data import preprocessing
-from talerec.data.log import Log
-from talerec.data.split.splits import Plan, Split
-from talerec.data.split.windows import VALIDATION
+from talerec.data import Log, expand_tie_orders, order_ties
+from talerec.data.split import VALIDATION, Split, SplitPlan
 from talerec.errors import TalerecError
-from talerec.evaluation import metrics
-from talerec.evaluation.metrics import RANK
+from talerec.evaluation.metrics import RANK, metric_expressions
 from talerec.models import model_class
-from talerec.models.core import inference as asking
-from talerec.models.core import params
-from talerec.models.core.base import Model
-from talerec.models.core.cache import FitCache
-from talerec.runtime.arrays import Array
-from talerec.runtime.clock import summed
-from talerec.runtime.files import write_text
+from talerec.models.core import (
+    FitCache,
+    Model,
+    add_former_names,
+    build_model,
+    param_fields,
+    rank_targets,
+)
+from talerec.runtime import Array, sum_seconds, write_text
 
 _METRICS = ("HR", "NDCG", "MRR")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting that was tried, and the value of the metric that it reached."""
+    """One evaluated setting of the searched parameters, and its value of the tuned metric.
+
+    `seconds` has the time of each step of fitting, and of scoring.
+    """
 
     number: int
     params: dict[str, Any]
@@ -42,7 +44,11 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """What tuning found. `params` are all parameters of the model in its best trial."""
+    """The result of tuning: the best setting, and all trials.
+
+    `params` are all parameters of the model in its best trial, `value` the metric's value there, on
+    validation cases; `searched` are the names of the parameters that were varied.
+    """
 
     model: str
     params: dict[str, Any]
@@ -56,15 +62,18 @@ class Tuning:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """The time that all trials took, by step."""
-        return summed(trial.seconds for trial in self.trials)
+        """The time of all trials, by step."""
+        return sum_seconds(trial.seconds for trial in self.trials)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `talerec tune --json` prints."""
-        return asdict(self)
+        """Return the result as the JSON object of the command `tune`: all fields by name.
+
+        Parameters that were renamed appear under their former names too.
+        """
+        return {**asdict(self), "params": add_former_names(model_class(self.model), self.params)}
 
     def save(self, path: str | Path) -> Path:
-        """Write the result as JSON, for `talerec fit --params`."""
+        """Write the result as JSON to `path`, and return the path; `read_params` reads it."""
         path = Path(path)
         write_text(path, json.dumps(self.to_dict(), indent=2) + "\n")
         return path
@@ -72,7 +81,11 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be found: the best parameters of which model, by which metric on which rows."""
+    """What is tuned: a model's name, its fixed parameters, the split, and the metric.
+
+    `split` is the text of a `SplitPlan`, `ties` the order of simultaneous rows, `metric` such as
+    NDCG@10, and `hide_seen`: whether items of the history are left out of the ranking.
+    """
 
     model: str
     fixed: dict[str, Any]
@@ -83,83 +96,83 @@ class Task:
 
     @property
     def kind(self) -> type[Model]:
-        """The model's class."""
+        """The class of the model."""
         return model_class(self.model)
 
     def check(self) -> None:
-        """Refuse parameters, orders of ties and metrics that do not exist."""
-        params.build(self.kind, self.fixed)
-        preprocessing.tie_orders(self.ties)
+        """Raise TalerecError for a parameter, an order of ties or a metric that is not valid."""
+        build_model(self.kind, self.fixed)
+        expand_tie_orders(self.ties)
         name, sign, k = self.metric.partition("@")
         if name not in _METRICS or not sign or not k.isdecimal() or int(k) < 1:
-            raise TalerecError(
-                f"metric is {self.metric!r}; it takes {', '.join(f'{m}@K' for m in _METRICS)}"
-            )
+            choices = ", ".join(f"{metric}@K" for metric in _METRICS)
+            message = f"`metric` is {self.metric!r}; it takes {choices}"
+            raise TalerecError(message, "metric")
 
     def space(self) -> dict[str, tuple[float, float]]:
-        """What is searched: the range of each parameter that declares one and is not fixed."""
-        found = {
-            field.name: field.metadata["search"]
-            for field in params.fields(self.kind)
-            if field.metadata["search"] is not None and field.name not in self.fixed
-        }
-        if not found:
+        """Return the search range (low, high) of each parameter that has one and is not fixed.
+
+        TalerecError if there is none.
+        """
+        free = [field for field in param_fields(self.kind) if field.name not in self.fixed]
+        ranges = {f.name: f.metadata["search"] for f in free if f.metadata["search"] is not None}
+        if not ranges:
             raise TalerecError(f"{self.model} has no parameter left to search")
-        return found
+        return ranges
 
     def build(self, values: dict[str, Any]) -> Model:
-        """The model with these values, the fixed ones, and defaults for the rest."""
-        model: Model = params.build(self.kind, {**self.fixed, **values})
+        """Return the unfitted model with the parameters `values`, the fixed ones, and defaults."""
+        model: Model = build_model(self.kind, {**self.fixed, **values})
         return model
 
     def result(self, trials: list[Trial], searched: list[str]) -> Tuning:
-        """The best of the trials; of equals the first."""
+        """Return the result of tuning from its trials; the first of equally good ones is the best.
+
+        `searched` are the names of the parameters that were varied.
+        """
         best = max(trials, key=lambda trial: trial.value)
-        return Tuning(
-            model=self.model,
-            params=self.build(best.params).params,
-            metric=self.metric,
-            value=best.value,
-            split=self.split,
-            ties=self.ties,
-            hide_seen=self.hide_seen,
-            searched=searched,
-            trials=trials,
-        )
+        params = self.build(best.params).params
+        task = {name: value for name, value in vars(self).items() if name != "fixed"}
+        return Tuning(**task, params=params, value=best.value, searched=searched, trials=trials)
 
 
 class Objective:
-    """Fits and scores one setting after another on the same rows; steps that do not change are not repeated."""
+    """Function from a setting of parameters to the metric on the validation cases of a log.
+
+    A case is a history and the held-out item that came next. Every setting is fitted and scored on
+    the same splits; a cache per split keeps the steps of fitting that a changed parameter does not
+    affect.
+    """
 
     def __init__(self, task: Task, log: Log) -> None:
-        plan = Plan(task.split)
+        plan = SplitPlan(task.split)
         self.task = task
         self._splits: list[tuple[Split, FitCache]] = [
             (split, FitCache())
-            for order in preprocessing.tie_orders(task.ties)
-            for split in plan.splits(preprocessing.order_ties(log, order), VALIDATION)
+            for order in expand_tie_orders(task.ties)
+            for split in plan.splits(order_ties(log, order), VALIDATION)
         ]
         k = task.metric.partition("@")[2]
-        known = {e.meta.output_name(): e for e in metrics.per_case([int(k)])}
-        self._metric = known[task.metric]
+        metrics = {e.meta.output_name(): e for e in metric_expressions([int(k)])}
+        self._metric = metrics[task.metric]
 
     def __call__(self, values: dict[str, Any]) -> tuple[float, dict[str, float]]:
-        """The metric over all validation cases, and the seconds that each step took."""
+        """Return the metric over all validation cases, and the seconds of each step."""
         model, start = self.task.build(values), time.perf_counter()
-        found: list[Array] = []
+        values_by_split: list[Array] = []
         fits: list[dict[str, float]] = []
         for split, cache in self._splits:
             model.fit(split.train, cache=cache)
             fits.append(model.fitted.seconds)
             cases = split.cases(VALIDATION)
-            ranks = asking.places(model, cases.histories, cases.target)
+            ranks = rank_targets(model, cases.histories, cases.target).ranks
             frame = pl.DataFrame({RANK: ranks[:, 1 if self.task.hide_seen else 0]})
-            found.append(frame.select(self._metric).to_series().to_numpy())
-        spent = summed(fits)
-        spent["score"] = time.perf_counter() - start - sum(spent.values())
-        return float(np.concatenate(found).mean()), spent
+            values_by_split.append(frame.select(self._metric).to_series().to_numpy())
+        seconds = sum_seconds(fits)
+        seconds["score"] = time.perf_counter() - start - sum(seconds.values())
+        return float(np.concatenate(values_by_split).mean()), seconds
 
 
-def in_words(values: dict[str, Any]) -> str:
-    """A setting as a line of a report or of the log: reg 100, decay 0.5."""
+def describe_setting(values: dict[str, Any]) -> str:
+    """Return parameters as a line of a report or of the log: reg 100, decay 0.5."""
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items())

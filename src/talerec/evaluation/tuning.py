@@ -1,33 +1,43 @@
-"""Choosing hyper-parameters on validation rows: by search, or over the grid of a model's paper."""
+"""Tuning on validation rows: a search, or the grid of values of a model's paper."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
+import multiprocessing
+import os
+import time
+import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from talerec.data.log import Log
-from talerec.data.split.splits import Plan
-from talerec.data.split.windows import VALIDATION
+import numpy as np
+
+from talerec.data import Log
+from talerec.data.split import VALIDATION, SplitPlan
 from talerec.errors import TalerecError
-from talerec.evaluation.search import search
-from talerec.evaluation.trials import Objective, Task, Trial, Tuning, in_words
+from talerec.evaluation.trials import Objective, Task, Trial, Tuning, describe_setting
 from talerec.models import model_class
-from talerec.models.core import params
-from talerec.models.core.base import Model
-from talerec.runtime.progress import listening, silent, stage
+from talerec.models.core import LEARN, SCORE, SOLVE, Model, param_fields, use_current_names
+from talerec.runtime import listening, silent, stage, threads
 
 logger = logging.getLogger(__name__)
 
 PAPER = "paper"
+_ATTEMPTS = 10  # to get a trial that another process may take first
+_LOCK_TIMEOUT_S = 60  # that a process waits for another that writes to the same study
+_BLOCK = {LEARN: 12, SOLVE: 4}  # trials that share a Gram, and a solve
 
 
 def tune(
     model: str | type[Model],
     log: Log,
-    plan: Plan | str = "leave-one-out",
+    plan: SplitPlan | str = "leave-one-out",
     *,
     trials: int = 50,
     grid: str | None = None,
@@ -39,103 +49,316 @@ def tune(
     workers: int = 1,
     seed: int = 0,
 ) -> Tuning:
-    """Find the best parameters of a model on validation rows, within the ranges that it declares.
+    """Find the best parameters of a model on validation rows, within its search ranges.
 
     Parameters
     ----------
     model, log, plan
         The model's name or class, all rows, and how to split them, as in `evaluate_log`.
     trials, seed
-        The number of settings to try, and the seed of the search.
+        The number of settings to evaluate, and the seed of the search.
     grid
-        "paper": do not search, but try the values of the model's paper, one parameter at a time.
+        "paper": instead of a search, the values of the model's paper, one parameter at a time.
     fixed
-        Parameters that are given and not searched.
+        Parameters with fixed values, which are not searched.
     metric
         The metric to maximise: HR@K, NDCG@K or MRR@K.
     ties, hide_seen
         As in `evaluate_log`.
     study, workers
-        A file (SQLite) that keeps every trial, so that a later call continues it; and the number of
-        processes that search it.
+        A file (SQLite) that stores trials, to continue the search later; and processes to use.
 
     Returns
     -------
     Tuning
-        The best parameters (`params`), the value that they reached, and every trial.
+        The best parameters (`params`), their value of the metric, and every trial.
 
     Raises
     ------
     TalerecError
-        If an option is not understood, or Optuna (the extra `tune`) is not installed.
+        If an option is not valid, or Optuna (the extra `tune`) is not installed.
 
     Examples
     --------
     >>> import talerec as tr
-    >>> found = tr.tune("markov", tr.synthetic_log(2000, items=50), trials=2)
-    >>> found.searched, len(found.trials)
+    >>> result = tr.tune("markov", tr.synthetic_log(2000, items=50), trials=2)
+    >>> result.searched, len(result.trials)
     (['recency'], 2)
     """
-    plan = Plan(plan) if isinstance(plan, str) else plan
+    plan = SplitPlan(plan) if isinstance(plan, str) else plan
     plan.check(VALIDATION)
     kind = model_class(model) if isinstance(model, str) else model
-    task = Task(kind.name, fixed or {}, plan.text, ties, metric, hide_seen)
+    fixed = use_current_names(kind, fixed or {}, warn=True)
+    task = Task(kind.name, fixed, plan.text, ties, metric, hide_seen)
     task.check()
     if grid is not None:
-        return _by_grid(grid, task, log)
-    return search(task, log, trials=trials, study=study, workers=workers, seed=seed)
+        return _tune_by_grid(grid, task, log)
+    return _search(task, log, trials=trials, study=study, workers=workers, seed=seed)
 
 
 # -- the paper's grid ------------------------------------------------------------------------------
 
 
-def _by_grid(grid: str, task: Task, log: Log) -> Tuning:
-    """The paper's values, one parameter at a time, the others at the best so far."""
+def _tune_by_grid(grid: str, task: Task, log: Log) -> Tuning:
+    """Return the result of trying a paper's values of each parameter, one after the other.
+
+    The other parameters stay at the best setting so far. TalerecError if `grid` is not "paper", or
+    the model declares no values.
+    """
     if grid != PAPER:
-        raise TalerecError(f"grid is {grid!r}; it takes {PAPER}")
-    values = {
-        field.name: field.metadata["grid"]
-        for field in params.fields(task.kind)
-        if field.metadata["grid"] and field.name not in task.fixed
-    }
+        raise TalerecError(f"`grid` is {grid!r}; it takes {PAPER}", "grid")
+    free = [field for field in param_fields(task.kind) if field.name not in task.fixed]
+    values = {field.name: field.metadata["grid"] for field in free if field.metadata["grid"]}
     if not values:
-        raise TalerecError(f"{task.model} declares no grid from a paper; leave grid out to search")
+        message = f"{task.model} declares no grid of a paper; leave `grid` out to search"
+        raise TalerecError(message, "grid")
     objective = Objective(task, log)
     trials: list[Trial] = []
     tick = stage("trials", float(sum(len(v) for v in values.values())))
-    for number, setting in enumerate(_around_the_best(task, values, trials)):
+    for number, setting in enumerate(_vary_best(task, values, trials)):
         with listening(silent):
             value, seconds = objective(setting)
         if not trials or value > max(trial.value for trial in trials):
-            logger.info("%s %.4f with %s", task.metric, value, in_words(setting))
+            logger.info("%s %.4f with %s", task.metric, value, describe_setting(setting))
         trials.append(Trial(number, setting, value, seconds))
         tick(1)
     return task.result(trials, list(values))
 
 
-def _around_the_best(
+def _vary_best(
     task: Task, values: dict[str, Sequence[float]], trials: list[Trial]
 ) -> Iterator[dict[str, Any]]:
-    """Settings to try, each differing in one parameter from the best of the trials so far."""
+    """Yield settings that differ in one parameter from the best of the trials so far.
+
+    `values` has each parameter's values to try. The caller appends a trial to `trials` after each
+    setting; the best is chosen anew when the next parameter begins.
+    """
     start = {name: task.build({}).params[name] for name in values}
-    for name, tried in values.items():
+    for name, grid_values in values.items():
         best = max(trials, key=lambda trial: trial.value).params if trials else start
-        for value in tried:
+        for value in grid_values:
             yield {**best, name: float(value)}
 
 
-# -- using what was found --------------------------------------------------------------------------
+# -- search with Optuna ----------------------------------------------------------------------------
+
+
+def _search(
+    task: Task, log: Log, *, trials: int, study: str | Path | None, workers: int, seed: int
+) -> Tuning:
+    """Return the best of `trials` trials of an Optuna study, including those of earlier calls.
+
+    `study` is a file that stores the trials (None: memory only), `workers` the number of processes,
+    and `seed` that of the sampler.
+    """
+    if trials < 1:
+        raise TalerecError(f"`trials` is {trials}; it takes a whole number from 1", "trials")
+    if workers > 1 and study is None:
+        raise TalerecError("several `workers` need a `study` that they share", "workers", "study")
+    searched = list(task.space())
+    worker = _SearchWorker(task, _storage(study), _study_name(task, log), trials, seed)
+    if workers == 1:
+        worker.run(Objective(task, log))
+    else:
+        _run_in_processes(worker, log, study, workers)
+    return task.result(worker.finished(), searched)
+
+
+class _SearchWorker:
+    """One process that evaluates trials of an Optuna study.
+
+    Most of the cost of a trial is the Gram matrix and the solve. So trials come in blocks that
+    share them: a block of 12 has one Gram matrix, every 4 of its trials share one solve, and the
+    others vary only parameters of scoring.
+    """
+
+    def __init__(self, task: Task, storage: Any, name: str, trials: int, seed: int) -> None:
+        optuna = _optuna()
+        self.task, self.space, self.trials = task, task.space(), trials
+        self._sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
+        self._study = optuna.create_study(
+            storage=storage, study_name=name, direction="maximize", load_if_exists=True
+        )
+        self._step, self._last = 0, {}  # type: tuple[int, dict[str, Any]]
+        if not self._study.get_trials(deepcopy=False):
+            defaults, ranges = task.build({}).params, self.space.items()  # the first trial
+            first = {name: min(max(defaults[name], low), high) for name, (low, high) in ranges}
+            self._study.enqueue_trial(first)
+
+    def finished(self) -> list[Trial]:
+        """Return every completed trial of the study, of all processes and earlier calls.
+
+        A trial is one evaluated setting with its value of the metric and the seconds of each step.
+        """
+        trials = self._study.get_trials(deepcopy=False)
+        return [
+            Trial(t.number, dict(t.params), float(t.value), dict(t.user_attrs.get("seconds", {})))
+            for t in trials
+            if t.state.name == "COMPLETE"
+        ]
+
+    def run(self, objective: Objective) -> None:
+        """Evaluate trials until the study has `self.trials` of them, from all processes.
+
+        objective: fits a setting of parameters and returns its value of the metric. Better settings
+        are logged.
+        """
+        before = self.finished()
+        tick = stage("trials", float(self.trials))
+        tick(min(len(before), self.trials))
+        if before:
+            logger.info("continuing after %d trials of the study", len(before))
+        best = max((trial.value for trial in before), default=-math.inf)
+        while len(self.finished()) < self.trials:
+            try:
+                value, values = self._run_trial(objective)
+            except _optuna().exceptions.UpdateFinishedTrialError:
+                continue  # two processes had reached for the same trial, and the other was first
+            tick(1)
+            if value > best:
+                best = value
+                logger.info("%s %.4f with %s", self.task.metric, value, describe_setting(values))
+
+    def _run_trial(self, objective: Objective) -> tuple[float, dict[str, Any]]:
+        """Evaluate the next setting and store it in the study; return its value and the setting.
+
+        objective: returns a setting's value of the metric and the seconds of each step.
+        """
+        self._study.sampler = self._sampler_with(self._shared())
+        trial = self._next_trial()
+        values = {name: self._suggest(trial, name) for name in self.space}
+        with listening(silent):
+            value, seconds = objective(values)
+        trial.set_user_attr("seconds", seconds)
+        self._study.tell(trial, value)
+        self._step, self._last = self._step + 1, values
+        return value, values
+
+    def _next_trial(self) -> Any:
+        """Return Optuna's next trial; tries again if another process takes the same one first."""
+        finished = _optuna().exceptions.UpdateFinishedTrialError
+        for _ in range(_ATTEMPTS):
+            with suppress(finished):
+                return self._study.ask()
+        return self._study.ask()
+
+    def _sampler_with(self, shared: dict[str, Any]) -> Any:
+        """Return Optuna's sampler with the parameters in `shared` fixed to their values there."""
+        if not shared:
+            return self._sampler
+        optuna = _optuna()
+        with warnings.catch_warnings():  # Optuna has called it experimental for years
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return optuna.samplers.PartialFixedSampler(shared, self._sampler)
+
+    def _shared(self) -> dict[str, Any]:
+        """Return the parameters that this trial shares with the last one, to reuse its fit.
+
+        Name -> value. The Gram (G = S'S, K = S'T) depends on parameters of the stage LEARN, the
+        solve on those of SOLVE. Empty for the first trial, or if no searched parameter could
+        change.
+        """
+        if not self._last:
+            return {}
+        stages = {f.name: f.metadata["stage"] for f in param_fields(self.task.kind)}
+        free = {s for s, size in _BLOCK.items() if self._step % size == 0} | {SCORE}
+        searched = {stages[name] for name in self.space}
+        if not free & searched:  # nothing would be new
+            return {}
+        return {name: value for name, value in self._last.items() if stages[name] not in free}
+
+    def _suggest(self, trial: Any, name: str) -> Any:
+        """Return Optuna's next value of a parameter in its range: an int if the default is one.
+
+        trial: Optuna's trial. name: the parameter. The scale is logarithmic if the range is above
+        0.
+        """
+        low, high = self.space[name]
+        default = next(f.default for f in param_fields(self.task.kind) if f.name == name)
+        if isinstance(default, int):
+            return trial.suggest_int(name, int(low), int(high), log=low > 0)
+        return trial.suggest_float(name, low, high, log=low > 0)
+
+
+def _optuna() -> Any:
+    """Return the module optuna, with its log messages off; TalerecError if not installed."""
+    try:
+        import optuna
+    except ImportError:
+        raise TalerecError("tuning needs Optuna: pip install 'talerec[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def _storage(study: str | Path | None) -> Any:
+    """Return Optuna's storage URL of a study file (SQLite); None for a study in memory.
+
+    TalerecError if the file exists and is not SQLite.
+    """
+    if study is None:
+        return None
+    path = Path(study)
+    if path.exists() and path.stat().st_size and path.read_bytes()[:15] != b"SQLite format 3":
+        raise TalerecError(f"{path} is not a study file (SQLite); name a new file")
+    return f"sqlite:///{path}?timeout={_LOCK_TIMEOUT_S}"
+
+
+def _study_name(task: Task, log: Log) -> str:
+    """Return a name that is equal for the same task on the same rows, to continue a study."""
+    rows = f"{log.rows}/{int(log.time.sum()) % 10**9}/{int(log.item.astype(np.int64).sum())}"
+    return json.dumps([asdict(task), rows], sort_keys=True, default=str)
+
+
+def _run_in_processes(
+    worker: _SearchWorker, log: Log, study: str | Path | None, workers: int
+) -> None:
+    """Run `workers` processes, each with its share of the cores, on the study file `study`.
+
+    Each fits to `log`. `worker` has the task and the number of trials in all; this process only
+    shows the progress.
+    """
+    share = max(1, threads.thread_count() // workers)
+    tick, seen = stage("trials", float(worker.trials)), 0
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        running = [
+            pool.submit(_run_worker, worker.task, log, str(study), worker.trials, share, seed)
+            for seed in range(workers)
+        ]
+        while not all(job.done() for job in running):
+            now = min(len(worker.finished()), worker.trials)
+            tick(now - seen)
+            seen = now
+            time.sleep(0.2)
+        for job in as_completed(running):
+            job.result()
+
+
+def _run_worker(task: Task, log: Log, study: str, trials: int, share: int, seed: int) -> None:
+    """Evaluate trials of a study file in this process until it has `trials` in all.
+
+    `share` is the number of threads to use, and `seed` that of Optuna's sampler.
+    """
+    os.environ[threads.VARIABLE] = str(share)
+    worker = _SearchWorker(task, _storage(study), _study_name(task, log), trials, seed)
+    worker.run(Objective(task, log))
+
+
+# -- saved results ---------------------------------------------------------------------------------
 
 
 def read_params(path: Path, model: str | None) -> tuple[str, dict[str, Any]]:
-    """The model and the parameters of a tuning result, or of any JSON object {model, params}."""
+    """Return the model's name and parameters in a JSON file with the fields model and params.
+
+    Such as a saved tuning result. TalerecError if it lacks them, or the name is not `model` (None:
+    any).
+    """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        name, values = str(found["model"]), dict(found["params"])
+        result = json.loads(path.read_text(encoding="utf-8"))
+        name, values = str(result["model"]), dict(result["params"])
     except (ValueError, KeyError, TypeError):
-        raise TalerecError(
-            f"{path} is not a result of talerec tune: it has no model and params"
-        ) from None
+        message = f"{path} is not a result of tuning: it has no model and params"
+        raise TalerecError(message) from None
     if model is not None and model != name:
         raise TalerecError(f"{path} has the parameters of {name}, not of {model}")
     return name, values

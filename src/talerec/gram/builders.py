@@ -1,27 +1,48 @@
-"""Builders of Grams: pair by pair, without ever building a row of S."""
+"""Gram builders, one per model: pairs of rows are summed, no row of S or T is ever built."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.data import row_kernels
-from talerec.data.log import Log
-from talerec.data.times import DAY
+from talerec.data import DAY, Log, last_row_mask, reverse_rows, user_ends
 from talerec.errors import TalerecError
-from talerec.gram import pairs
-from talerec.gram import weighted_pairs as worth_pairs
-from talerec.gram.assembly import ONLY_K, Pairs, assemble, longest_history
+from talerec.gram import pairs, weighted_pairs
+from talerec.gram.accumulate import ONLY_K, Pairs, accumulate_gram, longest_history
 from talerec.gram.gram import Gram
-from talerec.gram.row_weights import age_weights, newest_rows, trend_scale
-from talerec.gram.terms import Summand
-from talerec.runtime.arrays import Array, Matrix
+from talerec.gram.terms import GramTerm, age_weights, newest_rows, trend_scale
+from talerec.runtime import Array, Kernel, Matrix
 
 TARGETS = ("single", "multi")  # the next row, or all later ones
 NORMS = ("none", "l1", "symmetric")
+
+
+class TaleWeighting(NamedTuple):
+    """The parameters of TALE's weights of rows and pairs; see `tale_gram`."""
+
+    decay: float  # days: a source d days before its target weighs max(exp(-d / decay), floor)
+    floor: float
+    window: float  # days around a row in which p, the number of rows of its item, is counted
+    trend: float  # a row weighs p ** -trend
+    trend_side: str  # the window lies on "both" sides of the row, or in its "past"
+    same_time: str  # a user's rows of one time are "ordered", or sources of each other ("joint")
+    max_history: int  # how many of each user's last rows are used
+
+
+class SlitWeighting(NamedTuple):
+    """The parameters of SLIT's weights of rows and pairs; see `slit_gram`."""
+
+    position: float  # a source or target d rows away weighs exp(-d / position)
+    max_history: int  # how many of each user's last rows are used
+    targets: str = "multi"  # all later rows are targets, or the next one alone ("single")
+    norm: str = "none"  # how S and T are normalized: "none", "l1" or "symmetric"
+    decay_user: float = 0.0  # days: users whose last row is older weigh less; 0: all alike
+    window: float = 0.0  # days around a row in which p, the number of rows of its item, is counted
+    trend: float = 0.0  # a row weighs p ** -trend
+    trend_side: str = "both"  # the window lies on both sides of the row, or in its "past"
 
 
 # -- TALE ------------------------------------------------------------------------------------------
@@ -40,24 +61,25 @@ def tale_gram(
     targets: str = "single",
     memory: int | None = None,
 ) -> Gram:
-    """TALE's Gram (Eqs. 6, 13, 14): a source weighs by the interval to its target.
+    """Return TALE's Gram, G = S'S and K = S'T: sources are weighted by time to the target.
 
     Parameters
     ----------
     log : Log
-        The rows to learn from.
+        The training rows.
     decay, floor : float
         A source d days before its target weighs max(exp(-d / decay), floor).
     window, trend, trend_side : float, float, {"both", "past"}
-        A row weighs p ** -trend, p the rows of its item within `window` days on both sides, or before it.
+        A row weighs p ** -trend, p being the number of rows of its item within `window` days,
+        on both sides of it or before it.
     same_time : {"ordered", "joint"}
-        Rows of a user at one instant follow each other, or each is a source of the others.
+        Rows of a user at one time follow each other, or each is a source of the others.
     max_history : int
-        How many of each user's last rows count.
+        How many of each user's last rows are used.
     targets : {"single", "multi"}
         A row's targets are the next row alone, or all later ones.
     memory : int, optional
-        Bytes that the Gram may take; by default, what is free.
+        Bytes that the Gram may take; by default, the free memory.
 
     Returns
     -------
@@ -66,7 +88,7 @@ def tale_gram(
     Raises
     ------
     TalerecError
-        If the Gram does not fit into memory, or `joint` is to have `multi` targets.
+        If the Gram does not fit into memory, or `joint` is combined with `multi` targets.
 
     Examples
     --------
@@ -75,90 +97,87 @@ def tale_gram(
     >>> tr.tale_gram(tr.synthetic_log(200), **weights, same_time="ordered", max_history=2500)
     Gram(20 items, dense)
     """
-    told = (decay, floor, window, trend, trend_side, same_time, max_history, targets)
-    return tale_summand(log, *told).gram(memory)
+    weighting = TaleWeighting(decay, floor, window, trend, trend_side, same_time, max_history)
+    return tale_term(log, weighting, targets).build(memory)
 
 
-def tale_summand(
-    log: Log,
-    decay: float,
-    floor: float,
-    window: float,
-    trend: float,
-    trend_side: str,
-    same_time: str,
-    max_history: int,
-    targets: str = "single",
-) -> Summand:
-    """The pairs of `tale_gram`."""
-    if targets == "multi" and same_time == "joint":
+def tale_term(log: Log, weighting: TaleWeighting, targets: str = "single") -> GramTerm:
+    """Return TALE's Gram term: the log rows and weighted pairs of rows that G and K sum up.
+
+    G = S'S and K = S'T. targets: a row's targets are the next row alone ("single"), or all later
+    ones ("multi"), which raises TalerecError with same_time="joint" or with row weights.
+    """
+    if targets == "multi" and weighting.same_time == "joint":
         raise TalerecError("same_time=joint has one target at a time: use targets=single")
     if targets == "multi" and log.weight is not None:
-        raise TalerecError("rows of several targets take no weights: use targets=single")
-    log = newest_rows(log, max_history)
-    scale = trend_scale(log, window, trend, trend_side)
-    return Summand(log, _tale_pairs(log, scale, decay * DAY, floor, same_time, targets))
+        raise TalerecError("targets=multi does not support row weights: use targets=single")
+    log = newest_rows(log, weighting.max_history)
+    scale = trend_scale(log, weighting.window, weighting.trend, weighting.trend_side)
+    return GramTerm(log, _tale_pairs(log, scale, weighting, targets))
 
 
 def tale_columns(
     log: Log,
+    weighting: TaleWeighting,
     targets: Array,
     *,
-    decay: float,
-    floor: float,
-    window: float,
-    trend: float,
-    trend_side: str,
-    same_time: str,
-    max_history: int,
-    turned: float = 0.0,
+    reverse_share: float = 0.0,
     memory: int | None = None,
 ) -> Matrix:
-    """The columns of K + turned K' that some targets have (a flag per item), counted from the log; the others are empty.
+    """Return TALE's K = S'T plus reverse_share K', with the columns of some targets alone.
 
-    What leads from later rows to earlier ones is what leads from earlier to later ones where time runs backwards.
+    K is source x target. targets: a flag per item; columns of other items are empty. K' is the K of
+    the log with time running backwards. memory: bytes that a matrix may take (None: the free
+    memory).
     """
-    log = newest_rows(log, max_history)
-    scale = trend_scale(log, window, trend, trend_side)
-    made = _tale_pairs(log, scale, decay * DAY, floor, same_time, "single")
-    _, K = assemble(log, made, memory, ONLY_K, targets)
-    if not turned:
+    log = newest_rows(log, weighting.max_history)
+    scale = trend_scale(log, weighting.window, weighting.trend, weighting.trend_side)
+    row_pairs = _tale_pairs(log, scale, weighting, "single")
+    _, K = accumulate_gram(log, row_pairs, memory, ONLY_K, targets)
+    if not reverse_share:
         return K
-    back = row_kernels.backwards(log.ptr)
-    log = replace(log.ordered(back, log.ties), time=-log.time[back])
-    made = _tale_pairs(log, scale[back], decay * DAY, floor, same_time, "single")
-    return K + turned * assemble(log, made, memory, ONLY_K, targets)[1]
+    back = reverse_rows(log.ptr)
+    log = replace(log.reorder(back, log.ties), time=-log.time[back])
+    row_pairs = _tale_pairs(log, scale[back], weighting, "single")
+    return K + reverse_share * accumulate_gram(log, row_pairs, memory, ONLY_K, targets)[1]
 
 
-def _tale_pairs(
-    log: Log, scale: Array, decay: float, floor: float, same_time: str, targets: str
-) -> Pairs:
-    """TALE's pairs; `decay` in microseconds."""
+def _tale_pairs(log: Log, scale: Array, weighting: TaleWeighting, targets: str) -> Pairs:
+    """Return the pairs of rows of TALE, with the arrays and kernels that weight them.
+
+    scale: the trend factor p ** -trend of every row, p being how many rows of its item lie around
+    it in time. targets: "single" (the next row) or "multi" (all later rows).
+    """
+    decay, floor = weighting.decay * DAY, weighting.floor
     step, reach, begin = pairs.tale_intervals(log.ptr, log.time, decay, floor)
-    first, after = _instants(log, same_time)
-    stop = row_kernels.ends(log.ptr)
+    if weighting.same_time == "joint":
+        first, after = pairs.instants(log.ptr, log.time)
+    else:  # every row is an instant of its own
+        after = _next_rows(log)
+        first = after - np.int32(1)
+    stop = user_ends(log.ptr)
     rows = pairs.TaleRows(begin, first, after, reach, stop, step, scale, floor)
+    args: Any = rows
+    kernels: tuple[Kernel, Kernel] = pairs.tale_sparse, pairs.tale_dense
     if log.weight is not None:
-        left = worth_pairs.worth_left(log.ptr, log.weight)
-        worth = worth_pairs.WorthRows(rows._replace(scale=scale * log.weight), log.weight, left)
-        return Pairs(begin, after, worth, worth_pairs.worth_sparse, worth_pairs.worth_dense)
-    if targets == "single":
-        return Pairs(begin, after, rows, pairs.tale_sparse, pairs.tale_dense)
-    several = pairs.tale_several(log.ptr, log.time, decay, floor, step, reach)
-    args = pairs.SeveralTargets(rows, *several)
-    return Pairs(begin, after, args, pairs.tale_multi_sparse, pairs.tale_multi_dense)
+        remaining = weighted_pairs.remaining_weights(log.ptr, log.weight)
+        rows = rows._replace(scale=scale * log.weight)
+        args = weighted_pairs.WeightedTaleRows(rows, log.weight, remaining)
+        kernels = weighted_pairs.weighted_tale_sparse, weighted_pairs.weighted_tale_dense
+    elif targets == "multi":
+        sums = pairs.multi_target_sums(log.ptr, log.time, decay, floor, step, reach)
+        args = pairs.MultiTargetRows(rows, *sums)
+        kernels = pairs.tale_multi_sparse, pairs.tale_multi_dense
+    return Pairs(begin, after, args, *kernels)
 
 
-def _instants(log: Log, same_time: str) -> tuple[Array, Array]:
-    """For every row, the first row of its instant and the first after it; `ordered`: each row is an instant."""
-    if same_time == "joint":
-        return pairs.instants(log.ptr, log.time)
-    after = _next(log)
-    return after - np.int32(1), after
+def simultaneous_weight(log: Log, window: float, trend: float, max_history: int) -> float:
+    """Return what pairs of different rows of one user and time add to the sum of TALE's K.
 
-
-def tied_weight(log: Log, window: float, trend: float, max_history: int) -> float:
-    """The sum of K's entries from simultaneous rows of different items, each a source of the others (`joint`)."""
+    K = S'T adds up weights of source (row) for target item; both directions of a pair count. A row
+    weighs p ** -trend, p being the rows of its item within `window` days on both sides of it, times
+    its own weight if the log has weights. max_history: last rows of each user that are used.
+    """
     log = newest_rows(log, max_history)
     scale = trend_scale(log, window, trend, "both")
     scale = scale if log.weight is None else scale * log.weight
@@ -183,22 +202,24 @@ def slit_gram(
     trend_side: str = "both",
     memory: int | None = None,
 ) -> Gram:
-    """SLIT's Gram: sources and targets weigh by their places on either side of each row.
+    """Return SLIT's Gram, G = S'S and K = S'T: items weighted by lag from each row.
 
     Parameters
     ----------
     log : Log
-        The rows to learn from.
+        The training rows.
     position : float
-        A source or target d places away weighs exp(-d / position).
+        A source or target d rows away weighs exp(-d / position).
     max_history : int
-        How many of each user's last rows count.
+        How many of each user's last rows are used.
     targets : {"multi", "single"}
         A row's targets are all later rows, or the next one alone.
     norm : {"none", "l1", "symmetric"}
-        Divide rows of S and T by their sums (`l1`), or by the roots of row and column sums (Eq. 4).
+        Divide rows of S and T by their sums (`l1`), or entries by the roots of their row and
+        column sums (`symmetric`).
     decay_user : float
-        A user whose last row is d days before the log's weighs exp(-d / decay_user); 0: all weigh 1.
+        A user whose last row is d days before the log's last weighs exp(-d / decay_user);
+        0: all weigh 1.
     window, trend, trend_side, memory
         As in `tale_gram`.
 
@@ -217,45 +238,46 @@ def slit_gram(
     >>> tr.slit_gram(tr.synthetic_log(200), position=1.0, max_history=2500)
     Gram(20 items, dense)
     """
-    told = (position, max_history, targets, norm, decay_user, window, trend, trend_side)
-    return slit_summand(log, *told).gram(memory)
+    trending = (window, trend, trend_side)
+    weighting = SlitWeighting(position, max_history, targets, norm, decay_user, *trending)
+    return slit_term(log, weighting).build(memory)
 
 
-def slit_summand(
-    log: Log,
-    position: float,
-    max_history: int,
-    targets: str = "multi",
-    norm: str = "none",
-    decay_user: float = 0.0,
-    window: float = 0.0,
-    trend: float = 0.0,
-    trend_side: str = "both",
-) -> Summand:
-    """The pairs of `slit_gram`."""
-    log = newest_rows(log, max_history)
-    scale = trend_scale(log, window, trend, trend_side)
-    made, columns = _slit_pairs(log, scale, position, targets, norm, decay_user)
-    if norm != "symmetric":
-        return Summand(log, made)
-    of_sources, of_targets = (_column_share(log, entries) for entries in columns)
-    return Summand(log, made, roots=(of_sources, of_targets))
+def slit_term(log: Log, weighting: SlitWeighting) -> GramTerm:
+    """Return SLIT's Gram term: the log rows and weighted pairs of rows that G and K sum up.
+
+    G = S'S and K = S'T. With norm="symmetric" the term also has a factor per source item and per
+    target item.
+    """
+    log = newest_rows(log, weighting.max_history)
+    scale = trend_scale(log, weighting.window, weighting.trend, weighting.trend_side)
+    row_pairs, columns = _slit_pairs(log, scale, weighting)
+    if weighting.norm != "symmetric":
+        return GramTerm(log, row_pairs)
+    source, target = (_column_scale(log, entries) for entries in columns)
+    return GramTerm(log, row_pairs, scales=(source, target))
 
 
-def _slit_pairs(
-    log: Log, scale: Array, position: float, targets: str, norm: str, decay_user: float
-) -> tuple[Pairs, list[Array]]:
-    """SLIT's pairs, and what each row has in the columns of S and of T."""
-    multi, fading = targets == "multi", math.exp(-1 / position)
-    of_source, of_target, *columns = pairs.place_sums(log.ptr, scale, fading, multi)
-    source_share, target_share = (_row_share(sums, norm) for sums in (of_source, of_target))
-    weight = age_weights(log, decay_user)
-    ahead = pairs.place_ahead(log.ptr, source_share * source_share * weight, fading)
-    fade = _until_zero(np.exp(-np.arange(longest_history(log) + 1) / position))
-    begin = _begin(log, len(fade) - 1)
-    each = source_share * target_share * weight
-    args = pairs.PlaceRows(begin, ahead, each, scale, fade, multi)
-    return Pairs(begin, _next(log), args, pairs.place_sparse, pairs.place_dense), columns
+def _slit_pairs(log: Log, scale: Array, weighting: SlitWeighting) -> tuple[Pairs, list[Array]]:
+    """Return SLIT's pairs of rows, and what each log row adds to column sums of S and of T.
+
+    Pairs say which rows of a user add to G = S'S and K = S'T. scale: a factor of every log row (its
+    trend). The second result is a list of two arrays with one entry per log row, for the columns of
+    S and for those of T.
+    """
+    multi, rate = weighting.targets == "multi", math.exp(-1 / weighting.position)
+    source_sums, target_sums, *columns = pairs.slit_sums(log.ptr, scale, rate, multi)
+    source_scale, target_scale = (
+        _row_scale(sums, weighting.norm) for sums in (source_sums, target_sums)
+    )
+    weight = age_weights(log, weighting.decay_user)
+    tail = pairs.slit_tails(log.ptr, source_scale * source_scale * weight, rate)
+    lag_weights = np.exp(-np.arange(longest_history(log) + 1) / weighting.position)
+    lag_weights = lag_weights[: int(np.count_nonzero(lag_weights)) + 1]  # up to the first zero
+    begin = _first_rows(log, len(lag_weights) - 1)
+    factor = source_scale * target_scale * weight
+    args = pairs.SlitRows(begin, tail, factor, scale, lag_weights, multi)
+    return Pairs(begin, _next_rows(log), args, pairs.slit_sparse, pairs.slit_dense), columns
 
 
 def slis_gram(
@@ -266,14 +288,14 @@ def slis_gram(
     decay_user: float = 0.0,
     memory: int | None = None,
 ) -> Gram:
-    """SLIS's Gram: G = X'WX, X the users' items, each once; K is the same matrix.
+    """Return SLIS's Gram: G = X'WX, X being 1 where a user has an item; K is the same matrix.
 
     Parameters
     ----------
     log : Log
-        The rows to learn from.
+        The training rows.
     max_history : int
-        How many of each user's last rows count.
+        How many of each user's last rows are used.
     norm, decay_user, memory
         As in `slit_gram`.
 
@@ -296,66 +318,74 @@ def slis_gram(
     >>> tr.slis_gram(tr.Log.from_frame(pl.DataFrame(rows)), max_history=2500).G.tolist()
     [[2.0, 1.0], [1.0, 1.0]]
     """
-    return slis_summand(log, max_history, norm, decay_user).gram(memory)
+    return slis_term(log, max_history, norm, decay_user).build(memory)
 
 
-def slis_summand(
-    log: Log, max_history: int, norm: str = "none", decay_user: float = 0.0
-) -> Summand:
-    """The pairs of `slis_gram`."""
+def slis_term(log: Log, max_history: int, norm: str = "none", decay_user: float = 0.0) -> GramTerm:
+    """Return the log rows and weighted pairs of rows that SLIS's Gram G = X'WX sums up.
+
+    X is 1 where a user has an item, so each user's items count once; T is S, so K is G. `norm` and
+    `decay_user` (days) are as in `slit_gram`.
+    """
     log = newest_rows(log, max_history)
     age = age_weights(log, decay_user)
-    once = row_kernels.last_rows(log.ptr, log.item, len(log.items))
+    once = last_row_mask(log.ptr, log.item, len(log.items))
     log, age = log.keep(once), age[once]
     count = np.repeat(np.diff(log.ptr), np.diff(log.ptr)).astype(np.float64)
     begin = np.repeat(log.ptr[:-1], np.diff(log.ptr)).astype(np.int32)
-    args = pairs.WeighedRows(begin, age * _row_share(count, norm) ** 2)
-    made = Pairs(begin, _next(log), args, pairs.alike_sparse, pairs.alike_dense)
-    if norm != "symmetric":
-        return Summand(log, made, is_alike=True)
-    share = _column_share(log, np.ones(log.rows))
-    return Summand(log, made, is_alike=True, roots=(share, share))
+    args = pairs.WeightedRows(begin, age * _row_scale(count, norm) ** 2)
+    row_pairs = Pairs(begin, _next_rows(log), args, pairs.slis_sparse, pairs.slis_dense)
+    scales = None
+    if norm == "symmetric":
+        scale = _column_scale(log, np.ones(log.rows))
+        scales = (scale, scale)
+    return GramTerm(log, row_pairs, target_equals_source=True, scales=scales)
 
 
-def gap_counts(log: Log, weight: Array, *, max_history: int, memory: int | None = None) -> Matrix:
-    """K alone: a row that stands d rows before another counts weight[d] (d from 1 on)."""
+def lag_counts(
+    log: Log, lag_weights: Array, *, max_history: int, memory: int | None = None
+) -> Matrix:
+    """Return K alone: K_ij adds up lag_weights[d] over rows of i that are d rows before j.
+
+    d runs from 0 (the row itself) to len(lag_weights) - 1 within a user's last `max_history` rows;
+    if rows have weights, those of both rows multiply. memory: bytes for K (None: free memory).
+    """
     log = newest_rows(log, max_history)
-    begin = _begin(log, len(weight) - 1)
-    if log.weight is None:
-        args: Any = pairs.WeighedRows(begin, weight)
-        made = Pairs(begin, _next(log), args, pairs.gap_sparse, pairs.gap_dense)
-    else:
-        args = worth_pairs.GapRows(begin, weight, log.weight)
-        kernels = worth_pairs.worth_gap_sparse, worth_pairs.worth_gap_dense
-        made = Pairs(begin, _next(log), args, *kernels)
-    _, K = assemble(log, made, memory, ONLY_K)
-    return K
+    begin = _first_rows(log, len(lag_weights) - 1)
+    args: Any = pairs.WeightedRows(begin, lag_weights)
+    kernels: tuple[Kernel, Kernel] = pairs.lag_sparse, pairs.lag_dense
+    if log.weight is not None:
+        args = weighted_pairs.WeightedLagRows(begin, lag_weights, log.weight)
+        kernels = weighted_pairs.weighted_lag_sparse, weighted_pairs.weighted_lag_dense
+    row_pairs = Pairs(begin, _next_rows(log), args, *kernels)
+    return accumulate_gram(log, row_pairs, memory, ONLY_K)[1]
 
 
-def _row_share(sums: Array, norm: str) -> Array:
-    """What a row is multiplied by, given its sum; rows that are empty stay so."""
+def _row_scale(sums: Array, norm: str) -> Array:
+    """Return the factor of each row of S or T that normalizes it, given the rows' sums.
+
+    norm: "none" (factor 1), "l1" (1 / sum), "symmetric" (1 / root of the sum). 0 if the sum is 0.
+    """
     power = {"none": 0.0, "l1": -1.0, "symmetric": -0.5}[norm]
     return np.power(sums, power, out=np.zeros_like(sums), where=sums > 0)
 
 
-def _column_share(log: Log, entries: Array) -> Array:
-    """One over the root of each item's sum of `entries`, one per row."""
+def _column_scale(log: Log, entries: Array) -> Array:
+    """Return one over the root of each item's sum of `entries`, 0 if that sum is 0.
+
+    entries: what each log row adds to the column of its item in S or T.
+    """
     sums = np.bincount(log.item, entries, len(log.items))
     return np.power(sums, -0.5, out=np.zeros_like(sums), where=sums > 0)
 
 
-def _until_zero(weights: Array) -> Array:
-    """Falling weights, up to the first that is zero."""
-    return weights[: int(np.count_nonzero(weights)) + 1]
-
-
-def _begin(log: Log, gap: int) -> Array:
-    """For every row, the user's first row that stands no more than `gap` rows before it."""
+def _first_rows(log: Log, lag: int) -> Array:
+    """Return, for every row, the user's first row that is no more than `lag` rows before it."""
     start = np.repeat(log.ptr[:-1], np.diff(log.ptr))
-    first: Array = np.maximum(start, np.arange(log.rows) - gap).astype(np.int32)
+    first: Array = np.maximum(start, np.arange(log.rows) - lag).astype(np.int32)
     return first
 
 
-def _next(log: Log) -> Array:
-    """For every row, the one after it: rows are in order, and none is simultaneous."""
+def _next_rows(log: Log) -> Array:
+    """Return r + 1 for every row r."""
     return np.arange(1, log.rows + 1, dtype=np.int32)

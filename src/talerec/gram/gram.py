@@ -1,38 +1,42 @@
-"""The Gram: G = S'S and K = S'T, and what can be done with it.
-
-Grams add: users may be counted in parts and summed, and a blend of two models is a sum of theirs.
-"""
+"""The Gram, G = S'S and K = S'T, and its arithmetic: sums, multiples, reverse pairs."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from talerec.gram.sparse_kernels import Entries, squared_distance
-from talerec.runtime.arrays import Array, Matrix, dense, is_sparse
+from talerec.runtime import CSR, Array, Matrix, dense, is_sparse, squared_distance
 
 
-class Sums(NamedTuple):
-    """What says how far the direction of pairs is chance (see `Gram.two_way`)."""
+class DirectionStats(NamedTuple):
+    """Sums over a Gram (G = S'S, K = S'T) from which chance in the order of rows is estimated.
 
-    distance: float  # sum of the squared entries of K - K'
-    total: float  # of K
-    own: float  # of K's diagonal
-    trace: float  # of G
-    tied: float  # of K's entries from simultaneous rows of different items
+    K is source x target, and K' its transpose; simultaneous rows are a user's rows of equal time.
+    """
 
-    def share(self, even: float) -> float:
-        """How much of K' joins K."""
-        if not (even and self.total and self.distance):
+    asymmetry: float  # sum of the squared entries of K - K'
+    total: float  # sum of K
+    diagonal: float  # sum of K's diagonal
+    trace: float  # sum of G's diagonal
+    simultaneous: float  # sum of K's entries from simultaneous rows of different items
+
+    def reverse_share(self, shrinkage: float) -> float:
+        """Return c for K + c K': the more of the difference of K and K' is chance, the larger.
+
+        c lies between 0 (the order of rows tells all) and 1 (nothing). shrinkage multiplies the
+        estimated share of chance; 0 gives c = 0.
+        """
+        if not (shrinkage and self.total and self.asymmetry):
             return 0.0
-        expected = 2 * self.trace * max(1 - (self.own + self.tied) / self.total, 0.0)
-        chance = min(even * expected / self.distance, 1.0)
+        expected = 2 * self.trace * max(1 - (self.diagonal + self.simultaneous) / self.total, 0.0)
+        chance = min(shrinkage * expected / self.asymmetry, 1.0)
         return chance / (2 - chance)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gram:
-    """G = S'S and K = S'T, all that a linear model needs to know of a log.
+    """G = S'S and K = S'T: all that a linear model needs to know of a log.
 
     Parameters
     ----------
@@ -88,54 +92,85 @@ class Gram:
 
     __rmul__ = __mul__
 
-    def two_way(self, even: float, tied: float = 0.0) -> Gram:
-        """K + share K': a row also leads to what came before it, as far as their order is chance.
+    def symmetrize(self, shrinkage: float, simultaneous: float = 0.0) -> Gram:
+        """Return the Gram with K + c K', c chosen by how much of the rows' order is chance.
 
-        Of the squared difference between K and K', chance explains 2 s (sum(K) - tied), s = trace(G) /
-        sum(K) being the mean weight of a pair, and `tied` what simultaneous rows have in K: these count
-        both ways already. With b that part of the difference (times `even`, at most 1), the best guess
-        of K_ij is (1 - b/2) K_ij + b/2 K_ji, or K_ij + b/(2 - b) K_ji up to a factor.
+        Chance explains 2 s (sum(K) - simultaneous) of the squared difference between K and K',
+        where s = trace(G) / sum(K) is the mean weight of a pair, and `simultaneous` is the sum of
+        K's entries from simultaneous rows, which count in both directions already. With b the
+        explained share of the difference (times `shrinkage`, at most 1), the best estimate of
+        K_ij is (1 - b/2) K_ij + b/2 K_ji, which is K_ij + b/(2 - b) K_ji up to a factor.
         """
-        share = self.turned_share(even, tied)
-        return self.with_turned(share)
+        return self.add_reverse(self.reverse_share(shrinkage, simultaneous))
 
-    def with_turned(self, share: float) -> Gram:
-        """K + share K', the share being known."""
-        return Gram(self.G, self.K + share * self._turned) if share else self
+    def add_reverse(self, share: float) -> Gram:
+        """Return the Gram with K + share K' in place of K = S'T (source x target).
 
-    def turned_share(self, even: float, tied: float = 0.0) -> float:
-        """The share of K' that `two_way` adds to K."""
-        sums = Sums(
-            _squared_distance(self.K, self._turned),
+        K' is K transposed. share 0 returns the Gram itself.
+        """
+        return Gram(self.G, self.K + share * self._transposed_k) if share else self
+
+    def reverse_share(self, shrinkage: float, simultaneous: float = 0.0) -> float:
+        """Return the share c of K' (K transposed) that `symmetrize` adds to K = S'T, in 0..1.
+
+        shrinkage: a factor of the estimated share of chance in the order of rows; 0 gives c = 0.
+        simultaneous: the sum of K's entries from simultaneous rows, which count in both directions
+        already.
+        """
+        stats = DirectionStats(
+            _squared_distance(self.K, self._transposed_k),
             float(self.K.sum()),
             float(self.K.diagonal().sum()),
             float(self.G.diagonal().sum()),
-            tied,
+            simultaneous,
         )
-        return sums.share(even)
+        return stats.reverse_share(shrinkage)
+
+    def two_way(self, even: float, tied: float = 0.0) -> Gram:
+        """Return `symmetrize(even, tied)`; the deprecated name of that method."""
+        _warn_renamed("two_way", "symmetrize")
+        return self.symmetrize(even, tied)
+
+    def with_turned(self, share: float) -> Gram:
+        """Return `add_reverse(share)`; the deprecated name of that method."""
+        _warn_renamed("with_turned", "add_reverse")
+        return self.add_reverse(share)
+
+    def turned_share(self, even: float, tied: float = 0.0) -> float:
+        """Return `reverse_share(even, tied)`; the deprecated name of that method."""
+        _warn_renamed("turned_share", "reverse_share")
+        return self.reverse_share(even, tied)
 
     @property
-    def _turned(self) -> Matrix:
+    def _transposed_k(self) -> Matrix:
         return self.K.T.asformat(self.K.format) if self.is_sparse else self.K.T
 
     def scaled(self, source: Array, target: Array) -> Gram:
-        """diag(source) G diag(source) and diag(source) K diag(target)."""
-        return Gram(_times(self.G, source, source), _times(self.K, source, target))
+        """Return the Gram of S diag(source) and T diag(target); both have a factor per item.
+
+        That is diag(source) G diag(source) and diag(source) K diag(target), for G = S'S and K =
+        S'T.
+        """
+        return Gram(_scale(self.G, source, source), _scale(self.K, source, target))
+
+
+def _warn_renamed(old: str, new: str) -> None:
+    """Warn that a method of Gram has a new name."""
+    message = f"Gram.{old} is now Gram.{new}; the old name goes with version 0.4"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
 def _squared_distance(left: Matrix, right: Matrix) -> float:
-    """The sum of squared differences of two matrices, both dense or both sparse in one format."""
+    """Return the sum of squared differences of two matrices, both dense or of one format."""
     if not is_sparse(left):
         return float(((left - right) ** 2).sum())
     for matrix in (left, right):
         matrix.sort_indices()
-    entries = (Entries(m.indptr, m.indices, m.data) for m in (left, right))
-    return float(squared_distance(*entries))
+    return float(squared_distance(*(CSR(m.indptr, m.indices, m.data) for m in (left, right))))
 
 
-def _times(matrix: Matrix, rows: Array, columns: Array) -> Matrix:
-    """diag(rows) matrix diag(columns), in the format of `matrix`."""
+def _scale(matrix: Matrix, rows: Array, columns: Array) -> Matrix:
+    """Return diag(rows) matrix diag(columns), in the format of `matrix`."""
     if not is_sparse(matrix):
         return matrix * rows[:, None] * columns
-    made = matrix.multiply(rows[:, None]).multiply(columns[None, :])
-    return made.asformat(matrix.format)
+    return matrix.multiply(rows[:, None]).multiply(columns[None, :]).asformat(matrix.format)

@@ -1,126 +1,145 @@
-"""TALE's pairs where rows have weights: a row's error as a target counts v times, its entry as a source is v times as large."""
+"""Pairs of rows with weights v, which multiply a target's error and a source's entry."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.gram.accumulators import (
+from talerec.gram.accumulate import (
     DenseSums,
+    PairCoefficients,
     RowsByItem,
-    Scratch,
     SparseSums,
     accumulate_dense,
     accumulate_sparse,
 )
 from talerec.gram.pairs import TaleRows
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel
+from talerec.runtime import Array, kernel
 
 
-class WorthRows(NamedTuple):
-    """What TALE's pairs need of each row that has a weight v. `rows.scale` is v p ** -trend: source and target alike."""
+class WeightedTaleRows(NamedTuple):
+    """What TALE's pairs read of each log row if rows have weights v; rows.scale includes v.
+
+    A pair has a source row and a target row of one user, and adds to G = S'S and K = S'T.
+    """
 
     rows: TaleRows
-    worth: Array  # v
-    left: Array  # the sum of v from this row to the user's last one
+    weight: Array  # v
+    remaining: Array  # the sum of v from this row to the user's last one
 
 
 @kernel
-def worth_left(ptr: Array, worth: Array) -> Array:
-    """For every row, the sum of `worth` from it to its user's last row."""
-    left = np.empty(len(worth))
+def remaining_weights(ptr: Array, weight: Array) -> Array:
+    """Return, for every row, the sum of `weight` over it and its user's later rows.
+
+    User u has the rows ptr[u]..ptr[u + 1].
+    """
+    remaining = np.empty(len(weight))
     for u in range(len(ptr) - 1):
         total = 0.0
         for r in range(ptr[u + 1] - 1, ptr[u] - 1, -1):
-            total += worth[r]
-            left[r] = total
-    return left
+            total += weight[r]
+            remaining[r] = total
+    return remaining
 
 
 @kernel
-def worth_pairs(args: WorthRows, q: int, out: Scratch) -> None:
-    """The pairs of `pairs.tale_pairs`, the sum over targets l being of v_l w(t_l - t_s) w(t_l - t_q).
+def weighted_tale_pairs(args: WeightedTaleRows, q: int, out: PairCoefficients) -> None:
+    """Write TALE's coefficients of the pairs (s, q), s in begin[q]..after[q]; rows weigh v.
 
-    K's entry is v_q w(t_q - t_s) p_q ** -trend times the source's entry, which has v_s.
+    out.g gets what the pair adds to M (G = S'S = M + M'): the sum over targets l (rows after q,
+    and others of q's time) of v_l w(t_l - t_s) w(t_l - t_q), times both scales. out.k gets the
+    entry of K = S'T: w(t_q - t_s) times both scales. w(d) is max(exp(-d / decay), floor), and a
+    row's scale is v p ** -trend. See `pairs.tale_pairs` for the sums.
     """
-    rows, worth, left = args
+    rows, weight, remaining = args
     begin, first, after, reach, stop, step, scale, floor = rows
-    half, cross, sums = out
+    g, k, sums = out
     lo, next_instant, end = begin[q], after[q], reach[q]
     decayed = 1.0
     sums[0, 0] = sums[0, 1] = 0.0
     for l in range(next_instant, end):  # noqa: E741 (the paper's l)
         decayed *= step[l - 1]
-        k = l - next_instant
-        sums[k + 1, 0] = sums[k, 0] + worth[l] * decayed
-        sums[k + 1, 1] = sums[k, 1] + worth[l] * decayed * decayed
-    both_floors = floor * floor * (left[end] if end < stop[q] else 0.0)
-    all_one = sums[end - next_instant, 0]
-    mates = 0.0  # what the other rows of q's instant are worth
+        e = l - next_instant
+        sums[e + 1, 0] = sums[e, 0] + weight[l] * decayed
+        sums[e + 1, 1] = sums[e, 1] + weight[l] * decayed * decayed
+    both_floors = floor * floor * (remaining[end] if end < stop[q] else 0.0)
+    exp_total = sums[end - next_instant, 0]
+    others = 0.0  # the weight of the other rows of q's instant
     for r in range(first[q], next_instant):
         if r != q:
-            mates += worth[r]
+            others += weight[r]
 
     decayed = 1.0
     s = q
     while s >= lo and reach[s] > q:  # nearer than the horizon: the weight is an exponential
         if s < q:
             decayed *= step[s]
-        k = reach[s] - next_instant
-        total = decayed * sums[k, 1] + floor * (all_one - sums[k, 0]) + both_floors
-        together = mates - worth[s] if s < q and s >= first[q] else mates
+        e = reach[s] - next_instant
+        total = decayed * sums[e, 1] + floor * (exp_total - sums[e, 0]) + both_floors
+        together = others - weight[s] if s < q and s >= first[q] else others
         pair = scale[s] * scale[q]
-        half[s - lo] = pair * (total + together * decayed)
-        cross[s - lo] = pair * decayed
+        g[s - lo] = pair * (total + together * decayed)
+        k[s - lo] = pair * decayed
         s -= 1
-    far = scale[q] * (floor * all_one + both_floors + mates * floor)
-    weight = scale[q] * floor
+    far = scale[q] * (floor * exp_total + both_floors + others * floor)
+    floor_weight = scale[q] * floor
     for r in range(lo, s + 1):
-        half[r - lo] = scale[r] * far
-        cross[r - lo] = scale[r] * weight
-    half[q - lo] *= 0.5
-    cross[q - lo] = 0.0
+        g[r - lo] = scale[r] * far
+        k[r - lo] = scale[r] * floor_weight
+    g[q - lo] *= 0.5
+    k[q - lo] = 0.0
     for r in range(q + 1, next_instant):
-        half[r - lo] = 0.0
-        cross[r - lo] = scale[r] * scale[q]
+        g[r - lo] = 0.0
+        k[r - lo] = scale[r] * scale[q]
 
 
 @kernel
-def worth_dense(args: WorthRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    accumulate_dense(worth_pairs, args, log, a, b, out)
+def weighted_tale_dense(args: Any, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
+    """Write rows a..b of weighted TALE's dense M and K' (G = S'S = M + M', K = S'T)."""
+    accumulate_dense(weighted_tale_pairs, args, log, a, b, out)
 
 
 @kernel
-def worth_sparse(args: WorthRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    accumulate_sparse(worth_pairs, args, log, a, b, out)
+def weighted_tale_sparse(args: Any, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
+    """Write rows a..b of weighted TALE's sparse M and K' (G = S'S = M + M', K = S'T)."""
+    accumulate_sparse(weighted_tale_pairs, args, log, a, b, out)
 
 
-class GapRows(NamedTuple):
-    """What rules need of each row that has a weight."""
+class WeightedLagRows(NamedTuple):
+    """What association rules by lag read of each log row if rows have weights v.
 
-    begin: Array
-    weight: Array  # by distance in rows
-    worth: Array
+    Rules add up, in K (source x target), a weight by the lag of source row and target row.
+    """
+
+    begin: Array  # the first row that it forms a pair with
+    lag_weights: Array  # by lag in rows
+    weight: Array  # v
 
 
 @kernel
-def worth_gap_pairs(args: GapRows, q: int, out: Scratch) -> None:
-    """Rules: a source that is d rows before its target counts weight[d], times what both are worth."""
-    begin, weight, worth = args
-    half, cross, _ = out
+def weighted_lag_pairs(args: WeightedLagRows, q: int, out: PairCoefficients) -> None:
+    """Write rules' coefficients: K adds lag_weights[q - s] weight[s] weight[q], G nothing.
+
+    Source row s and target row q are of one user, s in begin[q]..q; entry s - begin[q] of out.g
+    and out.k is written.
+    """
+    begin, lag_weights, weight = args
+    g, k, _ = out
     lo = begin[q]
     for s in range(lo, q + 1):
-        half[s - lo] = 0.0
-        cross[s - lo] = weight[q - s] * worth[s] * worth[q]
+        g[s - lo] = 0.0
+        k[s - lo] = lag_weights[q - s] * weight[s] * weight[q]
 
 
 @kernel
-def worth_gap_dense(args: GapRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    accumulate_dense(worth_gap_pairs, args, log, a, b, out)
+def weighted_lag_dense(args: Any, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
+    """Write rows a..b of the weighted rules' dense M and K' (G = S'S = M + M', K = S'T)."""
+    accumulate_dense(weighted_lag_pairs, args, log, a, b, out)
 
 
 @kernel
-def worth_gap_sparse(args: GapRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    accumulate_sparse(worth_gap_pairs, args, log, a, b, out)
+def weighted_lag_sparse(args: Any, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
+    """Write rows a..b of the weighted rules' sparse M and K' (G = S'S = M + M', K = S'T)."""
+    accumulate_sparse(weighted_lag_pairs, args, log, a, b, out)

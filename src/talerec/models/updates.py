@@ -1,57 +1,68 @@
-"""Tomorrow's rows: a fitted model after these rows too, without starting over.
+"""Update: fit a model to new rows without fitting the old ones again.
 
-What a fit has settled stays: the trend count of every old row (a new row's is counted when it comes), the solver, and what
-tempo measured and learned. Only the users who have new rows change G and K: what their rows give now, less what they gave, is added to the G that
-was kept. A target is solved again where its old weights no longer fit: where the normal equation of some source of it asks for a change beyond
-the tolerance, this time or since it was last solved. Its column of K is counted from all histories.
+What the fit fixed stays: the trend count of every old row (new rows are counted when they arrive),
+the solver, and the statistics and query parameters that tempo learned. Only users with new rows
+change G and K: the Gram of their rows now, less that of their old rows, is added to the stored G. A
+target is solved again where its weights are off by more than the tolerance, summed over all updates
+since it was last solved; its column of K is counted from all histories.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data.log import Log, as_log
-from talerec.data.log_merge import Merged, merged
+from talerec.data import Log, MergedLog, as_log, merge_logs
 from talerec.errors import TalerecError
-from talerec.models.core import persistence as keeping
-from talerec.models.core.base import Model
-from talerec.models.core.checks import check_settled
-from talerec.models.core.persistence import Fitted
-from talerec.models.core.update_state import Settled, later_trends
-from talerec.models.linear.base import Solved
-from talerec.ranking.weights import Weights
-from talerec.runtime.arrays import Array, is_sparse
-from talerec.runtime.clock import Clock
-from talerec.runtime.lazy import sparse
-from talerec.solvers.compressed import by_column
-from talerec.solvers.local import local_kept
-from talerec.solvers.residuals import worst_steps
-from talerec.solvers.triangle import Half, halved
-from talerec.solvers.triangle_update import grown
+from talerec.models.core import (
+    STORE,
+    STORE_SEQ,
+    Fitted,
+    Model,
+    UpdateState,
+    check_update_state,
+    extend_trends,
+    training_facts,
+)
+from talerec.models.linear import RidgeModel
+from talerec.ranking import Weights
+from talerec.runtime import Array, Clock, csr_columns, is_sparse, sparse
+from talerec.solvers import (
+    LowerTriangle,
+    lower_triangle,
+    solve_stored,
+    target_residuals,
+    update_triangle,
+)
 
 logger = logging.getLogger("talerec")
 
-#: By how much a weight may be off, as a share of its target's largest one, before the target is solved again.
+#: A target is solved again when a weight is off by more than this share of its largest weight.
 TOLERANCE = 0.2
 
 
 @dataclass(frozen=True)
 class Update:
-    """What an update did."""
+    """Counts of an update. A target is an item; its column of the weights is solved alone.
 
-    rows: int  # that are new
+    rows, users, items  new rows, users and items
+    solved, targets     targets solved again, of all targets
+    seconds             time of each step
+    undescribed         new items without a row in the item table
+    """
+
+    rows: int
     users: int
     items: int
-    solved: int  # targets
+    solved: int
     targets: int
     seconds: dict[str, float]
-    undescribed: int = 0  # new items without a row in the item table
+    undescribed: int = 0
 
 
 def update(
@@ -61,29 +72,29 @@ def update(
     tolerance: float = TOLERANCE,
     items: pl.DataFrame | None = None,
 ) -> Update:
-    """Make a fitted model what it is after these rows too.
+    """Add rows to a fitted model.
 
     Parameters
     ----------
     model : Model
-        A fitted model that keeps its histories; it is changed.
+        A fitted model with its histories; it is changed.
     rows : Log, or a frame
-        Rows that came later; late ones are put in their place, and those that the model has already are left out.
+        New rows; late ones are sorted in, and rows that the model has already are ignored.
     tolerance : float
-        By how much a weight may be off, as a share of its target's largest one, before the target is solved
-        again; 0 solves all.
+        A target is solved again when a weight is off by more than this share of its largest weight;
+        0 solves all targets.
     items : polars.DataFrame, optional
-        Rows of the item table, as `read_items` gives them, in place of those of the same items.
+        Rows of the item table, as `read_items` returns them; they replace those of the same items.
 
     Returns
     -------
     Update
-        How many rows, users and items are new, how many targets were solved again, how many new items are not described.
+        Counts of new rows, users and items, and of targets solved again.
 
     Raises
     ------
     TalerecError
-        Where the model cannot be updated; the message says why.
+        If the model cannot be updated; the message says why.
 
     Examples
     --------
@@ -93,218 +104,258 @@ def update(
     >>> tr.update(model, log).rows
     20
     """
-    if not tolerance >= 0:
-        raise TalerecError(f"tolerance is {tolerance}; it takes a number from 0 on")
-    refuse(model)
-    before, log, clock = *_settled(model), Clock()
+    check_updatable(model, tolerance)
+    before, log, clock = *_prepare(model), Clock()
     with clock("rows"):
-        found = merged(log, as_log(rows))
-        if not found.is_new.any():
-            model._fitted = _with_items(before, log, items)
+        merge = merge_logs(log, as_log(rows))
+        if not merge.is_new.any():
+            info = merge_item_tables(before.info, log, items)
+            model.set_fitted(replace(before, info=info, log=replace(log, info=info)))
             return Update(0, 0, 0, 0, len(log.items), clock.seconds)
-        _mention_strangers(found)
-        whole = _with_trends(model, log, found)
-    weights, settled, solved = _learned(model, before, whole, found.is_new, tolerance, clock)
-    info = described(before.info, whole, items)
+        _warn_unrelated(merge)
+        whole = merge.log
+        if log.trends is not None:
+            counts = extend_trends(model.params, whole, merge.is_new, log.trends)
+            whole = replace(whole, trends=counts)
+    weights, state, n_solved = _learn_rows(model, before, whole, merge.is_new, tolerance, clock)
+    info = merge_item_tables(before.info, whole, items)
     whole = replace(whole, info=info)
-    facts = _facts(before, whole)
-    model._fitted = Fitted(
-        weights, whole.items, info, whole, before.solver, clock.seconds, facts, settled=settled
-    )
-    new, bare = int(found.is_new.sum()), _mention_undescribed(info, found.items)
-    return Update(new, found.users, found.items, solved, len(whole.items), clock.seconds, bare)
+    fit = (weights, whole.items, info, whole, before.solver, clock.seconds)
+    model.set_fitted(Fitted(*fit, _updated_facts(before, whole), update_state=state))
+    n_rows, n_bare = int(merge.is_new.sum()), _count_undescribed(info, merge.items)
+    n_targets, seconds = len(whole.items), clock.seconds
+    return Update(n_rows, merge.users, merge.items, n_solved, n_targets, seconds, n_bare)
 
 
-def _settled(model: Model) -> tuple[Fitted, Log]:
-    """What fitting left behind and what it settled, which are checked, and the histories."""
+def _prepare(model: Model) -> tuple[Fitted, Log]:
+    """Return the model's fit, with what an update continues from, and its training log.
+
+    The model is changed: the update state (stored G, residuals) is added to its fit if it was
+    missing. TalerecError if the model has no log or the state does not fit it.
+    """
     if model.fitted.log is None:
-        raise TalerecError("this model was saved without histories: fit it anew")
-    model._fitted = before = model._settled()
+        raise TalerecError("this model was saved without histories: refit it")
+    before = model.prepare_update()
+    model.set_fitted(before)
     assert before.log is not None
-    assert before.settled is not None
-    check_settled(before.settled, len(before.log.items))
+    assert before.update_state is not None
+    check_update_state(before.update_state, len(before.log.items))
     return before, before.log
 
 
-def _facts(before: Fitted, log: Log) -> dict[str, Any]:
-    """What is said of the training after one more update."""
-    facts = {**before.training, **keeping.training_facts(log)}
-    for name in (keeping.STORE, keeping.STORE_SEQ):
-        facts.pop(name, None)  # rows from elsewhere may be of users who were deleted there
+def _updated_facts(before: Fitted, log: Log) -> dict[str, Any]:
+    """Return the manifest entry `training` of a model after one more update.
+
+    before: the fit before. log: old and new rows, whose number of rows, users and items and time
+    span it has. `updates` is counted up, and the reference to an event store is dropped.
+    """
+    facts = {**before.training, **training_facts(log)}
+    for name in (STORE, STORE_SEQ):
+        facts.pop(name, None)  # rows from elsewhere may be of users who were deleted in the store
     facts["updates"] = int(before.training.get("updates", 0)) + 1
     return facts
 
 
-def refuse(model: Model) -> None:
-    """An error where a model of these parameters cannot be updated; it says why."""
+def check_updatable(model: Model, tolerance: float = TOLERANCE) -> None:
+    """Raise TalerecError if a model cannot be updated, or `tolerance` is negative."""
+    if not tolerance >= 0:
+        raise TalerecError(f"`tolerance` is {tolerance}; it takes a number from 0 on", "tolerance")
     values = model.params
-    if not model.grows:
-        raise TalerecError(f"{model.name} cannot be updated: fit it anew")
+    if not model.supports_update:
+        raise TalerecError(f"{model.name} cannot be updated: refit it")
     if values.get("decay_user"):
-        raise TalerecError("decay_user changes every row with the log's end: fit the model anew")
+        raise TalerecError("decay_user changes every row with the log's end: refit the model")
     if values.get("norm") == "symmetric":
-        raise TalerecError(
-            "norm=symmetric changes every row with every item's sum: fit the model anew"
-        )
+        reason = "norm=symmetric changes every row with every item's sum"
+        raise TalerecError(f"{reason}: refit the model")
 
 
-def _mention_strangers(found: Merged) -> None:
-    """A warning where new rows have nothing to do with old ones: it may be the log of another shop."""
-    items, known = found.log.item[found.is_new], len(found.log.items) - found.items
-    if (items >= known).all():  # new ones have the last places
-        logger.warning(
-            "no item of the %s new rows is in the model: is it the log of this shop?",
-            f"{len(items):,}",
-        )
+def _warn_unrelated(merge: MergedLog) -> None:
+    """Log a warning if no new row has an old item: the rows may be from another log.
+
+    merge: old and new rows, a flag per row (`is_new`), and the number of new items (`items`).
+    """
+    items, n_old = merge.log.item[merge.is_new], len(merge.log.items) - merge.items
+    if (items >= n_old).all():  # new items have the last positions
+        message = "no item of the %s new rows is in the model: are they from the same source?"
+        logger.warning(message, f"{len(items):,}")
 
 
-def _with_trends(model: Model, old: Log, found: Merged) -> Log:
-    """The merged log with the counts of old rows as they were, and those of new rows as they come."""
-    if old.trends is None:
-        return found.log
-    counts = later_trends(model.params, found.log, found.is_new, old.trends)
-    return replace(found.log, trends=counts)
-
-
-def _with_items(before: Fitted, log: Log, fresh: pl.DataFrame | None) -> Fitted:
-    """What fitting left behind, with fresh rows of the item table."""
-    info = described(before.info, log, fresh)
-    return replace(before, info=info, log=replace(log, info=info))
-
-
-def described(
-    info: pl.DataFrame | None, log: Log, fresh: pl.DataFrame | None = None
+def merge_item_tables(
+    info: pl.DataFrame | None, log: Log, new: pl.DataFrame | None = None
 ) -> pl.DataFrame | None:
-    """The item table with fresh rows in place of old ones, and empty rows for new items that have none."""
-    if fresh is not None:
-        info = _refreshed(info, log.with_items(fresh).info, fresh)
+    """Return the item table with a row for each item of a log, in position order.
+
+    Rows of `new` replace those of `info`, the old table; items in neither get empty rows. None if
+    there is no table at all.
+    """
+    if new is not None:
+        info = _replace_item_rows(info, log.with_items(new).info, new)
     if info is None:
         return None
-    mine = pl.DataFrame({columns.ITEM: log.items.ids})
-    return mine.join(info, on=columns.ITEM, how="left", maintain_order="left")
+    ids = pl.DataFrame({columns.ITEM: log.items.ids})
+    return ids.join(info, on=columns.ITEM, how="left", maintain_order="left")
 
 
-def _refreshed(old: pl.DataFrame | None, whole: Any, fresh: pl.DataFrame) -> pl.DataFrame:
-    """The rows of a fresh table, which `whole` has for every item, and old ones of items that are not in it."""
-    names = whole[columns.ITEM].cast(pl.String).is_in(fresh[columns.ITEM].cast(pl.String).implode())
-    new: pl.DataFrame = whole.filter(names)
+def _replace_item_rows(old: pl.DataFrame | None, whole: Any, new: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of a new item table, and the old rows of items that are not in it.
+
+    `whole` has the rows of the new table, in the types of the log, for every item of the log.
+    """
+    new_ids = new[columns.ITEM].cast(pl.String).implode()
+    rows: pl.DataFrame = whole.filter(whole[columns.ITEM].cast(pl.String).is_in(new_ids))
     if old is None:
-        return new
-    kept = old.join(new, on=columns.ITEM, how="anti", maintain_order="left")
+        return rows
+    unchanged = old.join(rows, on=columns.ITEM, how="anti", maintain_order="left")
     try:
-        return pl.concat([kept, new], how="diagonal_relaxed")
+        return pl.concat([unchanged, rows], how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0]
         raise TalerecError(f"the new item table does not fit the old one: {reason}") from None
 
 
-_NAMED = 3  # items that a note names
+_MAX_NAMES = 3  # items that a message names
 
 
-def _mention_undescribed(info: pl.DataFrame | None, new: int) -> int:
-    """How many of the last `new` items have nothing in the item table; a note says so."""
-    if info is None or not new or info.width < 2:
-        return 0
-    last = info.tail(new)
-    bare = last.filter(pl.all_horizontal(pl.exclude(columns.ITEM).is_null()))[columns.ITEM]
-    if len(bare):
-        logger.info(
-            "%s of %s new items have no row in the item table, such as %s: update --items FILE gives them one",
-            f"{len(bare):,}", f"{new:,}", ", ".join(map(str, bare.head(_NAMED))),
-        )  # fmt: skip
-    return len(bare)
+def _count_undescribed(info: pl.DataFrame | None, n_new: int) -> int:
+    """Return how many of the last `n_new` items have an empty row in the item table; log it.
 
-
-# -- learning --------------------------------------------------------------------------------------
-
-
-def _learned(
-    model: Model, before: Fitted, log: Log, is_new: Array, tolerance: float, clock: Clock
-) -> tuple[Weights, Settled, int]:
-    """Weights, what is settled for the next rows, and how many targets were solved."""
-    settled = before.settled
-    assert settled is not None
-    own = model.as_settled(settled)
-    if settled.lacking is None or not isinstance(own, Solved):
-        return own.learn_weights(log, clock)[0], settled, len(log.items)
-    with clock("gram"):
-        half, dG, dK, counted = _equations(own, settled, log, is_new)
-        penalty = own.penalty(half.diagonal)
-    with clock("changes"):
-        old = _widened(own.item_weights(), half.items)
-        lacking = np.full(half.items, np.inf)  # at tolerance 0
-        if tolerance:
-            lacking = _lacking(own, settled.lacking, half, dG, dK, old)
-        wanted = lacking > tolerance
-    with clock("columns"):
-        K = own.target_columns(log, wanted) if counted is None else _only(counted, wanted)
-        entries = settled.entries if counted is None else counted.nnz
-    with clock("solve"):
-        solved = local_kept(half, K, penalty, own.neighbors, entries)
-        made = _replaced(old, solved, wanted)
-    lacking[wanted] = 0.0
-    kept = replace(settled, half=half if counted is None else None, lacking=lacking)
-    return own.completed(made, log, clock), kept, int(wanted.sum())
-
-
-def _equations(
-    model: Solved, settled: Settled, log: Log, is_new: Array
-) -> tuple[Half, Half, Any, Any | None]:
-    """Half of G, half of what changed in it, what changed in K; and K, where G was not kept and both are counted."""
-    dG, dK = _changes(model, log, is_new)
-    if settled.half is not None:
-        half, change = grown(settled.half, dG)
-        return half, change, dK, None
-    gram = model.gram(log)
-    return halved(gram.G), halved(dG), dK, sparse.csc_array(gram.K)
-
-
-def _changes(model: Solved, log: Log, is_new: Array) -> tuple[Any, Any]:
-    """dG and dK: the Gram of the users who have new rows, less that of their old rows."""
-    touched = np.zeros(len(log.users), bool)
-    touched[log.user_codes()[is_new]] = True
-    mine = log.keep(np.repeat(touched, np.diff(log.ptr)))
-    after = model.gram(mine)
-    before = model.gram(mine.keep(~is_new[np.repeat(touched, np.diff(log.ptr))]))
-    return _rows(after.G) - _rows(before.G), _rows(after.K) - _rows(before.K)
-
-
-def _lacking(model: Solved, known: Array, half: Half, dG: Half, dK: Any, weights: Any) -> Array:
-    """How much the weights of each target lack: what they lacked before, and what the new rows ask for.
-
-    New rows change G and K of their users by dG and dK. A target's normal equations then lack dK - dG b, source
-    by source; over the diagonal, that is what one step would add to the weight.
+    info: the item table, None for none; new items have the last rows.
     """
-    penalty = model.penalty(half.diagonal)
-    own = dG.diagonal + penalty - model.penalty(half.diagonal - dG.diagonal)
-    lines = by_column(dK.tocsc()), by_column(weights.tocsc())
-    found = worst_steps(dG, own, *lines, 1 / (half.diagonal + penalty))
-    found[: len(known)] += known
-    return found
+    if info is None or not n_new or info.width < 2:
+        return 0
+    rows = info.tail(n_new)
+    ids = rows.filter(pl.all_horizontal(pl.exclude(columns.ITEM).is_null()))[columns.ITEM]
+    if len(ids):
+        logger.info(
+            "%s of %s new items have no row in the item table, such as %s; give rows in `items`",
+            f"{len(ids):,}", f"{n_new:,}", ", ".join(map(str, ids.head(_MAX_NAMES))),
+            extra={"parameters": ("items",)},
+        )  # fmt: skip
+    return len(ids)
 
 
-def _only(K: Any, wanted: Array) -> Any:
-    """K without the columns of other targets."""
-    kept = np.repeat(wanted, np.diff(K.indptr))
-    starts = np.concatenate([[0], np.cumsum(kept)])[K.indptr]
-    return sparse.csc_array((K.data[kept], K.indices[kept], starts), shape=K.shape)
+# -- weights ---------------------------------------------------------------------------------------
 
 
-def _rows(matrix: Any) -> Any:
+class _Equations(NamedTuple):
+    """Normal equations (G + penalty) B = K of item-item weights B, after new rows were added.
+
+    G = S'S and K = S'T, with S the source items and T the targets of the training examples.
+
+    triangle  lower triangle of G with the new rows
+    dG, dK    what the new rows changed in G and K
+    K         None if the triangle was stored: then K is counted only for the targets to solve
+    """
+
+    triangle: LowerTriangle
+    dG: LowerTriangle
+    dK: Any
+    K: Any | None
+
+
+def _learn_rows(
+    model: Model, before: Fitted, log: Log, is_new: Array, tolerance: float, clock: Clock
+) -> tuple[Weights, UpdateState, int]:
+    """Return updated weights, the state for the next update, and how many targets were solved.
+
+    before: the fit without the new rows. log: old and new rows. is_new: a flag per row. tolerance:
+    by how much a target's weights may be off, as a share of its largest weight, before they are
+    solved again. clock: adds up the seconds of each step.
+    """
+    state = before.update_state
+    assert state is not None
+    updated = model.for_update(state)
+    if state.residual is None or not isinstance(updated, RidgeModel):
+        return updated.learn_weights(log, clock)[0], state, len(log.items)
+    with clock("gram"):
+        equations = _update_equations(updated, state, log, is_new)
+        triangle, K = equations.triangle, equations.K
+    with clock("changes"):
+        old = _add_empty_rows(updated.item_weights(), triangle.items)
+        residual = np.full(triangle.items, np.inf)  # at tolerance 0
+        if tolerance:
+            residual = _sum_residuals(updated, state.residual, equations, old)
+        is_solved = residual > tolerance
+    with clock("columns"):
+        columns = updated.target_columns(log, is_solved) if K is None else _select(K, is_solved)
+        entries = state.entries if K is None else K.nnz
+    with clock("solve"):
+        penalty = updated.penalty(triangle.diagonal)
+        solved = solve_stored(triangle, columns, penalty, updated.neighbors, entries)
+        item_weights = _replace_columns(old, solved, is_solved)
+    residual[is_solved] = 0.0
+    after = replace(state, triangle=triangle if K is None else None, residual=residual)
+    return updated.complete_weights(item_weights, log, clock), after, int(is_solved.sum())
+
+
+def _update_equations(model: RidgeModel, state: UpdateState, log: Log, is_new: Array) -> _Equations:
+    """Return G = S'S and K = S'T with the new rows, and what these changed (item x item).
+
+    is_new: a flag per row of `log`, old and new rows. state: what the last fit or update stored; if
+    it has no G, both are counted from all rows.
+    """
+    is_touched = np.zeros(len(log.users), bool)
+    is_touched[log.user_codes()[is_new]] = True
+    in_touched = np.repeat(is_touched, np.diff(log.ptr))
+    rows = log.keep(in_touched)  # of users with new rows: only their pairs change
+    gram, old = model.gram(rows), model.gram(rows.keep(~is_new[in_touched]))
+    dG, dK = _as_csr(gram.G) - _as_csr(old.G), _as_csr(gram.K) - _as_csr(old.K)
+    if state.triangle is not None:
+        triangle, change = update_triangle(state.triangle, dG)
+        return _Equations(triangle, change, dK, None)
+    gram = model.gram(log)
+    return _Equations(lower_triangle(gram.G), lower_triangle(dG), dK, sparse.csc_array(gram.K))
+
+
+def _sum_residuals(
+    model: RidgeModel, old_residual: Array, equations: _Equations, weights: Any
+) -> Array:
+    """Return by how much each target's weights are off, summed over all updates so far.
+
+    old_residual: before this update, by target. weights: item-item weights, source x target. New
+    rows change G = S'S and K = S'T by dG and dK. The residual of a target's normal equations is
+    then dK - dG b for each source; divided by the diagonal, it is one step of the weight.
+    """
+    triangle, dG = equations.triangle, equations.dG
+    penalty = model.penalty(triangle.diagonal)
+    diagonal = dG.diagonal + penalty - model.penalty(triangle.diagonal - dG.diagonal)
+    matrices = csr_columns(equations.dK.tocsc()), csr_columns(weights.tocsc())
+    residual = target_residuals(dG, diagonal, *matrices, 1 / (triangle.diagonal + penalty))
+    residual[: len(old_residual)] += old_residual
+    return residual
+
+
+def _select(K: Any, is_target: Array) -> Any:
+    """Return K (CSC, source x target) with only the columns of flagged items filled.
+
+    is_target: a flag per item.
+    """
+    is_selected = np.repeat(is_target, np.diff(K.indptr))
+    indptr = np.concatenate([[0], np.cumsum(is_selected)])[K.indptr]
+    return sparse.csc_array((K.data[is_selected], K.indices[is_selected], indptr), shape=K.shape)
+
+
+def _as_csr(matrix: Any) -> Any:
+    """Return a dense or sparse matrix as CSR."""
     return matrix.tocsr() if is_sparse(matrix) else sparse.csr_array(matrix)
 
 
-def _widened(weights: Any, n: int) -> Any:
-    """Old weights with room for new items."""
-    made = _rows(weights)
-    starts = np.concatenate([made.indptr, np.full(n + 1 - len(made.indptr), made.indptr[-1])])
-    return sparse.csr_array((np.array(made.data), np.array(made.indices), starts), shape=(n, n))
+def _add_empty_rows(weights: Any, n: int) -> Any:
+    """Return a copy of item x item weights as n x n CSR; new items have no entries."""
+    old = _as_csr(weights)
+    indptr = np.concatenate([old.indptr, np.full(n + 1 - len(old.indptr), old.indptr[-1])])
+    return sparse.csr_array((np.array(old.data), np.array(old.indices), indptr), shape=(n, n))
 
 
-def _replaced(old: Any, new: Any, wanted: Array) -> Any:
-    """The old weights with the columns of the wanted targets from the new ones."""
-    old.data[wanted[old.indices]] = 0.0
+def _replace_columns(old: Any, new: Any, is_target: Array) -> Any:
+    """Return the old weights (source x target) with the flagged targets' columns replaced.
+
+    old, new: CSR; `old` is changed, and `new` must be empty in all other columns. is_target: a flag
+    per item.
+    """
+    old.data[is_target[old.indices]] = 0.0
     old.eliminate_zeros()
-    made = (old + new).astype(np.float32)
-    made.sort_indices()
-    return made
+    weights = (old + new).astype(np.float32)
+    weights.sort_indices()
+    return weights

@@ -1,4 +1,4 @@
-"""Asking a trained network: histories in, one state for each out."""
+"""Encode histories with a trained network: one state vector per history."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from talerec.neural.checkpoints import put_state
+from talerec.neural.checkpoints import load_parameters
 from talerec.neural.nets.base import Net
-from talerec.neural.registry import build
+from talerec.neural.registry import build_net
 from talerec.neural.samples import Batch, widths
-from talerec.neural.settings import Settings
-from talerec.runtime.arrays import Array
+from talerec.neural.settings import NetSettings
+from talerec.runtime import Array
 
-_CELLS = 2**15  # that are encoded at once
+_CELLS = 2**15  # cells (histories x columns) that are encoded at once
 _TABLE = "items"
-_SCORING = ("targets", "bias")  # parameters that scores are made with, and states are not
+_SCORING = ("targets", "bias")  # parameters that scores need and states do not
 
 
-class Runs(NamedTuple):
-    """Histories: rows start[h]..stop[h] of the columns; -1 for an item that is not known. `now`: when each is asked."""
+class HistoryRows(NamedTuple):
+    """Histories to encode: history h has rows start[h]..stop[h] of the columns item and time.
+
+    start, stop, now : one entry per history; now : its request time, microseconds
+    item, time : one entry per row, oldest first; item -1 is unknown; time in microseconds
+    """
 
     start: Array
     stop: Array
@@ -30,83 +34,102 @@ class Runs(NamedTuple):
     now: Array
 
 
-class Scorer(NamedTuple):
-    """What scores are made with: a row of `table` (dim x items) for each number of a state.
+class OutputLayer(NamedTuple):
+    """The output layer of a network, and the parameters of its encoder.
 
-    A bias is one more row, for a number that is always 1.
-    kept: the arrays that are needed besides, to make states
+    table : dim x items, so that scores are state @ table; a bias is one more row, for a constant 1
+    encoder : the other parameters by name, which map a history to its state vector
     """
 
     table: Array
-    kept: dict[str, Array]
+    encoder: dict[str, Array]
 
 
-def scorer(settings: Settings, arrays: Mapping[str, Array]) -> Scorer:
-    """What a network with these arrays scores items by."""
-    net = _built(len(arrays[_TABLE]), settings)
-    put_state(net, dict(arrays))
+def output_layer(settings: NetSettings, arrays: Mapping[str, Array]) -> OutputLayer:
+    """Split the parameters of a trained network into its output layer and its encoder.
+
+    arrays : all parameters by name. The encoder keeps the input vectors of items only where the
+    output layer has vectors of its own.
+    """
+    net = _build_net(len(arrays[_TABLE]), settings)
+    load_parameters(net, dict(arrays))
     with torch.no_grad():
         head = net.head()
         table = head.table.mT.numpy()
         if head.bias is not None:
             table = np.vstack([table, head.bias.numpy()[None]])
-    read = {_TABLE} if net.shares_table else set()
-    kept = {name: a for name, a in arrays.items() if name not in read | set(_SCORING)}
-    return Scorer(np.ascontiguousarray(table, np.float32), kept)
+    shared = {_TABLE} if net.shares_table else set()
+    encoder = {name: a for name, a in arrays.items() if name not in shared | set(_SCORING)}
+    return OutputLayer(np.ascontiguousarray(table, np.float32), encoder)
 
 
-def _built(items: int, settings: Settings) -> Net:
-    """A network, without a trace in torch's own draws."""
+def _build_net(items: int, settings: NetSettings) -> Net:
+    """Return an uninitialised network for so many items; torch's random state stays as it was."""
     with torch.random.fork_rng([]):
-        return build(items, settings)
+        return build_net(items, settings)
 
 
-def reader(settings: Settings, arrays: Mapping[str, Array]) -> Net:
-    """A network that is asked: its item vectors stay where they are, and are handed to it row by row."""
-    net = _built(0, settings)
-    put_state(
-        net,
-        {
-            name: arrays[name] if value.numel() else value.detach().numpy()
-            for name, value in net.named_parameters()
-        },
-    )
+def load_encoder(settings: NetSettings, arrays: Mapping[str, Array]) -> Net:
+    """Return a network in evaluation mode that has its parameters, but no item vectors.
+
+    arrays : the trained parameters by name. Batches for this network must carry the input vectors
+    of their items (`Batch.vectors`).
+    """
+    net = _build_net(0, settings)
+    parameters = {
+        name: arrays[name] if value.numel() else value.detach().numpy()
+        for name, value in net.named_parameters()
+    }
+    load_parameters(net, parameters)
     return net.eval()
 
 
-def states(net: Net, runs: Runs, vectors: Callable[[Array], Array]) -> tuple[Array, Array]:
-    """The state of every history (zeros where none of its rows is known), and which have one.
+def encode_histories(
+    net: Net, histories: HistoryRows, vectors: Callable[[Array], Array]
+) -> tuple[Array, Array]:
+    """Return (states, has_state): the float32 state of each history, and whether it has one.
 
-    vectors: the vectors of some items, as the network reads them
+    states is histories x dim; scores are states times output vectors. Unknown items are skipped and
+    only the newest rows are read; a history without a known item has no state: zeros.
+    vectors : a function from item positions to their input vectors (n x dim)
     """
-    known = np.flatnonzero(runs.item >= 0)
-    before = np.concatenate([[0], np.cumsum(runs.item >= 0)])
-    stop = before[runs.stop]
-    count = np.minimum(stop - before[runs.start], net.longest_asked)
+    is_known = histories.item >= 0
+    known_rows = np.flatnonzero(is_known)
+    n_known_before = np.concatenate([[0], np.cumsum(is_known)])
+    stop = n_known_before[histories.stop]
+    count = np.minimum(stop - n_known_before[histories.start], net.longest_history)
     out = np.zeros((len(count), net.settings.dim), np.float32)
-    allowed = [net.longest_asked] if net.fixed_width else widths(net.longest_asked)
+    allowed = [net.longest_history] if net.fixed_width else widths(net.longest_history)
     bucket = np.searchsorted(allowed, count)
     for number, width in enumerate(allowed):
-        mine = np.flatnonzero((bucket == number) & (count > 0))
-        for part in np.array_split(mine, -(-len(mine) * width // _CELLS) or 1):
+        selected = np.flatnonzero((bucket == number) & (count > 0))
+        for part in np.array_split(selected, -(-len(selected) * width // _CELLS) or 1):
             if part.size:
-                rows = known[_rows(stop[part], count[part], width)]
-                batch = _batch(runs, rows, count[part], runs.now[part], vectors)
+                rows = known_rows[_last_rows(stop[part], count[part], width)]
+                batch = _batch(histories, rows, count[part], histories.now[part], vectors)
                 with torch.inference_mode():
-                    out[part] = net.ask(batch).numpy()
+                    out[part] = net.encode_last(batch).numpy()
     return out, count > 0
 
 
-def _rows(stop: Array, count: Array, width: int) -> Array:
-    """The last `count` rows before `stop`, oldest first; after them, the newest again."""
-    found: Array = (stop - count)[:, None] + np.minimum(np.arange(width), (count - 1)[:, None])
-    return found
+def _last_rows(stop: Array, count: Array, width: int) -> Array:
+    """Return row numbers, histories x width: the last `count` rows before `stop`, in order.
+
+    stop, count : one entry per history, count at least 1; columns beyond it repeat the newest row.
+    """
+    rows: Array = (stop - count)[:, None] + np.minimum(np.arange(width), (count - 1)[:, None])
+    return rows
 
 
 def _batch(
-    runs: Runs, rows: Array, count: Array, now: Array, vectors: Callable[[Array], Array]
+    histories: HistoryRows, rows: Array, count: Array, now: Array, vectors: Callable[[Array], Array]
 ) -> Batch:
-    item, time = runs.item[rows].astype(np.int64), runs.time[rows]
+    """Return rows of histories as a `Batch` for inference, without targets, with item vectors.
+
+    rows : histories x width, row numbers, of which only the first `count` of each line are read
+    now : request time of each history; vectors : from item positions to input vectors
+    """
+    item, time = histories.item[rows].astype(np.int64), histories.time[rows]
     later = np.concatenate([time[:, 1:], time[:, -1:]], 1)
     later[np.arange(len(rows)), count - 1] = now
     inside = np.arange(rows.shape[1]) < count[:, None]
@@ -117,7 +140,7 @@ def _batch(
         now=torch.from_numpy(later),
         count=torch.from_numpy(count),
         lengths=count,
-        place=None,
+        position=None,
         target=None,
         sample=np.arange(len(rows)),
         user=np.arange(len(rows)),

@@ -1,4 +1,4 @@
-"""What a training is told: rows as plain arrays, and settings as plain values."""
+"""The input of a training: rows as plain arrays, and settings as plain values."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from talerec.runtime.arrays import Array
+from talerec.runtime import Array
 
-#: Goes up when the same settings and rows give another network: earlier checkpoints are not taken then.
+#: Increases when equal settings and rows give another network, which invalidates checkpoints.
 VERSION = 1
 
 
 class Rows(NamedTuple):
-    """A log: user u has rows ptr[u]..ptr[u+1] of the columns, oldest first; items are numbers below `items`."""
+    """A log as arrays: user u has rows ptr[u]..ptr[u+1], oldest first.
+
+    item : positions from 0 to items - 1; items : size of the catalogue
+    """
 
     ptr: Array
     item: Array
@@ -25,15 +28,21 @@ class Rows(NamedTuple):
     items: int
 
     def without_last(self, users: Array) -> Rows:
-        """The rows without the last one of each of these users."""
+        """Return the rows without the last row of each of these users.
+
+        users : distinct positions of users that have at least one row
+        """
         keep = np.ones(len(self.item), bool)
         keep[self.ptr[users + 1] - 1] = False
-        gone = np.zeros(len(self.ptr), np.int64)
-        gone[users + 1] = 1
-        return Rows(self.ptr - np.cumsum(gone), self.item[keep], self.time[keep], self.items)
+        removed = np.zeros(len(self.ptr), np.int64)
+        removed[users + 1] = 1
+        return Rows(self.ptr - np.cumsum(removed), self.item[keep], self.time[keep], self.items)
 
     def with_last(self, users: Array, item: Array, time: Array) -> Rows:
-        """The rows with one more after those of each of these users."""
+        """Return the rows with one row appended to each of these users.
+
+        users : distinct positions; item, time : of the new rows, in the order of `users`
+        """
         at = np.asarray(self.ptr)[users + 1]
         more = np.zeros(len(self.ptr), np.int64)
         more[users + 1] = 1
@@ -41,16 +50,23 @@ class Rows(NamedTuple):
         return Rows(ptr, np.insert(self.item, at, item), np.insert(self.time, at, time), self.items)
 
     def fingerprint(self) -> str:
-        """A name for exactly these rows."""
-        found = hashlib.sha256(str(self.items).encode())
+        """Return a hash of exactly these rows, as 32 hexadecimal digits."""
+        digest = hashlib.sha256(str(self.items).encode())
         for column, kind in ((self.ptr, np.int64), (self.item, np.int32), (self.time, np.int64)):
-            found.update(np.ascontiguousarray(column, kind).tobytes())
-        return found.hexdigest()[:32]
+            digest.update(np.ascontiguousarray(column, kind).tobytes())
+        return digest.hexdigest()[:32]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a network is built and trained. `own` holds what only networks of its kind know."""
+class NetSettings:
+    """How a network is built and trained.
+
+    kind : name of the model, such as "sasrec"; dim : of item vectors; layers : number of blocks
+    max_history : rows read; negatives : sampled items per target; samples : how a log is cut
+    rate, reg : learning rate and weight decay; batch : targets per step; epochs : the most
+    patience : epochs without improvement before training stops; judges : users whose last row is
+    held out for early stopping (0: none); specific : parameters that only this kind of network has
+    """
 
     kind: str
     dim: int
@@ -69,32 +85,35 @@ class Settings:
     seed: int
     device: str
     precision: str
-    own: Mapping[str, Any]
+    specific: Mapping[str, Any]
 
     @property
     def heads(self) -> int:
-        """Heads of attention, where the network has some."""
-        return int(self.own.get("heads", 1))
+        """Return the number of attention heads; 1 for networks without attention."""
+        return int(self.specific.get("heads", 1))
 
     @classmethod
     def of(cls, kind: str, params: Mapping[str, Any]) -> Self:
-        """A model's parameters by name, as settings."""
-        common = {field.name for field in fields(cls)} - {"kind", "own"}
-        own = {name: value for name, value in params.items() if name not in common}
-        return cls(kind=kind, own=own, **{name: params[name] for name in common})
+        """Return settings from the parameters of a model, by name.
+
+        kind : the model's name. Parameters that are no fields of this class go into `specific`.
+        """
+        common = {field.name for field in fields(cls)} - {"kind", "specific"}
+        specific = {name: value for name, value in params.items() if name not in common}
+        return cls(kind=kind, specific=specific, **{name: params[name] for name in common})
 
     def params(self) -> dict[str, Any]:
-        """The model's parameters by name again."""
-        known = asdict(self)
-        del known["kind"]
-        own: dict[str, Any] = known.pop("own")
-        return {**known, **own}
+        """Return common and specific parameters in one dictionary, by name; the inverse of `of`."""
+        common = asdict(self)
+        del common["kind"]
+        specific: dict[str, Any] = common.pop("specific")
+        return {**common, **specific}
 
     def key(self, rows: Rows) -> str:
-        """A name for these settings on these rows: what a checkpoint has to agree with.
+        """Return a hash of settings and rows; a checkpoint with another hash is not resumed.
 
-        Where it is computed plays no part.
+        The device is not part of it. 32 hexadecimal digits.
         """
-        told = {k: v for k, v in self.params().items() if k != "device"}
-        text = json.dumps([VERSION, self.kind, told, rows.fingerprint()], sort_keys=True)
+        params = {k: v for k, v in self.params().items() if k != "device"}
+        text = json.dumps([VERSION, self.kind, params, rows.fingerprint()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""One trainer for all networks: epochs of Adam, judged by held-back rows, resumed where it was stopped."""
+"""One trainer for all networks: epochs of AdamW with validation, resumable."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ from talerec.errors import TalerecError
 from talerec.neural import checkpoints
 from talerec.neural.losses import Criterion
 from talerec.neural.nets.base import Net, Step
-from talerec.neural.samples import Feed, batches
-from talerec.neural.settings import Settings
-from talerec.neural.validation import ndcg
-from talerec.runtime.arrays import Array
-from talerec.runtime.progress import stage
+from talerec.neural.samples import Feed, shuffle_batches
+from talerec.neural.settings import NetSettings
+from talerec.neural.validation import mean_ndcg
+from talerec.runtime import Array, stage
 
 _CLIP = 5.0  # the largest norm of a gradient
 
 
 @dataclass
-class Course:
-    """How far a training has come."""
+class TrainingHistory:
+    """Losses and validation metrics of the epochs so far.
 
-    epoch: int = 0  # epochs that are done
-    best: int = 0  # the epoch after which the judges found most
-    value: float = -1.0  # their NDCG@10 then
+    losses : mean training loss of each epoch; values : NDCG@10 of each validated epoch
+    """
+
+    epoch: int = 0  # completed epochs
+    best: int = 0  # the epoch with the best validation NDCG@10
+    value: float = -1.0  # NDCG@10 of that epoch
     losses: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
-    def note(self, loss: float, value: float | None) -> bool:
-        """One more epoch is done; is it the best so far?"""
+    def add_epoch(self, loss: float, value: float | None) -> bool:
+        """Record a completed epoch; return whether it is the best so far.
+
+        loss : mean training loss; value : validation NDCG@10, None if the epoch was not validated
+        """
         self.epoch += 1
         self.losses.append(loss)
         if value is None:
@@ -48,10 +53,12 @@ class Course:
 
 
 class Trainer:
-    """A network, its optimiser, and how far they have come in one course of epochs.
+    """Trains one network for a number of epochs, with early stopping.
 
-    judges : held-back rows; without them, every epoch is run
-    keep_best : remember the parameters after the best epoch, which `finish` puts back
+    feed : training samples; allowed : widths that batches are padded to; criterion : the loss
+    epochs : the most epochs that are run
+    validation : samples of held-out rows, for early stopping; without them, every epoch is run
+    keep_best : store the parameters of the best epoch, which `finish` restores
     """
 
     def __init__(
@@ -61,65 +68,77 @@ class Trainer:
         allowed: list[int],
         criterion: Criterion,
         epochs: int,
-        judges: Feed | None = None,
+        validation: Feed | None = None,
         keep_best: bool = False,
     ) -> None:
         self.net, self.feed, self.allowed, self.criterion = net, feed, allowed, criterion
-        self.epochs, self.judges, self.keep_best = epochs, judges, keep_best
-        self.course = Course()
+        self.epochs, self.validation, self.keep_best = epochs, validation, keep_best
+        self.history = TrainingHistory()
         self.best: dict[str, Array] = {}
         self.optimiser = _adam(net, net.settings)
-        self._told = 0  # epochs that progress was told of
+        self._reported = 0  # epochs that the progress bar was created for
 
     @property
-    def over(self) -> bool:
-        """Is there nothing more to do?"""
-        return self.course.epoch >= self._certain
+    def is_finished(self) -> bool:
+        """Return whether no epoch is left to run."""
+        return self.history.epoch >= self._min_epochs
 
     @property
-    def _certain(self) -> int:
-        """Epochs that will be run whatever comes."""
-        if self.judges is None:
+    def _min_epochs(self) -> int:
+        """Return the number of epochs that will be run even without any further improvement.
+
+        That is the best epoch so far (or the end of warm-up) plus `patience`, at most `epochs`.
+        """
+        if self.validation is None:
             return self.epochs
-        last = max(self.course.best, self.net.warmup) + self.net.settings.patience
+        last = max(self.history.best, self.net.warmup) + self.net.settings.patience
         return min(self.epochs, last)
 
     def run(self, name: str, number: int, stop: Callable[[], bool]) -> bool:
-        """Train until the course is over (True), or until `stop` says so after an epoch (False).
+        """Train until finished (True), or until `stop` returns true after an epoch (False).
 
-        number: which course of the training this is, for its draws
+        name : label of the progress bar
+        number : stage of the training (0: with validation, 1: final), part of the random seeds
         """
-        tick, self._told = stage(name, float(self._certain)), self._certain
-        tick(float(self.course.epoch))
-        while not self.over:
+        tick, self._reported = stage(name, float(self._min_epochs)), self._min_epochs
+        tick(float(self.history.epoch))
+        while not self.is_finished:
             loss = self._epoch(number)
-            value = self._judged()
-            if self.course.note(loss, value) and self.keep_best:
-                self.best = checkpoints.state_of(self.net)
-            if self._certain > self._told:
-                stage(name, float(self._certain - self._told))
-                self._told = self._certain
-            tick(1.0, _words(self.course))
-            if not self.over and stop():
+            value = self._validate()
+            if self.history.add_epoch(loss, value) and self.keep_best:
+                self.best = checkpoints.copy_parameters(self.net)
+            if self._min_epochs > self._reported:
+                stage(name, float(self._min_epochs - self._reported))
+                self._reported = self._min_epochs
+            tick(1.0, _describe(self.history))
+            if not self.is_finished and stop():
                 return False
         return True
 
-    def _judged(self) -> float | None:
-        if self.judges is None or self.course.epoch < self.net.warmup:
+    def _validate(self) -> float | None:
+        """Return the validation NDCG@10; None without validation rows or during warm-up.
+
+        NDCG is the mean over held-out last rows of users, each ranked after its history.
+        """
+        if self.validation is None or self.history.epoch < self.net.warmup:
             return None
-        return ndcg(self.net, self.judges, self.allowed)
+        return mean_ndcg(self.net, self.validation, self.allowed)
 
     def _epoch(self, number: int) -> float:
-        """One pass over the samples, in an order and with draws that depend on the seed and the epoch alone."""
-        settings, epoch = self.net.settings, self.course.epoch
+        """Train one epoch and return its mean loss per target; update the network in place.
+
+        number : stage of the training (0 or 1); draws depend on the seed, the stage and the epoch
+        alone. Raises TalerecError if the loss is not finite.
+        """
+        settings, epoch = self.net.settings, self.history.epoch
         rng = np.random.default_rng([settings.seed, number, epoch])
         torch.manual_seed(int(rng.integers(2**62)))
         step = Step(self.feed, self.criterion, rng, epoch)
         total, work = torch.zeros((), device=self.feed.device), 0
         self.net.train()
-        for sample, width in batches(self.feed.made, self.allowed, settings.batch, rng):
+        for sample, width in shuffle_batches(self.feed.samples, self.allowed, settings.batch, rng):
             batch = self.feed.batch(sample, width)
-            size = int(self.feed.made.work[sample].sum())
+            size = int(self.feed.samples.work[sample].sum())
             total += self._step(self.net.loss(batch, step)) * size
             work += size
         loss = float(total) / max(1, work)
@@ -130,59 +149,72 @@ class Trainer:
         return loss
 
     def _step(self, loss: torch.Tensor) -> torch.Tensor:
+        """Take an optimiser step on a batch's loss, gradient norm at most 5; return the loss."""
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), _CLIP)
         self.optimiser.step()
         return loss.detach()
 
-    # -- keeping --
+    # -- checkpoints --
 
-    def kept(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Where the training stands, as facts and arrays."""
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return (facts, arrays), from which `resume` continues the training.
+
+        facts : the fields of TrainingHistory
+        arrays : "net|NAME" parameters, "adam|NAME" optimiser tensors, "best|NAME" of the best epoch
+        """
         net, adam = self.net, checkpoints.optimiser_state(self.net, self.optimiser)
-        arrays = {f"net|{name}": array for name, array in checkpoints.state_of(net).items()}
+        arrays = {f"net|{name}": array for name, array in checkpoints.copy_parameters(net).items()}
         arrays |= {f"adam|{name}": array for name, array in adam.items()}
         arrays |= {f"best|{name}": array for name, array in self.best.items()}
-        return asdict(self.course), arrays
+        return asdict(self.history), arrays
 
     def resume(self, facts: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Go on where `kept` was called."""
-        self.course = Course(**facts)
+        """Restore network, optimiser, best parameters and history as `state` returned them."""
+        self.history = TrainingHistory(**facts)
         parts: dict[str, dict[str, Array]] = {"net": {}, "adam": {}, "best": {}}
         for key, array in arrays.items():
             part, _, name = key.partition("|")
             parts[part][name] = array
-        checkpoints.put_state(self.net, parts["net"])
-        checkpoints.put_optimiser_state(self.net, self.optimiser, parts["adam"])
+        checkpoints.load_parameters(self.net, parts["net"])
+        checkpoints.load_optimiser_state(self.net, self.optimiser, parts["adam"])
         self.best = parts["best"]
 
     def finish(self) -> None:
-        """Put the best parameters back, where they were kept."""
+        """Restore the parameters of the best epoch, if they were stored."""
         if self.best:
-            checkpoints.put_state(self.net, self.best)
+            checkpoints.load_parameters(self.net, self.best)
 
 
-def _adam(net: Net, settings: Settings) -> torch.optim.Optimizer:
-    """Adam; matrices and tables shrink by rate * reg a step, biases and norms do not."""
-    wide = [value for value in net.parameters() if value.dim() > 1]
-    thin = [value for value in net.parameters() if value.dim() <= 1]
+def _adam(net: Net, settings: NetSettings) -> torch.optim.Optimizer:
+    """Return AdamW for a network: weight decay `reg` for matrices, none for biases and norms.
+
+    The learning rate is `settings.rate`.
+    """
+    matrices = [value for value in net.parameters() if value.dim() > 1]
+    vectors = [value for value in net.parameters() if value.dim() <= 1]
     groups = [
-        {"params": wide, "weight_decay": settings.reg},
-        {"params": thin, "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": settings.reg},
+        {"params": vectors, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=settings.rate, fused=True)
 
 
-def _words(course: Course) -> str:
-    found = f"epoch {course.epoch}, loss {course.losses[-1]:.3f}"
-    if course.values:
-        found += f", NDCG@10 {course.values[-1]:.4f}, best {course.value:.4f}"
-    return found
+def _describe(history: TrainingHistory) -> str:
+    """Return the latest epoch's loss and validation NDCG@10 as text for the progress bar."""
+    text = f"epoch {history.epoch}, loss {history.losses[-1]:.3f}"
+    if history.values:
+        text += f", NDCG@10 {history.values[-1]:.4f}, best {history.value:.4f}"
+    return text
 
 
 class Deadline:
-    """Says when the time that a training may take is over, and when to write a checkpoint."""
+    """A callable that saves checkpoints regularly and returns whether the time is over.
+
+    seconds : time limit from now; every : seconds between checkpoints
+    save : writes a checkpoint, also when the limit has passed; None: nothing is saved
+    """
 
     def __init__(self, seconds: float, every: float, save: Callable[[], None] | None) -> None:
         self._end, self._every, self._save = time.monotonic() + seconds, every, save
@@ -190,8 +222,8 @@ class Deadline:
 
     def __call__(self) -> bool:
         now = time.monotonic()
-        late = now >= self._end
-        if self._save is not None and (late or now >= self._next):
+        is_over = now >= self._end
+        if self._save is not None and (is_over or now >= self._next):
             self._save()
             self._next = time.monotonic() + self._every
-        return late
+        return is_over

@@ -1,4 +1,4 @@
-"""A training: rows and settings in, a network's arrays out. It needs NumPy and torch, and nothing else of a log."""
+"""Train a network: rows and settings in, parameters out; needs only NumPy and torch."""
 
 from __future__ import annotations
 
@@ -12,193 +12,237 @@ import numpy as np
 import torch
 
 from talerec.neural import checkpoints
-from talerec.neural.devices import device_of, exactly, needed_bytes, require_room
+from talerec.neural.devices import deterministic, device_of, needed_bytes, require_memory
 from talerec.neural.losses import Criterion, criterion
 from talerec.neural.nets.base import Net
-from talerec.neural.registry import KINDS, build
-from talerec.neural.samples import WHOLE, Feed, cut, widths
-from talerec.neural.settings import VERSION, Rows, Settings
+from talerec.neural.registry import NETWORKS, build_net
+from talerec.neural.samples import WHOLE, Feed, cut_samples, widths
+from talerec.neural.settings import VERSION, NetSettings, Rows
 from talerec.neural.trainer import Deadline, Trainer
-from talerec.neural.validation import Judges, drawn, held_back
-from talerec.runtime.arrays import Array
+from talerec.neural.validation import ValidationRows, draw_users, hold_out
+from talerec.runtime import Array
 
-_SEARCH, _FINAL = 0, 1  # courses of a training: how many epochs, and then on all rows
+_SEARCH, _FINAL = 0, 1  # stages: find the number of epochs, then train on all rows
 _EVERY = 20.0  # seconds between checkpoints
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A network's arrays by name, and how they came about."""
+    """The result of training: the network's parameters by name, and facts about it.
+
+    facts : kind and parameters of the model, hash of the rows, epochs, losses, validation NDCG@10
+    (`ndcg`), seconds, device; values that JSON can hold
+    """
 
     facts: dict[str, Any]
     arrays: dict[str, Array]
 
     def save(self, path: str | Path) -> Path:
-        """Write it to one .npz file, whole or not at all."""
+        """Write parameters and facts to one .npz file, which appears only once it is complete."""
         checkpoints.write(Path(path), self.facts, self.arrays)
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> Training:
-        """Read what `save` wrote."""
+        """Read parameters and facts from a file that `save` wrote."""
         return cls(*checkpoints.read(Path(path)))
 
 
-def scheme_of(settings: Settings) -> str:
-    """How a log is cut into samples for a network with these settings."""
-    return WHOLE if KINDS[settings.kind].hides_rows else settings.samples
+def sampling_scheme(settings: NetSettings) -> str:
+    """Return how a log is cut into samples: "windows", "prefixes" or "whole".
+
+    Networks that predict masked rows (BERT4Rec) need "whole"; others follow `settings.samples`.
+    """
+    return WHOLE if NETWORKS[settings.kind].hides_rows else settings.samples
 
 
-class _Work:
-    """What both courses of a training share."""
+class _TrainingSetup:
+    """What both training stages (epoch search, final fit) use: rows, settings, device, loss.
 
-    def __init__(self, rows: Rows, settings: Settings) -> None:
+    The first stage holds out rows to find the best number of epochs, the second trains on all rows.
+    """
+
+    def __init__(self, rows: Rows, settings: NetSettings) -> None:
         self.rows, self.settings = rows, settings
         self.device = device_of(settings.device)
         with torch.device("meta"):
-            plan = build(rows.items, settings)
-        self.longest, self.longest_asked = settings.max_history, plan.longest_asked
+            plan = build_net(rows.items, settings)
+        self.longest, self.longest_history = settings.max_history, plan.longest_history
         self.allowed = [self.longest] if plan.fixed_width else widths(self.longest)
-        self.scheme = scheme_of(settings)
+        self.scheme = sampling_scheme(settings)
         self.criterion = self._criterion()
 
     def _criterion(self) -> Criterion:
-        own, odds = self.settings.own, None
-        if own.get("popularity", 0.0) > 0:
-            counts = np.bincount(self.rows.item, minlength=self.rows.items) ** own["popularity"]
+        """Return the loss function of the settings.
+
+        If the setting `popularity`, p, is above 0, the negatives of the loss "sampled" are drawn in
+        proportion to count ** p, where count is an item's rows in the log; else uniformly.
+        """
+        specific, odds = self.settings.specific, None
+        if (power := specific.get("popularity", 0.0)) > 0:
+            counts = np.bincount(self.rows.item, minlength=self.rows.items) ** power
             odds = torch.tensor(counts / counts.sum(), dtype=torch.float32, device=self.device)
         return criterion(
             self.settings.loss,
             self.settings.negatives,
-            half=self.settings.precision == "bfloat16",
-            calibration=own.get("calibration", 0.0),
+            is_bfloat16=self.settings.precision == "bfloat16",
+            calibration=specific.get("calibration", 0.0),
             odds=odds,
         )
 
-    def net(self) -> Net:
-        """A network with its first parameters, drawn on the host so that devices agree."""
+    def new_net(self) -> Net:
+        """Return a network with initial parameters, on the device.
+
+        They are drawn on the CPU, so that all devices start from the same parameters.
+        """
         torch.manual_seed(self.settings.seed)
-        made = build(self.rows.items, self.settings)
-        made.reset()
-        made.prepare(self.rows)
-        return made.to(self.device)
+        net = build_net(self.rows.items, self.settings)
+        net.reset()
+        net.prepare(self.rows)
+        return net.to(self.device)
 
-    def trainer(self, end: Array, epochs: int, judges: Judges | None, keep_best: bool) -> Trainer:
-        """A new network and its trainer, on each user's rows up to `end`."""
-        made = cut(self.scheme, np.asarray(self.rows.ptr[:-1], np.int64), end, self.longest)
-        feed = Feed(self.rows, made, self.device)
-        asked = None
-        if judges is not None:
-            asked = Feed(self.rows, judges.samples(self.longest_asked), self.device)
-        return Trainer(self.net(), feed, self.allowed, self.criterion, epochs, asked, keep_best)
+    def new_trainer(
+        self, end: Array, epochs: int, held_out: ValidationRows | None, keep_best: bool
+    ) -> Trainer:
+        """Return the trainer of a new network on each user's rows before row `end[user]`.
 
-    def require_room(self) -> None:
-        """Refuse the training where it does not fit."""
+        epochs : the most; held_out : validation rows, or None
+        keep_best : the trainer stores the parameters of the best epoch
+        """
+        begin = np.asarray(self.rows.ptr[:-1], np.int64)
+        feed = Feed(self.rows, cut_samples(self.scheme, begin, end, self.longest), self.device)
+        validation = None
+        if held_out is not None:
+            validation = Feed(self.rows, held_out.samples(self.longest_history), self.device)
+        net = self.new_net()
+        return Trainer(net, feed, self.allowed, self.criterion, epochs, validation, keep_best)
+
+    def require_memory(self) -> None:
+        """Raise TalerecError if parameters, optimiser and a batch do not fit into memory."""
         each = 1 if self.scheme == "prefixes" else self.longest
         cells = max(1, self.settings.batch // each) * self.longest
-        require_room(needed_bytes(self.settings, self.rows.items, cells, self.longest), self.device)
+        require_memory(
+            needed_bytes(self.settings, self.rows.items, cells, self.longest), self.device
+        )
 
 
 def train(
     rows: Rows,
-    settings: Settings,
+    settings: NetSettings,
     *,
     held: Array | None = None,
     checkpoint: Path | None = None,
     seconds: float = math.inf,
     every: float = _EVERY,
 ) -> Training | None:
-    """Train a network on a log.
+    """Train a network on a log; return None if the time limit ended the training early.
 
-    The last rows of some users are held back to find how many epochs are best; then the network is trained again on
-    all rows for so many. With `held` (users, by position) their last rows are held back for good: nothing is
-    learned from them, and the network is the one after the best epoch.
+    The last rows of some users are held out to find the best number of epochs; then the network is
+    trained again on all rows for that many. With `held` (positions of users) the last rows of
+    these users are validation rows only: the result is the network of the best epoch.
 
-    checkpoint: a file to go on from, and to write to every so many seconds
-    seconds: after so many the training is kept in the checkpoint, and None is returned
+    checkpoint : file to resume from, written every `every` seconds
+    seconds : time limit; the training is then saved in the checkpoint
     """
-    work = _Work(rows, settings)
-    work.require_room()
-    courses = _Courses(work, held, checkpoint)
-    with exactly(work.device, settings.precision, settings.seed):
-        trainer = courses.run(Deadline(seconds, every, courses.save if checkpoint else None))
+    setup = _TrainingSetup(rows, settings)
+    setup.require_memory()
+    run = _TrainingRun(setup, held, checkpoint)
+    with deterministic(setup.device, settings.precision, settings.seed):
+        trainer = run.run(Deadline(seconds, every, run.save if checkpoint else None))
     if trainer is None:
         return None
-    learned = rows if held is None else rows.without_last(held)
+    training_rows = rows if held is None else rows.without_last(held)
     facts = {
         "kind": settings.kind,
         "params": settings.params(),
-        "rows": learned.fingerprint(),
+        "rows": training_rows.fingerprint(),
         "version": VERSION,
-        "seconds": courses.spent(),
-        "device": str(work.device),
-        **courses.found,
+        "seconds": run.spent_seconds(),
+        "device": str(setup.device),
+        **run.facts,
     }
-    return Training(facts, checkpoints.state_of(trainer.net))
+    return Training(facts, checkpoints.copy_parameters(trainer.net))
 
 
-class _Courses:
-    """The search for the number of epochs, and the training on all rows after it."""
+class _TrainingRun:
+    """A resumable training in two stages: find the number of epochs, then train on all rows.
 
-    def __init__(self, work: _Work, held: Array | None, path: Path | None) -> None:
-        self.work, self.held, self.path = work, held, path
-        self.key = work.settings.key(work.rows) + ("" if held is None else "-held")
-        self.number = _SEARCH
-        self.found: dict[str, Any] = {}
+    held : positions of users whose last row is for validation only; then the first stage is the
+    only one, and its best epoch the result. path : of the checkpoint file, None: none is written
+    facts : results so far (epochs, ndcg, values, losses)
+    """
+
+    def __init__(self, setup: _TrainingSetup, held: Array | None, path: Path | None) -> None:
+        self.setup, self.held, self.path = setup, held, path
+        self.key = setup.settings.key(setup.rows) + ("" if held is None else "-held")
+        self.stage = _SEARCH
+        self.facts: dict[str, Any] = {}
         self.trainer: Trainer | None = None
         self._start, self._before = time.perf_counter(), 0.0
 
-    def spent(self) -> float:
-        """Seconds of work so far, those before a checkpoint too."""
+    def spent_seconds(self) -> float:
+        """Return the seconds of work so far, including those before a checkpoint."""
         return self._before + time.perf_counter() - self._start
 
     def run(self, stop: Deadline) -> Trainer | None:
-        """Both courses; None where the time was over before."""
-        kept, settings, rows = self._kept(), self.work.settings, self.work.rows
-        for_good = self.held is not None
-        users = drawn(rows, settings.judges, settings.seed) if self.held is None else self.held
-        if self.number == _SEARCH and len(users):
-            judges, end = held_back(rows, users)
-            trainer = self.work.trainer(end, settings.epochs, judges, keep_best=for_good)
-            if not self._course(trainer, kept, stop):
+        """Run both stages, from a checkpoint if there is one; return the last stage's trainer.
+
+        Returns None if `stop` reported that the time limit passed before the end.
+        """
+        state, settings, rows = self._load_checkpoint(), self.setup.settings, self.setup.rows
+        is_held = self.held is not None
+        users = self.held
+        if users is None:
+            users = draw_users(rows, settings.judges, settings.seed)
+        if self.stage == _SEARCH and len(users):
+            held_out, end = hold_out(rows, users)
+            trainer = self.setup.new_trainer(end, settings.epochs, held_out, keep_best=is_held)
+            if not self._run_stage(trainer, state, stop):
                 return None
-            course, kept = trainer.course, None
-            epochs = course.best or course.epoch
-            self.found = {"epochs": epochs, "ndcg": course.value, "values": course.values}
-            if for_good:
+            history, state = trainer.history, None
+            epochs = history.best or history.epoch
+            self.facts = {"epochs": epochs, "ndcg": history.value, "values": history.values}
+            if is_held:
                 trainer.finish()
                 return trainer
-        self.number = _FINAL
-        epochs = self.found.get("epochs", settings.epochs)
+        self.stage = _FINAL
+        epochs = self.facts.get("epochs", settings.epochs)
         end = np.array(rows.ptr[1:], np.int64)
-        trainer = self.work.trainer(end, epochs, None, keep_best=False)
-        if not self._course(trainer, kept, stop):
+        trainer = self.setup.new_trainer(end, epochs, None, keep_best=False)
+        if not self._run_stage(trainer, state, stop):
             return None
-        self.found = {"epochs": epochs, **self.found, "losses": trainer.course.losses}
+        self.facts = {"epochs": epochs, **self.facts, "losses": trainer.history.losses}
         return trainer
 
-    def _course(self, trainer: Trainer, kept: Any, stop: Deadline) -> bool:
-        self.trainer = trainer
-        if kept is not None:
-            trainer.resume(*kept)
-        return trainer.run("train", self.number, stop)
+    def _run_stage(self, trainer: Trainer, state: Any, stop: Deadline) -> bool:
+        """Run a trainer to its end (True), or until `stop` ends it early (False).
 
-    # -- keeping --
+        state : (facts, arrays) of `Trainer.state` to resume from; None: start anew
+        """
+        self.trainer = trainer
+        if state is not None:
+            trainer.resume(*state)
+        return trainer.run("train", self.stage, stop)
+
+    # -- checkpoints --
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint to `path`; do nothing without a path or before the first stage."""
         if self.trainer is None or self.path is None:
             return
-        course, arrays = self.trainer.kept()
-        facts = {"key": self.key, "number": self.number, "found": self.found, "course": course}
-        checkpoints.write(self.path, {**facts, "spent": self.spent()}, arrays)
+        history, arrays = self.trainer.state()
+        facts = {"key": self.key, "number": self.stage, "found": self.facts, "course": history}
+        checkpoints.write(self.path, {**facts, "spent": self.spent_seconds()}, arrays)
 
-    def _kept(self) -> Any:
-        """The state of the trainer in the checkpoint, where there is one of these settings and rows."""
+    def _load_checkpoint(self) -> Any:
+        """Return (facts, arrays) for `Trainer.resume` from the checkpoint; None if none fits.
+
+        It fits if it has the same settings and rows. Also restores stage, facts and seconds.
+        """
         if self.path is None or not self.path.exists():
             return None
         facts, arrays = checkpoints.read(self.path)
         if facts.get("key") != self.key:
             return None
-        self.number, self.found, self._before = facts["number"], facts["found"], facts["spent"]
+        self.stage, self.facts, self._before = facts["number"], facts["found"], facts["spent"]
         return facts["course"], arrays

@@ -1,4 +1,4 @@
-"""TiCoSeRec's views of a sequence: crop, mask, reorder, substitute and insert, where time says so."""
+"""TiCoSeRec's augmented views of a sequence, which depend on its time intervals."""
 
 from __future__ import annotations
 
@@ -9,24 +9,32 @@ import numpy as np
 import torch
 
 from talerec.neural.settings import Rows
-from talerec.runtime.arrays import Array
+from talerec.runtime import Array
 
-_CHUNK = 512  # items whose likeness to all others is found at once
-_PAIRS = 2**17  # of an item and a user that has it, looked at in one go
+_CHUNK = 512  # items whose similarities to all others are computed at once
+_PAIRS = 2**17  # (item, user) pairs per product
 
 HOLE = -1  # stands where a row was masked
 
 
-class View(NamedTuple):
-    """How views are drawn: rates of the operations, the longest sequence that counts as short, and similar items."""
+class ViewSettings(NamedTuple):
+    """How TiCoSeRec's augmented views of a sequence are drawn.
+
+    rates : share of the rows that each operation affects, by its name (crop, mask, reorder, ...)
+    short : the longest sequence that is not cropped or reordered
+    similar : the most similar other item of each item
+    """
 
     rates: Mapping[str, float]
     short: int
     similar: Array
 
 
-def drawn(item: Array, time: Array, view: View, rng: np.random.Generator) -> Array:
-    """A view of one sequence, made by one operation."""
+def draw_view(item: Array, time: Array, view: ViewSettings, rng: np.random.Generator) -> Array:
+    """Return an augmented copy of one sequence of items, by one operation drawn at random.
+
+    item, time : of its rows, oldest first. Masked rows are -1; the length may differ.
+    """
     kinds = ["substitute", "insert", "mask"]
     if len(item) > view.short:
         kinds += ["crop", "reorder"]
@@ -43,8 +51,11 @@ def drawn(item: Array, time: Array, view: View, rng: np.random.Generator) -> Arr
     return insert(item, time, rate, view.similar)
 
 
-def steadiest(time: Array, size: int) -> int:
-    """Where the window of `size` rows begins whose intervals vary least; of equals, the newest."""
+def steadiest_window(time: Array, size: int) -> int:
+    """Return the start of the `size` successive rows whose time intervals vary least.
+
+    Of windows with equal variance the newest is taken; size is at least 3 and at most len(time).
+    """
     gaps = np.diff(time).astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(gaps, size - 1)
     spread = windows.var(axis=1)
@@ -52,49 +63,70 @@ def steadiest(time: Array, size: int) -> int:
 
 
 def crop(item: Array, time: Array, rate: float, rng: np.random.Generator) -> Array:
-    """The rate * L rows whose intervals vary least; one row, drawn, where these are two at most."""
+    """Return the items of the rate * L successive rows whose time intervals vary least.
+
+    L : length of the sequence. If that is under 3 rows, the item of one random row.
+    """
     size = int(rate * len(item))
     if size <= 2:
         return item[[rng.integers(len(item))]]
-    begin = steadiest(time, size)
+    begin = steadiest_window(time, size)
     return item[begin : begin + size]
 
 
 def reorder(item: Array, time: Array, rate: float, rng: np.random.Generator) -> Array:
-    """The rate * L rows whose intervals vary least, shuffled in their place."""
+    """Return a copy with the rate * L successive rows of least varying intervals shuffled.
+
+    L : length of the sequence. If that is under 3 rows, the sequence itself.
+    """
     size = int(rate * len(item))
     if size <= 2:
         return item
-    begin = steadiest(time, size)
-    made = item.copy()
-    made[begin : begin + size] = rng.permutation(made[begin : begin + size])
-    return made
+    begin = steadiest_window(time, size)
+    shuffled = item.copy()
+    shuffled[begin : begin + size] = rng.permutation(shuffled[begin : begin + size])
+    return shuffled
 
 
 def mask(item: Array, rate: float, rng: np.random.Generator) -> Array:
-    """rate * L rows, drawn, become holes; never all."""
-    made = item.copy()
+    """Return a copy with rate * L random rows, but never all, replaced by -1 (`HOLE`).
+
+    L : length of the sequence
+    """
+    masked = item.copy()
     count = min(int(rate * len(item)), len(item) - 1)
-    made[rng.permutation(len(item))[:count]] = HOLE
-    return made
+    masked[rng.permutation(len(item))[:count]] = HOLE
+    return masked
 
 
 def substitute(item: Array, time: Array, rate: float, similar: Array) -> Array:
-    """The rows with the smallest intervals after them become the items most like them."""
-    made = item.copy()
+    """Return a copy with similar items in place of those with the shortest intervals.
+
+    rate * L rows (at least 1) are replaced, those with the shortest interval to the next row.
+    similar : the most similar item of each item
+    """
+    replaced = item.copy()
     chosen = _by_gap(time, max(1, int(rate * len(item))), largest=False)
-    made[chosen] = similar[made[chosen]]
-    return made
+    replaced[chosen] = similar[replaced[chosen]]
+    return replaced
 
 
 def insert(item: Array, time: Array, rate: float, similar: Array) -> Array:
-    """After the rows with the largest intervals after them stands the item most like them."""
+    """Return a longer copy, with similar items after those with the longest intervals.
+
+    It follows rate * L rows (at least 1), those with the longest interval to the next row.
+    similar : the most similar item of each item
+    """
     chosen = np.sort(_by_gap(time, max(1, int(rate * len(item))), largest=True))
     return np.insert(item, chosen + 1, similar[item[chosen]])
 
 
 def _by_gap(time: Array, count: int, *, largest: bool) -> Array:
-    """The rows with the smallest or largest intervals after them; a sequence of one row is that row."""
+    """Return the `count` rows with the shortest (if `largest`, longest) intervals to the next.
+
+    The last row of the sequence has no next row and is never returned; a sequence of one row gives
+    row 0.
+    """
     gaps = np.diff(time)
     if not len(gaps):
         return np.zeros(1, np.int64)
@@ -102,13 +134,15 @@ def _by_gap(time: Array, count: int, *, largest: bool) -> Array:
     return order[:count]
 
 
-# -- what the log says -----------------------------------------------------------------------------
+# -- statistics of the log -------------------------------------------------------------------------
 
 
 def similar_items(rows: Rows) -> Array:
-    """For each item the one most like it: sum over users that have both of 1 / log(1 + length), over sqrt(N_i N_j).
+    """Return for each item its most similar other item; itself if it co-occurs with none.
 
-    Users' last rows play no part. An item that stands with no other is like itself.
+    similarity(i, j) = sum over users with both of 1 / log(1 + length), divided by sqrt(N_i N_j),
+    with length the user's rows and N_i the users of item i (left out, as it does not change the
+    order). The last row of each user is not used.
     """
     length = np.diff(rows.ptr)
     keep = np.ones(len(rows.item), bool)
@@ -117,31 +151,38 @@ def similar_items(rows: Rows) -> Array:
     item, user = np.unique(np.stack([rows.item[keep], user]), axis=1)  # sorted by item
     weight = 1 / np.log(1 + np.maximum(length, 2))[user]
     count = np.maximum(np.bincount(item, minlength=rows.items), 1)
-    found = np.arange(rows.items)
+    most_similar = np.arange(rows.items)
     for a in range(0, rows.items, _CHUNK):
         b = min(a + _CHUNK, rows.items)
-        mine = slice(*np.searchsorted(item, [a, b]))
+        chunk = slice(*np.searchsorted(item, [a, b]))
         owners = torch.zeros(len(length), b - a)
-        owners[user[mine], item[mine] - a] = 1.0
+        owners[user[chunk], item[chunk] - a] = 1.0
         alike = _shared(owners, user, item, weight, rows.items).T / np.sqrt(count)
         alike[np.arange(b - a), np.arange(a, b)] = 0.0
-        found[a:b] = np.where(alike.max(1) > 0, alike.argmax(1), np.arange(a, b))
-    return found
+        most_similar[a:b] = np.where(alike.max(1) > 0, alike.argmax(1), np.arange(a, b))
+    return most_similar
 
 
 def _shared(owners: torch.Tensor, user: Array, item: Array, weight: Array, items: int) -> Array:
-    """For each item the sum of `weight` over its users' rows of `owners`, a part of the pairs at a time."""
+    """Return items x columns: the weighted sum of `owners` rows over the users of each item.
+
+    item, user, weight : one entry per distinct (item, user) pair
+    owners : users x some items (the columns), 1 where the user has the item, else 0
+    """
     total = torch.zeros(items, owners.shape[1])
     for a in range(0, len(user), _PAIRS):
         part = slice(a, a + _PAIRS)
         share = torch.as_tensor(weight[part], dtype=torch.float32)[:, None]
         total.index_add_(0, torch.as_tensor(item[part]), owners[user[part]] * share)
-    made: Array = total.numpy()
-    return made
+    return total.numpy()
 
 
-def even_users(rows: Rows, share: float) -> Array:
-    """Which users are spared: the share of them whose intervals vary least."""
+def steadiest_users(rows: Rows, share: float) -> Array:
+    """Return a mask of the `share` of users whose time intervals vary least.
+
+    TiCoSeRec does not augment these users. The last row of each user is not used; users with fewer
+    than three rows come last.
+    """
     length = np.diff(rows.ptr)
     spread = np.full(len(length), np.inf)
     for user in np.flatnonzero(length > 2):
@@ -152,11 +193,15 @@ def even_users(rows: Rows, share: float) -> Array:
     return spared
 
 
-def padded(views: list[Array], longest: int) -> dict[str, Any]:
-    """Views as item numbers, which cells hold rows, and where each ends; the newest rows of long ones."""
-    cut = [view[-longest:] for view in views]
-    count = np.array([len(view) for view in cut])
-    item = np.full((len(cut), longest), HOLE, np.int64)
-    for n, view in enumerate(cut):
+def pad_views(views: list[Array], longest: int) -> dict[str, Any]:
+    """Return views as views x longest arrays: only the newest `longest` rows of each are kept.
+
+    "item" : item positions, 0 in padding and at masked rows; "is_row" : False there
+    "count" : rows of each view, masked ones included
+    """
+    latest = [view[-longest:] for view in views]
+    count = np.array([len(view) for view in latest])
+    item = np.full((len(latest), longest), HOLE, np.int64)
+    for n, view in enumerate(latest):
         item[n, : len(view)] = view
-    return {"item": np.maximum(item, 0), "there": item != HOLE, "count": count}
+    return {"item": np.maximum(item, 0), "is_row": item != HOLE, "count": count}

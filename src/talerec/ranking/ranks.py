@@ -1,4 +1,4 @@
-"""The loops of ranking: in one pass over the scores of a query, the place of one item and the first k items."""
+"""Ranking loops: the top k and the rank of a target in one pass over the scores."""
 
 from __future__ import annotations
 
@@ -6,40 +6,50 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.data.histories import Histories
-from talerec.ranking.first import First, Shown, before, in_rank_order, is_allowed, offer
-from talerec.ranking.scores import Stack, borrowed_stack, sum_up
-from talerec.ranking.stores import NOTHING, Sums, borrowed_sums, has_score
-from talerec.ranking.tables import (
+from talerec.data import Histories
+from talerec.ranking.blocks import (
     IDENTITY,
     SPARSE,
     Blocks,
-    block_at,
+    find_block,
     row_length,
-    run_around,
-    runs_of,
+    sequence_bounds,
+    sequence_rows,
     sparse_rows,
 )
-from talerec.runtime.addresses import borrowed
-from talerec.runtime.arrays import Array, readonly
-from talerec.runtime.jit import kernel, template, unsigned
+from talerec.ranking.scores import (
+    NO_SCORE,
+    DenseScores,
+    KernelWeights,
+    add_query,
+    borrow_dense,
+    borrow_weights,
+    get_dense,
+    has_score,
+)
+from talerec.ranking.top_k import ItemFlags, TopK, is_allowed, push_item, ranks_before, sort_top_k
+from talerec.runtime import Array, Kernel, as_readonly, borrow, kernel, template, unsigned_range
 
-_SPAN = 64  # scores that are compared with the least that matters at a time
-_AT_ONCE = 2  # scores looked over in a row in the time that it takes to look one up
+_SPAN = 64  # scores that are compared with the threshold at a time
+_LOOKUP_COST = 2  # of one item by its number, in scores that are read in a row
 
 
-class QueryRows(NamedTuple):
-    """Queries for kernels: query q has the sources source[ptr[q]:ptr[q+1]] and their shares."""
+class QueryArrays(NamedTuple):
+    """Queries for kernels: the rows x of scores x @ B; q has the entries ptr[q]:ptr[q+1]."""
 
     ptr: Array
-    source: Array
-    share: Array
+    source: Array  # numbers of rows of the weights B
+    share: Array  # how much each source counts: its entry of x
+
+
+_ALL_ITEMS = np.empty(0, np.uint8)
 
 
 class Mask(NamedTuple):
-    """What must not be in a list: items where `allowed` is 0, and where `hide` is true what query q has seen.
+    """The items that the top k lists of queries must not contain.
 
-    allowed: uint8, one per item; empty means all. Query q has seen item[start[q]:stop[q]]; unknown items are -1.
+    allowed: uint8 per item, 0 for an item that is not allowed; empty allows all. If `hide` is
+    true, query q must not list item[start[q]:stop[q]], its history; -1 is an unknown item.
     """
 
     allowed: Array
@@ -50,37 +60,34 @@ class Mask(NamedTuple):
 
     @classmethod
     def make(cls, histories: Histories, *, hide_seen: bool, allowed: Array | None = None) -> Mask:
-        """The mask of lists for these histories."""
-        shown = _EVERY if allowed is None else allowed
-        return cls(shown, histories.start, histories.stop, readonly(histories.item), hide_seen)
+        """Return the mask of one list per history.
 
-    def one(self, q: int) -> Mask:
-        """What the list of query q must not have."""
-        mine = slice(q, q + 1)
-        return Mask(self.allowed, self.start[mine], self.stop[mine], self.item, self.hide)
-
-
-_EVERY = np.empty(0, np.uint8)
+        hide_seen: whether a list leaves out the items of its history. allowed: uint8 per item, 0
+        for an item that no list may contain (None: all items may come).
+        """
+        flags = _ALL_ITEMS if allowed is None else allowed
+        return cls(flags, histories.start, histories.stop, as_readonly(histories.item), hide_seen)
 
 
 @template
-def borrowed_query(query: QueryRows) -> QueryRows:
-    """Queries for the innermost loops (`borrowed`)."""
-    return QueryRows(borrowed(query.ptr), borrowed(query.source), borrowed(query.share))
+def borrow_query(query: QueryArrays) -> QueryArrays:
+    """Return the queries with arrays that innermost loops read without reference counts."""
+    return QueryArrays(borrow(query.ptr), borrow(query.source), borrow(query.share))
 
 
 @template
-def borrowed_mask(mask: Mask) -> Mask:
-    """A mask for the innermost loops (`borrowed`)."""
-    start, stop, item = borrowed(mask.start), borrowed(mask.stop), borrowed(mask.item)
-    return Mask(borrowed(mask.allowed), start, stop, item, mask.hide)
+def borrow_mask(mask: Mask) -> Mask:
+    """Return the mask with arrays that innermost loops read without reference counts."""
+    start, stop, item = borrow(mask.start), borrow(mask.stop), borrow(mask.item)
+    return Mask(borrow(mask.allowed), start, stop, item, mask.hide)
 
 
-class Scratch(NamedTuple):
-    """A thread's work space: a store of scores, and two marks for every item. Between queries the marks are all 0.
+class RankScratch(NamedTuple):
+    """A thread's work space: a store of scores and two marks per item, all 0 between queries.
 
-    seen   marks what a query has seen
-    marks  free to those who make queries
+    store  scores of one query: DenseScores or HashScores
+    seen   marks the items in the history of a query
+    marks  marks for code that builds queries
     """
 
     store: Any
@@ -89,210 +96,248 @@ class Scratch(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """What is found, one row per query: items and scores (k columns), how many there are of them, and the target's places.
+    """Ranking results, one row per query.
 
-    Places count from 1, 0 for none: with what was seen ranked like anything else, and with that hidden.
+    items, scores  of the top k (k columns)
+    counts         how many of the k columns are filled
+    ranks          of the target item, from 1 (0: none): among all items (column 0), and among
+                   items that are not in the history (column 1); no rows without targets
     """
 
     items: Array
     scores: Array
     counts: Array
-    places: Array
+    ranks: Array
 
 
-class Target(NamedTuple):
-    """The item whose place is asked for, and its score: infinity where it has none, so that nothing stands before it."""
+class ScoredTarget(NamedTuple):
+    """The target item and its score; -1 and infinity (nothing ranks before it) if it has none."""
 
     item: int
     score: float
 
 
 @kernel
-def rank_in_sums(
-    weights: Stack,
-    query: QueryRows,
+def rank_with_dense_scores(
+    weights: KernelWeights,
+    query: QueryArrays,
     mask: Mask,
     targets: Array,
-    scratch: Scratch,
+    scratch: RankScratch,
     a: int,
     b: int,
     out: Ranked,
 ) -> None:
-    """Rank queries a..b with one sum per item: their first k items, and where `targets` has entries, its places."""
-    weights, query, mask = borrowed_stack(weights), borrowed_query(query), borrowed_mask(mask)
-    store, seen = borrowed_sums(scratch.store), borrowed(scratch.seen)
-    shown = Shown(mask.allowed, seen[: len(seen) if mask.hide else 0])
+    """Write the top k items of queries a..b, and ranks of `targets` if not empty, into `out`.
+
+    A query's scores, x @ B, are kept in an array with one entry per item. mask: the items that a
+    list must not contain. targets: an item per query, -1 for none.
+    """
+    weights, query, mask = borrow_weights(weights), borrow_query(query), borrow_mask(mask)
+    store, seen = borrow_dense(scratch.store), borrow(scratch.seen)
+    flags = ItemFlags(mask.allowed, seen[: len(seen) if mask.hide else 0])
     for q in range(a, b):
         sources = query.source[query.ptr[q] : query.ptr[q + 1]]
-        sum_up(weights, sources, query.share[query.ptr[q] : query.ptr[q + 1]], store)
+        add_query(weights, sources, query.share[query.ptr[q] : query.ptr[q + 1]], store)
         if mask.hide or len(targets):
             mark_seen(mask, q, seen, 1)
-        target = _target_in_sums(store, shown, targets[q] if len(targets) else -1)
-        known = _seen_before(store, target, mask, q, seen) if len(targets) else 0
-        first = First(borrowed(out.items[q]), borrowed(out.scores[q]))
-        if _by_rows(weights, sources, len(store.sums)):
-            tally = _look_over_rows(weights.blocks, sources, store, target, first, shown)
-        else:
-            tally = _look_over_all(store, target, first, shown)
-        out.counts[q] = in_rank_order(first, tally.size)
+        target = find_target(get_dense, store, flags, targets[q] if len(targets) else -1)
+        seen_above = 0
         if len(targets):
-            write_places(out.places[q], target, tally.above, tally.above - known, seen)
+            seen_above = count_seen_above(get_dense, store, target, mask, q, seen)
+        top = TopK(borrow(out.items[q]), borrow(out.scores[q]))
+        if _is_cheaper_by_rows(weights, sources, len(store.scores)):
+            state = _scan_rows(weights.blocks, sources, store, target, top, flags)
+        else:
+            state = _scan_all(store, target, top, flags)
+        out.counts[q] = sort_top_k(top, state.size)
+        if len(targets):
+            write_ranks(out.ranks[q], target, state.above, state.above - seen_above, seen)
         if mask.hide or len(targets):
             mark_seen(mask, q, seen, 0)
 
 
 @template
 def mark_seen(mask: Mask, q: int, seen: Array, value: int) -> None:
-    """Mark what query q has seen."""
+    """Set seen[i] to `value` for the known items i in the history of query q."""
     for r in range(mask.start[q], mask.stop[q]):
         if mask.item[r] >= 0:
             seen[mask.item[r]] = value
 
 
 @template
-def _target_in_sums(store: Sums, shown: Shown, item: int) -> Target:
-    """The target with its score."""
-    sums = store.sums
-    if (
-        item < 0
-        or not has_score(store, item)
-        or np.isnan(sums[item])
-        or not is_allowed(shown, item)
-    ):
-        return Target(-1, np.inf)
-    return Target(item, sums[item])
+def find_target(get_score: Kernel, store: Any, flags: ItemFlags, item: int) -> ScoredTarget:
+    """Return a target item with its score; item -1 and infinity if it cannot be ranked.
+
+    That is so if `item` is negative, not allowed by `flags`, or has no score. store: the scores of
+    one query; get_score(store, item) returns a score or NaN.
+    """
+    if item < 0 or not is_allowed(flags, item):
+        return ScoredTarget(-1, np.inf)
+    score = get_score(store, item)
+    if np.isnan(score):
+        return ScoredTarget(-1, np.inf)
+    return ScoredTarget(item, score)
 
 
 @template
-def _seen_before(store: Sums, target: Target, mask: Mask, q: int, seen: Array) -> int:
-    """How many of the items that were seen stand before the target; each is counted once."""
+def count_seen_above(
+    get_score: Kernel, store: Any, target: ScoredTarget, mask: Mask, q: int, seen: Array
+) -> int:
+    """Return how many different items of the history of query q rank before the target.
+
+    seen: 1 for the items of the history, which become 2 (counted). store: the scores of the query;
+    get_score(store, item) returns a score or NaN. Items that the mask does not allow are not
+    counted.
+    """
     above = 0
     for r in range(mask.start[q], mask.stop[q]):
         j = mask.item[r]
         if j >= 0 and seen[j] == 1:
             seen[j] = 2
-            allowed = len(mask.allowed) == 0 or mask.allowed[j] != 0
-            above += (
-                allowed
-                and has_score(store, j)
-                and before(store.sums[j], j, target.score, target.item)
-            )
+            if len(mask.allowed) == 0 or mask.allowed[j] != 0:
+                above += ranks_before(get_score(store, j), j, target.score, target.item)
     return above
 
 
 @template
-def write_places(places: Array, target: Target, above: int, unseen: int, seen: Array) -> None:
-    """The target's two places, given how many items stand before it, and how many of these were not seen."""
-    places[:] = 0
+def write_ranks(ranks: Array, target: ScoredTarget, above: int, unseen: int, seen: Array) -> None:
+    """Write the target's rank among all items, and among items outside the history, from 1.
+
+    above, unseen: how many items, and how many outside the history, rank before it. seen: nonzero
+    for items of the history. A rank of 0 is none: no target, or for the second, a seen one.
+    """
+    ranks[:] = 0
     if target.item >= 0:
-        places[0] = 1 + above
-        places[1] = 0 if seen[target.item] else 1 + unseen
+        ranks[0] = 1 + above
+        ranks[1] = 0 if seen[target.item] else 1 + unseen
 
 
-class Tally(NamedTuple):
-    """What a pass over the scores has found so far.
+class ScanState(NamedTuple):
+    """The state of a pass over scores that collects the top k and ranks a target item.
 
-    above  how many items stand before the target, with what was seen ranked too
-    size   how many there are of the first k
-    least  the lowest score that could still stand before the target or come among the first k
+    above      how many items rank before the target, those of the history included
+    size       how many of the top k are filled
+    threshold  the lowest score that could still rank before the target or enter the top k
     """
 
     above: int
     size: int
-    least: float
+    threshold: float
 
 
 @template
-def empty_tally(target: Target, first: First) -> Tally:
-    """Nothing was looked at yet."""
-    return Tally(0, 0, -np.inf if len(first.items) else target.score)
+def begin_scan(target: ScoredTarget, top: TopK) -> ScanState:
+    """Return the state of a scan over scores before any is read; k = 0 ranks the target only."""
+    return ScanState(0, 0, -np.inf if len(top.items) else target.score)
 
 
 @template
-def taken_in(
-    tally: Tally, j: int, score: float, target: Target, first: First, shown: Shown
-) -> Tally:
-    """The tally with one item more, whose score is no less than `tally.least`."""
-    above = tally.above + comes_before(j, score, target, shown)
-    size = offer(first, tally.size, j, score, shown)
-    least = tally.least
-    if size > 0 and size == len(first.items):
-        least = min(target.score, first.scores[0])
-    return Tally(above, size, least)
+def scan_item(
+    state: ScanState, j: int, score: float, target: ScoredTarget, top: TopK, flags: ItemFlags
+) -> ScanState:
+    """Return the state after item j, whose score is at least state.threshold.
+
+    j enters `top` in place if it belongs there and `flags` allow it, and counts in state.above if
+    it ranks before the target.
+    """
+    is_above = ranks_before(score, j, target.score, target.item) & is_allowed(flags, j)
+    size = push_item(top, state.size, j, score, flags)
+    threshold = state.threshold
+    if size > 0 and size == len(top.items):
+        threshold = min(target.score, top.scores[0])
+    return ScanState(state.above + is_above, size, threshold)
 
 
 @template
-def _look_over_all(store: Sums, target: Target, first: First, shown: Shown) -> Tally:
-    """Go over every sum, and clear it."""
-    sums, tally = store.sums, empty_tally(target, first)
-    for start in range(0, len(sums), _SPAN):
-        stop = min(start + _SPAN, len(sums))
-        if reaches(sums, start, stop, tally.least):
+def any_reaches(scores: Array, start: int, stop: int, threshold: float) -> bool:
+    """Return whether one of scores[start:stop] is at least the threshold.
+
+    There is no branch in the loop, so that several scores are compared at once.
+    """
+    reached = False
+    for j in unsigned_range(start, stop):
+        reached |= scores[j] >= threshold
+    return reached
+
+
+@template
+def _scan_all(store: DenseScores, target: ScoredTarget, top: TopK, flags: ItemFlags) -> ScanState:
+    """Put scored items into `top`, rank the target, reset all scores; return the final state.
+
+    The state says how many items rank before the target, and how many of the top k are filled.
+    flags: the items that may be ranked and listed.
+    """
+    scores, state = store.scores, begin_scan(target, top)
+    for start in range(0, len(scores), _SPAN):
+        stop = min(start + _SPAN, len(scores))
+        if any_reaches(scores, start, stop, state.threshold):
             for j in range(start, stop):
-                if sums[j] >= tally.least and has_score(store, j):
-                    tally = taken_in(tally, j, sums[j], target, first, shown)
-        sums[start:stop] = NOTHING
-    return tally
+                if scores[j] >= state.threshold and has_score(store, j):
+                    state = scan_item(state, j, scores[j], target, top, flags)
+        scores[start:stop] = NO_SCORE
+    return state
 
 
 @template
-def comes_before(j: int, score: float, target: Target, shown: Shown) -> bool:
-    """Does item j stand before the target, with what was seen ranked too?"""
-    return before(score, j, target.score, target.item) & is_allowed(shown, j)
+def _is_cheaper_by_rows(weights: KernelWeights, sources: Array, items: int) -> bool:
+    """Return whether reading the scores of items in the sources' rows is cheaper than of all.
 
-
-@template
-def reaches(sums: Array, start: int, stop: int, least: float) -> bool:
-    """Is one of sums[start:stop] at least so much? (Without a branch: several are compared at once.)"""
-    found = False
-    for j in unsigned(start, stop):
-        found |= sums[j] >= least
-    return found
-
-
-@template
-def _by_rows(weights: Stack, sources: Array, items: int) -> bool:
-    """Is it less work to look up what the sources gave to, row by row, than to go over all items?"""
+    sources: numbers of the rows of the weights B in one query. items: the number of all items. The
+    cost is the number of weights in the rows, times a factor for lookups, plus that of base scores.
+    """
     work = len(weights.base)
     for x in range(len(sources)):
-        b = block_at(weights.blocks, sources[x])
-        work += _AT_ONCE * row_length(
-            weights.blocks, b, sources[x] - weights.blocks[b].first, items
-        )
+        b = find_block(weights.blocks, sources[x])
+        s = sources[x] - weights.blocks[b].first
+        work += _LOOKUP_COST * row_length(weights.blocks, b, s, items)
     return work < items
 
 
 @template
-def _look_over_rows(
-    blocks: Blocks, sources: Array, store: Sums, target: Target, first: First, shown: Shown
-) -> Tally:
-    """Go over the items that the sources gave to, each once, and clear their sums."""
-    tally = empty_tally(target, first)
+def _scan_rows(
+    blocks: Blocks,
+    sources: Array,
+    store: DenseScores,
+    target: ScoredTarget,
+    top: TopK,
+    flags: ItemFlags,
+) -> ScanState:
+    """Put items of the sources' rows into `top`, and rank the target; return the final state.
+
+    sources: numbers of rows of the weights B, whose items alone have scores. blocks: the rows of B
+    by storage format; none of the sources is in a dense one. Each score is read once, and reset.
+    """
+    state = begin_scan(target, top)
     for x in range(len(sources)):
-        b = block_at(blocks, sources[x])
+        b = find_block(blocks, sources[x])
         s = sources[x] - blocks[b].first
         if blocks[b].kind == SPARSE:
             rows = sparse_rows(blocks, b)
-            for e in unsigned(rows.bounds[s], rows.bounds[s + 1]):
-                tally = _look_at(rows.items[e], store, tally, target, first, shown)
+            for e in unsigned_range(rows.indptr[s], rows.indptr[s + 1]):
+                state = _scan_one(rows.indices[e], store, state, target, top, flags)
         elif blocks[b].kind == IDENTITY:
-            tally = _look_at(s, store, tally, target, first, shown)
+            state = _scan_one(s, store, state, target, top, flags)
         else:
-            runs = runs_of(blocks, b)
-            low, high = run_around(runs, s)
+            sequences = sequence_rows(blocks, b)
+            low, high = sequence_bounds(sequences, s)
             for e in range(low, high):
-                tally = _look_at(runs.items[e], store, tally, target, first, shown)
-    return tally
+                state = _scan_one(sequences.indices[e], store, state, target, top, flags)
+    return state
 
 
 @template
-def _look_at(
-    j: Any, store: Sums, tally: Tally, target: Target, first: First, shown: Shown
-) -> Tally:
-    """Take the sum of one item into account, and clear it: the item may be met again."""
+def _scan_one(
+    j: Any, store: DenseScores, state: ScanState, target: ScoredTarget, top: TopK, flags: ItemFlags
+) -> ScanState:
+    """Return the state after item j, and reset its score, so that it counts only once.
+
+    j enters `top` in place if it belongs there, and counts in state.above if it ranks before the
+    target; without a score it changes nothing.
+    """
     i: Any = np.uint32(j)
-    score = store.sums[i]
-    if score >= tally.least and has_score(store, i):
-        tally = taken_in(tally, j, score, target, first, shown)
-    store.sums[i] = NOTHING
-    return tally
+    score = store.scores[i]
+    if score >= state.threshold and has_score(store, i):
+        state = scan_item(state, j, score, target, top, flags)
+    store.scores[i] = NO_SCORE
+    return state

@@ -1,37 +1,41 @@
-"""The loops that find what a score is made of."""
+"""Loops that split scores into contributions: what each source of a query adds to an item."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from talerec.ranking.tables import (
+from talerec.ranking.blocks import (
     DENSE,
     IDENTITY,
     SPARSE,
     Blocks,
-    Rows,
-    block_at,
     dense_row,
-    item_of,
-    run_around,
-    runs_of,
+    find_block,
+    sequence_bounds,
+    sequence_rows,
     sparse_rows,
 )
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel, template
+from talerec.ranking.scores import KernelWeights
+from talerec.runtime import CSR, Array, int32_at, kernel, template
 
 
 @kernel
-def contributions(
+def source_contributions(
     blocks: Blocks, sources: Array, shares: Array, targets: Array, items: int
 ) -> Array:
-    """What each source (column) of a query gives to the score of each target (row); 0 where it has no weight for it."""
-    out, at = np.zeros((len(targets), len(sources))), np.empty(len(targets), np.uint64)
+    """Return what each source (column) of a query adds to the score of each target (row).
+
+    sources: rows of the weights B; shares: how much each counts. targets: items. An entry is the
+    share times the weight, 0 for a source without a weight. items: the number of items.
+    """
+    out, scratch = np.zeros((len(targets), len(sources))), np.empty(len(targets), np.uint64)
     for x in range(len(sources)):
-        b = block_at(blocks, sources[x])
+        b = find_block(blocks, sources[x])
         s, share = sources[x] - blocks[b].first, shares[x] * blocks[b].weight
         if blocks[b].kind == SPARSE:
-            _from_row(sparse_rows(blocks, b), s, share, targets, at, out[:, x])
+            _read_sparse_row(sparse_rows(blocks, b), s, share, targets, scratch, out[:, x])
         elif blocks[b].kind == DENSE:
             row = dense_row(blocks, b, s, items)
             for t in range(len(targets)):
@@ -40,97 +44,119 @@ def contributions(
             for t in range(len(targets)):
                 out[t, x] = share if targets[t] == s else 0.0
         else:
-            _from_run(runs_of(blocks, b), s, share, targets, out[:, x])
+            _read_sequence(sequence_rows(blocks, b), s, share, targets, out[:, x])
     return out
 
 
 @template
-def _from_row(rows: Rows, s: int, share: float, targets: Array, at: Array, out: Array) -> None:
-    """Look up all targets in one compressed row, step by step together: memory is asked for many at once.
+def _read_sparse_row(
+    rows: CSR, s: int, share: float, targets: Array, scratch: Array, out: Array
+) -> None:
+    """Write share * (weight of row s for targets[t]) into out[t], if there is such a weight.
 
-    at: work space
+    rows: sparse weights, source x item, items ascending in each row. All targets (items) are
+    searched for at once, one bisection step at a time, so that many reads of memory are under way.
+    scratch: one entry per target.
     """
-    low, size = np.uint64(rows.bounds[s]), np.uint64(rows.bounds[s + 1] - rows.bounds[s])
+    low, size = np.uint64(rows.indptr[s]), np.uint64(rows.indptr[s + 1] - rows.indptr[s])
     if size == 0:
         return
-    at[:] = low
+    scratch[:] = low
     while size > np.uint64(1):
-        half = size >> np.uint64(1)
+        middle = size >> np.uint64(1)
         for t in range(len(targets)):
-            at[t] += half * np.uint64(rows.items[at[t] + half] <= targets[t])
-        size -= half
+            scratch[t] += middle * np.uint64(rows.indices[scratch[t] + middle] <= targets[t])
+        size -= middle
     for t in range(len(targets)):
-        if rows.items[at[t]] == targets[t]:
-            out[t] = share * rows.values[at[t]]
+        if rows.indices[scratch[t]] == targets[t]:
+            out[t] = share * rows.values[scratch[t]]
 
 
 @template
-def _from_run(runs: Rows, entry: int, share: float, targets: Array, out: Array) -> None:
-    """What an entry of a history gives to the targets that stand in it."""
-    low, high = run_around(runs, entry)
+def _read_sequence(sequences: CSR, entry: int, share: float, targets: Array, out: Array) -> None:
+    """Add share * decay[d] to out[t] for each targets[t] d positions from `entry`.
+
+    Both are in the same sequence of items, another user's history; sequences.values holds the decay
+    by distance. entry: a position in all sequences, one after the other. targets: items.
+    """
+    low, high = sequence_bounds(sequences, entry)
     for t in range(len(targets)):
         for e in range(low, high):
-            if runs.items[e] == targets[t]:
-                out[t] += share * runs.values[abs(e - entry)]
+            if sequences.indices[e] == targets[t]:
+                out[t] += share * sequences.values[abs(e - entry)]
 
 
 @kernel
 def source_items(blocks: Blocks, sources: Array) -> Array:
-    """The item that each source stands for, -1 for none."""
-    found = np.empty(len(sources), np.int64)
+    """Return the item that each source stands for in explanations, -1 for none.
+
+    sources: numbers of rows of the weights B, counted through all blocks. A block without a list of
+    items has source s (within the block) stand for item s.
+    """
+    items = np.empty(len(sources), np.int64)
     for x in range(len(sources)):
-        b = block_at(blocks, sources[x])
-        found[x] = item_of(blocks, b, sources[x] - blocks[b].first)
-    return found
+        b = find_block(blocks, sources[x])
+        s = sources[x] - blocks[b].first
+        items[x] = s
+        if blocks[b].source_item != 0:
+            items[x] = int32_at(blocks[b].source_item, s + 1)[s]
+    return items
 
 
 @kernel
-def credit_items(parts: Array, blocks: Blocks, sources: Array, items: Array) -> None:
-    """Leave every contribution to one column per item, in place.
+def merge_by_item(contributions: Array, blocks: Blocks, sources: Array, items: Array) -> None:
+    """Move contributions (target x source) to one column per item, in place.
 
-    Sources of several blocks may stand for one item: what they give goes to the column of the item's source in the
-    first block. What sources that stand for no item give is left out.
+    A source is a row of the weights B; items: the item that each source stands for, -1 for none.
+    Sources of several blocks (rows of B in one format) may stand for one item: their contributions
+    go to the column of the item's source in the first block. Those of sources that stand for no
+    item are dropped.
     """
     for x in range(len(sources)):
         if items[x] >= 0 and sources[x] < blocks[0].last:
             continue
-        for t in range(len(parts)):
-            part = parts[t, x]
-            for y in range(len(sources) if part != 0.0 and items[x] >= 0 else 0):
+        for t in range(len(contributions)):
+            value = contributions[t, x]
+            for y in range(len(sources) if value != 0.0 and items[x] >= 0 else 0):
                 if items[y] == items[x] and sources[y] < blocks[0].last:
-                    parts[t, x], parts[t, y] = 0.0, parts[t, y] + part
+                    contributions[t, x] = 0.0
+                    contributions[t, y] += value
                     break
             if items[x] < 0:
-                parts[t, x] = 0.0
+                contributions[t, x] = 0.0
 
 
 @kernel
-def strongest(parts: Array, scores: Array, most: int) -> tuple[Array, Array, Array]:
-    """Of each row, the columns of its `most` largest parts by absolute value, and their shares of the row's score.
+def largest_contributions(
+    contributions: Array, scores: Array, most: int
+) -> tuple[Array, Array, Array]:
+    """Return the `most` largest contributions of each row (an item) by absolute value.
 
-    Row r has the entries from ends[r - 1] to ends[r]. Equal parts come in the order of their columns, zeros are left
-    out, and a score of zero has no shares.
+    The result is (ends, columns, shares): row r has the entries ends[r - 1]..ends[r], and a share
+    is the contribution over the row's score. Equal contributions come in column order, zeros are
+    left out, and a score of zero has no shares.
     """
-    rows, size = parts.shape
+    rows, size = contributions.shape
     ends = np.empty(rows, np.int64)
     columns, shares = np.empty(rows * most, np.int64), np.empty(rows * most)
     end = 0
     for r in range(rows):
-        mine, found = slice(end, end + most), 0
+        span, count = slice(end, end + most), 0
         for c in range(size if scores[r] != 0.0 else 0):
-            found = _insert(parts[r, c], c, shares[mine], columns[mine], found)
-        for n in range(end, end + found):
+            count = _insert(contributions[r, c], c, shares[span], columns[span], count)
+        for n in range(end, end + count):
             shares[n] /= scores[r]
-        end += found
+        end += count
         ends[r] = end
     return ends, columns[:end], shares[:end]
 
 
 @template
 def _insert(value: float, column: int, values: Array, columns: Array, size: int) -> int:
-    """Put a value where it belongs among the `size` largest so far, by absolute value; how many there are then.
+    """Insert a value into the `size` largest so far, by absolute value; return the new size.
 
-    Zero belongs nowhere.
+    values, columns: sorted in place, largest first, with room for len(values) entries; when they
+    are full the smallest drops out. Zero is never inserted.
     """
     most = len(values)
     m = min(size, most)
@@ -144,11 +170,45 @@ def _insert(value: float, column: int, values: Array, columns: Array, size: int)
     return min(size + 1, most)
 
 
+# -- by groups of sources --------------------------------------------------------------------------
+
+
+class GroupedQueries(NamedTuple):
+    """Queries with grouped sources: query q has the entries ptr[q]..ptr[q + 1].
+
+    A source is a row of the weights B, mostly an item of the history; contributions to scores are
+    added up by group.
+    """
+
+    ptr: Array
+    source: Array  # numbers of rows of the weights B
+    share: Array  # how much each source counts
+    group: Array  # the group of each source, from 0
+
+
 @kernel
-def row_peaks(bounds: Array, values: Array) -> Array:
-    """The largest absolute value of each compressed row."""
-    peaks = np.zeros(len(bounds) - 1, np.float32)
-    for i in range(len(peaks)):
-        for e in range(bounds[i], bounds[i + 1]):
-            peaks[i] = max(peaks[i], abs(values[e]))
-    return peaks
+def add_group_contributions(
+    weights: KernelWeights,
+    queries: GroupedQueries,
+    candidates: Array,
+    counts: Array,
+    items: int,
+    a: int,
+    b: int,
+    out: Array,
+) -> None:
+    """Add up contributions by groups of sources (rows of the weights B), for queries a..b.
+
+    out[g, q, c] grows by what the sources of group g add to the score of candidates[q, c]. Query q
+    has counts[q] candidates (items); base scores are left out. items: the number of items.
+    """
+    for q in range(a, b):
+        low, high = queries.ptr[q], queries.ptr[q + 1]
+        targets = candidates[q, : counts[q]]
+        contributions = source_contributions(
+            weights.blocks, queries.source[low:high], queries.share[low:high], targets, items
+        )
+        for x in range(high - low):
+            group = queries.group[low + x]
+            for c in range(counts[q]):
+                out[group, q, c] += np.float32(contributions[c, x])

@@ -1,114 +1,331 @@
-"""The loops that add up scores: every block of weights, source by source, into one store."""
+"""Scores of one query: two stores, and the loops that add every source's row to them.
+
+`DenseScores` has one score per item, the faster store by far as long as it fits into the
+processor's cache. `HashScores` holds only the items that something was added to, for catalogues so
+large that most items get nothing. Both are cleared as they are read.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.ranking.stores import (
-    Sums,
-    Table,
-    add,
-    add_dense_row,
-    add_row,
-    make_room,
-    table_add,
-    table_add_row,
-)
-from talerec.ranking.tables import (
+from talerec.ranking.blocks import (
     DENSE,
     IDENTITY,
     SPARSE,
     Blocks,
-    block_at,
     dense_row,
-    end_of_run,
-    run_around,
-    runs_of,
+    find_block,
+    sequence_bounds,
+    sequence_rows,
     sparse_rows,
 )
-from talerec.runtime.addresses import borrowed
-from talerec.runtime.arrays import Array, Kernel
-from talerec.runtime.jit import template
+from talerec.runtime import Array, Kernel, borrow, template, unsigned_range
+
+#: The score of an item that nothing was added to. A sum is never -0.0 once something was added.
+NO_SCORE = -0.0
+_NO_SCORE_BITS = -(2**63)
+
+#: A source weight above this, times the smallest float32, is not zero yet.
+_MIN_WEIGHT = 2.0**-800
 
 
-class Stack(NamedTuple):
-    """Weights for kernels: the blocks, and the base score of each item (NaN for none; empty where no item has one)."""
+class DenseScores(NamedTuple):
+    """One score per item, `NO_SCORE` (-0.0) if it has none. Who reads the scores resets them.
+
+    bits: the same memory as int64, which tells `NO_SCORE` from a score of zero (+0.0).
+    """
+
+    scores: Array
+    bits: Array
+
+
+def new_dense_scores(items: int) -> DenseScores:
+    """Return a store with one score for each of `items` items, none of which has one yet."""
+    scores = np.full(items, NO_SCORE)
+    return DenseScores(scores, scores.view(np.int64))
+
+
+@template
+def borrow_dense(store: DenseScores) -> DenseScores:
+    """Return the store with arrays that innermost loops read without reference counts."""
+    return DenseScores(borrow(store.scores), borrow(store.bits))
+
+
+@template
+def has_score(store: DenseScores, j: Any) -> bool:
+    """Return whether item j has a score: something was added to it, be it zero."""
+    return bool(store.bits[j] != _NO_SCORE_BITS)
+
+
+@template
+def get_dense(store: DenseScores, j: int) -> float:
+    """Return the score of item j, NaN if it has none."""
+    return store.scores[j] if has_score(store, j) else np.nan
+
+
+@template
+def _add_dense(store: DenseScores, j: int, value: float) -> None:
+    """Add a value to the score of item j."""
+    store.scores[j] += value + 0.0  # a value that underflows is 0.0, not -0.0
+
+
+@template
+def _add_dense_sparse_row(
+    store: DenseScores, indices: Array, values: Array, low: int, high: int, weight: float
+) -> None:
+    """Add weight * values[low:high] to the items indices[low:high]; zero values are skipped."""
+    scores = store.scores
+    if abs(weight) > _MIN_WEIGHT:
+        for e in unsigned_range(low, high):
+            scores[np.uint32(indices[e])] += weight * values[e] if values[e] != 0.0 else NO_SCORE
+        return
+    for e in unsigned_range(low, high):
+        if values[e] != 0.0:
+            _add_dense(store, indices[e], weight * values[e])
+
+
+@template
+def _add_dense_row(store: DenseScores, row: Array, weight: float) -> None:
+    """Add weight * row[j] to the score of every item j; zero values are skipped."""
+    scores = store.scores
+    for j in unsigned_range(0, len(row)):
+        scores[j] += weight * row[j] + 0.0 if row[j] != 0.0 else NO_SCORE
+
+
+# -- hash table ------------------------------------------------------------------------------------
+
+
+class HashScores(NamedTuple):
+    """A hash table of the scored items and their scores, in the order of their first addition.
+
+    slots   a hash table of positions in `items`, from 1 (0: empty); a power of two of them is in
+            use, and they are all 0 between queries
+    items   the scored items
+    scores  their scores
+    state   the number of scored items, and of slots in use
+    """
+
+    slots: Array
+    items: Array
+    scores: Array
+    state: Array
+
+
+_SIZE, _SLOTS = 0, 1  # positions in `HashScores.state`
+_MIN_SLOTS = 16
+
+
+def new_hash_scores(items: int) -> HashScores:
+    """Return an empty hash table with room for the scores of `items` items."""
+    slots = np.zeros(2 << items.bit_length(), np.int32)
+    state = np.array([0, _MIN_SLOTS], np.int64)
+    return HashScores(slots, np.empty(items, np.int32), np.empty(items), state)
+
+
+@template
+def borrow_hash(store: HashScores) -> HashScores:
+    """Return the store with arrays that innermost loops read without reference counts."""
+    return HashScores(
+        borrow(store.slots), borrow(store.items), borrow(store.scores), borrow(store.state)
+    )
+
+
+@template
+def hash_size(store: HashScores) -> int:
+    """Return the number of scored items."""
+    return int(store.state[_SIZE])
+
+
+@template
+def get_hash(store: HashScores, j: int) -> float:
+    """Return the score of item j, NaN if it has none."""
+    position = store.slots[_find_slot(store, j, store.state[_SLOTS] - 1)]
+    return store.scores[position - 1] if position > 0 else np.nan
+
+
+@template
+def _find_slot(store: HashScores, j: int, last: int) -> int:
+    """Return the slot of item j among the slots 0..last, or the empty slot to put it into.
+
+    last + 1 is a power of two; linear probing.
+    """
+    slot: int = ((j * 2654435769) >> 7) & last
+    while store.slots[slot] != 0 and store.items[store.slots[slot] - 1] != j:
+        slot = (slot + 1) & last
+    return slot
+
+
+@template
+def _reserve(store: HashScores, more: int) -> None:
+    """Enlarge the hash table, if needed, so that `more` further items fit; rehash its items.
+
+    It has at least twice as many slots as items, but not many more: a small table stays in the
+    cache.
+    """
+    most = min(store.state[_SIZE] + more, len(store.items))
+    size = store.state[_SLOTS]
+    if size >= 2 * most or size == len(store.slots):
+        return
+    store.slots[:size] = 0
+    while size < 2 * most and size < len(store.slots):
+        size *= 2
+    store.state[_SLOTS] = size
+    for c in range(store.state[_SIZE]):
+        store.slots[_find_slot(store, store.items[c], size - 1)] = c + 1
+
+
+@template
+def _add_hash(store: HashScores, j: int, value: float) -> None:
+    """Add a value to the score of item j; `_reserve` must have made room for it."""
+    slot = _find_slot(store, j, store.state[_SLOTS] - 1)
+    if store.slots[slot] == 0:
+        size = store.state[_SIZE]
+        store.items[size], store.scores[size] = j, 0.0
+        store.state[_SIZE] = size + 1
+        store.slots[slot] = size + 1
+    store.scores[store.slots[slot] - 1] += value
+
+
+@template
+def _add_hash_sparse_row(
+    store: HashScores, indices: Array, values: Array, low: int, high: int, weight: float
+) -> None:
+    """Add weight * values[low:high] to the items indices[low:high]; zero values are skipped.
+
+    `_reserve` must have made room for the items.
+    """
+    size, last = store.state[_SIZE], store.state[_SLOTS] - 1
+    for e in unsigned_range(low, high):
+        if values[e] == 0.0:
+            continue
+        slot = _find_slot(store, indices[e], last)
+        if store.slots[slot] == 0:
+            store.items[size], store.scores[size] = indices[e], 0.0
+            size += 1
+            store.slots[slot] = size
+        store.scores[store.slots[slot] - 1] += weight * values[e]
+    store.state[_SIZE] = size
+
+
+@template
+def clear_hash(store: HashScores) -> None:
+    """Remove all items and scores, and shrink the table to its smallest size."""
+    store.slots[: store.state[_SLOTS]] = 0
+    store.state[_SIZE] = 0
+    store.state[_SLOTS] = _MIN_SLOTS
+
+
+# -- blocks ----------------------------------------------------------------------------------------
+
+
+class KernelWeights(NamedTuple):
+    """The weights of a model for kernels: the scores of a query x are x @ B + base.
+
+    blocks: a record of addresses per block (rows of B in one storage format; `block_table`). base:
+    a score per item that does not depend on the query, NaN for none; empty if no item has one.
+    """
 
     blocks: Blocks
     base: Array
 
 
 @template
-def borrowed_stack(weights: Stack) -> Stack:
-    """The weights for the innermost loops (`borrowed`)."""
-    return Stack(borrowed(weights.blocks), borrowed(weights.base))
+def borrow_weights(weights: KernelWeights) -> KernelWeights:
+    """Return the weights with arrays that innermost loops read without reference counts."""
+    return KernelWeights(borrow(weights.blocks), borrow(weights.base))
 
 
 @template
-def sum_up(weights: Stack, sources: Array, shares: Array, store: Sums) -> None:
-    """Add up the scores of one query: the base scores, then each source's row times its share, in the query's order."""
-    blocks, base, sums = weights.blocks, weights.base, store.sums
+def add_query(weights: KernelWeights, sources: Array, shares: Array, store: DenseScores) -> None:
+    """Add up the scores of one query: base scores, then each source's row times its share.
+
+    A source is a row of the weights B, mostly an item of the history. sources: numbers of rows
+    through all blocks of B, added in this order; shares: the weight of each in the query. base:
+    scores of items that do not depend on the query. The store has no scores on entry.
+    """
+    blocks, base, scores = weights.blocks, weights.base, store.scores
     for j in range(len(base)):
         if not np.isnan(base[j]):
-            sums[j] = base[j] + 0.0
+            scores[j] = base[j] + 0.0
     x = 0
     while x < len(sources):
-        b = block_at(blocks, sources[x])
-        y = end_of_run(blocks, sources, x, b)
+        b = find_block(blocks, sources[x])
         first, weight = blocks[b].first, blocks[b].weight
+        y = x + 1  # sources x..y are all in block b
+        while y < len(sources) and first <= sources[y] < blocks[b].last:
+            y += 1
         if blocks[b].kind == DENSE:
             for z in range(x, y):
-                row = dense_row(blocks, b, sources[z] - first, len(sums))
-                add_dense_row(store, row, shares[z] * weight)
+                row = dense_row(blocks, b, sources[z] - first, len(scores))
+                _add_dense_row(store, row, shares[z] * weight)
         else:
-            add_block(add, add_row, store, blocks, b, sources[x:y], shares[x:y])
+            some, part = sources[x:y], shares[x:y]
+            _add_block(_add_dense, _add_dense_sparse_row, store, blocks, b, some, part)
         x = y
 
 
 @template
-def add_block(
-    add_one: Kernel,
-    add_many: Kernel,
-    store: Sums | Table,
+def add_to_hash(
+    store: HashScores, blocks: Blocks, b: int, sources: Array, shares: Array, length: int
+) -> None:
+    """Add the rows of sources of block b times their shares; the rows have <= `length` items.
+
+    A source is a row of the weights B, a block some rows of B in one storage format. sources:
+    numbers of rows through all blocks; block b is not dense. The hash table is enlarged first.
+    """
+    _reserve(store, length)
+    _add_block(_add_hash, _add_hash_sparse_row, store, blocks, b, sources, shares)
+
+
+@template
+def _add_block(
+    add_value: Kernel,
+    add_row: Kernel,
+    store: DenseScores | HashScores,
     blocks: Blocks,
     b: int,
     sources: Array,
     shares: Array,
 ) -> None:
-    """Add what sources of one block give, which is not a dense one; the first two are operations of the store."""
+    """Add the rows of sources of block b, which is not dense, times their shares, to a store.
+
+    A source is a row of the weights B, numbered through all blocks (rows of B in one storage
+    format). add_value, add_row: the store's operations that add one value, and a sparse row.
+    """
     first, weight = blocks[b].first, blocks[b].weight
     if blocks[b].kind == SPARSE:
         rows = sparse_rows(blocks, b)
         for x in range(len(sources)):
-            low, high = rows.bounds[sources[x] - first], rows.bounds[sources[x] - first + 1]
-            add_many(store, rows.items, rows.values, low, high, shares[x] * weight)
+            low, high = rows.indptr[sources[x] - first], rows.indptr[sources[x] - first + 1]
+            add_row(store, rows.indices, rows.values, low, high, shares[x] * weight)
     elif blocks[b].kind == IDENTITY:
         for x in range(len(sources)):
-            add_one(store, sources[x] - first, shares[x] * weight)
+            add_value(store, sources[x] - first, shares[x] * weight)
     else:
         for x in range(len(sources)):
-            _add_run(add_one, store, blocks, b, sources[x] - first, shares[x] * weight)
+            _add_sequence(add_value, store, blocks, b, sources[x] - first, shares[x] * weight)
 
 
 @template
-def _add_run(
-    add_one: Kernel, store: Sums | Table, blocks: Blocks, b: int, entry: int, share: float
+def _add_sequence(
+    add_value: Kernel,
+    store: DenseScores | HashScores,
+    blocks: Blocks,
+    b: int,
+    entry: int,
+    share: float,
 ) -> None:
-    """Add what one entry of a history gives: to each item of the history what fades with its distance."""
-    runs = runs_of(blocks, b)
-    low, high = run_around(runs, entry)
+    """Add share * decay[d] to every item d positions from `entry` in its sequence of items.
+
+    Block b holds the sequences, histories of other users; entry: a position in all of them, one
+    after the other. add_value: the store's operation that adds a value to an item.
+    """
+    sequences = sequence_rows(blocks, b)
+    low, high = sequence_bounds(sequences, entry)
     for e in range(low, high):
-        fade = runs.values[abs(e - entry)]
-        if fade != 0.0:
-            add_one(store, runs.items[e], share * fade)
-
-
-@template
-def add_to_table(
-    table: Table, blocks: Blocks, b: int, sources: Array, shares: Array, length: int
-) -> None:
-    """Add what sources of one block give, `length` items at most, to a table."""
-    make_room(table, length)
-    add_block(table_add, table_add_row, table, blocks, b, sources, shares)
+        decay = sequences.values[abs(e - entry)]
+        if decay != 0.0:
+            add_value(store, sequences.indices[e], share * decay)

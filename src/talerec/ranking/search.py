@@ -1,100 +1,103 @@
-"""Ranking where only the items that were found are known (a `Table`), with a search that stops early.
+"""Ranking with `HashScores`, for large catalogues, with a search that stops early.
 
-Sources come newest first and count less and less. From time to time it is asked which items the sources that are left
-could still lift among the first k; where it is cheaper to give the rest to these alone, that is done. The scores are
-those of the whole query to the last bit, since what is added is added in the same order.
+Sources come newest first, with smaller and smaller shares. At times the search checks which items
+the remaining sources could still lift into the top k; if that is cheaper, it adds the remaining
+rows to these items alone. Scores are those of the whole query to the last bit, since the additions
+are the same, in the same order.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from talerec.ranking.first import First, Shown, before, in_rank_order, is_allowed, is_shown
+from talerec.ranking.blocks import IDENTITY, SPARSE, Blocks, find_block, row_length, sparse_rows
 from talerec.ranking.ranks import (
     Mask,
-    QueryRows,
+    QueryArrays,
     Ranked,
-    Scratch,
-    Tally,
-    Target,
-    borrowed_mask,
-    borrowed_query,
-    empty_tally,
+    RankScratch,
+    ScanState,
+    ScoredTarget,
+    any_reaches,
+    begin_scan,
+    borrow_mask,
+    borrow_query,
+    count_seen_above,
+    find_target,
     mark_seen,
-    reaches,
-    taken_in,
-    write_places,
+    scan_item,
+    write_ranks,
 )
-from talerec.ranking.scores import Stack, add_to_table
-from talerec.ranking.stores import Table, borrowed_table, empty_table, slot_of, table_size
-from talerec.ranking.tables import (
-    IDENTITY,
-    SPARSE,
-    Blocks,
-    block_at,
-    row_length,
-    sparse_rows,
+from talerec.ranking.scores import (
+    HashScores,
+    KernelWeights,
+    add_to_hash,
+    borrow_hash,
+    clear_hash,
+    get_hash,
+    hash_size,
 )
-from talerec.runtime.addresses import borrowed, float32_at
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel, template
+from talerec.ranking.top_k import ItemFlags, TopK, is_listable, sort_top_k
+from talerec.runtime import Array, borrow, float32_at, kernel, template
 
-_FIRST_CHECK = (
-    2.0**-6
-)  # when the rest can give so much of all that the query could, candidates are first checked,
-_NEXT_CHECK = (
-    2.0**-2
-)  # and again each time that it can give so much of what it could at the last check
-_LOOK_UP = 8  # weights that are added in the time that it takes to look one up
+_FIRST_CHECK = 2.0**-6  # of the query's bound: the first check is when the rest can add no more,
+_NEXT_CHECK = 2.0**-2  # and the next one when it can add only so much of the last check's rest
+_LOOKUP_COST = 8  # of one weight by its item, in weights that are added in a row
 _ROUNDING = 1 + 1e-9  # bounds are sums of rounded numbers
-_SPAN = 64  # scores that are compared with the last of the first k at a time
+_SPAN = 64  # scores that are compared with the threshold at a time
 
 
 @kernel
-def rank_in_table(
-    weights: Stack,
-    query: QueryRows,
+def rank_with_hash_scores(
+    weights: KernelWeights,
+    query: QueryArrays,
     mask: Mask,
     targets: Array,
-    scratch: Scratch,
+    scratch: RankScratch,
     a: int,
     b: int,
     out: Ranked,
 ) -> None:
-    """Rank queries a..b with a table of the items found: their first k items, and where `targets` has entries, its places."""
-    blocks, query, mask = (
-        borrowed(weights.blocks),
-        borrowed_query(query),
-        borrowed_mask(mask),
-    )
-    table, seen = borrowed_table(scratch.store), borrowed(scratch.seen)
-    shown = Shown(mask.allowed, seen[: len(seen) if mask.hide else 0])
+    """Write the top k items of queries a..b, and ranks of `targets` if not empty, into `out`.
+
+    A query's scores, x @ B, are kept in a hash table of the scored items. mask: the items that a
+    list must not contain. targets: an item per query, -1 for none.
+    Without targets the search may stop early; no block is dense, and there are no base scores.
+    """
+    blocks, query, mask = borrow(weights.blocks), borrow_query(query), borrow_mask(mask)
+    store, seen = borrow_hash(scratch.store), borrow(scratch.seen)
+    flags = ItemFlags(mask.allowed, seen[: len(seen) if mask.hide else 0])
     for q in range(a, b):
         sources = query.source[query.ptr[q] : query.ptr[q + 1]]
         shares = query.share[query.ptr[q] : query.ptr[q + 1]]
-        first = First(borrowed(out.items[q]), borrowed(out.scores[q]))
+        top = TopK(borrow(out.items[q]), borrow(out.scores[q]))
         if mask.hide or len(targets):
             mark_seen(mask, q, seen, 1)
-        if len(targets) == 0 and _can_stop_early(blocks):
-            found = _search(blocks, sources, shares, table, shown, first)
+        if len(targets) == 0 and _has_bounds(blocks):
+            size = _search(blocks, sources, shares, store, flags, top)
         else:
             for x in range(len(sources)):
-                _add_source(blocks, sources[x : x + 1], shares[x : x + 1], table)
-            found = table_size(table)
-        target = _target_in_table(table, shown, targets[q] if len(targets) else -1)
-        known = _seen_before(table, target, mask, q, seen) if len(targets) else 0
-        tally = _look_over_table(table, found, target, first, shown)
-        out.counts[q] = in_rank_order(first, tally.size)
+                _add_source(blocks, sources[x : x + 1], shares[x : x + 1], store)
+            size = hash_size(store)
+        target = find_target(get_hash, store, flags, targets[q] if len(targets) else -1)
+        seen_above = 0
         if len(targets):
-            write_places(out.places[q], target, tally.above, tally.above - known, seen)
-        empty_table(table)
+            seen_above = count_seen_above(get_hash, store, target, mask, q, seen)
+        state = _scan_scores(store, size, target, top, flags)
+        out.counts[q] = sort_top_k(top, state.size)
+        if len(targets):
+            write_ranks(out.ranks[q], target, state.above, state.above - seen_above, seen)
+        clear_hash(store)
         if mask.hide or len(targets):
             mark_seen(mask, q, seen, 0)
 
 
 @template
-def _can_stop_early(blocks: Blocks) -> bool:
-    """Is there a bound for what each source gives?"""
+def _has_bounds(blocks: Blocks) -> bool:
+    """Return whether all blocks are sparse or identity, so that a search can stop early.
+
+    Their rows have a known largest weight, which bounds what a source adds to any score.
+    """
     bounded = True
     for b in range(len(blocks)):
         bounded = bounded and (blocks[b].kind == SPARSE or blocks[b].kind == IDENTITY)
@@ -102,53 +105,33 @@ def _can_stop_early(blocks: Blocks) -> bool:
 
 
 @template
-def _add_source(blocks: Blocks, source: Array, share: Array, table: Table) -> None:
-    """Add what one source gives."""
-    b = block_at(blocks, source[0])
-    length = row_length(blocks, b, source[0] - blocks[b].first, len(table.items))
-    add_to_table(table, blocks, b, source, share, length)
+def _add_source(blocks: Blocks, source: Array, share: Array, store: HashScores) -> None:
+    """Add a source's row of the weights B, times its share, to the scores of a hash table.
+
+    source, share: arrays of one entry; the source is numbered through all blocks of B.
+    """
+    b = find_block(blocks, source[0])
+    length = row_length(blocks, b, source[0] - blocks[b].first, len(store.items))
+    add_to_hash(store, blocks, b, source, share, length)
 
 
 @template
-def _target_in_table(table: Table, shown: Shown, item: int) -> Target:
-    """The target with its score."""
-    if item < 0 or not is_allowed(shown, item):
-        return Target(-1, np.inf)
-    place = table.slots[slot_of(table, item)]
-    if place == 0 or np.isnan(table.scores[place - 1]):
-        return Target(-1, np.inf)
-    return Target(item, table.scores[place - 1])
+def _scan_scores(
+    store: HashScores, size: int, target: ScoredTarget, top: TopK, flags: ItemFlags
+) -> ScanState:
+    """Put the store's first `size` items into `top`, and rank the target; return the state.
 
-
-@template
-def _look_over_table(table: Table, found: int, target: Target, first: First, shown: Shown) -> Tally:
-    """Go over the first `found` items of the table."""
-    items, scores, tally = table.items, table.scores, empty_tally(target, first)
-    for start in range(0, found, _SPAN):
-        stop = min(start + _SPAN, found)
-        if reaches(scores, start, stop, tally.least):
+    The state says how many items rank before the target, and how many of the top k are filled.
+    flags: the items that may be ranked and listed.
+    """
+    items, scores, state = store.items, store.scores, begin_scan(target, top)
+    for start in range(0, size, _SPAN):
+        stop = min(start + _SPAN, size)
+        if any_reaches(scores, start, stop, state.threshold):
             for c in range(start, stop):
-                if scores[c] >= tally.least:
-                    tally = taken_in(tally, items[c], scores[c], target, first, shown)
-    return tally
-
-
-@template
-def _seen_before(table: Table, target: Target, mask: Mask, q: int, seen: Array) -> int:
-    """How many of the items that were seen stand before the target; each is counted once."""
-    above = 0
-    for r in range(mask.start[q], mask.stop[q]):
-        j = mask.item[r]
-        if j >= 0 and seen[j] == 1:
-            seen[j] = 2
-            place = table.slots[slot_of(table, j)]
-            allowed = len(mask.allowed) == 0 or mask.allowed[j] != 0
-            above += (
-                allowed
-                and place > 0
-                and before(table.scores[place - 1], j, target.score, target.item)
-            )
-    return above
+                if scores[c] >= state.threshold:
+                    state = scan_item(state, items[c], scores[c], target, top, flags)
+    return state
 
 
 # -- stopping early --------------------------------------------------------------------------------
@@ -156,31 +139,45 @@ def _seen_before(table: Table, target: Target, mask: Mask, q: int, seen: Array) 
 
 @template
 def _search(
-    blocks: Blocks, sources: Array, shares: Array, table: Table, shown: Shown, first: First
+    blocks: Blocks, sources: Array, shares: Array, store: HashScores, flags: ItemFlags, top: TopK
 ) -> int:
-    """Add sources until the first k are certain to be among a few items, which get the rest; how many items are left."""
-    rest, work = _what_is_left(blocks, sources, shares, len(table.items))
+    """Add sources until the top k are certain to be among a few items, which get the rest.
+
+    sources: numbers of rows of the weights B, with shares that multiply them. Returns how many
+    items are left at the front of the store, with complete scores. `top` is scratch here: the
+    caller ranks the items that are left.
+    """
+    rest, work = _remaining_bounds(blocks, sources, shares, len(store.items))
     check = rest[0] * _FIRST_CHECK
     for x in range(len(sources)):
-        if rest[x] < check and work[x] > table_size(table):
+        if rest[x] < check and work[x] > hash_size(store):
             check = rest[x] * _NEXT_CHECK
-            most = work[x] // (_LOOK_UP * (len(sources) - x))
-            left = _leave_possible(table, shown, rest[x] * _ROUNDING, first, most)
+            most = work[x] // (_LOOKUP_COST * (len(sources) - x))
+            left = _keep_possible(store, flags, rest[x] * _ROUNDING, top, most)
             if left > 0:
                 for c in range(left):
                     for y in range(x, len(sources)):
-                        table.scores[c] += _given(blocks, sources[y], shares[y], table.items[c])
+                        store.scores[c] += _contribution(
+                            blocks, sources[y], shares[y], store.items[c]
+                        )
                 return left
-        _add_source(blocks, sources[x : x + 1], shares[x : x + 1], table)
-    return table_size(table)
+        _add_source(blocks, sources[x : x + 1], shares[x : x + 1], store)
+    return hash_size(store)
 
 
 @template
-def _what_is_left(blocks: Blocks, sources: Array, shares: Array, items: int) -> tuple[Array, Array]:
-    """For every source, the most that it and those after it may give to any item, and how many weights they have."""
+def _remaining_bounds(
+    blocks: Blocks, sources: Array, shares: Array, items: int
+) -> tuple[Array, Array]:
+    """Return (rest, work) before each source: what it and the later ones can still add.
+
+    A source is a row of the weights B, multiplied by its share. rest: the most that the score of
+    any item can change; work: the number of weights to read. Both have a last entry of 0. items:
+    the number of items.
+    """
     rest, work = np.zeros(len(sources) + 1), np.zeros(len(sources) + 1, np.int64)
     for x in range(len(sources) - 1, -1, -1):
-        b = block_at(blocks, sources[x])
+        b = find_block(blocks, sources[x])
         s = sources[x] - blocks[b].first
         peak = 1.0 if blocks[b].kind == IDENTITY else float32_at(blocks[b].peaks, s + 1)[s]
         rest[x] = rest[x + 1] + abs(shares[x] * blocks[b].weight) * peak
@@ -189,50 +186,58 @@ def _what_is_left(blocks: Blocks, sources: Array, shares: Array, items: int) -> 
 
 
 @template
-def _leave_possible(table: Table, shown: Shown, rest: float, first: First, most: int) -> int:
-    """Leave only the items that may still be among the first k, whatever scores change by up to `rest`.
+def _keep_possible(store: HashScores, flags: ItemFlags, rest: float, top: TopK, most: int) -> int:
+    """Keep only the items that may be in the top k after any score changes by up to `rest`.
 
-    Returns how many these are; 0, and nothing is changed, where they are more than `most`, or where an item that
-    has no score yet might come in. What the table's slots lead to is then wrong: nothing may be added any more.
+    store: a hash table of items and scores so far. The kept items move to its front; `top` is
+    overwritten. Returns how many these are; 0, with the store unchanged, if they are more than
+    `most`, or if an item without a score might enter. The slots are wrong afterwards: nothing may
+    be added by item.
     """
-    items, scores, found, k = table.items, table.scores, table_size(table), len(first.items)
-    target = Target(-1, np.inf)
-    size = in_rank_order(first, _look_over_table(table, found, target, first, shown).size)
-    if size < k or first.scores[k - 1] - rest <= rest:
+    items, scores, size, k = store.items, store.scores, hash_size(store), len(top.items)
+    no_target = ScoredTarget(-1, np.inf)
+    listed = sort_top_k(top, _scan_scores(store, size, no_target, top, flags).size)
+    if listed < k or top.scores[k - 1] - rest <= rest:
         return 0
-    least, left = first.scores[k - 1] - 2 * rest, 0
-    for c in range(found):
-        left += scores[c] >= least
+    threshold, left = top.scores[k - 1] - 2 * rest, 0
+    for c in range(size):
+        left += scores[c] >= threshold
     if left > most:
         return 0
     left = 0
-    for c in range(found):
-        if scores[c] >= least and is_shown(shown, items[c]):
+    for c in range(size):
+        if scores[c] >= threshold and is_listable(flags, items[c]):
             items[left], scores[left] = items[c], scores[c]
             left += 1
     return left
 
 
 @template
-def _given(blocks: Blocks, source: int, share: float, j: int) -> float:
-    """What a source gives to item j."""
-    b = block_at(blocks, source)
+def _contribution(blocks: Blocks, source: int, share: float, j: int) -> float:
+    """Return what a source (row of the weights B, times share) adds to the score of item j.
+
+    The source is in a sparse or an identity block; sources are numbered through all blocks.
+    """
+    b = find_block(blocks, source)
     s = source - blocks[b].first
     if blocks[b].kind == IDENTITY:
         return share * blocks[b].weight if s == j else 0.0
     rows = sparse_rows(blocks, b)
-    e = place_in_row(rows.items, rows.bounds[s], rows.bounds[s + 1], j)
+    e = _find_in_row(rows.indices, rows.indptr[s], rows.indptr[s + 1], j)
     return share * blocks[b].weight * rows.values[e] if e >= 0 else 0.0
 
 
 @template
-def place_in_row(items: Array, low: int, high: int, j: int) -> int:
-    """Where j stands in the ascending items[low:high], -1 where it does not. (No branch depends on what is found.)"""
+def _find_in_row(indices: Array, low: int, high: int, j: int) -> int:
+    """Return the position of j in the ascending indices[low:high], -1 if it is not there.
+
+    A binary search without a branch that depends on the data.
+    """
     if low == high:
         return -1
     size = high - low
     while size > 1:
-        half = size >> 1
-        low += half * (items[np.uint64(low + half)] <= j)
-        size -= half
-    return low if items[low] == j else -1
+        middle = size >> 1
+        low += middle * (indices[np.uint64(low + middle)] <= j)
+        size -= middle
+    return low if indices[low] == j else -1

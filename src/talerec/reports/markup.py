@@ -1,4 +1,4 @@
-"""HTML and SVG from values. A plain `str` is somebody's text and is escaped; only `Html` is markup."""
+"""Build HTML and SVG from values: plain text is escaped; only `Html` is markup."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _SHAPES = frozenset({"path", "line", "rect", "circle"})  # written as <name/> wh
 
 
 class Html(str):
-    """Text that is markup already: made by this module, never from what people wrote."""
+    """Markup built by this module, never from user text; `escape` leaves it unchanged."""
 
     __slots__ = ()
 
 
 def escape(text: object) -> Html:
-    """A value as text without any markup in it; what is `Html` already stays as it is."""
+    """Return a value as escaped text; a value that is `Html` already is returned unchanged."""
     if isinstance(text, Html):
         return text
     printable = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", str(text))
@@ -26,14 +26,28 @@ def escape(text: object) -> Html:
 
 
 def join(*children: object) -> Html:
-    """One piece after the other; None is left out."""
+    """Concatenate children as markup, escaping plain text and skipping None."""
     return Html("".join(escape(child) for child in children if child is not None))
 
 
+def format_coordinate(value: float) -> str:
+    """Return a number rounded to a hundredth, without trailing zeros."""
+    return f"{round(value, 2) + 0.0:g}"
+
+
+def _attribute_text(value: object) -> str:
+    """Return the value of an HTML attribute as text; floats are rounded to a hundredth."""
+    return format_coordinate(value) if isinstance(value, float) else str(value)
+
+
 def tag(name: str, /, *children: object, **attributes: object) -> Html:
-    """An element. Attributes that are None are left out; `class_` is class, `text_anchor` text-anchor."""
+    """Return an element with escaped children and attributes.
+
+    Attributes that are None are left out; `class_` becomes class, `text_anchor` text-anchor.
+    Floats are rounded to a hundredth, without trailing zeros.
+    """
     shown = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_attribute_text(value))}"'
         for key, value in attributes.items()
         if value is not None
     )

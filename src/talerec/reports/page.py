@@ -1,7 +1,7 @@
-"""A report as one HTML file that needs nothing else: no script, no host, no second file.
+"""Reports as self-contained HTML files: no script, no second file, nothing fetched.
 
-A page is a list of parts, one after the other. A plain `str` is a paragraph of somebody's text and is
-escaped; what the functions here and the charts return is markup.
+A page is a sequence of parts. A plain `str` is a paragraph of text and is escaped; the functions
+here and the charts return markup (`Html`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import count
 from numbers import Integral, Real
 from typing import Any
 
-from talerec.reports.charts.scales import real, short, written
+from talerec.reports.charts.scales import finite_number, format_fixed, format_short
 from talerec.reports.markup import Html, tag
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -22,7 +22,7 @@ _DIGITS = 4  # decimals of a float in a table
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and the parts under it."""
+    """A section of an HTML page: a heading and parts, which are text or markup (`Html`)."""
 
     heading: str
     parts: tuple[str, ...]
@@ -31,12 +31,14 @@ class Section:
 Part = str | Section
 
 
-def page(title: str, parts: Sequence[Part], *, subtitle: str = "") -> str:
-    """The whole document, with a table of contents where there are three sections or more."""
-    numbers = count(1)
+def render_page(title: str, parts: Sequence[Part], *, subtitle: str = "") -> str:
+    """Return a whole HTML document; three or more sections get a table of contents.
+
+    parts : sections, markup (`Html`), or plain text, which becomes an escaped paragraph
+    """
+    section_number = count(1)
     body = [
-        _section(part, next(numbers)) if isinstance(part, Section) else _block(part)
-        for part in parts
+        _section(p, next(section_number)) if isinstance(p, Section) else _block(p) for p in parts
     ]
     headings = [part.heading for part in parts if isinstance(part, Section)]
     top = tag("header", tag("h1", title), tag("p", subtitle) if subtitle else None)
@@ -58,44 +60,40 @@ def page(title: str, parts: Sequence[Part], *, subtitle: str = "") -> str:
 
 
 def section(heading: str, *parts: str) -> Section:
-    """A section of a page."""
+    """Return a section of a page."""
     return Section(heading, parts)
 
 
 def callout(text: str) -> Html:
-    """A sentence that a reader must not miss."""
+    """Return a highlighted paragraph."""
     return tag("p", text, class_="callout")
 
 
 def note(text: str) -> Html:
-    """Background information, in small print."""
+    """Return a paragraph in small print."""
     return tag("p", text, class_="note")
 
 
 def figure(chart: Html, caption: str = "") -> Html:
-    """A chart with its caption; on a narrow screen it scrolls in its own box."""
+    """Return a chart with its caption; on a narrow screen it scrolls in its own box."""
     below = tag("figcaption", caption) if caption else None
     return tag("figure", tag("div", chart, class_="scroll"), below)
 
 
-def picture(chart: Html) -> str:
-    """A chart as an SVG file of its own, which looks as it does on a page."""
+def standalone_svg(chart: Html) -> str:
+    """Return a chart (an <svg> element) as an SVG file's text, with the page's styles."""
     look = "svg { background: var(--paper); font-family: system-ui, sans-serif; }"
     opened, rest = chart.split(">", 1)
     named = f'{opened} xmlns="http://www.w3.org/2000/svg"'
     return f"{named}><style>{_style()}{look}</style>{rest}\n"
 
 
-def facts(values: Mapping[str, Any]) -> Html:
-    """Names and values, in two columns."""
-    rows = [
-        tag(
-            "div",
-            tag("dt", name),
-            tag("dd", short(value) if isinstance(value, float) else _cell(value)),
-        )
-        for name, value in values.items()
-    ]
+def fact_list(values: Mapping[str, Any]) -> Html:
+    """Return names and values as an HTML list in two columns."""
+    rows = []
+    for name, value in values.items():
+        text = format_short(value) if isinstance(value, float) else _cell(value)
+        rows.append(tag("div", tag("dt", name), tag("dd", text)))
     return tag("dl", *rows)
 
 
@@ -107,10 +105,10 @@ def table(
     numeric: Collection[str] | None = None,
     muted: Collection[str] = (),
 ) -> Html:
-    """A table; None is shown as a dash.
+    """Return an HTML table that scrolls in its own box; None is shown as a dash.
 
-    numeric: the columns of figures, all but the first unless given
-    muted:   the columns that are less important
+    numeric: names of right-aligned columns; by default all but the first
+    muted:   names of columns in a lighter colour
     """
     figures = header[1:] if numeric is None else numeric
     classes = [_classes(name in figures, name in muted) for name in header]
@@ -118,58 +116,63 @@ def table(
     body = [tag("tr", *_cells(row, classes)) for row in rows]
     above = tag("caption", caption) if caption else None
     inner = tag("table", above, tag("thead", tag("tr", *head)), tag("tbody", *body))
-    return tag(
-        "div", inner, class_="scroll", role="region", aria_label=caption or "table", tabindex=0
-    )
+    label = caption or "table"
+    return tag("div", inner, class_="scroll", role="region", aria_label=label, tabindex=0)
 
 
 # -- pieces ----------------------------------------------------------------------------------------
 
 
 def _style() -> Html:
+    """Return the CSS of the page."""
     return Html("\n" + files("talerec.reports").joinpath("page.css").read_text(encoding="utf-8"))
 
 
 def _section(part: Section, number: int) -> Html:
+    """Return a section as HTML; `number` makes the anchor of its heading."""
     heading = tag("h2", part.heading, id=f"part-{number}")
     return tag("section", heading, *map(_block, part.parts))
 
 
 def _block(part: str) -> Html:
+    """Return markup as it is, and plain text as an escaped paragraph."""
     return part if isinstance(part, Html) else tag("p", part)
 
 
 def _contents(headings: Sequence[str]) -> Html | None:
+    """Return a table of contents with links to the sections; None for fewer than three."""
     if len(headings) < 3:
         return None
-    links = [
-        tag("li", tag("a", name, href=f"#part-{number}")) for number, name in enumerate(headings, 1)
-    ]
+    links = [tag("li", tag("a", h, href=f"#part-{n}")) for n, h in enumerate(headings, 1)]
     return tag("nav", tag("ol", *links), aria_label="Contents")
 
 
 def _classes(figure: bool, muted: bool) -> str | None:
+    """Return the CSS classes of a cell: figure (right-aligned) and muted; None for neither."""
     return " ".join(["figure"] * figure + ["muted"] * muted) or None
 
 
 def _cells(row: Sequence[Any], classes: Sequence[str | None]) -> Iterator[Html]:
-    """The cells of a row; the first is its heading."""
-    for place, (value, kind) in enumerate(zip(row, classes, strict=True)):
-        if place:
+    """Yield a table row's cells, the first as row heading; classes: CSS class per column."""
+    for column, (value, kind) in enumerate(zip(row, classes, strict=True)):
+        if column:
             yield tag("td", _cell(value), class_=kind)
         else:
             yield tag("th", _cell(value), scope="row", class_=kind)
 
 
 def _cell(value: Any) -> str:
-    """A value as it is shown: text unchanged, whole numbers in full, floats to four decimals."""
+    """Return a table value as text: whole numbers in full, floats to four decimals.
+
+    Text stays as it is, bool is yes or no, and a missing or infinite number is a dash.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Integral):
-        return written(int(value), 0)
+        return format_fixed(int(value), 0)
     if value is None or isinstance(value, Real):
-        number = real(value)
-        return short(None) if number is None else written(number, _DIGITS)
+        number = finite_number(value)
+        return format_short(None) if number is None else format_fixed(number, _DIGITS)
     return str(value)

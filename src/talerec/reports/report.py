@@ -1,83 +1,94 @@
-"""Pages about results: one self-contained HTML file each, plots before figures."""
+"""Render evaluations, comparisons and tuning runs as self-contained HTML pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import polars as pl
 
-from talerec.evaluation.comparison import Comparison
-from talerec.evaluation.intervals import Paired
-from talerec.evaluation.metrics import is_double
-from talerec.evaluation.queries import GROUPS, LIST_ROWS, TARGET_ROWS, TIME
-from talerec.evaluation.result import Evaluation
-from talerec.evaluation.trials import Tuning, in_words
+from talerec.evaluation import (
+    GROUPS,
+    LIST_ROWS,
+    TARGET_ROWS,
+    TIME,
+    Comparison,
+    Evaluation,
+    PairedComparison,
+    Tuning,
+    describe_setting,
+    is_redundant,
+)
 from talerec.models import model_class
-from talerec.models.core import params
+from talerec.models.core import param_fields
 from talerec.reports import page
 from talerec.reports.charts import scales
-from talerec.reports.charts.plots import Series, bars, lines, scatter
-from talerec.reports.charts.row_charts import Dot, dots, stacked
+from talerec.reports.charts.plots import Series, bar_chart, line_chart, scatter_chart
+from talerec.reports.charts.row_charts import DotRow, dot_chart, stacked_bar_chart
 from talerec.reports.markup import Html
 
 _PERIODS = 12  # points on a time axis
 _MOST_ORDERS = 12  # rows of a plot
 _GROUP_WORDS = {
     "popularity": "How popular the item is (head: the fifth of the items with most training rows)",
-    "gap": "Time between the target and the row before it",
+    "gap": "Time between the target and the previous event",
     "length": "Length of the history",
     "kind": "Whether the target is an item of the history or a new one",
 }
 
 
 def _number(value: float | None) -> str:
+    """Format a metric with four decimals; a dash if it is missing."""
     return "–" if value is None else f"{value:.4f}"
 
 
 def _headline(ks: Sequence[int]) -> str:
-    """The metric that plots show."""
+    """Return the name of the metric that plots show."""
     return f"NDCG@{max(ks)}"
 
 
 # -- one model -------------------------------------------------------------------------------------
 
 
-def evaluation(result: Evaluation, source: str) -> str:
-    """The page about one model on one log."""
+def render_evaluation(result: Evaluation, source: str) -> str:
+    """Return the HTML page about one model on one log.
+
+    source : name of the log, for the subtitle
+    """
     k = max(result.ks)
     metrics, spans = result.metrics, result.intervals
     name, hits = _headline(result.ks), f"HR@{k}"
-    low, high = spans[name]
-    first: list[page.Part] = [
+    parts: list[page.Part] = [
         page.callout(
-            f"{result.model} has the next item among its first {k} in {metrics[hits] or 0:.1%} of"
-            f" {result.asked}: {name} {_number(metrics[name])}"
-            f" (95 % interval {_number(low)} to {_number(high)})."
+            f"{result.model} ranks the next item in its top {k} for {metrics[hits] or 0:.1%} of"
+            f" {result.description}: {name} {_number(metrics[name])}"
+            f" (95 % interval {_span(spans[name])})."
         ),
         *(page.callout(f"{note}.") for note in result.notes),
-    ]
-    parts = [
-        *first,
         page.section("Accuracy", _accuracy(result), _hidden_note(result)),
         page.section("By group", *_groups({result.model: result}, name)),
         page.section("What is recommended", *_lists(result)),
         *_orders(result),
         *_windows(result),
         page.section("Time spent", _spent({result.model: result.seconds})),
-        page.section("Settings", page.facts(_settings(result))),
+        page.section("Settings", page.fact_list(_settings(result))),
     ]
     subtitle = f"{source}: {result.split}, {result.on} rows, ties {result.ties}"
-    return page.page(f"How good is {result.model}?", parts, subtitle=subtitle)
+    return page.render_page(f"How good is {result.model}?", parts, subtitle=subtitle)
 
 
 def _accuracy(result: Evaluation) -> Html:
+    """Return a table of every metric with its 95 % interval, and again with seen items hidden.
+
+    Seen items are those of the user's history; hidden, they are not recommended.
+    """
     shown, hidden = result.metrics, result.metrics_hidden
     spans, hidden_spans = result.intervals, result.intervals_hidden
     rows = [
         [n, shown[n], _span(spans[n]), hidden[n], _span(hidden_spans[n])]
         for n in shown
-        if not is_double(n)
+        if not is_redundant(n)
     ]
     first = "Seen items hidden" if result.hide_seen else "All items"
     header = ["Metric", first, "95 % interval", "Seen hidden", "95 % interval "]
@@ -85,19 +96,25 @@ def _accuracy(result: Evaluation) -> Html:
 
 
 def _hidden_note(result: Evaluation) -> Html:
+    """Return a note on the share of targets that are items of the history."""
     share = (result.groups["kind"]["repeat"]["cases"] or 0) / result.cases
     return page.note(
-        f"{share:.1%} of the targets are items of the history; with seen items hidden these are misses."
-        " Intervals: bootstrap over users."
+        f"{share:.1%} of the targets are items of the history; with seen items hidden they are"
+        " misses. Intervals: bootstrap over users."
     )
 
 
 def _span(bounds: Sequence[float]) -> str:
+    """Return an interval (low, high) as text: "0.1 to 0.2"."""
     return f"{_number(bounds[0])} to {_number(bounds[1])}"
 
 
 def _groups(results: Mapping[str, Evaluation], metric: str) -> list[Html]:
-    """One metric for each group of cases, with intervals; several models side by side."""
+    """Return one bar chart of a metric per grouping of the test cases, models side by side.
+
+    results : evaluations by the name of the model. Groupings are by popularity, time since the
+    previous event, length of the history, and repeat or new item.
+    """
     return [
         page.figure(_group_bars(results, column, metric), words)
         for column, words in _GROUP_WORDS.items()
@@ -105,6 +122,11 @@ def _groups(results: Mapping[str, Evaluation], metric: str) -> list[Html]:
 
 
 def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> Html:
+    """Return a bar chart of a metric with 95 % intervals, by one grouping of the test cases.
+
+    results : evaluations by name, on the same cases; column : "popularity", "gap", "length" or
+    "kind" (repeat or new item). Groups without cases are left out.
+    """
     first = next(iter(results.values()))
     cases = {part: first.groups[column][part]["cases"] for part in GROUPS[column]}
     names = {part: f"{part} ({count:,})" for part, count in cases.items() if count}
@@ -115,10 +137,14 @@ def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> 
         low, high = zip(*spans, strict=True) if spans else ((), ())
         label = label if len(results) > 1 else ""  # one series needs no legend
         series.append(Series(label, list(names.values()), values, low, high))
-    return bars(list(names.values()), series, title=f"{metric} by {column}", y_label=metric)
+    return bar_chart(list(names.values()), series, title=f"{metric} by {column}", y_label=metric)
 
 
 def _lists(result: Evaluation) -> list[Html]:
+    """Return popularity over time, and a table of coverage, novelty and popularity lift by k.
+
+    They describe which items are recommended, not how accurate the lists are.
+    """
     k = max(result.ks)
     rows = [
         [f"{k}", *(result.lists[f"{name}@{k}"] for name in ("coverage", "novelty", "lift"))]
@@ -129,70 +155,76 @@ def _lists(result: Evaluation) -> list[Html]:
         Series("recommended items", over_time["at"], over_time[f"{LIST_ROWS}@{k}"]),
         Series("items that came next", over_time["at"], over_time[TARGET_ROWS]),
     ]
-    plot = lines(
-        series,
-        title="Popularity over time",
-        x_label="from",
-        y_label="training rows per item",
+    plot = line_chart(
+        series, title="Popularity over time", x_label="from", y_label="training rows per item"
     )
+    words = "If the first line is above the second, the model recommends more popular items than"
     return [
-        page.figure(
-            plot,
-            "Where the first line is above the second, the model recommends more popular items than people choose.",
-        ),
+        page.figure(plot, f"{words} users choose."),
         page.table(["First", "Coverage", "Novelty (bits)", "Popularity lift"], rows),
         page.note(
-            "Coverage: share of the catalogue in some list. Novelty: -log2 of an item's share of the"
-            " training rows. Lift: training rows of recommended items over those of the histories' items."
+            "Coverage: share of the catalogue in any list. Novelty: -log2 of an item's share"
+            " of the training rows. Lift: mean training rows of recommended items divided by those"
+            " of history items."
         ),
     ]
 
 
 def _by_period(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """Means over a dozen periods with equally many cases each; column `at` says when each begins."""
-    ordered = frame.sort(TIME).with_row_index("place")
+    """Return means of `columns` over up to 12 periods with equally many test cases each.
+
+    frame : one row per case, with its time; column `at` of the result is the date at which a period
+    starts, `index` its number.
+    """
+    ordered = frame.sort(TIME).with_row_index("index")
     size = max(1, -(-len(frame) // _PERIODS))
     day = pl.col(TIME).min().dt.strftime("%Y-%m-%d")
-    parts = ordered.group_by(pl.col("place") // size, maintain_order=True)
+    parts = ordered.group_by(pl.col("index") // size, maintain_order=True)
     return parts.agg(day.alias("at"), *(pl.col(name).mean() for name in columns))
 
 
 def _orders(result: Evaluation) -> list[page.Part]:
+    """Return a section with the metric in each evaluated order of simultaneous rows.
+
+    Empty if there was only one order.
+    """
     if len(result.orders) < 2:
         return []
     metric = _headline(result.ks)
-    found = [Dot(o["ties"], o["metrics"][metric]) for o in result.orders[:_MOST_ORDERS]]
-    found += [Dot(f"{name} order", known[metric]) for name, known in result.beside.items()]
-    plot = dots(found, title="Orders of simultaneous rows", x_label=metric)
+    rows = [DotRow(o["ties"], o["metrics"][metric]) for o in result.orders[:_MOST_ORDERS]]
+    fixed = result.fixed_order_metrics
+    rows += [DotRow(f"{name} order", metrics[metric]) for name, metrics in fixed.items()]
+    plot = dot_chart(rows, title="Orders of simultaneous rows", x_label=metric)
     return [page.section("Ties", page.figure(plot, result.tie_sentence or ""))]
 
 
 def _windows(result: Evaluation) -> list[page.Part]:
+    """Return a section with the metric in each window of a rolling evaluation.
+
+    Empty if there are fewer than two windows.
+    """
     windows = result.windows
     if len(windows) < 2:
         return []
     metric = _headline(result.ks)
-    plot = lines(
-        [
-            Series(
-                result.model,
-                [w["window"][:10] for w in windows],
-                [w["metrics"][metric] for w in windows],
-            )
-        ],
-        title="Window by window",
-        x_label="the window begins",
-        y_label=metric,
-    )
+    begins, values = [w["window"][:10] for w in windows], [w["metrics"][metric] for w in windows]
+    series = [Series(result.model, begins, values)]
+    title, x_label = "Window by window", "the window begins"
+    plot = line_chart(series, title=title, x_label=x_label, y_label=metric)
     return [page.section("Windows", page.figure(plot))]
 
 
 def _spent(rows: Mapping[str, Mapping[str, float]]) -> Html:
-    plot = stacked(dict(rows), title="Seconds by step", x_label="seconds")
+    """Return a chart with a stacked bar per model: the seconds of each step.
+
+    rows : name of the model to {step: seconds}
+    """
+    plot = stacked_bar_chart(dict(rows), title="Seconds by step", x_label="seconds")
     return page.figure(plot)
 
 
 def _settings(result: Evaluation) -> dict[str, Any]:
+    """Return model, parameters, solver, split, order of ties and refit, by name."""
     facts = {"model": result.model, **result.params}
     more = {"solver that ran": result.solver, "split": result.split, "ties": result.ties}
     return {**facts, **{n: v for n, v in more.items() if v is not None}, "refit": result.refit}
@@ -201,46 +233,55 @@ def _settings(result: Evaluation) -> dict[str, Any]:
 # -- two models ------------------------------------------------------------------------------------
 
 
-def comparison(found: Comparison, source: str) -> str:
-    """The page about B against A."""
-    names = _two_names(found)
-    metric = found.headline
-    results = dict(zip(names, (found.a, found.b), strict=True))
-    pairs = {n: p for n, p in found.metrics.items() if not is_double(n)}
-    change = dots(
-        [Dot(n, p.difference, *p.interval) for n, p in pairs.items()],
+def render_comparison(outcome: Comparison, source: str) -> str:
+    """Return the HTML page that compares model B with model A on the same users.
+
+    source : name of the log, for the subtitle
+    """
+    names = _two_names(outcome)
+    metric = outcome.headline
+    results = dict(zip(names, (outcome.a, outcome.b), strict=True))
+    pairs = {n: p for n, p in outcome.metrics.items() if not is_redundant(n)}
+    change = dot_chart(
+        [DotRow(n, p.difference, *p.interval) for n, p in pairs.items()],
         title="B - A with 95 % intervals",
         x_label="difference",
         mark_x=0.0,
     )
     parts: list[page.Part] = [
-        page.callout(found.verdict),
-        *(page.note(f"{note}.") for note in found.notes),
-        page.section("Difference", page.figure(change), _pairs(found.metrics, names)),
-        page.section("With seen items hidden", _pairs(found.metrics_hidden, names)),
+        page.callout(outcome.verdict),
+        *(page.note(f"{note}.") for note in outcome.notes),
+        page.section("Difference", page.figure(change), _pairs(outcome.metrics, names)),
+        page.section("With seen items hidden", _pairs(outcome.metrics_hidden, names)),
         page.section("By group", *_groups(results, metric)),
         page.section("Time spent", _spent({n: r.seconds for n, r in results.items()})),
-        page.section("Settings", *(page.facts(_settings(r)) for r in results.values())),
+        page.section("Settings", *(page.fact_list(_settings(r)) for r in results.values())),
         page.note(
             f"The verdict is about {metric} alone. p: sign-flip test over"
-            f" {found.metrics[metric].users:,} users; effect: mean difference over its standard deviation."
+            f" {outcome.metrics[metric].users:,} users; effect: mean difference divided by its"
+            " standard deviation."
         ),
     ]
-    return page.page(
+    return page.render_page(
         "Is B better than A?", parts, subtitle=f"A: {names[0]}, B: {names[1]} ({source})"
     )
 
 
-def _two_names(found: Comparison) -> tuple[str, str]:
-    a, b = found.a.model, found.b.model
+def _two_names(outcome: Comparison) -> tuple[str, str]:
+    """Return the names of models A and B, with (A) and (B) added if they are equal."""
+    a, b = outcome.a.model, outcome.b.model
     return (a, b) if a != b else (f"{a} (A)", f"{b} (B)")
 
 
-def _pairs(pairs: Mapping[str, Paired], names: tuple[str, str]) -> Html:
+def _pairs(pairs: Mapping[str, PairedComparison], names: tuple[str, str]) -> Html:
+    """Return a table: per metric A, B, B - A, its 95 % interval, p-value and effect size.
+
+    names : of models A and B, as column headings
+    """
     rows = [
         [n, p.a, p.b, p.difference, _span(p.interval), f"{p.p:.2g}", p.effect]
         for n, p in pairs.items()
-        if not is_double(n)
+        if not is_redundant(n)
     ]
     header = ["Metric", *names, "B - A", "95 % interval", "p", "Effect"]
     return page.table(header, rows, muted=["95 % interval"])
@@ -249,64 +290,71 @@ def _pairs(pairs: Mapping[str, Paired], names: tuple[str, str]) -> Html:
 # -- many settings ---------------------------------------------------------------------------------
 
 
-def tuning(found: Tuning, source: str) -> str:
-    """The page about what was tried, and how much each parameter matters."""
-    best = {name: found.params[name] for name in found.searched}
+def render_tuning(study: Tuning, source: str) -> str:
+    """Return the HTML page about the trials of a tuning and the effect of each parameter.
+
+    source : name of the log, for the subtitle
+    """
+    best = {name: study.params[name] for name in study.searched}
     parts: list[page.Part] = [
         page.callout(
-            f"The best of {len(found.trials):,} settings on validation rows: {in_words(best)}"
-            f" ({found.metric} {found.value:.4f})."
+            f"Best of {len(study.trials):,} settings on validation rows: {describe_setting(best)}"
+            f" ({study.metric} {study.value:.4f})."
         ),
-        page.section("Progress", page.figure(_progress(found))),
-        page.section("Sensitivity", *_sensitivities(found)),
-        page.section("The best trials", _best_trials(found)),
-        page.section("Time spent", _spent({found.model: found.seconds})),
-        page.section("Settings", page.facts({"model": found.model, **found.params})),
+        page.section("Progress", page.figure(_progress(study))),
+        page.section("Sensitivity", *_sensitivities(study)),
+        page.section("The best trials", _best_trials(study)),
+        page.section("Time spent", _spent({study.model: study.seconds})),
+        page.section("Settings", page.fact_list({"model": study.model, **study.params})),
     ]
-    subtitle = f"{source}: {found.split}, ties {found.ties}, {found.metric} on validation rows"
-    return page.page(f"Tuning {found.model}", parts, subtitle=subtitle)
+    subtitle = f"{source}: {study.split}, ties {study.ties}, {study.metric} on validation rows"
+    return page.render_page(f"Tuning {study.model}", parts, subtitle=subtitle)
 
 
-def _progress(found: Tuning) -> Html:
-    so_far, best = [], float("-inf")
-    for trial in found.trials:
-        best = max(best, trial.value)
-        so_far.append(best)
-    numbers = list(range(1, len(so_far) + 1))
-    return lines(
-        [Series("", numbers, so_far)], title="Best so far", x_label="trials", y_label=found.metric
-    )
+def _progress(study: Tuning) -> Html:
+    """Return a line chart of the best validation metric after each trial."""
+    so_far = list(accumulate((trial.value for trial in study.trials), max))
+    series = [Series("", range(1, len(so_far) + 1), so_far)]
+    return line_chart(series, title="Best so far", x_label="trials", y_label=study.metric)
 
 
-def _sensitivities(found: Tuning) -> list[Html]:
-    """A plot for every parameter, where there are trials enough to show something."""
-    if len(found.trials) < _FEW_TRIALS:
-        few = f"{len(found.trials)} trials are too few to show how much each parameter matters"
-        return [page.note(f"{few}; from {_FEW_TRIALS} on they are plotted here.")]
-    words = "Each dot is a trial. The other parameters differ too, unless a grid was tried."
-    return [page.note(words), *(page.figure(_sensitivity(found, name)) for name in found.searched)]
+def _sensitivities(study: Tuning) -> list[Html]:
+    """Return one chart per searched parameter: the metric over its values, a dot per trial.
+
+    With fewer than 20 trials, only a note that says so.
+    """
+    if len(study.trials) < _FEW_TRIALS:
+        few = f"{len(study.trials)} trials are too few to show the effect of each parameter"
+        return [page.note(f"{few}; {_FEW_TRIALS} are needed.")]
+    words = "Each dot is a trial. The other parameters vary too, unless a grid was used."
+    return [page.note(words), *(page.figure(_sensitivity(study, name)) for name in study.searched)]
 
 
 _FEW_TRIALS = 20
 
 
-def _sensitivity(found: Tuning, name: str) -> Html:
-    field = next(f for f in params.fields(model_class(found.model)) if f.name == name)
+def _sensitivity(study: Tuning, name: str) -> Html:
+    """Return a scatter chart of the metric over parameter `name`, a dot per trial.
+
+    The x axis is logarithmic if the parameter's search range is above 0.
+    """
+    field = next(f for f in param_fields(model_class(study.model)) if f.name == name)
     span = field.metadata["search"] or field.metadata["grid"]
-    tried = [trial for trial in found.trials if name in trial.params]
-    return scatter(
-        [Series("", [t.params[name] for t in tried], [t.value for t in tried])],
+    trials = [trial for trial in study.trials if name in trial.params]
+    return scatter_chart(
+        [Series("", [t.params[name] for t in trials], [t.value for t in trials])],
         title=name,
         x_label=f"{name}: {field.metadata['help']}",
-        y_label=found.metric,
+        y_label=study.metric,
         log_x=min(span) > 0,
     )
 
 
-def _best_trials(found: Tuning) -> Html:
-    best = sorted(found.trials, key=lambda trial: -trial.value)[:_MOST_ORDERS]
+def _best_trials(study: Tuning) -> Html:
+    """Return a table of the twelve best trials: number, searched parameters, metric."""
+    best = sorted(study.trials, key=lambda trial: -trial.value)[:_MOST_ORDERS]
     rows = [
-        [str(t.number), *(scales.short(t.params[name]) for name in found.searched), t.value]
+        [str(t.number), *(scales.format_short(t.params[name]) for name in study.searched), t.value]
         for t in best
     ]
-    return page.table(["Trial", *found.searched, found.metric], rows)
+    return page.table(["Trial", *study.searched, study.metric], rows)

@@ -1,4 +1,4 @@
-"""Measures of the paper's figures and Table 8: intervals between rows, changes of genre, weights."""
+"""Measures for the paper's figures and Table 8: intervals, changes of genre, weights."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data.log import Log
-from talerec.data.times import DAY
-from talerec.runtime.arrays import Array, is_sparse
-from talerec.runtime.lazy import sparse
+from talerec.data import DAY, Log
+from talerec.runtime import Array, is_sparse, sparse
 
 #: Upper edges of the intervals, in days, and their names.
 EDGES = (0.0, 1 / 24, 1.0, 7.0, 30.0, 180.0, float("inf"))
@@ -19,30 +17,40 @@ SPANS = ("same time", "1 hour", "1 day", "1 week", "1 month", "6 months", "longe
 _POINTS = 40  # of a curve over items
 
 
-def steps(log: Log) -> tuple[Array, Array, Array]:
-    """All pairs of consecutive rows of a user: item, next item, and the days between."""
-    last = np.zeros(log.rows, bool)
-    last[log.ptr[1:][np.diff(log.ptr) > 0] - 1] = True
-    here = np.flatnonzero(~last)
-    days = (log.time[here + 1] - log.time[here]) / DAY
-    return log.item[here], log.item[here + 1], days
+def consecutive_rows(log: Log) -> tuple[Array, Array, Array]:
+    """Return item, next item and days between, for all consecutive rows of a user.
+
+    Three arrays with one entry per pair of rows; items are positions in the log's catalogue.
+    """
+    is_last = np.zeros(log.rows, bool)
+    is_last[log.ptr[1:][np.diff(log.ptr) > 0] - 1] = True
+    rows = np.flatnonzero(~is_last)
+    days = (log.time[rows + 1] - log.time[rows]) / DAY
+    return log.item[rows], log.item[rows + 1], days
 
 
 def _span(days: Array) -> Array:
-    """The number of the interval in `SPANS` that each falls into."""
+    """Return the index in `SPANS` of each interval."""
     return np.searchsorted(EDGES, days, side="left")
 
 
 def co_occurrence(log: Log) -> dict[str, float]:
-    """The share of consecutive pairs of items by the mean interval of the pair."""
+    """Return the share of consecutive item pairs, by the mean interval of the pair.
+
+    A pair is (item, next item), counted once; the keys are the names in `SPANS`, the shares sum to
+    1.
+    """
     mean = _mean_intervals(log)
     counts = np.bincount(_span(mean.data), minlength=len(SPANS))
     return dict(zip(SPANS, (counts / counts.sum()).tolist(), strict=True))
 
 
 def _mean_intervals(log: Log) -> Any:
-    """Items x items: the mean days from an item to the next; an entry for each pair that occurs."""
-    item, after, days = steps(log)
+    """Return a sparse item x next-item matrix of mean days between consecutive rows.
+
+    It has an entry for every pair of items that ever followed each other, also if the mean is 0.
+    """
+    item, after, days = consecutive_rows(log)
     n = len(log.items)
     total = sparse.coo_array((days, (item, after)), (n, n)).tocsr()
     count = sparse.coo_array((np.ones(len(days)), (item, after)), (n, n)).tocsr()
@@ -55,21 +63,25 @@ def _mean_intervals(log: Log) -> Any:
 
 
 def interval_correlation(log: Log, weights: Any) -> float:
-    """Pearson's r of the weights and the inverse mean interval (Table 8), over pairs of consecutive items.
+    """Return Pearson's r of weights and inverse mean intervals of item pairs (Table 8).
 
-    The paper does not say how it treats other pairs and intervals of 0. Here other pairs are left out,
-    and the inverse is 1 / (1 + days).
+    weights : item x item matrix of a linear model, dense or sparse. Only pairs of consecutive items
+    count, and the inverse is 1 / (1 + days): the paper does not say how it treats other pairs and
+    intervals of 0.
     """
     mean = _mean_intervals(log)
     rows = np.repeat(np.arange(len(log.items)), np.diff(mean.indptr))
     values = weights[rows, mean.indices]
     values = np.asarray(values.todense() if is_sparse(values) else values, float).ravel()
-    found: float = np.corrcoef(1 / (1 + mean.data), values)[0, 1]
-    return float(found)
+    return float(np.corrcoef(1 / (1 + mean.data), values)[0, 1])
 
 
 def weight_by_popularity(log: Log, weights: Any) -> dict[str, list[float]]:
-    """The mean weight that items receive, the most popular items first, in forty steps at most."""
+    """Return mean incoming weights over popularity ranks, as a curve of at most 40 points.
+
+    weights : item x item matrix, source x target. Items are ordered by their rows in the log, most
+    first, and cut into equal parts: "rank" is the middle of a part, "weight" its mean.
+    """
     rows = np.bincount(log.item, minlength=len(log.items))
     mean = np.asarray(weights.sum(axis=0, dtype=np.float64)).ravel() / len(rows)
     order = np.argsort(-rows, kind="stable")
@@ -80,9 +92,10 @@ def weight_by_popularity(log: Log, weights: Any) -> dict[str, list[float]]:
 
 
 def transitions(log: Log, attribute: pl.DataFrame) -> dict[str, float | None]:
-    """How often the attribute changes from a row to the next, by the interval between them.
+    """Return how often an item attribute changes from a row to the next, by their interval.
 
-    attribute: a frame of item_id and, in its second column, the attribute.
+    attribute : a frame of item_id and, in its second column, the attribute (such as the genre)
+    The keys are the names in `SPANS`; a share from 0 to 1, None for a span without pairs of rows.
     """
     ids = pl.DataFrame({columns.ITEM: log.items.ids})
     names = attribute.select(
@@ -90,7 +103,7 @@ def transitions(log: Log, attribute: pl.DataFrame) -> dict[str, float | None]:
     )
     value = ids.join(names, on=columns.ITEM, how="left", maintain_order="left").to_series(1)
     codes = value.cast(pl.Categorical).to_physical().fill_null(np.iinfo(np.uint32).max).to_numpy()
-    item, after, days = steps(log)
+    item, after, days = consecutive_rows(log)
     changed = (codes[item] != codes[after]).astype(float)
     span = _span(days)
     count = np.bincount(span, minlength=len(SPANS))

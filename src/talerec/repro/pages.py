@@ -1,35 +1,41 @@
-"""The reproduction as two files for people: RESULTS.md, and a page with the figures."""
+"""Write a reproduction as RESULTS.md and as an HTML page with the figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from talerec.reports import page
-from talerec.reports.markup import Html
+from talerec.reports import Html, page
 from talerec.repro import paper
 from talerec.repro.chapters import Block, Chapter, Grid, Plot, Text, chapters
 from talerec.repro.experiments import Study
-from talerec.runtime.files import write_text
+from talerec.runtime import write_text
 
 _INTRODUCTION = (
-    "Tables with the exact solver, figures with the local one where there are more than 4,000 items;"
-    " every row by leave-one-out on the test rows, settings as in paper.toml."
+    "Tables use the exact solver, figures the local solver above 4,000 items; every row is"
+    " leave-one-out on the test rows, with the settings of paper.toml."
 )
 
 
 def write(studies: Sequence[Study], folder: Path) -> tuple[Path, Path]:
-    """Write RESULTS.md and results.html, and say where they are."""
-    found = chapters(studies)
+    """Write RESULTS.md and results.html into a folder, and return their paths in this order.
+
+    studies : the experiments of each data set of the paper
+    """
+    contents = chapters(studies)
     text, html = folder / "RESULTS.md", folder / "results.html"
-    write_text(text, _markdown(found))
-    write_text(html, _html(found))
+    write_text(text, _markdown(contents))
+    write_text(html, _html(contents))
     return text, html
 
 
-def _markdown(found: Sequence[Chapter]) -> str:
+def _markdown(contents: Sequence[Chapter]) -> str:
+    """Return the text of RESULTS.md: all chapters without their charts.
+
+    contents : (heading, blocks) pairs; a block is a paragraph, a table or a chart
+    """
     parts = [f"# {paper.title()}: reproduced\n", _INTRODUCTION]
-    for heading, blocks in found:
+    for heading, blocks in contents:
         shown = [_as_markdown(block) for block in blocks if not isinstance(block, Plot)]
         if shown:
             parts += [f"\n## {heading}", *shown]
@@ -37,28 +43,36 @@ def _markdown(found: Sequence[Chapter]) -> str:
 
 
 def _as_markdown(block: Text | Grid) -> str:
+    """Return a paragraph (bold if important) or a table with its caption as Markdown."""
     if isinstance(block, Text):
-        return f"\n**{block.text}**" if block.important else f"\n{block.text}"
+        return f"\n**{block.text}**" if block.is_important else f"\n{block.text}"
     lines = [block.header, ["---", *["--:"] * (len(block.header) - 1)], *block.rows]
     body = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
     return f"\n{block.caption}\n\n{body}"
 
 
-def _html(found: Sequence[Chapter]) -> str:
+def _html(contents: Sequence[Chapter]) -> str:
+    """Return the HTML page of all chapters with their charts.
+
+    contents : (heading, blocks) pairs; a block is a paragraph, a table or a chart
+    """
     sections = [
-        page.section(heading, *map(_as_html, blocks)) for heading, blocks in found if blocks
+        page.section(heading, *map(_as_html, blocks)) for heading, blocks in contents if blocks
     ]
-    return page.page("The paper, reproduced", [_INTRODUCTION, *sections], subtitle=paper.title())
+    return page.render_page(
+        "The paper, reproduced", [_INTRODUCTION, *sections], subtitle=paper.title()
+    )
 
 
 def _as_html(block: Block) -> Html:
+    """Return a paragraph, chart or table as HTML; columns of figures are right-aligned."""
     if isinstance(block, Text):
-        return page.callout(block.text) if block.important else page.note(block.text)
+        return page.callout(block.text) if block.is_important else page.note(block.text)
     if isinstance(block, Plot):
         return page.figure(block.chart, block.caption)
     numeric = [
         name
-        for place, name in enumerate(block.header)
-        if all(row[place][:1] in "0123456789+-–" for row in block.rows)
+        for column, name in enumerate(block.header)
+        if all(row[column][:1] in "0123456789+-–" for row in block.rows)
     ]
     return page.table(block.header, block.rows, caption=block.caption, numeric=numeric)

@@ -1,25 +1,27 @@
-"""Files that are complete or absent: written under another name first, then renamed."""
+"""Files that are complete or absent (written under another name, then renamed), and locks."""
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from talerec.errors import TalerecError
-from talerec.runtime import windows
 
 logger = logging.getLogger("talerec")
 
+_RETRY_SECONDS = 0.05  # until a lock on Windows is requested again
+
 
 @contextmanager
-def replacing(path: Path, mark: str = "new") -> Iterator[Path]:
-    """Yield a name to write to; it is renamed to `path` at the end of the block, or removed after an error.
+def atomic_replace(path: Path, mark: str = "new") -> Iterator[Path]:
+    """Yield a temporary name that becomes `path` at the end, or is removed on an error.
 
-    `mark` ends the temporary name. Where several may write one file at once, each needs its own.
+    `mark` ends the temporary name; processes that may write one file at once need different marks.
     """
     unfinished = path.with_name(f"{path.name}.{mark}")
     try:
@@ -32,29 +34,37 @@ def replacing(path: Path, mark: str = "new") -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(path: str | Path, mark: str = "new") -> Iterator[Path]:
-    """Yield a name to write to, as `replacing` does; an OSError becomes a TalerecError that names `path`."""
+    """Yield a temporary name that becomes `path` at the end, or is removed on an error.
+
+    As `atomic_replace`, but OSErrors become TalerecErrors that name the file. `mark` ends the
+    temporary name.
+    """
     output = Path(path)
     if output.is_dir():
-        raise TalerecError(f"{output} cannot be written: it is a folder")
+        raise TalerecError(f"{output} cannot be written: it is a folder", source=str(output))
     try:
-        with replacing(output, mark) as unfinished:
+        with atomic_replace(output, mark) as unfinished:
             yield unfinished
     except OSError as error:
-        raise TalerecError(f"{output} cannot be written: {error.strerror or error}") from None
+        message = f"{output} cannot be written: {error.strerror or error}"
+        raise TalerecError(message, source=str(output)) from None
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write a text file, as UTF-8 with plain line ends on every system."""
+    """Write a text file as UTF-8 with Unix line ends, and return its path."""
     with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
     return Path(path)
 
 
 def check_writable(path: Path) -> Path:
-    """Refuse a file that could not be written, before the work whose result it is to hold."""
+    """Return the path of a file to write later; TalerecError if its folder does not exist.
+
+    Also if the path is a folder. Called before long work.
+    """
     if path.is_dir() or not path.absolute().parent.is_dir():
-        problem = "is a folder" if path.is_dir() else "cannot be written: its folder is not there"
-        raise TalerecError(f"{path} {problem}")
+        problem = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
+        raise TalerecError(f"{path} {problem}", source=str(path))
     return path
 
 
@@ -62,7 +72,7 @@ def check_writable(path: Path) -> Path:
 
 
 def write_synced(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write the parts of a file one after the other, and force them to disk."""
+    """Write a file from its consecutive pieces of bytes, and force it to disk (fsync)."""
     with path.open("wb") as file:
         for part in parts:
             _write_part(file, part)
@@ -71,6 +81,7 @@ def write_synced(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def _write_part(file: BinaryIO, part: bytes | memoryview) -> None:
+    """Write a piece of bytes to an open file; tests replace this to simulate a full disk."""
     file.write(part)
 
 
@@ -81,7 +92,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to disk, where the system lets a folder be opened."""
+    """Force the file names in a folder to disk, where the system can open a folder."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -91,22 +102,29 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(lock: Path) -> Iterator[None]:
-    """Hold the lock file `lock`, made with its folder where needed; the lock ends with the process."""
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on the file `path` during the block, after waiting for others.
+
+    The file and its folder are created if needed; the lock ends with the process.
+    """
     while True:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with lock.open("wb") as handle:
-            _wait_for(handle, lock.parent)
-            if _is_at(handle, lock):  # whoever held it before may have removed it
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as handle:
+            _acquire(handle, path.parent)
+            if _is_at(handle, path):  # the previous holder may have removed the file
                 yield
                 return
 
 
-def _wait_for(handle: BinaryIO, folder: Path) -> None:
+def _acquire(handle: BinaryIO, folder: Path) -> None:
+    """Lock an open file exclusively, and wait if another process holds the lock.
+
+    `folder` is what the lock protects, for the log message about waiting.
+    """
     try:
         import fcntl
     except ImportError:
-        _wait_on_windows(handle)
+        _acquire_on_windows(handle)
         return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,16 +133,27 @@ def _wait_for(handle: BinaryIO, folder: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX)
 
 
-def _wait_on_windows(handle: BinaryIO) -> None:
-    """Windows has locks of its own; where there are neither, writers must not overlap."""
+def _acquire_on_windows(handle: BinaryIO) -> None:
+    """Lock the first byte of an open file, and wait if another process holds the lock.
+
+    On a system without any locks nothing is done: it must not have two writers.
+    """
     try:
-        import msvcrt
+        import msvcrt as module
     except ImportError:
         return
-    windows.lock(handle, msvcrt)
+    msvcrt: Any = module  # whose functions are declared on Windows only
+    while True:
+        try:
+            handle.seek(0)
+            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
+            return
+        except OSError:
+            time.sleep(_RETRY_SECONDS)
 
 
 def _is_at(handle: BinaryIO, path: Path) -> bool:
+    """Return whether the open file is still the file at `path`, not removed or replaced."""
     try:
         return os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
     except FileNotFoundError:

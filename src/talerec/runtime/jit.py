@@ -1,68 +1,84 @@
-"""Compiled functions: three decorators. Compiled code releases the GIL, so that plain threads use all cores.
+"""Decorators for compiled functions, and a report of what is being compiled.
 
-A *kernel* is called from Python and kept on disk. A *template* becomes part of the kernels that call it.
+A *kernel* is called from Python and cached on disk. A *template* is compiled into the kernels that
+call it. Compiled code releases the GIL, so plain threads use all cores.
+
+Each kernel that Numba compiles is a step of the progress stage "compile"; without a listener, one
+line is logged. Kernels that are loaded from disk are not reported.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
-from numba.core import types
+from numba.core import event, types
 
-from talerec.runtime import compiling as compiling  # reports what is compiled from here on
-from talerec.runtime.kernel_cache import keep_on_disk
+from talerec.runtime.kernel_cache import cache_on_disk
+from talerec.runtime.progress import Tick, has_listener, silent, stage
+
+logger = logging.getLogger("talerec")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Nothing here is called from C, so that Numba need not make an entry for it.
+# Nothing here is called from C, so Numba need not create a C entry point.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-
 _INLINED: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True}
+_PACKAGE = __name__.partition(".")[0]
 
 
 def kernel(function: F) -> F:
-    """Compile `function` when it is first called, and keep it on disk where a folder can be written to."""
+    """Compile `function` on its first call, and cache it on disk where a folder is writable.
+
+    A decorator; the result is Numba's dispatcher, which compiles a variant per types of arguments.
+    """
     compiled = numba.njit(function, **_OPTIONS)
-    keep_on_disk(compiled)
+    cache_on_disk(compiled)
     _widen_arguments(compiled)
     return cast(F, compiled)
 
 
 def template(function: F) -> F:
-    """Compile `function` into the kernel that calls it; it may take other kernels as arguments.
+    """Compile `function` into the kernel that calls it; its arguments may be other kernels.
 
-    Inlining is forced: a kernel passed as a real argument would be an address, which no cache can keep.
+    A kernel is a function compiled by Numba. Inlining is forced: a kernel passed as a real argument
+    would be an address, which cannot be cached.
     """
-    return cast(F, _inlined(function, _OPTIONS))
+    return cast(F, _compile_inlined(function, _OPTIONS))
 
 
-def reducing(function: F) -> F:
-    """A template whose sums may be reordered by the compiler, so that it can use the whole width of the machine.
+def reduction(function: F) -> F:
+    """Compile a template whose sums the compiler may reorder, to use vector instructions.
 
-    The order is fixed once compiled: results do not depend on threads, but may differ in the last
-    digit between kinds of processor.
+    A template is a function that is inlined into the kernels that call it. The order is fixed once
+    compiled: results do not depend on threads, but may differ in the last digit between kinds of
+    processor.
     """
-    return cast(F, _inlined(function, {**_OPTIONS, "fastmath": {"reassoc", "contract"}}))
+    return cast(F, _compile_inlined(function, {**_OPTIONS, "fastmath": {"reassoc", "contract"}}))
 
 
-def _inlined(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """A compiled function without an entry for Python, which would take about a tenth of the time to compile.
+def _compile_inlined(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Return a function compiled for use inside kernels, without an entry point for Python.
 
-    Where Python calls it all the same, as tests do, it is compiled once more with an entry. For that, Numba's
-    table of entries stays empty: a call finds nothing there, and asks `_compile_for_args`.
+    That saves a tenth of the time. If Python calls it all the same, as tests do, it is compiled
+    once more with an entry point. For that, Numba's table of entry points stays empty, and a call
+    reaches `_compile_for_args`. `options` are those of `numba.njit`.
     """
     compiled = numba.njit(function, **options, **_INLINED)
     if not hasattr(compiled, "py_func"):  # NUMBA_DISABLE_JIT leaves functions as they are
         return compiled
-    whole: list[Any] = []
+    callable_from_python: list[Any] = []
 
     def compile_for_python(*args: Any) -> Any:
-        if not whole:
-            whole.append(numba.njit(function, **options))
-        return whole[0]
+        """Return the variant with an entry point for Python, compiled on first use."""
+        if not callable_from_python:
+            callable_from_python.append(numba.njit(function, **options))
+        return callable_from_python[0]
 
     def add_without_entry(result: Any) -> None:
         compiled.overloads[tuple(result.signature.args)] = result
@@ -74,32 +90,99 @@ def _inlined(function: Callable[..., Any], options: dict[str, Any]) -> Any:
 
 
 def _widen_arguments(compiled: Any) -> None:
-    """Compile a function once for all whole numbers that other compiled functions call it with, as int64.
+    """Let compiled callers pass every whole number as int64, so that one variant is compiled.
 
-    Numba would compile it again for int32, and for each constant, such as the 0 that a counter begins with.
+    `compiled` is a Numba dispatcher, changed in place. Numba would compile another variant for
+    int32 and for each constant, such as a counter's initial 0.
     """
     if not hasattr(compiled, "get_call_template"):
         return
-    template_for = compiled.get_call_template
+    call_template = compiled.get_call_template
 
-    def widened(args: Any, kws: Any) -> Any:
-        return template_for(
-            tuple(map(_wide, args)), {name: _wide(kind) for name, kind in kws.items()}
-        )
+    def widen(args: Any, kws: Any) -> Any:
+        named = {name: _widen_type(kind) for name, kind in kws.items()}
+        return call_template(tuple(map(_widen_type, args)), named)
 
-    compiled.get_call_template = widened
+    compiled.get_call_template = widen
 
 
-def _wide(kind: Any) -> Any:
+def _widen_type(kind: Any) -> Any:
+    """Return int64 for Numba's smaller integers and literals; other types as they are."""
     if isinstance(kind, types.IntegerLiteral | types.BooleanLiteral):
         kind = types.unliteral(kind)  # type: ignore[no-untyped-call]
     return types.int64 if kind in (types.int8, types.int16, types.int32) else kind
 
 
 @template
-def unsigned(start: int, stop: int) -> Any:
-    """range(start, stop) of entries that are not negative, and are not asked whether they count from the end.
+def unsigned_range(start: int, stop: int) -> Any:
+    """Return range(start, stop) for indices that are never negative.
 
-    With the items that they lead to as np.uint32, an innermost loop is up to three times as fast.
+    Compiled code then skips the check for indices that count from the end. With item positions as
+    np.uint32, an innermost loop is up to three times as fast.
     """
     return range(np.uint64(start), np.uint64(stop))
+
+
+# -- what is being compiled ------------------------------------------------------------------------
+
+
+@dataclass
+class CompilationStats:
+    """How many kernels this process has compiled, and in how many seconds.
+
+    A kernel is a function of this package that Numba compiles.
+    """
+
+    kernels: int = 0
+    seconds: float = 0.0
+
+
+class _CompilationListener(event.Listener):
+    """Counts the kernels of this package that Numba compiles, and the seconds (`total`).
+
+    Functions compiled inside a kernel are part of it. Numba compiles one function at a time,
+    whatever the number of threads.
+    """
+
+    def __init__(self) -> None:
+        self.total = CompilationStats()
+        self._open: list[str] = []  # modules of functions being compiled, outermost first
+        self._start, self._is_logged = 0.0, False
+        self._tick: Tick = silent("compile", 1.0)
+
+    def on_start(self, event: Any) -> None:
+        """Begin the progress stage of a kernel; without a progress listener, log one line, once.
+
+        Numba calls this before it compiles a function; `event.data["dispatcher"]` is that function.
+        Only the outermost functions of this package (kernels) count.
+        """
+        self._open.append(event.data["dispatcher"].py_func.__module__)
+        if self._is_kernel():
+            if not self._is_logged and not has_listener():
+                self._is_logged = True
+                logger.info("compiling kernels, once")
+            self._start, self._tick = time.perf_counter(), stage("compile", 1.0)
+
+    def on_end(self, event: Any) -> None:
+        """Count the kernel and its seconds, and end its progress stage.
+
+        Numba calls this after it has compiled the function that `on_start` got last.
+        """
+        if self._is_kernel():
+            self.total.kernels += 1
+            self.total.seconds += time.perf_counter() - self._start
+            self._tick(1.0)
+        self._open.pop()
+
+    def _is_kernel(self) -> bool:
+        """Return whether the function being compiled is an outermost one of this package."""
+        return len(self._open) == 1 and self._open[0].partition(".")[0] == _PACKAGE
+
+
+_listener = _CompilationListener()
+event.register("numba:compile", _listener)  # type: ignore[no-untyped-call]
+
+
+def compilation_stats() -> CompilationStats:
+    """Return how many kernels this process has compiled so far, and in how many seconds."""
+    return replace(_listener.total)

@@ -1,29 +1,31 @@
-"""How much memory is free and how much was used, and an error before memory runs out."""
+"""Free and used memory, an error before memory runs out, and garbage collection."""
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import gc
 import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from talerec.errors import TalerecError
-from talerec.runtime import windows
 
-#: Where a container (cgroup v2, v1) says its limit, what it uses, and how much of that is cached files.
+#: Folder of a container (cgroup v2, v1), and its files: limit, usage, and cached files in memory.
 _CONTAINERS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    (
-        "/sys/fs/cgroup/memory",
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
-)
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+        "total_inactive_file"),
+)  # fmt: skip
 
 
 def available_bytes() -> int:
-    """Return the bytes that this process may still take: of the machine, or of its container where that is less."""
+    """Return the bytes of memory that this process may still use.
+
+    The smaller of the machine's and its container's (cgroup).
+    """
     free = _machine_bytes()
     for folder, limit, used, cached in _CONTAINERS:
         with suppress(OSError, ValueError):  # ValueError: the limit "max" means none
@@ -32,16 +34,22 @@ def available_bytes() -> int:
 
 
 def _container_bytes(folder: Path, limit: str, used: str, cached: str) -> int:
-    """Cached files count as used, but the system drops them when memory is needed."""
-    spare = 0
+    """Return a container's free bytes: its limit less its use, plus cached files.
+
+    `limit` and `used` are names of files in the cgroup's folder, and `cached` is a line of its file
+    memory.stat: the system drops cached files when memory is needed. OSError or ValueError if there
+    is no limit.
+    """
+    cached_bytes = 0
     with suppress(OSError):
         for line in (folder / "memory.stat").read_text().splitlines():
             name, _, size = line.partition(" ")
-            spare = int(size) if name == cached else spare
-    return int((folder / limit).read_text()) - int((folder / used).read_text()) + spare
+            cached_bytes = int(size) if name == cached else cached_bytes
+    return int((folder / limit).read_text()) - int((folder / used).read_text()) + cached_bytes
 
 
 def _machine_bytes() -> int:
+    """Return the machine's available bytes; all of its memory where the system does not say."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -49,14 +57,14 @@ def _machine_bytes() -> int:
     except OSError:
         pass
     if sys.platform == "win32":
-        return windows.available_bytes()
+        return _windows_available_bytes()
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_rss_mb() -> float | None:
-    """Return the most memory that this process has held, in MB (2**20 bytes); None where the system does not tell."""
+    """Return this process's peak memory in MB (2**20 bytes), or None if it is unknown."""
     if sys.platform == "win32":
-        return windows.peak_bytes() / 2**20
+        return _windows_peak_bytes() / 2**20
     try:
         import resource
     except ImportError:
@@ -65,8 +73,8 @@ def peak_rss_mb() -> float | None:
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def human(size: float) -> str:
-    """Write a number of bytes for people: 1.2 GB."""
+def format_bytes(size: float) -> str:
+    """Return a number of bytes as text such as 1.2 GB."""
     for unit in ("bytes", "KB", "MB"):
         if size < 999.5:
             return f"{size:.3g} {unit}"
@@ -74,9 +82,86 @@ def human(size: float) -> str:
     return f"{size:,.1f} GB"
 
 
-def require(size: int, what: str, advice: str, budget: int | None = None) -> None:
-    """Raise an error when `size` bytes for `what` do not fit into free memory, or into the budget where there is one."""
+def require_memory(size: int, what: str, advice: str, budget: int | None = None) -> None:
+    """Raise TalerecError if `size` bytes exceed the free memory, or `budget` bytes if given.
+
+    The message says that `what` needs so much, and ends with `advice`.
+    """
     room = available_bytes() if budget is None else budget
     if size > room:
-        is_there = "is free" if budget is None else "is allowed"
-        raise TalerecError(f"{what} needs {human(size)}, but {human(room)} {is_there}; {advice}")
+        status = "is free" if budget is None else "is allowed"
+        message = f"{what} needs {format_bytes(size)}, but {format_bytes(room)} {status}; {advice}"
+        raise TalerecError(message)
+
+
+# -- Windows ---------------------------------------------------------------------------------------
+
+
+class _MemoryStatus(ctypes.Structure):
+    """MEMORYSTATUSEX of the Windows API; `available` has the free physical memory in bytes."""
+
+    _fields_ = [
+        ("length", ctypes.c_uint32),
+        ("load", ctypes.c_uint32),
+        *((name, ctypes.c_uint64) for name in ("total", "available", "c", "d", "e", "f", "g")),
+    ]
+
+
+class _MemoryCounters(ctypes.Structure):
+    """PROCESS_MEMORY_COUNTERS of the Windows API; `peak` has the largest memory use in bytes."""
+
+    _fields_ = [
+        ("length", ctypes.c_uint32),
+        ("faults", ctypes.c_uint32),
+        *((name, ctypes.c_size_t) for name in ("peak", "b", "c", "d", "e", "f", "g", "h")),
+    ]
+
+
+def _windows_available_bytes() -> int:
+    """Return the free physical memory in bytes, by GlobalMemoryStatusEx."""
+    status = _MemoryStatus()
+    status.length = ctypes.sizeof(status)
+    _kernel32().GlobalMemoryStatusEx(ctypes.byref(status))
+    return int(status.available)
+
+
+def _windows_peak_bytes() -> int:
+    """Return this process's peak memory in bytes, by K32GetProcessMemoryInfo."""
+    counters = _MemoryCounters()
+    counters.length = ctypes.sizeof(counters)
+    library = _kernel32()
+    library.GetCurrentProcess.restype = ctypes.c_void_p
+    process = ctypes.c_void_p(library.GetCurrentProcess())
+    library.K32GetProcessMemoryInfo(process, ctypes.byref(counters), counters.length)
+    return int(counters.peak)
+
+
+def _kernel32() -> Any:
+    return getattr(ctypes, "windll").kernel32  # noqa: B009 (it exists on Windows only)
+
+
+# -- garbage collection ----------------------------------------------------------------------------
+
+_skips_final_collection = True
+_COLLECTION_THRESHOLD = 10_000  # objects created before Python looks for garbage; 700 by default
+
+
+def reduce_garbage_collection() -> None:
+    """Collect garbage less frequently, and not at the end of the process.
+
+    The libraries create several hundred thousand objects that stay: scanning them takes a third of
+    a second.
+    """
+    gc.set_threshold(_COLLECTION_THRESHOLD, *gc.get_threshold()[1:])
+    if _skips_final_collection:
+        atexit.register(gc.freeze)
+
+
+def collect_garbage_at_exit() -> None:
+    """Collect garbage at the end of the process, despite `reduce_garbage_collection`.
+
+    DuckDB warns about objects that are left there.
+    """
+    global _skips_final_collection
+    _skips_final_collection = False
+    atexit.unregister(gc.freeze)

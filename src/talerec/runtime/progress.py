@@ -1,19 +1,23 @@
-"""Progress of long work: the library reports it, and a listener shows it.
+"""Progress and duration of long work: the library reports it, and a listener shows it.
 
-A stage is a named piece of work of known size. The command line listens and draws bars;
-without a listener, reports go nowhere.
+A stage is a named piece of work of known size. The command line listens and draws bars; without a
+listener, reports are discarded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
 
 class Tick(Protocol):
-    """Takes the amount of work that was just done, and perhaps a few words about how it goes."""
+    """Called with the amount of work that was just done, and perhaps a short remark.
+
+    `done` is in the unit of the stage's total, which was announced when the stage began.
+    """
 
     def __call__(self, done: float, words: str = "") -> None: ...
 
@@ -22,11 +26,11 @@ Listener = Callable[[str, float], Tick]
 
 
 def silent(stage: str, total: float) -> Tick:
-    """Ignore a stage: the listener where nobody set another."""
-    return _ignored
+    """Return a function that discards reports: the listener of stages unless one is set."""
+    return _discard
 
 
-def _ignored(done: float, words: str = "") -> None:
+def _discard(done: float, words: str = "") -> None:
     pass
 
 
@@ -34,20 +38,59 @@ _listener: ContextVar[Listener] = ContextVar("talerec_progress", default=silent)
 
 
 def stage(name: str, total: float) -> Tick:
-    """Begin a stage; call the result with the amount of work that was just done."""
+    """Begin a piece of work of size `total`, and return the function that reports progress.
+
+    Call it with the amount of work that was just done, in the unit of `total`. Reports go to the
+    listener that is set, such as progress bars.
+    """
     return _listener.get()(name, total)
 
 
-def is_heard() -> bool:
-    """Does anybody listen?"""
+def has_listener() -> bool:
+    """Return whether a listener, such as a progress bar, receives the reports of stages."""
     return _listener.get() is not silent
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Send every stage opened inside the block to `listener`."""
+    """Send the progress of every stage that begins inside the block to `listener`.
+
+    A listener is called with a stage's name and total work, and returns the function that gets
+    reports.
+    """
     token = _listener.set(listener)
     try:
         yield
     finally:
         _listener.reset(token)
+
+
+class Clock:
+    """Seconds by the name of a step: `with clock("solve"): ...`; a repeated step adds up.
+
+    `clock.seconds` has the sums, in seconds of wall-clock time.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            elapsed = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + elapsed
+
+
+def sum_seconds(clocks: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the seconds of each step by name, summed over several such mappings.
+
+    Each of `clocks` maps the name of a step, such as "load", to its seconds.
+    """
+    total: dict[str, float] = {}
+    for seconds in clocks:
+        for name, value in seconds.items():
+            total[name] = total.get(name, 0.0) + value
+    return total

@@ -1,7 +1,7 @@
 """Work on all cores: compiled kernels release the GIL, so plain threads are enough.
 
-Work is cut into chunks that do not depend on the number of threads, and each chunk writes
-only what it owns: results are identical on one core or on a hundred.
+Work is cut into chunks that do not depend on the number of threads, and no two chunks write to the
+same place: results are identical on one core or on a hundred.
 """
 
 from __future__ import annotations
@@ -22,26 +22,29 @@ VARIABLE = "TALEREC_THREADS"
 
 
 def thread_count() -> int:
-    """Threads to use: TALEREC_THREADS, or the cores that this process may run on."""
-    asked = os.environ.get(VARIABLE)
-    if asked is not None:
-        if not asked.isdecimal() or int(asked) < 1:
-            raise TalerecError(f"{VARIABLE} is {asked!r}; it takes a whole number from 1")
-        return int(asked)
+    """Return how many threads to use: TALEREC_THREADS, or the cores available to this process."""
+    text = os.environ.get(VARIABLE)
+    if text is not None:
+        if not text.isdecimal() or int(text) < 1:
+            raise TalerecError(f"{VARIABLE} is {text!r}; it takes a whole number from 1")
+        return int(text)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def equal_work(cumulative: np.ndarray, chunks: int) -> list[tuple[int, int]]:
-    """Cut 0..n into at most `chunks` ranges of about equal work, given its running sum (n + 1 long)."""
+def balanced_chunks(cumulative: np.ndarray, chunks: int) -> list[tuple[int, int]]:
+    """Cut 0..n into at most `chunks` ranges (start, stop) of about equal work.
+
+    `cumulative` is the running sum of the work, n + 1 long, from 0.
+    """
     total = cumulative[-1]
     marks = np.searchsorted(cumulative, total * np.arange(1, chunks) / chunks)
     edges = np.unique(np.concatenate([[0], marks, [len(cumulative) - 1]]))
     return [(int(a), int(b)) for a, b in pairwise(edges)]
 
 
-def even(n: int, size: int) -> list[tuple[int, int]]:
+def sized_chunks(n: int, size: int) -> list[tuple[int, int]]:
     """Cut 0..n into ranges of `size`; the last may be shorter."""
     return [(a, min(a + size, n)) for a in range(0, n, size)]
 
@@ -49,10 +52,10 @@ def even(n: int, size: int) -> list[tuple[int, int]]:
 def run_chunks(
     name: str, work: Callable[[int, int], None], chunks: Sequence[tuple[int, int]]
 ) -> None:
-    """Call `work(start, stop)` for every chunk on all cores, reporting progress as stage `name`.
+    """Call `work(start, stop)` for every chunk on all cores; progress is stage `name`.
 
-    An error in a chunk, or Ctrl-C, cancels the chunks that have not begun, waits for the others and
-    is raised. Chunks that themselves call `run_chunks` work through theirs alone.
+    An error in a chunk, or Ctrl-C, cancels the chunks that have not begun, waits for the running
+    ones and is raised. Inside a chunk, `run_chunks` runs its chunks one by one.
     """
     tick = stage(name, float(sum(b - a for a, b in chunks)))
     threads = thread_count()
@@ -74,37 +77,38 @@ def run_chunks(
         raise
 
 
-# -- threads that stay -----------------------------------------------------------------------------
+# -- thread pools, one per number of threads -------------------------------------------------------
 
 
 class _Thread(threading.local):
-    """What is known of the thread that asks."""
+    """Thread-local flag: whether the calling thread is a worker of a pool of this module."""
 
     is_worker = False
 
 
 def _begin_worker() -> None:
+    """Mark the calling thread as a worker of a pool, so that it starts no pool itself."""
     _thread.is_worker = True
 
 
 _thread = _Thread()
 _pools: dict[int, ThreadPoolExecutor] = {}
-_making = threading.Lock()
+_pools_lock = threading.Lock()
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """The pool of so many threads, made once per process; a thread starts when there is work for it."""
-    with _making:
+    """Return this process's pool of `threads` threads, created on first use and then reused."""
+    with _pools_lock:
         if threads not in _pools:
             _pools[threads] = ThreadPoolExecutor(threads, "talerec", _begin_worker)
         return _pools[threads]
 
 
 def _forget_pools() -> None:
-    """A forked process has none of its parent's threads, and perhaps a lock that nobody will open."""
-    global _making
+    """Remove all thread pools in a forked process, which has none of its parent's threads."""
+    global _pools_lock
     _pools.clear()
-    _making = threading.Lock()
+    _pools_lock = threading.Lock()
     _thread.is_worker = False
 
 

@@ -1,4 +1,4 @@
-"""Errors that clients see: they all have the same JSON form, and none shows a stack trace."""
+"""Errors that clients see: all have the same JSON form, and none shows a stack trace."""
 
 from __future__ import annotations
 
@@ -11,54 +11,64 @@ _RETRY_SOON: Headers = ((b"retry-after", b"1"),)
 
 
 class ErrorDetail(msgspec.Struct):
-    """What is wrong: a code for programs and a sentence for people."""
+    """What is wrong: a code for programs and a message for people."""
 
     code: str
     message: str
 
 
 class ErrorBody(msgspec.Struct):
-    """The body of every error; `model` is the version of the model that the request was for."""
+    """The body of every error; `model` is the version of the model of the request."""
 
     error: ErrorDetail
     model: str | None = None
 
 
 class ApiError(Exception):
-    """An error response: its HTTP status, its code and message, and headers of its own."""
+    """An error response: HTTP status, machine-readable code, message, and additional headers.
+
+    A message of more than 400 characters is shortened in the middle.
+    """
 
     def __init__(self, status: int, code: str, message: str, headers: Headers = ()) -> None:
-        shown = _shortened(message)
-        super().__init__(shown)
-        self.status, self.code, self.message, self.headers = status, code, shown, headers
+        super().__init__(_shorten(message))
+        self.status, self.code, self.headers = status, code, headers
 
     def body(self, model: str | None = None) -> bytes:
-        return msgspec.json.encode(ErrorBody(ErrorDetail(self.code, self.message), model))
+        """Return the JSON body; `model` is the version of the request's model."""
+        return msgspec.json.encode(ErrorBody(ErrorDetail(self.code, str(self)), model))
 
 
-def _shortened(message: str) -> str:
-    """A message that repeats a long value of the client shows its beginning and its end."""
+def _shorten(message: str) -> str:
+    """Return a message, with its middle cut out if it has more than 400 characters.
+
+    Messages grow long when they repeat a value that the client sent.
+    """
     if len(message) <= _MAX_MESSAGE:
         return message
-    half = _MAX_MESSAGE // 2
-    return f"{message[:half]} ... {message[-half:]}"
+    return f"{message[: _MAX_MESSAGE // 2]} ... {message[-_MAX_MESSAGE // 2 :]}"
 
 
 def busy(message: str) -> ApiError:
-    """Too many requests at a time; the client may try again after a second."""
+    """Return the error for too many requests in progress; the client may retry in a second."""
     return ApiError(503, "busy", message, _RETRY_SOON)
 
 
 def store_unavailable(message: str) -> ApiError:
-    """Nothing was acknowledged; the client may try again after a second."""
+    """Return the error for a store that stored nothing; the client may retry in a second."""
     return ApiError(503, "store_unavailable", message, _RETRY_SOON)
 
 
 def too_many(message: str) -> ApiError:
-    """One client asks too much at a time; it may try again after a second."""
+    """Return the error for too many requests of one client; it may retry in a second."""
     return ApiError(429, "too_many", message, _RETRY_SOON)
 
 
+def no_histories() -> ApiError:
+    """Return the error for a model that was saved without users' histories."""
+    return ApiError(404, "no_histories", "this model was saved without users' histories")
+
+
 def not_ready() -> ApiError:
-    """No model is loaded yet; the client may try again after a second."""
+    """Return the error for a service without a model yet; the client may retry in a second."""
     return ApiError(503, "not_ready", "the model is not loaded yet", _RETRY_SOON)

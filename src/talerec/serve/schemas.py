@@ -1,15 +1,15 @@
-"""The JSON of requests and responses. Decoding, checking and the OpenAPI document all use these classes."""
+"""The JSON of requests and responses, for decoding, checks and the OpenAPI document."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from talerec.serve.errors import ApiError
-from talerec.store.events import MAX_NAME
+from talerec.store import MAX_NAME
 
 T = TypeVar("T")
 Id = int | str
@@ -17,59 +17,55 @@ Moment = int | float | str
 Positive = Annotated[int, Meta(ge=1)]
 Condition = Annotated[str, Meta(min_length=1, max_length=2000)]
 Boosts = dict[str, dict[str, Annotated[float, Meta(ge=-1000, le=1000)]]]
-#: The value of a field that the JSON leaves out.
+#: The value of a field that the JSON omits, and its type.
 ABSENT: UnsetType = UNSET
+Absent = UnsetType
 
 # gc=False: an answer has many of these objects, and none can be part of a reference cycle
 
 
 class HistoryRow(Struct, forbid_unknown_fields=True, gc=False):
-    """One row of a history. Give `timestamp` (ISO 8601, or a number in s, ms, us or ns) for every row or for none."""
+    """One row of a history.
+
+    Give `timestamp` (ISO 8601, or a number in s, ms, us or ns) for every row or for none.
+    """
 
     item_id: Id
     timestamp: Moment | None = None
 
 
 class NoHistory(list[HistoryRow]):
-    """What stands for the history of a request that gives none."""
+    """The history of a request that has none."""
 
 
-class RecommendRequest(Struct, forbid_unknown_fields=True):
-    """Ask for the next items after a history (oldest first, or in any order with timestamps), or those of a user.
-
-    Give `history` or `user_id`. A user's history is that of the log, and every event since.
-    Ids that the model does not know are skipped. `recency` replaces the model's own value for this request.
-    `as_of` is the time of the request (like a timestamp), for models that use it; the default is the end of the log.
-    By the item table, `where` is a condition ("category = 'tents' and price < 100"), `per` how many items of a kind may come
-    ({"category": 2}), and `boost` how many spreads of the list are added to the scores of items ({"brand": {"X": 0.2}}).
-    """
+class HistoryRequest(Struct, forbid_unknown_fields=True):
+    """The options of all requests for a history or a user; RecommendRequest explains them."""
 
     history: list[HistoryRow] = msgspec.field(default_factory=NoHistory)
-    k: Positive = 10
     hide_seen: bool = False
     recency: Annotated[float, Meta(gt=0)] | None = None
     allow: list[Id] | None = None
     deny: list[Id] | None = None
     where: Condition | None = None
     as_of: Moment | None = None
-    per: dict[str, Positive] | None = None
     boost: Boosts | None = None
     user_id: Id | None = None
 
-    @property
-    def is_of_nobody(self) -> bool:
-        """Is it about a user of whom there is no row?"""
-        return False
 
+class RecommendRequest(HistoryRequest):
+    """A request for the next items after a history, or for a user.
 
-class UserRequest(RecommendRequest):
-    """A request by user, once its rows are found: `history` is a `UserRows`, in positions of one model. No JSON is decoded into it."""
+    Give either `history` (oldest first, or in any order with timestamps) or `user_id`. A user's
+    history consists of the user's rows in the log and all later events. Unknown ids are ignored.
+    `recency` replaces the model's value for this request. `as_of` is the time of the request (like
+    a timestamp), for models that use it; the default is the end of the log. The following refer to
+    the item table: `where` is a condition ("category = 'tents' and price < 100"); `per` limits how
+    many items share a value ({"category": 2}); `boost` raises or lowers scores by a fraction of the
+    list's score range ({"brand": {"X": 0.2}}).
+    """
 
-    history: Any = None
-
-    @property
-    def is_of_nobody(self) -> bool:
-        return not len(self.history)
+    k: Positive = 10
+    per: dict[str, Positive] | None = None
 
 
 class BatchRequest(Struct, forbid_unknown_fields=True):
@@ -79,45 +75,31 @@ class BatchRequest(Struct, forbid_unknown_fields=True):
 
 
 class SimilarRequest(Struct, forbid_unknown_fields=True):
-    """Ask which items the model expects right after one item."""
+    """A request for the items that the model expects right after one item."""
 
     item_id: Id
     k: Positive = 10
 
 
-class ExplainRequest(Struct, forbid_unknown_fields=True):
-    """Ask what each row of a history, or of a user, contributes to the score of an item, and what boosts add to it.
+class ExplainRequest(HistoryRequest, kw_only=True):
+    """A request to explain an item's score: the contribution of each history row and boost.
 
-    Give `history` or `user_id`, as for recommendations. The other options are those of the list whose spread boosts are measured by.
+    Give either `history` or `user_id`, as for recommendations. The other options are those of the
+    list whose score range the boosts refer to.
     """
 
     item_id: Id
-    history: list[HistoryRow] = msgspec.field(default_factory=NoHistory)
-    recency: Annotated[float, Meta(gt=0)] | None = None
-    as_of: Moment | None = None
-    hide_seen: bool = False
-    allow: list[Id] | None = None
-    deny: list[Id] | None = None
-    where: Condition | None = None
-    boost: Boosts | None = None
-    user_id: Id | None = None
-
-
-class UserExplainRequest(ExplainRequest):
-    """The same of a user, once its rows are found, as in `UserRequest`."""
-
-    history: Any = None
 
 
 class Reason(Struct, gc=False):
-    """A history row and its share of the score. Without a base score, the shares of all rows add up to 1."""
+    """A history row and its share of the score; without a base score, all shares add up to 1."""
 
     item_id: Id
     share: float
 
 
 class Item(Struct, omit_defaults=True):
-    """An item, its title, and what else the item table says of it (`info`), where it says something."""
+    """An item, its title, and the other columns of the item table (`info`)."""
 
     item_id: Id
     title: str | UnsetType = UNSET
@@ -125,7 +107,10 @@ class Item(Struct, omit_defaults=True):
 
 
 class RankedItem(Struct, gc=False):
-    """An item of an answer; `because` names the history rows that contribute most to its score, `boost` is what boosts added to it."""
+    """An item of an answer.
+
+    `because` names the history rows that contribute most to its score; `boost` is what boosts add.
+    """
 
     item_id: Id
     score: float
@@ -136,7 +121,7 @@ class RankedItem(Struct, gc=False):
 
 
 class Recommendations(Struct):
-    """The next items. `fallback` says what they are when the model knows no item of the history."""
+    """The next items. `fallback` names their source if the model knows no history item."""
 
     model: str
     items: list[RankedItem]
@@ -160,7 +145,10 @@ class SimilarItems(Struct):
 
 
 class Contribution(Struct):
-    """What a history row contributes to a score. `place` counts rows from the end; `weight` is what recency leaves."""
+    """The contribution of a history row to a score.
+
+    `place` counts rows from the end; `weight` is the row's weight by recency.
+    """
 
     item_id: Id
     place: int
@@ -171,7 +159,7 @@ class Contribution(Struct):
 
 
 class AppliedBoost(Struct):
-    """A boost that holds for an item: the column and value of the item table, and what it adds to the score."""
+    """A boost that applies to an item: its column and value, and what it adds to the score."""
 
     column: str
     value: str
@@ -179,7 +167,7 @@ class AppliedBoost(Struct):
 
 
 class Explanation(Struct):
-    """The contributions of all rows and boosts, and the base score, if the model has one, add up to the score."""
+    """An item's score as the sum of the contributions of rows and boosts and the base score."""
 
     model: str
     item_id: Id
@@ -191,21 +179,21 @@ class Explanation(Struct):
 
 
 class ItemList(Struct):
-    """The items that a search found."""
+    """The items that match a search."""
 
     model: str
     items: list[Item]
 
 
 class UserList(Struct):
-    """The users that a search found."""
+    """The users that match a search."""
 
     model: str
     users: list[Id]
 
 
 class TimedRow(Struct, gc=False):
-    """A row of a user's history; `event` and `event_id` where it came with them."""
+    """A row of a user's history; `event` and `event_id` are those of a stored event."""
 
     item_id: Id
     timestamp: str
@@ -214,7 +202,7 @@ class TimedRow(Struct, gc=False):
 
 
 class UserHistory(Struct):
-    """A user, and its rows, oldest first: those of the log and every event since, at most the last 2,500."""
+    """A user's rows of the log and all later events, oldest first; at most the last 2,500."""
 
     model: str
     user_id: Id
@@ -222,7 +210,10 @@ class UserHistory(Struct):
 
 
 class NewEvent(Struct, forbid_unknown_fields=True, gc=False):
-    """Something that a user did. Without `timestamp` it is now; an `event_id` makes it harmless to send it again."""
+    """An interaction of a user with an item.
+
+    The default `timestamp` is now. An event with an `event_id` can be sent twice without harm.
+    """
 
     user_id: Id
     item_id: Id
@@ -232,20 +223,20 @@ class NewEvent(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class EventsRequest(Struct, forbid_unknown_fields=True):
-    """Events to keep: all of them or, where one is refused, none."""
+    """Events to store: all of them or, if one is refused, none."""
 
     events: Annotated[list[NewEvent], Meta(min_length=1)]
 
 
 class EventsAdded(Struct):
-    """How many events were kept, and how many were known already. They are on disk."""
+    """How many events were stored, and how many had been stored before. They are on disk."""
 
     accepted: int
     duplicates: int
 
 
 class UserDeleted(Struct):
-    """A user that is unknown from now on; `remains` says what a model still holds, and until when."""
+    """A deleted user; `remains` says what a model still contains, and until when."""
 
     user_id: Id
     deleted: bool
@@ -253,16 +244,17 @@ class UserDeleted(Struct):
 
 
 class CandidateFacts(Struct):
-    """The model that answers a share of users in place of the first."""
+    """The model that answers a share of the users instead of the main model."""
 
     model: str
     share: float
 
 
 class Stats(Struct):
-    """What the service knows of itself: the store, the events that came, what was learned from them, and how its models do on them.
+    """Statistics of the service: store, arriving events, learning, and online evaluation.
 
-    `measured` has, for the last hour and the last day, the figures of each model, and the candidate's difference with an interval.
+    `measured` has the metrics of each model for the last hour and the last day, and the candidate's
+    difference with an interval.
     """
 
     model: str
@@ -274,10 +266,10 @@ class Stats(Struct):
 
 
 class ModelCard(Struct):
-    """What the model is, which data it was fitted on, and the limits of this service.
+    """The model, its training data, and the limits of this service.
 
-    `columns` are those of the item table, with their values if there are few, or their least and largest number. `beside` names models
-    that answer too, with `?beside=NAME`.
+    `columns` are those of the item table, with their values if there are few, or their minimum and
+    maximum. `beside` names further models, which answer with `?beside=NAME`.
     """
 
     model: str
@@ -303,7 +295,7 @@ class ReloadResult(Struct):
 
 
 class Health(Struct):
-    """The answer of a probe."""
+    """The answer to a health probe."""
 
     status: str
     model: str | None = None
@@ -317,51 +309,66 @@ _DECODERS: dict[type, Any] = {
 
 
 def decode(body: bytes | bytearray, kind: type[T]) -> T:
-    """A request body as an object of class `kind`."""
+    """Return a JSON request body as an object of class `kind`.
+
+    Raises ApiError: 400 if it is not JSON, 422 if a field is missing, unknown or invalid.
+    """
     try:
-        return _decoded(body, kind)
+        return _decode(body, kind)
     except msgspec.ValidationError as error:
-        message = _in_words(str(error))
-        code = "invalid_event" if message.startswith("events[") else "invalid"
-        raise ApiError(422, code, message) from None
+        path, message, _ = parse_violation(error)
+        code = "invalid_event" if path.startswith("events[") else "invalid"
+        raise ApiError(422, code, f"{path}: {message}" if path else message) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, "malformed_json", str(error)) from None
     except RecursionError:
         raise ApiError(400, "malformed_json", "the JSON is nested too deeply") from None
 
 
-def _in_words(said: str) -> str:
-    """What is wrong with a value, after its place: "events[3]: item_id is missing"."""
-    text, _, place = said.partition(" - at `$")
-    text = _MISSING.sub(r"\1 is missing", text)
-    text = _UNKNOWN.sub(r"there is no field \1", text).replace("`", "")
-    place = place.removesuffix("`").removeprefix(".")
-    return f"{place}: {text[:1].lower()}{text[1:]}" if place else text
+def _decode(body: bytes | bytearray, kind: type[T]) -> T:
+    """Return a JSON body as an object of class `kind`; raise msgspec's error if it is invalid.
 
-
-_MISSING = re.compile("Object missing required field `(.*)`")
-_UNKNOWN = re.compile("Object contains unknown field `(.*)`")
-
-
-def _decoded(body: bytes | bytearray, kind: type[T]) -> T:
+    Where the class needs integers, whole numbers written as floats (28.0) are accepted.
+    """
     try:
         decoded: T = _DECODERS[kind].decode(body)
     except msgspec.ValidationError as error:
-        if "got `float`" not in str(error):
+        if not parse_violation(error).has_float:
             raise
-        return msgspec.convert(_with_whole_numbers(msgspec.json.decode(body)), kind)
+        return msgspec.convert(_convert_whole_floats(msgspec.json.decode(body)), kind)
     return decoded
 
 
-def _with_whole_numbers(value: Any) -> Any:
-    """28.0 as 28: JSON has one kind of number, and programs in some languages write whole ones so.
+class Violation(NamedTuple):
+    """A msgspec error: the JSON path, the problem, and whether the value is a float."""
 
-    Beyond 2^53 a float stands for several whole numbers, and stays what it is.
+    path: str
+    message: str
+    has_float: bool
+
+
+def parse_violation(error: msgspec.ValidationError) -> Violation:
+    """Return the path and problem of a msgspec error, which msgspec provides only as text.
+
+    The problem is reworded for clients, such as "k is missing".
+    """
+    text, _, path = str(error).partition(" - at `$")
+    has_float = "got `float`" in text
+    text = re.sub("Object missing required field `(.*)`", r"\1 is missing", text)
+    text = re.sub("Object contains unknown field `(.*)`", r"there is no field \1", text)
+    text, path = text.replace("`", ""), path.removesuffix("`").removeprefix(".")
+    return Violation(path, f"{text[:1].lower()}{text[1:]}" if path else text, has_float)
+
+
+def _convert_whole_floats(value: Any) -> Any:
+    """Return JSON with 28.0 as 28: some languages write whole numbers as floats.
+
+    Beyond 2^53, a float stands for several whole numbers and is not converted.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
         return int(value)
     if isinstance(value, list):
-        return [_with_whole_numbers(one) for one in value]
+        return [_convert_whole_floats(entry) for entry in value]
     if isinstance(value, dict):
-        return {name: _with_whole_numbers(one) for name, one in value.items()}
+        return {name: _convert_whole_floats(entry) for name, entry in value.items()}
     return value

@@ -13,33 +13,23 @@ from pathlib import Path
 from talerec.errors import TalerecError
 
 TOKEN_VARIABLE = "TALEREC_TOKEN"
+CANDIDATE_SHARE = 0.1  # default share of users that a candidate answers
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _INTERVAL = re.compile(r"(?:every=)?(\d+(?:\.\d+)?)([smhd])")
 _MIN_TOKEN = 16  # characters
-CANDIDATE_SHARE = 0.1  # of users whom a candidate answers unless another share is given
 _ORIGIN = re.compile(r"https?://[\w.:\[\]-]+")
 _MINIMA = {
-    "workers": 1,
-    "max_body": 1,
-    "max_history": 1,
-    "max_k": 1,
-    "max_batch": 1,
-    "max_items": 1,
-    "max_unread": 1,
-    "max_events": 1,
-    "concurrency": 1,
-    "connections": 1,
-    "timeout": 0.01,
-    "watch": 0.01,
-    "drain": 0,
-    "per_client": 0,
+    **dict.fromkeys(("workers", "max_body", "max_history", "max_k", "max_batch", "max_items"), 1),
+    **dict.fromkeys(("max_unread", "max_events", "concurrency", "connections"), 1),
+    **dict.fromkeys(("timeout", "watch"), 0.01),
+    **dict.fromkeys(("drain", "per_client"), 0),
 }
 _CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Limits are per request unless the comment says otherwise."""
+    """All settings of a service. Limits are per request unless the comment says otherwise."""
 
     path: Path
     host: str = "127.0.0.1"
@@ -49,115 +39,129 @@ class Settings:
     open: bool = False  # listen beyond this machine without a token
     cors: tuple[str, ...] = ()  # origins whose pages may use the API
     unix: Path | None = None  # listen on this Unix socket instead of host and port
-    tls_cert: Path | None = None  # PEM files: with them, the service speaks HTTPS
+    tls_cert: Path | None = None  # PEM files: with them, the service uses HTTPS
     tls_key: Path | None = None
-    host_names: tuple[str, ...] = ()  # names that requests may call the service by
-    images: tuple[str, ...] = ()  # origins from which the page may show pictures of items
-    beside: tuple[Path, ...] = ()  # other models, to compare with
-    measure: float = 0.0  # the share of users on whose events models are measured as they arrive
-    live_days: float = 1.0  # older events are no live ones, and are not measured
-    candidate: Path | None = None  # a model that answers some users in place of the first,
-    share: float | None = None  # this share of them
-    per_client: int = 0  # requests at a time of one client address, per worker; 0: any number
+    host_names: tuple[str, ...] = ()  # accepted names in the Host header
+    images: tuple[str, ...] = ()  # origins from which the page may load item pictures
+    beside: tuple[Path, ...] = ()  # further models, to compare with
+    measure: float = 0.0  # share of users on whose arriving events the models are evaluated
+    live_days: float = 1.0  # older events are not evaluated
+    candidate: Path | None = None  # a model that answers some users instead of the main model
+    share: float | None = None  # share of users that the candidate answers
+    per_client: int = 0  # concurrent requests of one client address, per worker; 0: no limit
     log_level: str = "info"  # debug: every request
-    log_format: str = "text"  # or json: one object a line
-    max_body: int = 1_000_000  # bytes; this bounds allow and deny lists too
+    log_format: str = "text"  # or json: one object per line
+    max_body: int = 1_000_000  # bytes; this limits allow and deny lists too
     max_history: int = 2500  # rows
     max_k: int = 1000
     max_batch: int = 100  # requests in one batch
     max_items: int = 50_000  # items in all answers to one batch
-    max_unread: int = 64_000_000  # bytes of large answers that wait for their clients, per worker
-    concurrency: int = 128  # requests at a time, per worker
+    max_unread: int = 64_000_000  # bytes of large responses that clients have not read, per worker
+    concurrency: int = 128  # concurrent requests, per worker
     connections: int = 2048  # open connections, per worker
-    timeout: float = (
-        10.0  # seconds for the headers, for the body, for the answer, and for reading it
-    )
+    timeout: float = 10.0  # seconds for headers, for body, for the answer, and for reading it
     drain: float = 1.0  # seconds after SIGTERM during which new requests are still accepted
-    store: str | None = field(default=None, repr=False)  # the address of the events' database
-    learn: float | None = None  # seconds between two fits in the background; None: none
+    store: str | None = field(default=None, repr=False)  # address of the event database
+    learn: float | None = None  # seconds between two fits in the background; None: no fits
     max_events: int = 10_000  # events in one request
-    watch: float = 1.0  # seconds between looks for a new artifact
-    copies: Path | None = (
-        None  # folder for the service's own copies of models; None: for temporary files
-    )
+    watch: float = 1.0  # seconds between checks for a new artifact
+    copies: Path | None = None  # folder of the service's model copies; None: a temporary folder
 
     def __post_init__(self) -> None:
         for name, least in _MINIMA.items():
             if not getattr(self, name) >= least:
-                raise TalerecError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+                self._refuse(name, f"it must be at least {least}")
         if not 0 <= self.port <= 65_535:
-            raise TalerecError(f"port is {self.port}; it must be from 0 to 65535")
+            self._refuse("port", "it must be from 0 to 65535")
         if self.token is not None and len(self.token) < _MIN_TOKEN:
             raise TalerecError(f"the token is shorter than {_MIN_TOKEN} characters")
         if not (is_local(self) or self.token or self.open):
             raise TalerecError(
-                f"{self.host} can be reached from other machines: set {TOKEN_VARIABLE} or --token-file, "
-                "or use --open to serve everybody without a token"
-            )
+                f"{self.host} can be reached from other machines: set {TOKEN_VARIABLE} or"
+                " `token_file`, or use `open` to serve everybody without a token",
+                "token_file", "open",
+            )  # fmt: skip
         if self.learn is not None and self.store is None:
-            raise TalerecError("--learn learns from events: give --store too")
+            raise TalerecError("`learn` learns from events: give `store` too", "learn", "store")
         self._check_origins()
         self._check_choices()
         self._check_shares()
 
+    def _refuse(self, name: str, way_out: str) -> None:
+        """Raise TalerecError: the setting `name`, its value, and the rule that the value breaks."""
+        value = getattr(self, name)
+        shown = f"{value:g}" if isinstance(value, float) else repr(value)
+        raise TalerecError(f"`{name}` is {shown}; {way_out}", name)
+
     def _check_shares(self) -> None:
+        """Raise TalerecError for shares outside 0 to 1, `live_days` <= 0, or a missing setting.
+
+        `measure` is the share of users on whose events models are evaluated, and needs a store;
+        `share` is the share of users that a candidate model answers, and needs `candidate`.
+        """
         for name in ("measure", "share"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
-                raise TalerecError(f"--{name} is {value:g}; it takes a share of users, from 0 to 1")
+                self._refuse(name, "it must be a share of users, from 0 to 1")
         if not self.live_days > 0:
-            raise TalerecError(f"--live-days is {self.live_days:g}; it must be above 0")
+            self._refuse("live_days", "it must be above 0")
         if self.measure and self.store is None:
-            raise TalerecError("--measure looks at events as they arrive: it needs --store")
+            message = "`measure` evaluates models on arriving events: give `store` too"
+            raise TalerecError(message, "measure", "store")
         if self.share is not None and self.candidate is None:
-            raise TalerecError("--share is that of a --candidate")
+            message = "`share` is the candidate's share of users: give `candidate` too"
+            raise TalerecError(message, "share", "candidate")
 
     @property
     def candidate_share(self) -> float:
-        """The share of users whom a candidate answers."""
+        """Return the share of users, 0 to 1, that the candidate model answers; 0 without one."""
         default = 0.0 if self.candidate is None else CANDIDATE_SHARE
         return default if self.share is None else self.share
 
     def _check_origins(self) -> None:
+        """Raise TalerecError for a malformed web origin, or `cors` "*" without a token."""
+        if "*" in self.cors and self.token is None:
+            message = "`cors` '*' lets the pages of every site use the API: set a token"
+            raise TalerecError(message, "cors")
         for origin in (*self.cors, *self.images):
-            if origin == "*" and origin in self.cors and self.token is None:
-                raise TalerecError(
-                    "--cors '*' lets every page ask, also those of strangers: set a token"
-                )
             if not _ORIGIN.fullmatch(origin) and not (origin == "*" and origin in self.cors):
-                raise TalerecError(
-                    f"{origin!r} is not an origin, such as https://shop.example, without a path"
-                )
+                example = "such as https://shop.example, without a path"
+                raise TalerecError(f"{origin!r} is not an origin, {example}")
 
     def _check_choices(self) -> None:
+        """Raise TalerecError for an unknown log level or format, half a TLS pair, or equal names.
+
+        The names are those of the comparison models in `beside`: their paths without suffix.
+        """
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                found = f"{name.replace('_', '-')} is {getattr(self, name)!r}"
-                raise TalerecError(f"--{found}; it takes {' or '.join(choices)}")
+                self._refuse(name, f"it takes {' or '.join(choices)}")
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise TalerecError("--tls-cert and --tls-key go together")
+            raise TalerecError("`tls_cert` and `tls_key` go together", "tls_cert", "tls_key")
         names = [path.stem for path in self.beside]
         if len(names) != len(set(names)):
-            raise TalerecError("two models of --beside have the same name")
+            raise TalerecError("two models of `beside` have the same name", "beside")
 
 
-def read_interval(text: str) -> float:
-    """The seconds of --learn: every=10m."""
-    found = _INTERVAL.fullmatch(text.strip())
-    if found is None or not float(found[1]):
-        raise TalerecError(
-            f"--learn is {text!r}; it takes every=30s, every=10m, every=2h or every=1d"
-        )
-    return float(found[1]) * _SECONDS[found[2]]
+def parse_interval(text: str) -> float:
+    """Return the seconds of an interval such as "every=10m" or "30s" (s, m, h or d).
+
+    Anything else, and zero, raises TalerecError.
+    """
+    match = _INTERVAL.fullmatch(text.strip())
+    if match is None or not float(match[1]):
+        message = f"`learn` is {text!r}; it takes every=30s, every=10m, every=2h or every=1d"
+        raise TalerecError(message, "learn")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def is_local(settings: Settings) -> bool:
-    """Does the service listen for programs of this machine alone?"""
+    """Return whether the service listens only on a Unix socket or on a loopback address."""
     return settings.unix is not None or is_loopback(settings.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Does this address reach no further than this machine?"""
+    """Can this address be reached only from this machine?"""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -165,7 +169,10 @@ def is_loopback(host: str) -> bool:
 
 
 def read_token(file: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The token from a file, or else from the environment; None if neither is set."""
+    """Return the access token from a file, else from the variable TALEREC_TOKEN; None without.
+
+    Raises TalerecError if the file or variable is empty, or the file is readable by everybody.
+    """
     if file is None:
         text = environment.get(TOKEN_VARIABLE)
         if text is not None and not text.strip():

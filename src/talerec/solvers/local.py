@@ -1,162 +1,317 @@
-"""The local solver: each target's column of B from a few sources, B as a sparse array."""
+"""The local solver: each target's column of B from a few sources; B is sparse."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.gram.gram import Gram
-from talerec.runtime import memory
-from talerec.runtime.arrays import Array, Arrays, Matrix, is_sparse, shrink_indptr
-from talerec.runtime.lazy import sparse
-from talerec.runtime.threads import equal_work, run_chunks, thread_count
-from talerec.solvers import local_kernels
-from talerec.solvers.compressed import Compressed, by_column
-from talerec.solvers.local_kernels import Columns
-from talerec.solvers.sources import Equations, Limits
-from talerec.solvers.triangle import Half, halved
+from talerec.gram import Gram
+from talerec.runtime import (
+    CSR,
+    Array,
+    Matrix,
+    balanced_chunks,
+    csr_columns,
+    is_sparse,
+    kernel,
+    memory,
+    run_chunks,
+    shrink_indptr,
+    sparse,
+    thread_count,
+)
+from talerec.solvers.local_kernels import TargetColumns, compress_by_source, solve_targets
+from talerec.solvers.sources import (
+    NormalEquations,
+    SourceLimits,
+    choose_sources,
+    clear_column,
+    new_candidates,
+    set_column,
+)
+from talerec.solvers.triangle import LowerTriangle, lower_triangle
 
 _CHUNKS = 64  # of work, whatever the number of threads
-_JOIN = 3  # times `neighbors` sources may join a target
-_FEW = 10_000_000  # while there are no more pairs in K; then as many as `neighbors`
+_OUTSIDE = 3  # a target has up to so many times `neighbors` sources
+_FEW = 10_000_000  # while K has no more entries than this; then `neighbors` sources
+_NEARBY = 4096  # entries between two rows that cost less to read than to skip
 
 
-def local(gram: Gram, penalty: Array, neighbors: int, *, zero_diagonal: bool = False) -> Any:
-    """Solve Eq. 6 with `neighbors` sources per target; the weights are a CSR array.
-
-    Half of the sources are solved together, those with the largest gain; the others join with one step.
-    While there are few pairs in all, twice as many more join too.
-    With `zero_diagonal` an item is never its own source. With `neighbors` >= items all items are solved
-    together, and the weights are the exact ones.
-    """
-    return local_explained(gram, penalty, neighbors, zero_diagonal=zero_diagonal)[0]
-
-
-def local_some(gram: Gram, penalty: Array, neighbors: int, wanted: Array) -> Any:
-    """What `local` gives to some targets (a flag per item); the others have no weights."""
-    return local_explained(gram, penalty, neighbors, zero_diagonal=False, wanted=wanted)[0]
-
-
-def _columns_of(K: Compressed, wanted: Array) -> Compressed:
-    """K without the columns of other targets."""
-    kept = np.repeat(wanted, np.diff(K.starts))
-    starts = np.concatenate([[0], np.cumsum(kept)])[K.starts]
-    return Compressed(starts.astype(K.starts.dtype), K.indices[kept], K.values[kept])
-
-
-def local_explained(
+def solve_local(
     gram: Gram,
     penalty: Array,
     neighbors: int,
     *,
-    zero_diagonal: bool,
-    wanted: Array | None = None,
+    zero_diagonal: bool = False,
+    targets: Array | None = None,
 ) -> tuple[Any, Array]:
-    """The weights that `local` gives, to all targets or to the wanted ones, and how much of each they explain."""
-    n, K = gram.items, by_column(gram.K)
-    limits = limits_of(n, neighbors, len(K.indices), own=not zero_diagonal)
-    K = K if wanted is None or wanted.all() else _columns_of(K, wanted)
-    _require_room(K, _entries(gram.G) * 6, limits, neighbors)
-    return _solved(halved(gram.G), K, penalty, limits)
+    """Return a sparse solution B of (G + diag(penalty)) B = K: few sources per target item.
+
+    A target has about `neighbors` sources. Half of them, those with the largest gain
+    K_ij^2 / (G_ii + penalty_i), are solved together; the others get weights by one descent step.
+    While K has few entries, twice as many more sources take part in the step.
+    With `zero_diagonal` an item is never its own source. With `neighbors` >= items all items are
+    solved together, and the weights are exact.
+
+    targets: a flag per item; other targets get no weights. Returns the weights (a CSR array,
+    source x target) and, per target j, how much they explain: T_j'T_j minus the penalised squared
+    error |T_j - S b_j|^2 + sum of penalty_i b_ij^2.
+    """
+    n, K = gram.items, csr_columns(gram.K)
+    limits = source_limits(n, neighbors, len(K.indices), includes_target=not zero_diagonal)
+    K = K if targets is None or targets.all() else _select_columns(K, targets)
+    entries = int(gram.G.nnz if is_sparse(gram.G) else np.count_nonzero(gram.G))
+    _require_memory(K, entries * 6, limits, neighbors)
+    return _solve_columns(lower_triangle(gram.G), K, penalty, limits)
 
 
-def _entries(G: Matrix) -> int:
-    return int(G.nnz if is_sparse(G) else np.count_nonzero(G))
+def solve_stored(
+    triangle: LowerTriangle, K: Matrix, penalty: Array, neighbors: int, entries: int
+) -> Any:
+    """Return the weights (CSR, source x target) that `solve_local` gives to the targets in K.
+
+    K = S'T: items x items, with the columns of these targets alone. triangle: that of G = S'S,
+    stored by an earlier fit. penalty: one per item, added to G's diagonal. neighbors: about how
+    many sources a target has. entries: the number of entries of the K of all targets; while it is
+    small, a target has more sources.
+    """
+    columns = csr_columns(K)
+    limits = source_limits(triangle.items, neighbors, entries, includes_target=True)
+    _require_memory(columns, 0, limits, neighbors)
+    return _solve_columns(triangle, columns, penalty, limits)[0]
 
 
-def local_kept(half: Half, K: Matrix, penalty: Array, neighbors: int, entries: int) -> Any:
-    """What `local` gives to the targets that K has columns of, from a half that was kept; `entries`: those of the whole K."""
-    columns = by_column(K)
-    limits = limits_of(half.items, neighbors, entries, own=True)
-    _require_room(columns, 0, limits, neighbors)
-    return _solved(half, columns, penalty, limits)[0]
+def _select_columns(K: CSR, targets: Array) -> CSR:
+    """Return K, compressed by column, without the entries of targets that have no flag."""
+    stays = np.repeat(targets, np.diff(K.indptr))
+    indptr = np.concatenate([[0], np.cumsum(stays)])[K.indptr]
+    return CSR(indptr.astype(K.indptr.dtype), K.indices[stays], K.values[stays])
 
 
-def _solved(half: Half, K: Compressed, penalty: Array, limits: Limits) -> tuple[Any, Array]:
-    """The weights of K's targets, and how much of each they explain."""
-    n, item = half.items, half.item
-    sources = _most_sources(K, limits)
-    out = _columns(_starts(np.minimum(sources, limits.most)))
-    diagonal = (half.diagonal + penalty)[item]
-    lengths = np.diff(half.lower.starts)
-    equations = Equations(half.lower, lengths, K, diagonal, half.rank, item)
+def _solve_columns(
+    triangle: LowerTriangle, K: CSR, penalty: Array, limits: SourceLimits
+) -> tuple[Any, Array]:
+    """Return the weights of K's targets (CSR, source x target), and how much they explain.
+
+    They solve (G + diag(penalty)) B = K approximately. triangle: G below its diagonal; K:
+    compressed by target; limits: how many sources a target has. The second result has one number
+    per target j: T_j'T_j minus the penalised squared error.
+    """
+    n, item = triangle.items, triangle.item
+    sources = _source_counts(K, limits)
+    out = _new_columns(np.minimum(sources, limits.total))
+    diagonal = (triangle.diagonal + penalty)[item]
+    lengths = np.diff(triangle.lower.indptr)
+    equations = NormalEquations(triangle.lower, lengths, K, diagonal, triangle.rank, item)
     work = np.minimum(sources, limits.together) ** 2 + sources
-    run_chunks(
-        "solve",
-        lambda a, b: local_kernels.solve_targets(equations, limits, a, b, out),
-        equal_work(_starts(work), _CHUNKS),
-    )
-    indptr, indices, values = local_kernels.by_source(out)
+    chunks = balanced_chunks(_offsets(work), _CHUNKS)
+    run_chunks("solve", lambda a, b: solve_targets(equations, limits, a, b, out), chunks)
+    indptr, indices, values = compress_by_source(out)
     weights = sparse.csr_array((values, indices, shrink_indptr(indptr)), shape=(n, n))
     return weights, out.explained
 
 
-def local_columns(
-    half: Arrays,
-    lengths: Array,
-    K: Arrays,
-    diagonal: Array,
-    neighbors: int,
-    entries: int,
-    a: int,
-    b: int,
-) -> tuple[Array, Array, Array]:
-    """What `local` gives to the targets a..b alone: (source, target, weight), without zeros.
+def source_limits(
+    items: int, neighbors: int, entries: int, *, includes_target: bool
+) -> SourceLimits:
+    """Return how many sources a target has: solved together, and in all.
 
-    Items are numbered as in `half`, which holds G below the diagonal; `lengths`: of its rows, were items
-    numbered as `local` does; `diagonal` is that of G plus the penalty. K is by target and holds the columns
-    of a..b, sources in the order in which equals are preferred; `entries` counts those of all targets.
+    If `neighbors` is at least `items`, all items are solved together. entries: the number of
+    entries of K; while it is small, a target has more sources. includes_target: whether a target
+    may be its own source.
     """
-    n = len(diagonal)
-    limits = limits_of(n, neighbors, entries, own=True)
-    columns = Compressed(*K)
-    sources = _most_sources(columns, limits)
-    sources[:a] = sources[b:] = 0
-    out = _columns(_starts(np.minimum(sources, limits.most)))
-    same = np.arange(n, dtype=np.int32)
-    equations = Equations(Compressed(*half), lengths, columns, diagonal, same, same)
-    local_kernels.solve_targets(equations, limits, a, b, out)
-    sizes = out.sizes[a:b]
-    target = np.repeat(same[a:b], sizes)
-    first = np.cumsum(sizes) - sizes
-    place = np.repeat(out.ptr[a:b] - first, sizes) + np.arange(len(target))
-    kept = out.weight[place] != 0
-    return out.item[place][kept], target[kept], out.weight[place][kept]
-
-
-def limits_of(items: int, neighbors: int, entries: int, *, own: bool) -> Limits:
-    """How many sources of a target are solved together, and how many it may have; `entries`: those of K."""
     if neighbors >= items:
-        return Limits(items, items, own)
-    return Limits((neighbors + 1) // 2, neighbors * (_JOIN if entries <= _FEW else 1), own)
+        return SourceLimits(items, items, includes_target)
+    total = neighbors * (_OUTSIDE if entries <= _FEW else 1)
+    return SourceLimits((neighbors + 1) // 2, total, includes_target)
 
 
-def _most_sources(K: Compressed, limits: Limits) -> Array:
-    """How many sources each target has, itself included, before any limit."""
-    n = len(K.starts) - 1
-    return np.full(n, n) if limits.together >= n else np.diff(K.starts) + 1
+def _source_counts(K: CSR, limits: SourceLimits) -> Array:
+    """Return, per target, the entries in its column of K plus 1 for itself: its sources.
+
+    If the limits let all items be solved together, every target has all items as sources.
+    """
+    n = len(K.indptr) - 1
+    return np.full(n, n) if limits.together >= n else np.diff(K.indptr) + 1
 
 
-def _starts(sizes: Array) -> Array:
-    """Where each of several runs of these sizes begins, and where the last one ends."""
+def _offsets(sizes: Array) -> Array:
+    """Return the cumulative sums of `sizes` with a 0 before them, as in an indptr array."""
     return np.concatenate([[0], np.cumsum(sizes)])
 
 
-def _columns(ptr: Array) -> Columns:
-    """Room for the weights of every target."""
-    n, room = len(ptr) - 1, ptr[-1]
-    sizes, explained = np.zeros(n, np.int64), np.zeros(n)
-    return Columns(ptr, np.empty(room, np.int32), np.empty(room, np.float32), sizes, explained)
+def _new_columns(sizes: Array) -> TargetColumns:
+    """Return room for the weights of each target; sizes: the most weights of each."""
+    ptr = _offsets(sizes)
+    n, room = len(sizes), ptr[-1]
+    weights = np.empty(room, np.int32), np.empty(room, np.float32)
+    return TargetColumns(ptr, *weights, np.zeros(n, np.int64), np.zeros(n))
 
 
-def _require_room(K: Compressed, half: int, limits: Limits, neighbors: int) -> None:
-    """Refuse work whose weights, half of G (so many bytes) and small systems do not fit into memory."""
-    n = len(K.starts) - 1
+def _require_memory(K: CSR, triangle_bytes: int, limits: SourceLimits, neighbors: int) -> None:
+    """Raise an error if the weights, the triangle of G and one system per thread do not fit.
+
+    K: S'T, compressed by target. triangle_bytes: the size of the lower triangle of G, 0 if it is in
+    memory already. limits: how many sources a target has. neighbors: named in the message.
+    """
+    n = len(K.indptr) - 1
     together = min(limits.together, n)
-    weights = int(np.minimum(_most_sources(K, limits), limits.most).sum())
-    memory.require(
-        weights * 8 + half + 16 * together * together * thread_count(),
+    weights = int(np.minimum(_source_counts(K, limits), limits.total).sum())
+    memory.require_memory(
+        weights * 8 + triangle_bytes + 16 * together * together * thread_count(),
         f"the local solver for {n:,} items with {neighbors:,} neighbors",
         "use fewer neighbors, or a k-core to drop rare items",
     )
+
+
+# -- ranges of targets, on a cluster ---------------------------------------------------------------
+
+
+class RangeProblem(NamedTuple):
+    """What the local solver needs for a range of targets, besides the lower triangle of G.
+
+    The system is (G + diag(penalty)) B = K, with G = S'S and K = S'T (source x target). Items are
+    numbered as in the triangle. neighbors: about how many sources a target gets.
+    """
+
+    lengths: Array  # of the triangle's rows, if items were ranked by entries as `solve_local` does
+    K: CSR  # by target; sources in the order in which equal gains are preferred
+    diagonal: Array  # of G plus the penalty
+    neighbors: int
+    entries: int  # of K for all targets
+
+    def equations(self, lower: CSR) -> NormalEquations:
+        """Return the normal equations (G + diag(penalty)) B = K; an item's rank is its number.
+
+        lower: G below the diagonal, maybe without rows that the targets do not need.
+        """
+        same = np.arange(len(self.diagonal), dtype=np.int32)
+        return NormalEquations(lower, self.lengths, self.K, self.diagonal, same, same)
+
+    def limits(self) -> SourceLimits:
+        """Return how many source items a target has: solved together exactly, and in all."""
+        n = len(self.diagonal)
+        return source_limits(n, self.neighbors, self.entries, includes_target=True)
+
+
+def solve_range(lower: CSR, problem: RangeProblem, a: int, b: int) -> tuple[Array, Array, Array]:
+    """Return (source, target, weight) that `solve_local` gives to targets a..b, without zeros.
+
+    The three arrays have one entry per weight, by target. lower: G below the diagonal; problem: K
+    and the rest of (G + diag(penalty)) B = K. Target b is excluded.
+    """
+    limits = problem.limits()
+    sources = _source_counts(problem.K, limits)
+    sources[:a] = sources[b:] = 0
+    out = _new_columns(np.minimum(sources, limits.total))
+    solve_targets(problem.equations(lower), limits, a, b, out)
+    sizes = out.sizes[a:b]
+    target = np.repeat(np.arange(a, b, dtype=np.int32), sizes)
+    first = np.cumsum(sizes) - sizes
+    at = np.repeat(out.ptr[a:b] - first, sizes) + np.arange(len(target))
+    nonzero = out.weight[at] != 0
+    return out.item[at][nonzero], target[nonzero], out.weight[at][nonzero]
+
+
+#: Reads rows first..last of the triangle: their columns and values, one row after the other.
+RowReader = Callable[[int, int], tuple[Array, Array]]
+
+
+def solve_range_in_pieces(
+    indptr: Array, read: RowReader, room: int, problem: RangeProblem, a: int, b: int
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield (source, target, weight) arrays of targets a..b, for a G larger than memory.
+
+    A target reads the rows of its sources only, so targets are grouped until these rows have about
+    `room` entries. The rows are read once per group, limited to columns that are sources too.
+
+    indptr: where the rows of G below the diagonal begin; read(first, last) returns the columns and
+    values of rows first..last.
+    """
+    n, K = len(problem.diagonal), problem.K
+    empty = CSR(np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0))
+    equations, limits = problem.equations(empty), problem.limits()
+    marks = np.zeros(n, np.uint8)
+    first = a
+    while first < b:
+        last, sources = _mark_sources(equations, limits, indptr, first, b, room, marks)
+        lower = _read_rows(indptr, read, room, np.sort(sources), marks)
+        columns = np.clip(K.indptr, K.indptr[first], K.indptr[last])
+        group = problem._replace(K=K._replace(indptr=columns))
+        yield solve_range(lower, group, first, int(last))
+        marks[sources] = 0
+        first = int(last)
+
+
+@kernel
+def _mark_sources(
+    equations: NormalEquations,
+    limits: SourceLimits,
+    indptr: Array,
+    a: int,
+    b: int,
+    room: int,
+    marks: Array,
+) -> tuple[int, Array]:
+    """Group targets from a on (before b) while the rows of their sources fit `room` entries.
+
+    Row r of the triangle of G has indptr[r + 1] - indptr[r] entries; a group has at least one
+    target. Returns the end of the group and its sources; marks[r], 0 for every rank r on entry,
+    becomes 1 for every source r.
+    """
+    n = len(equations.diagonal)
+    candidates = new_candidates(n)
+    sources, size, entries = np.empty(n, np.int32), 0, 0
+    for j in range(a, b):
+        set_column(equations, j, candidates.right)
+        count, support = choose_sources(equations, limits, j, candidates)
+        clear_column(equations, j, candidates.right)
+        before = size
+        for c in range(count + support):
+            r = candidates.sources[c] if c < count else candidates.support[c - count]
+            if not marks[r]:
+                marks[r] = 1
+                sources[size] = r
+                size += 1
+                entries += indptr[r + 1] - indptr[r]
+        if entries > room and j > a:
+            for x in range(before, size):
+                marks[sources[x]] = 0
+            return j, sources[:before].copy()
+    return b, sources[:size].copy()
+
+
+def _read_rows(indptr: Array, read: RowReader, room: int, sources: Array, marks: Array) -> CSR:
+    """Return the lower triangle of G with only the rows and columns of `sources` (ascending).
+
+    indptr: where the rows of the whole triangle begin; `read` reads a range of them, of about
+    `room` entries at a time. marks: 1 for every source, 0 for other items.
+    """
+    lengths = np.zeros(len(indptr) - 1, np.int64)
+    columns, values = [np.empty(0, np.int32)], [np.empty(0)]
+    for a, b in _read_ranges(indptr, sources, room):
+        column, value = read(a, b)
+        row = np.repeat(np.arange(a, b), np.diff(indptr[a : b + 1]))
+        stays = (marks[column] > 0) & (marks[row] > 0)
+        lengths[a:b] = np.bincount(row[stays] - a, minlength=b - a)
+        columns.append(column[stays])
+        values.append(value[stays])
+    return CSR(_offsets(lengths), np.concatenate(columns), np.concatenate(values))
+
+
+def _read_ranges(indptr: Array, sources: Array, room: int) -> list[tuple[int, int]]:
+    """Return ranges (first, end) of rows to read at once: nearby sources together.
+
+    indptr: where each row begins. sources: the rows needed, ascending. A range has up to `room`
+    entries, unless it is one row.
+    """
+    ranges: list[tuple[int, int]] = []
+    for r in sources.tolist():
+        a, b = ranges[-1] if ranges else (r, r)
+        if ranges and indptr[r] - indptr[b] <= _NEARBY and indptr[r + 1] - indptr[a] <= room:
+            ranges[-1] = (a, r + 1)
+        else:
+            ranges.append((r, r + 1))
+    return ranges

@@ -1,11 +1,12 @@
-"""The local solver's loops: for each target a few sources, and the small system that they form.
+"""The local solver's loops: the small system of a few sources for each target.
 
-The support N of target j holds the sources with the largest gain (see `sources`) and the target
-itself. Its own weight, which K alone would never suggest, is what keeps an item that was just seen
-from being recommended again. The other sources that ever led to j are too many to be solved
-together, but not to be left out: they join with one step from there (`_join`).
+The *support* of target j holds the sources with the largest gain (see `sources`) and the target
+itself. The weight of the target for itself, which K alone would never suggest, keeps an item that
+was just seen from being recommended again. The other sources with an entry in column j of K are
+too many to be solved together, but not to be left out: they get weights by one descent step from
+the support's solution (`_step_outside`).
 
-Items are numbered by rank, and of G only the half below the diagonal is kept (see `half`).
+Items are numbered by rank, and only the lower triangle of G is stored (see `triangle`).
 """
 
 from __future__ import annotations
@@ -15,84 +16,98 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel, reducing, template, unsigned
-from talerec.solvers.compressed import Compressed
-from talerec.solvers.sources import Candidates, Equations, Limits, choose_sources
+from talerec.runtime import CSR, Array, kernel, reduction, template, unsigned_range
+from talerec.solvers.sources import (
+    NormalEquations,
+    SourceCandidates,
+    SourceLimits,
+    choose_sources,
+    clear_column,
+    new_candidates,
+    set_column,
+)
 
 
-class Columns(NamedTuple):
-    """Weights target by target: those of target j are entries ptr[j]..ptr[j] + sizes[j]."""
+class TargetColumns(NamedTuple):
+    """Source items and weights by target; target j has entries ptr[j]..ptr[j] + sizes[j]."""
 
     ptr: Array
     item: Array
     weight: Array
     sizes: Array
-    explained: (
-        Array  # by how much a target's weights make the penalised squared error less than T'T
-    )
+    explained: Array  # T_j'T_j minus the penalised squared error of target j
 
 
-class System(NamedTuple):
-    """Scratch: the equations of one support, in the order of its ranks."""
+class SupportSystem(NamedTuple):
+    """Scratch: the equations of one target's support, the sources that are solved together.
 
-    place: Array  # of a rank in the support, from 1; zeros between targets
-    A: Array
-    L: Array
-    ridge: Array
-    goal: Array
-    weight: Array
+    Sources are in the order of their ranks (the numbers of items in the solver).
+    """
 
-
-class Step(NamedTuple):
-    """Scratch: what the sources outside the support lack, by rank; zeros between targets."""
-
-    lacks: Array
-    held: Array  # the weights of the support
-    outside: Array  # 1 for a source outside the support
+    position: Array  # of a rank in the support, from 1; zeros between targets
+    A: Array  # G of the support below the diagonal, shifted by one column
+    L: Array  # Cholesky factor, with 1 / L_pp on the diagonal
+    diagonal: Array  # of G plus the penalty
+    right: Array  # the target's entries of K
+    weight: Array  # the solution
 
 
-# -- the sources that are solved together ----------------------------------------------------------
+class OutsideStep(NamedTuple):
+    """Scratch by rank (item number in the solver): one descent step outside the support.
+
+    The support of a target are the sources solved together; all arrays are 0 between targets.
+    """
+
+    residual: Array  # of their normal equations, then divided by the diagonal
+    weight: Array  # of the support
+    is_outside: Array
+
+
+# -- the support -----------------------------------------------------------------------------------
 
 
 @template
-def _gather(half: Compressed, support: Array, size: int, place: Array, A: Array) -> None:
-    """A[p, q + 1] = G[support[p], support[q]] for q < p; support[] ascends.
+def _gather(lower: CSR, support: Array, size: int, position: Array, A: Array) -> None:
+    """Write A[p, q + 1] = G[support[p], support[q]] for q < p; support[:size] ascends.
 
-    A row of the half holds lower ranks only, so every pair is found in one row, the shorter of its
-    two, and lands below the diagonal. It is scanned without a branch: what is not in the support
-    lands in column 0.
+    lower: G below the diagonal. position: scratch, one entry per item, 0 on entry and on return.
+    A row of the triangle holds lower ranks only, so every pair is in one row, the shorter of its
+    two, and lands below the diagonal. The row is scanned without a branch: what is not in the
+    support lands in column 0.
     """
     for p in range(size):
-        place[support[p]] = p + 1
+        position[support[p]] = p + 1
     for p in range(size):
         row = A[p]
         row[: p + 1] = 0.0
-        for x in unsigned(half.starts[support[p]], half.starts[support[p] + 1]):
-            row[np.uint32(place[np.uint32(half.indices[x])])] = half.values[x]
+        for x in unsigned_range(lower.indptr[support[p]], lower.indptr[support[p] + 1]):
+            row[np.uint32(position[np.uint32(lower.indices[x])])] = lower.values[x]
     for p in range(size):
-        place[support[p]] = 0
+        position[support[p]] = 0
 
 
-@reducing
+@reduction
 def _factor(A: Array, L: Array, diagonal: Array, size: int) -> None:
-    """The Cholesky factor of A (see `_gather`) with `diagonal`; L holds 1 / L_pp on its diagonal."""
+    """Write the Cholesky factor L of a symmetric matrix; L[p, p] gets 1 / L_pp (0: no weight).
+
+    The matrix has A[p, q + 1] at (p, q), q < p, and `diagonal` on its diagonal.
+    """
     for p in range(size):
-        left = diagonal[p]
+        pivot = diagonal[p]
         for q in range(p):
             total = 0.0
             for k in range(q):
                 total += L[p, k] * L[q, k]
             value = (A[p, q + 1] - total) * L[q, q]
             L[p, q] = value
-            left -= value * value
-        # a source that rounding makes a copy of others gets no weight
-        L[p, p] = 1.0 / math.sqrt(left) if left > 1e-14 * diagonal[p] else 0.0
+            pivot -= value * value
+        # a source that is a copy of others up to rounding gets no weight
+        L[p, p] = 1.0 / math.sqrt(pivot) if pivot > 1e-14 * diagonal[p] else 0.0
 
 
-@reducing
-def _back(L: Array, right: Array, size: int, b: Array) -> None:
-    """b = (L L')^-1 right."""
+@reduction
+def _substitute(L: Array, right: Array, size: int, b: Array) -> None:
+    """Write b = (L L')^-1 right, for a Cholesky factor that holds 1 / L_pp in L[p, p]."""
     for p in range(size):
         total = 0.0
         for k in range(p):
@@ -105,92 +120,123 @@ def _back(L: Array, right: Array, size: int, b: Array) -> None:
 
 
 @template
-def _solve_support(equations: Equations, found: Candidates, size: int, system: System) -> float:
-    """The weights of the support, in system.weight; returns how much they explain."""
+def _solve_support(
+    equations: NormalEquations, candidates: SourceCandidates, size: int, system: SupportSystem
+) -> float:
+    """Solve for the weights b of one target's support; return K_j'b, how much they explain.
+
+    The support are the `size` sources in candidates.support; candidates.right has the target's
+    column K_j of K by rank. The weights go to system.weight.
+    """
     for p in range(size):
-        r = found.support[p]
-        system.ridge[p], system.goal[p] = equations.diagonal[r], found.right[r]
-    _gather(equations.half, found.support, size, system.place, system.A)
-    _factor(system.A, system.L, system.ridge, size)
-    _back(system.L, system.goal, size, system.weight)
+        r = candidates.support[p]
+        system.diagonal[p], system.right[p] = equations.diagonal[r], candidates.right[r]
+    _gather(equations.lower, candidates.support, size, system.position, system.A)
+    _factor(system.A, system.L, system.diagonal, size)
+    _substitute(system.L, system.right, size, system.weight)
     explained = 0.0
     for p in range(size):
-        explained += system.weight[p] * system.goal[p]
+        explained += system.weight[p] * system.right[p]
     return explained
 
 
-# -- the sources that join -------------------------------------------------------------------------
+# -- the sources outside the support ---------------------------------------------------------------
 
 
-@reducing
-def _row_times(half: Compressed, r: int, by_rank: Array) -> float:
-    """Row r of the half times a vector."""
+@reduction
+def _multiply_row(lower: CSR, r: int, vector: Array) -> float:
+    """Return the dot product of row r of `lower` (G below the diagonal) and a vector."""
     total = 0.0
-    for x in unsigned(half.starts[r], half.starts[r + 1]):
-        total += half.values[x] * by_rank[np.uint32(half.indices[x])]
+    for x in unsigned_range(lower.indptr[r], lower.indptr[r + 1]):
+        total += lower.values[x] * vector[np.uint32(lower.indices[x])]
     return total
 
 
 @template
-def _place_support(
-    half: Compressed, found: Candidates, size: int, weight: Array, step: Step
+def _subtract_support(
+    lower: CSR, candidates: SourceCandidates, size: int, weight: Array, step: OutsideStep
 ) -> None:
-    """Hold the support's weights by rank; from what sources outside lack goes G_ik b_k where the support owns the pair."""
+    """Subtract G_ik b_k from the residual of each source i outside the support, in place.
+
+    The support are the `size` sources that are already solved. b_k: weight[p] of the source k =
+    candidates.support[p]; also written to step.weight by rank. Only pairs (i, k) that are stored in
+    row k of the lower triangle of G are subtracted here. Flags step.is_outside of the support are
+    set to 0.
+    """
     for p in range(size):
-        step.held[found.support[p]] = weight[p]
-        step.outside[found.support[p]] = 0
+        step.weight[candidates.support[p]] = weight[p]
+        step.is_outside[candidates.support[p]] = 0
     for p in range(size):
-        r = found.support[p]
-        for x in unsigned(half.starts[r], half.starts[r + 1]):
-            if step.outside[np.uint32(half.indices[x])]:
-                step.lacks[np.uint32(half.indices[x])] -= half.values[x] * weight[p]
+        r = candidates.support[p]
+        for x in unsigned_range(lower.indptr[r], lower.indptr[r + 1]):
+            if step.is_outside[np.uint32(lower.indices[x])]:
+                step.residual[np.uint32(lower.indices[x])] -= lower.values[x] * weight[p]
 
 
 @template
-def _find_lacks(equations: Equations, found: Candidates, count: int, step: Step) -> float:
-    """d_i, what the normal equation of each source outside lacks, over its diagonal; returns d'Dd."""
+def _divide_residuals(
+    equations: NormalEquations, candidates: SourceCandidates, count: int, step: OutsideStep
+) -> float:
+    """Turn residuals r into d = r / D in step.residual, outside the support; return d'Dd.
+
+    The support are the sources of target j that are already solved, with weights b. r_i = K_ij -
+    sum over the support of G_ik b_k, of which step.residual has the pairs stored in rows k; D is
+    the diagonal of G + diag(penalty). The first `count` candidates.sources are read.
+    """
     alone = 0.0
     for c in range(count):
-        r = found.sources[c]
-        if step.outside[r]:
-            total = found.right[r] + step.lacks[r] - _row_times(equations.half, r, step.held)
-            step.lacks[r] = total / equations.diagonal[r]
-            alone += step.lacks[r] * total
+        r = candidates.sources[c]
+        if step.is_outside[r]:
+            product = _multiply_row(equations.lower, r, step.weight)
+            total = candidates.right[r] + step.residual[r] - product
+            step.residual[r] = total / equations.diagonal[r]
+            alone += step.residual[r] * total
     return alone
 
 
 @template
-def _find_overlap(half: Compressed, found: Candidates, count: int, step: Step) -> float:
-    """What the sources outside explain in common: half of d'Gd without its diagonal."""
-    together = 0.0
+def _sum_overlap(lower: CSR, candidates: SourceCandidates, count: int, step: OutsideStep) -> float:
+    """Return half of d'Gd without G's diagonal, d being step.residual outside the support.
+
+    The support are the sources solved exactly. The result measures how much of the same the other
+    sources explain. lower: G below the diagonal; the first `count` candidates.sources are read.
+    """
+    overlap = 0.0
     for c in range(count):
-        r = found.sources[c]
-        if step.outside[r]:
-            together += step.lacks[r] * _row_times(half, r, step.lacks)
-    return together
+        r = candidates.sources[c]
+        if step.is_outside[r]:
+            overlap += step.residual[r] * _multiply_row(lower, r, step.residual)
+    return overlap
 
 
 @template
-def _join(
-    equations: Equations, found: Candidates, count: int, size: int, weight: Array, step: Step
+def _step_outside(
+    equations: NormalEquations,
+    candidates: SourceCandidates,
+    count: int,
+    size: int,
+    weight: Array,
+    step: OutsideStep,
 ) -> tuple[float, float]:
-    """What the sources outside the support get: one step of steepest descent from the support's solution.
+    """Take one step of steepest descent for a target's sources outside the support.
 
-    Each such i is asked for what its own normal equation lacks, d_i = (K_ij - sum over the support of
-    G_ik b_k) / diagonal_i, left in step.lacks; the support has 0 there. All get d times the one factor
-    that is best for them together, since they explain in part the same:
-    d'Dd / d'(G + diag(penalty))d, which is returned with what the step explains.
+    The support are candidates.support[:size], already solved with weights b = `weight`; all
+    sources are candidates.sources[:count].
+    Source i moves along the residual of its normal equation over its diagonal,
+    d_i = (K_ij - sum over the support of G_ik b_k) / diagonal_i, left in step.residual (0 in the
+    support). All get d times one factor, the best for them together, since they explain partly
+    the same: d'Dd / d'(G + diag(penalty))d. Returns that factor and what the step explains.
     """
     for c in range(count):
-        step.outside[found.sources[c]] = 1
-    _place_support(equations.half, found, size, weight, step)
-    alone = _find_lacks(equations, found, count, step)
-    together = _find_overlap(equations.half, found, count, step)
+        step.is_outside[candidates.sources[c]] = 1
+    _subtract_support(equations.lower, candidates, size, weight, step)
+    alone = _divide_residuals(equations, candidates, count, step)
+    overlap = _sum_overlap(equations.lower, candidates, count, step)
     for c in range(count):
-        step.outside[found.sources[c]] = 0
+        step.is_outside[candidates.sources[c]] = 0
     for p in range(size):
-        step.held[found.support[p]] = 0.0
-    share = alone / (alone + 2 * together) if alone > 0.0 else 0.0
+        step.weight[candidates.support[p]] = 0.0
+    share = alone / (alone + 2 * overlap) if alone > 0.0 else 0.0
     return share, share * alone
 
 
@@ -199,73 +245,87 @@ def _join(
 
 @template
 def _write_support(
-    out: Columns, j: int, item: Array, support: Array, weight: Array, size: int
+    out: TargetColumns, j: int, item: Array, support: Array, weight: Array, size: int
 ) -> None:
+    """Write target j's weights of the `size` sources that were solved together, into `out`.
+
+    support: the sources as ranks (item numbers in the solver); item: the item of each rank.
+    """
     first = out.ptr[j]
     for p in range(size):
         out.item[first + p], out.weight[first + p] = item[support[p]], weight[p]
 
 
 @template
-def _write_joined(
-    out: Columns, place: int, item: Array, found: Candidates, count: int, share: float, lacks: Array
+def _write_outside(
+    out: TargetColumns, end: int, item: Array, sources: Array, share: float, residual: Array
 ) -> int:
-    """Write the weights of the sources that joined, from `place` on, and clear what they lacked; returns their end."""
-    for c in range(count):
-        r = found.sources[c]
-        if lacks[r] != 0.0:
-            out.item[place], out.weight[place] = item[r], share * lacks[r]
-            place += 1
-            lacks[r] = 0.0
-    return place
+    """Write the weights share * residual[r] of sources r from `end` on; return the new end.
+
+    sources: ranks; item: the item of each rank. Sources with a residual of 0 are skipped, and the
+    residuals are set to 0.
+    """
+    for c in range(len(sources)):
+        r = sources[c]
+        if residual[r] != 0.0:
+            out.item[end], out.weight[end] = item[r], share * residual[r]
+            end += 1
+            residual[r] = 0.0
+    return end
 
 
 @kernel
-def solve_targets(equations: Equations, limits: Limits, a: int, b: int, out: Columns) -> None:
-    """Write the weights of targets a..b."""
-    n, K = len(equations.diagonal), equations.K
+def solve_targets(
+    equations: NormalEquations, limits: SourceLimits, a: int, b: int, out: TargetColumns
+) -> None:
+    """Write the weights b_j of (G + diag(penalty)) b_j = K_j for targets j in a..b into `out`.
+
+    Each target has few sources: those of its support, the ones with the largest gain K_ij^2 / (G_ii
+    + penalty_i), are solved together exactly, the others get one step of steepest descent. limits:
+    how many sources there are of each. b is excluded.
+    """
+    n = len(equations.diagonal)
     widest = min(limits.together, n)
-    found = Candidates(
-        np.zeros(n), np.empty(n + 1, np.int32), np.empty(n + 1, np.int32), np.empty(n),
-        np.empty(n, np.int32),
-    )  # fmt: skip
-    system = System(
+    candidates = new_candidates(n)
+    system = SupportSystem(
         np.zeros(n, np.int32), np.zeros((widest, widest + 1)), np.zeros((widest, widest)),
         np.empty(widest), np.empty(widest), np.empty(widest),
     )  # fmt: skip
-    step = Step(np.zeros(n), np.zeros(n), np.zeros(n, np.uint8))
+    step = OutsideStep(np.zeros(n), np.zeros(n), np.zeros(n, np.uint8))
     for j in range(a, b):
-        for x in range(K.starts[j], K.starts[j + 1]):
-            found.right[equations.rank[K.indices[x]]] = K.values[x]
-        count, size = choose_sources(equations, limits, j, found)
-        explained = _solve_support(equations, found, size, system)
-        _write_support(out, j, equations.item, found.support, system.weight, size)
+        set_column(equations, j, candidates.right)
+        count, size = choose_sources(equations, limits, j, candidates)
+        explained = _solve_support(equations, candidates, size, system)
+        _write_support(out, j, equations.item, candidates.support, system.weight, size)
         end = out.ptr[j] + size
         if count >= widest:  # else all sources are in the support
-            share, more = _join(equations, found, count, size, system.weight, step)
-            end = _write_joined(out, end, equations.item, found, count, share, step.lacks)
+            share, more = _step_outside(equations, candidates, count, size, system.weight, step)
+            sources = candidates.sources[:count]
+            end = _write_outside(out, end, equations.item, sources, share, step.residual)
             explained += more
         out.sizes[j], out.explained[j] = end - out.ptr[j], explained
-        for x in range(K.starts[j], K.starts[j + 1]):
-            found.right[equations.rank[K.indices[x]]] = 0.0
+        clear_column(equations, j, candidates.right)
 
 
 @kernel
-def by_source(made: Columns) -> tuple[Array, Array, Array]:
-    """Weights written target by target, with gaps, as CSR by source; zeros are not kept."""
-    n = len(made.sizes)
+def compress_by_source(columns: TargetColumns) -> CSR:
+    """Return weights that are stored by target, with gaps, as compressed rows by source.
+
+    Zeros are dropped; the indices (targets) of each row ascend.
+    """
+    n = len(columns.sizes)
     indptr = np.zeros(n + 1, np.int64)
     for j in range(n):
-        for x in range(made.ptr[j], made.ptr[j] + made.sizes[j]):
-            indptr[made.item[x] + 1] += made.weight[x] != 0.0
+        for x in range(columns.ptr[j], columns.ptr[j] + columns.sizes[j]):
+            indptr[columns.item[x] + 1] += columns.weight[x] != 0.0
     for i in range(n):
         indptr[i + 1] += indptr[i]
     indices, values = np.empty(indptr[n], np.int32), np.empty(indptr[n], np.float32)
-    place = indptr[:-1].copy()
+    free = indptr[:-1].copy()
     for j in range(n):
-        for x in range(made.ptr[j], made.ptr[j] + made.sizes[j]):
-            if made.weight[x] != 0.0:
-                i = made.item[x]
-                indices[place[i]], values[place[i]] = j, made.weight[x]
-                place[i] += 1
-    return indptr, indices, values
+        for x in range(columns.ptr[j], columns.ptr[j] + columns.sizes[j]):
+            if columns.weight[x] != 0.0:
+                i = columns.item[x]
+                indices[free[i]], values[free[i]] = j, columns.weight[x]
+                free[i] += 1
+    return CSR(indptr, indices, values)

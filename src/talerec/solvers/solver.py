@@ -1,4 +1,4 @@
-"""From a Gram to weights, B = (G + diag(penalty))^-1 K: which solver, and what it gives back."""
+"""Solve a Gram for weights, B = (G + diag(penalty))^-1 K, with one of four solvers."""
 
 from __future__ import annotations
 
@@ -8,120 +8,133 @@ from dataclasses import dataclass
 import numpy as np
 
 from talerec.errors import TalerecError
-from talerec.gram.gram import Gram
-from talerec.runtime import memory
-from talerec.runtime.arrays import Array, Matrix
-from talerec.runtime.lazy import sparse
-from talerec.solvers.exact import exact, with_torch
-from talerec.solvers.local import local, local_explained, local_some
+from talerec.gram import Gram
+from talerec.runtime import Array, Matrix, memory, sparse
+from talerec.solvers.exact import solve_exact, solve_with_torch
+from talerec.solvers.local import solve_local
 
 logger = logging.getLogger("talerec")
 
 
 SOLVERS = ("auto", "exact", "local", "torch")
 
-# what `auto` goes by
+# thresholds of `auto`
 _EXACT_UP_TO = 4_000  # items
-_FAINT = 1e-3  # of the mean diagonal of G: below it a penalty hardly holds the weights,
-_FAINT_UP_TO = 25_000  # and up to so many items that is worth minutes
+_FAINT = 1e-3  # of the mean diagonal of G: a smaller penalty hardly constrains the weights,
+_FAINT_UP_TO = 25_000  # and up to so many items the exact solver's minutes pay off
 _DENSE = 0.25  # a Gram fuller than this has no small neighbourhoods
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Weights (source x target, float32) and the name of the solver that made them."""
+    """Weights (source x target, float32, dense or sparse) and the solver that ran."""
 
     weights: Matrix
     solver: str
 
 
-def solve(
+def solve_gram(
     gram: Gram,
     penalty: float | Array,
     *,
     solver: str = "auto",
     neighbors: int = 100,
-    wanted: Array | None = None,
+    targets: Array | None = None,
 ) -> Solution:
-    """Weights by the solver asked for; `penalty` is added to the diagonal of G.
+    """Return the weights B = (G + diag(penalty))^-1 K, exact or sparse and approximate.
 
-    wanted: a flag per item; the local solver gives weights to these targets alone, the others solve all at once anyway.
+    penalty: one number, or one per item. solver: "auto", "exact", "local" (B is sparse, with about
+    `neighbors` sources per target) or "torch" (falls back to "exact").
+    targets: a flag per item; the local solver gives weights to the flagged targets only. The other
+    solvers solve all targets at once and ignore it.
     """
     if solver not in SOLVERS:
         raise TalerecError(f"solver is {solver!r}; it takes one of {', '.join(SOLVERS)}")
     ridge = np.broadcast_to(np.float64(penalty), gram.items)
-    chosen = choose(gram, ridge) if solver == "auto" else solver
-    if chosen == "local":
-        found = (
-            local(gram, ridge, neighbors)
-            if wanted is None
-            else local_some(gram, ridge, neighbors, wanted)
-        )
-        return Solution(found, "local")
-    if chosen == "torch" and (weights := with_torch(gram, ridge)) is not None:
+    solver = choose_solver(gram, ridge) if solver == "auto" else solver
+    if solver == "local":
+        return Solution(solve_local(gram, ridge, neighbors, targets=targets)[0], "local")
+    if solver == "torch" and (weights := solve_with_torch(gram, ridge)) is not None:
         return Solution(weights, "torch")
-    return Solution(exact(gram, ridge), "exact")
+    return Solution(solve_exact(gram, ridge), "exact")
 
 
 def solve_bounded(
-    gram: Gram, penalty: float | Array, most: float, *, solver: str = "auto", neighbors: int = 100
+    gram: Gram, penalty: float | Array, bound: float, *, solver: str = "auto", neighbors: int = 100
 ) -> Solution:
-    """B = I - P diag(g), P = (G + diag(penalty))^-1: items predict each other, none itself by more than `most`.
+    """Return B = I - P diag(g), P = (G + diag(penalty))^-1, with B_jj of at most `bound`.
 
-    g_j is the penalty where that leaves 1 - penalty_j P_jj <= most on the diagonal, else (1 - most) / P_jj.
-    With `most` 0 this is EASE.
+    g_j is the penalty if 1 - penalty_j P_jj <= bound, else (1 - bound) / P_jj. With bound 0 this
+    is EASE: items predict each other, and none predicts itself. penalty, solver, neighbors: as in
+    `solve_gram`; only G of the Gram is used.
     """
     ridge = np.broadcast_to(np.float64(penalty), gram.items)
-    chosen = choose(gram, ridge) if solver == "auto" else solver
-    if chosen == "local":
-        return Solution(_bounded_local(gram, ridge, most, neighbors), "local")
+    solver = choose_solver(gram, ridge) if solver == "auto" else solver
+    if solver == "local":
+        return Solution(_solve_bounded_local(gram, ridge, bound, neighbors), "local")
     identity = sparse.eye_array(gram.items, format="csc")
-    found = solve(Gram(gram.G, identity), ridge, solver=chosen)
-    _bound_inverse(found.weights, ridge, most)
-    return found
+    solution = solve_gram(Gram(gram.G, identity), ridge, solver=solver)
+    _bound_inverse(solution.weights, ridge, bound)
+    return solution
 
 
-def _bound_inverse(inverse: Array, penalty: Array, most: float) -> None:
-    """Turn P into I - P diag(g), in place."""
+def _bound_inverse(inverse: Array, penalty: Array, bound: float) -> None:
+    """Turn P into I - P diag(g) in place, the diagonal of the result being at most `bound`.
+
+    inverse: P = (G + diag(penalty))^-1, items x items, dense. g_j is penalty_j if 1 - penalty_j
+    P_jj <= bound, else (1 - bound) / P_jj.
+    """
     at = np.arange(len(inverse))
-    share = _bounded_share(1 / inverse[at, at].astype(np.float64), penalty, most)
-    own = 1 - share  # the weight of an item for itself
+    share = _bounded_share(1 / inverse[at, at].astype(np.float64), penalty, bound)
+    diagonal = 1 - share
     inverse *= (-share / inverse[at, at]).astype(np.float32)
-    inverse[at, at] = own
+    inverse[at, at] = diagonal
 
 
-def _bounded_local(gram: Gram, penalty: Array, most: float, neighbors: int) -> Matrix:
-    """I - P diag(g) from weights with a zero diagonal: what they leave unexplained of item j is 1 / P_jj."""
-    others, explained = local_explained(gram, penalty, neighbors, zero_diagonal=True)
-    share = _bounded_share(gram.G.diagonal() + penalty - explained, penalty, most)
-    others.data *= share.astype(np.float32)[others.indices]
+def _solve_bounded_local(gram: Gram, penalty: Array, bound: float, neighbors: int) -> Matrix:
+    """Return a sparse I - P diag(g) with a diagonal of at most `bound`.
+
+    P = (G + diag(penalty))^-1; g as in `solve_bounded`. It is computed from the local solver's
+    weights with a zero diagonal: what these leave unexplained of item j is 1 / P_jj.
+    """
+    weights, explained = solve_local(gram, penalty, neighbors, zero_diagonal=True)
+    share = _bounded_share(gram.G.diagonal() + penalty - explained, penalty, bound)
+    weights.data *= share.astype(np.float32)[weights.indices]
     if (share != 1).any():
-        others = (others + sparse.diags_array(1 - share, format="csr")).astype(np.float32)
-    return others
+        weights = (weights + sparse.diags_array(1 - share, format="csr")).astype(np.float32)
+    return weights
 
 
-def _bounded_share(unexplained: Array, penalty: Array, most: float) -> Array:
-    """g_j P_jj, given 1 / P_jj: what remains of the weights of EASE when an item may predict itself."""
-    free = np.minimum(penalty / unexplained, 1)  # rounding aside, it is never more
-    return np.where(1 - free <= most, free, 1 - most)
+def _bounded_share(unexplained: Array, penalty: Array, bound: float) -> Array:
+    """Return s_j = g_j P_jj, the factor of EASE's weights of item j if it may predict itself.
+
+    P = (G + diag(penalty))^-1, and unexplained is 1 / P_jj. g_j is penalty_j if 1 - penalty_j P_jj
+    <= bound, else (1 - bound) / P_jj; the item's weight for itself is 1 - s_j, at most `bound`.
+    """
+    free = np.minimum(penalty / unexplained, 1)  # more only by rounding
+    return np.where(1 - free <= bound, free, 1 - bound)
 
 
-def choose(gram: Gram, penalty: Array) -> str:
-    """What `auto` takes; the reason goes to the log, in one line."""
+def choose_solver(gram: Gram, penalty: Array) -> str:
+    """Return "exact" (all weights) or "local" (few sources per target item); log the reason.
+
+    It depends on the number of items, penalty (one per item), density of G and free memory.
+    """
     n = gram.items
     room = memory.available_bytes()
     needed = 2 * n * n * 4
     fits = needed < 0.9 * room
     faint = penalty.mean() < _FAINT * gram.G.diagonal().mean()
     if n <= _EXACT_UP_TO:
-        chosen, why = "exact", f"up to {_EXACT_UP_TO:,} items it takes seconds"
+        solver, reason = "exact", f"up to {_EXACT_UP_TO:,} items it takes seconds"
     elif faint and n <= _FAINT_UP_TO and 2 * needed < 0.9 * room:
-        chosen, why = "exact", "so small a penalty asks for every source"
+        solver, reason = "exact", "so small a penalty needs every source"
     elif gram.density < _DENSE:
-        chosen, why = "local", f"{gram.density:.1%} of the Gram is filled"
+        solver, reason = "local", f"{gram.density:.1%} of the Gram is filled"
     elif fits:
-        chosen, why = "exact", f"{gram.density:.1%} of the Gram is filled, and it fits"
+        solver, reason = "exact", f"{gram.density:.1%} of the Gram is filled, and it fits"
     else:
-        chosen, why = "local", f"exact needs {memory.human(needed)} of {memory.human(room)}"
-    logger.info("solver auto: %s for %s items (%s)", chosen, f"{n:,}", why)
-    return chosen
+        sizes = f"{memory.format_bytes(needed)} of {memory.format_bytes(room)}"
+        solver, reason = "local", f"exact needs {sizes}"
+    logger.info("solver auto: %s for %s items (%s)", solver, f"{n:,}", reason)
+    return solver

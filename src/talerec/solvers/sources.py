@@ -1,121 +1,187 @@
-"""Which sources a target of the local solver gets: those with the largest gain K_ij^2 / (G_ii + penalty_i).
+"""The sources that the local solver chooses for a target: those with the largest gain.
 
-Items are numbered by rank (see `half`).
+The gain of source i for target j is K_ij^2 / (G_ii + penalty_i).
+Items are numbered by rank (see `triangle`).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from talerec.gram.sparse_kernels import sort_positions
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel, template
-from talerec.runtime.loops import copy_part, kth_smallest
-from talerec.solvers.compressed import Compressed
+import numpy as np
 
-#: Entries of G that joining sources may look at for one target. Rows of ordinary logs add up to less; a user of thousands
-#: of rows makes some that do not.
+from talerec.runtime import CSR, Array, copy_range, kernel, kth_smallest, sort_indices, template
+
+#: Entries of G that the step outside the support may read for one target. Ordinary logs need
+#: fewer; a user of thousands of rows makes some targets that need more.
 _WORK = 65_536
 
 
-class Equations(NamedTuple):
-    """The normal equations of all targets. Everything is by rank, but for K, which is by target, in items."""
+class NormalEquations(NamedTuple):
+    """The normal equations (G + diag(penalty)) b_j = K_j of all target items j.
 
-    half: Compressed  # G below the diagonal
-    lengths: Array  # of the rows of a half whose ranks go by entries of G; on a cluster they do not
-    K: Compressed
+    The solver numbers items by rank: as a rule 0 has the most entries in its row of G. Arrays are
+    by rank, except for `rank`, and for K, which is by target, in items.
+    """
+
+    lower: CSR  # G below the diagonal
+    lengths: Array  # of the rows of `lower` if ranks go by entries of G (on Spark they do not)
+    K: CSR
     diagonal: Array  # of G, plus the penalty
     rank: Array  # of each item
     item: Array  # of each rank
 
 
-class Limits(NamedTuple):
-    """How many sources a target has."""
+class SourceLimits(NamedTuple):
+    """How many source items the local solver gives to a target item."""
 
-    together: int  # that are solved together; all items where this is as many
-    most: int  # in all, the target itself included
-    own: bool  # whether a target may be its own source; not for a zero diagonal
+    together: int  # in the support, which is solved exactly; all items if that is as many
+    total: int  # with the sources outside the support, the target itself included
+    includes_target: bool  # whether a target may be its own source
 
 
-class Candidates(NamedTuple):
-    """Scratch: the sources of one target, as ranks."""
+class SourceCandidates(NamedTuple):
+    """Scratch: the source items of one target, as ranks (item numbers in the solver)."""
 
     right: Array  # the target's column of K, by rank; zeros between targets
-    sources: Array  # that the target may have besides itself
-    support: Array  # those that are solved together
-    gain: Array  # of the sources that stand in the same places
-    spare: Array
+    sources: Array  # all sources besides the target itself
+    support: Array  # the sources that are solved together
+    gain: Array  # of the sources at the same positions
+    spare: Array  # for sorting
+
+
+@template
+def new_candidates(items: int) -> SourceCandidates:
+    """Return scratch space for the sources of one target among so many items."""
+    return SourceCandidates(
+        np.zeros(items), np.empty(items + 1, np.int32), np.empty(items + 1, np.int32),
+        np.empty(items), np.empty(items, np.int32),
+    )  # fmt: skip
+
+
+@template
+def set_column(equations: NormalEquations, j: int, right: Array) -> None:
+    """Write column j of K into `right`, by rank of the source; other entries stay (zeros).
+
+    equations: (G + diag(penalty)) B = K; a rank is the number of an item in the solver.
+    """
+    K = equations.K
+    for x in range(K.indptr[j], K.indptr[j + 1]):
+        right[equations.rank[K.indices[x]]] = K.values[x]
+
+
+@template
+def clear_column(equations: NormalEquations, j: int, right: Array) -> None:
+    """Set the entries of column j of K in `right`, by rank of the source, back to zero.
+
+    equations: (G + diag(penalty)) B = K; a rank is the number of an item in the solver.
+    """
+    K = equations.K
+    for x in range(K.indptr[j], K.indptr[j + 1]):
+        right[equations.rank[K.indices[x]]] = 0.0
 
 
 @kernel
 def keep_largest(gain: Array, item: Array, count: int, room: int) -> int:
-    """Move the `room` items of largest gain to the front, in the order they stand; returns how many are kept."""
+    """Move the `room` items of largest gain to the front of `item`, in their order.
+
+    gain: a number per entry of `item`; the first `count` entries of both are read, and `gain` is
+    not moved. Of equal gains at the threshold, the first items stay. Returns how many are left:
+    `room`, or `count` if smaller.
+    """
     if count <= room:
         return count
     threshold = kth_smallest(gain[:count], count - room)
     above = 0
     for c in range(count):
         above += gain[c] > threshold
-    kept, equal = 0, room - above
+    size, equal = 0, room - above
     for c in range(count):
         if gain[c] > threshold or (gain[c] == threshold and equal > 0):
             equal -= gain[c] == threshold
-            item[kept] = item[c]
-            kept += 1
-    return kept
-
-
-@template
-def _keep_best(found: Candidates, diagonal: Array, source: Array, count: int, room: int) -> int:
-    """Keep the `room` sources of largest gain; returns how many are kept."""
-    for c in range(count):
-        found.gain[c] = found.right[source[c]] ** 2 / diagonal[source[c]]
-    return keep_largest(found.gain, source, count, room)
-
-
-@template
-def _find_sources(equations: Equations, j: int, room: int, found: Candidates) -> int:
-    """Write the sources that led to target j: all, or the `room` of largest gain; returns how many."""
-    K, count = equations.K, 0
-    for x in range(K.starts[j], K.starts[j + 1]):
-        if K.indices[x] != j and K.values[x] != 0.0:
-            found.sources[count] = equations.rank[K.indices[x]]
-            count += 1
-    return _keep_best(found, equations.diagonal, found.sources, count, room)
-
-
-@template
-def _drop_costly(equations: Equations, found: Candidates, count: int, least: int) -> int:
-    """Keep fewer sources, those of largest gain, where rows are so long that joining all would take too long."""
-    work = 0
-    for c in range(count):
-        work += equations.lengths[found.sources[c]]
-    if work <= _WORK:
-        return count
-    room = max(least, count * _WORK // work)
-    return _keep_best(found, equations.diagonal, found.sources, count, room)
-
-
-@template
-def _find_support(diagonal: Array, found: Candidates, count: int, own: int, room: int) -> int:
-    """Write the sources that are solved together, ascending: the largest gains, and the target (rank `own`, or -1)."""
-    support = found.support
-    copy_part(found.sources, support, 0, count)
-    others = room - 1 if own >= 0 and room > 1 else room
-    size = _keep_best(found, diagonal, support, count, others)
-    if own >= 0 and size < room:
-        support[size] = own
-        size += 1
-    sort_positions(support[:size], len(diagonal), found.spare)
+            item[size] = item[c]
+            size += 1
     return size
 
 
 @template
-def _take_all(items: int, without: int, support: Array) -> int:
-    """All items are solved together, but for the rank `without` (-1: none)."""
+def _keep_best(
+    candidates: SourceCandidates, diagonal: Array, source: Array, count: int, room: int
+) -> int:
+    """Move the `room` sources of largest gain to the front of `source`; return how many.
+
+    source: `count` ranks. The gain of source i is K_ij^2 / diagonal_i, with the target's column of
+    K in candidates.right; candidates.gain is overwritten.
+    """
+    for c in range(count):
+        candidates.gain[c] = candidates.right[source[c]] ** 2 / diagonal[source[c]]
+    return keep_largest(candidates.gain, source, count, room)
+
+
+@template
+def _list_sources(
+    equations: NormalEquations, j: int, room: int, candidates: SourceCandidates
+) -> int:
+    """Write the sources of target j, at most `room`, to candidates.sources; return how many.
+
+    Sources are the ranks of items other than j with a nonzero entry in column j of K; if there are
+    more than `room`, those with the largest gain K_ij^2 / (G_ii + penalty_i) stay. candidates.right
+    has column j of K on entry.
+    """
+    K, count = equations.K, 0
+    for x in range(K.indptr[j], K.indptr[j + 1]):
+        if K.indices[x] != j and K.values[x] != 0.0:
+            candidates.sources[count] = equations.rank[K.indices[x]]
+            count += 1
+    return _keep_best(candidates, equations.diagonal, candidates.sources, count, room)
+
+
+@template
+def _drop_costly(
+    equations: NormalEquations, candidates: SourceCandidates, count: int, least: int
+) -> int:
+    """Drop sources of smallest gain if the sources' rows of G have too many entries to read.
+
+    The gain of source i for target j is K_ij^2 / (G_ii + penalty_i). The first `count`
+    candidates.sources are read and moved to the front; at least `least` stay. Returns how many
+    there are.
+    """
+    work = 0
+    for c in range(count):
+        work += equations.lengths[candidates.sources[c]]
+    if work <= _WORK:
+        return count
+    room = max(least, count * _WORK // work)
+    return _keep_best(candidates, equations.diagonal, candidates.sources, count, room)
+
+
+@template
+def _choose_support(
+    diagonal: Array, candidates: SourceCandidates, count: int, target: int, room: int
+) -> int:
+    """Write the sources to solve together to candidates.support, ascending; return how many.
+
+    These are up to `room` of the `count` candidates.sources, those with the largest gain K_ij^2 /
+    diagonal_i, and the rank `target` of the target itself, unless it is -1 or there is no room.
+    diagonal: of G plus the penalty.
+    """
+    support = candidates.support
+    copy_range(candidates.sources, support, 0, count)
+    others = room - 1 if target >= 0 and room > 1 else room
+    size = _keep_best(candidates, diagonal, support, count, others)
+    if target >= 0 and size < room:
+        support[size] = target
+        size += 1
+    sort_indices(support[:size], len(diagonal), candidates.spare)
+    return size
+
+
+@template
+def _take_all(items: int, excluded: int, support: Array) -> int:
+    """Write all ranks (item numbers) but `excluded` (-1: none) to `support`; return how many."""
     size = 0
     for r in range(items):
-        if r != without:
+        if r != excluded:
             support[size] = r
             size += 1
     return size
@@ -123,15 +189,24 @@ def _take_all(items: int, without: int, support: Array) -> int:
 
 @template
 def choose_sources(
-    equations: Equations, limits: Limits, j: int, found: Candidates
+    equations: NormalEquations, limits: SourceLimits, j: int, candidates: SourceCandidates
 ) -> tuple[int, int]:
-    """How many sources target j has besides itself (0 where all items are solved together), and the support's size."""
-    n, itself = len(equations.diagonal), equations.rank[j]
+    """Choose the sources of target j; return how many there are, and the size of the support.
+
+    The support are the sources that are solved together exactly. They are written to
+    candidates.sources and candidates.support, as ranks (item numbers in the solver);
+    candidates.right has column j of K on entry.
+
+    The first number leaves out the target itself. It is 0 if all items are in the support, and
+    both are 0 if there are limits and column j of K is empty.
+    """
+    n, target = len(equations.diagonal), equations.rank[j]
     if limits.together >= n:
-        return 0, _take_all(n, -1 if limits.own else itself, found.support)
-    if equations.K.starts[j] == equations.K.starts[j + 1]:
+        return 0, _take_all(n, -1 if limits.includes_target else target, candidates.support)
+    if equations.K.indptr[j] == equations.K.indptr[j + 1]:
         return 0, 0
-    count = _find_sources(equations, j, max(limits.most - limits.own, 1), found)
-    count = _drop_costly(equations, found, count, limits.together)
-    own = itself if limits.own else -1
-    return count, _find_support(equations.diagonal, found, count, own, limits.together)
+    count = _list_sources(equations, j, max(limits.total - limits.includes_target, 1), candidates)
+    count = _drop_costly(equations, candidates, count, limits.together)
+    target = target if limits.includes_target else -1
+    size = _choose_support(equations.diagonal, candidates, count, target, limits.together)
+    return count, size

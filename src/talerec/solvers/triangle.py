@@ -1,28 +1,42 @@
-"""Half of a symmetric matrix, its rows and columns by rank.
+"""The lower triangle of a symmetric matrix of items, numbered by rank, and its update.
 
-Rank 0 has the most entries in its row of G. Below the diagonal each pair stands in the row of the item
-with fewer entries, so no row is long, not even that of the most popular item.
+Rank 0 has the most entries in its row of G. Below the diagonal each pair of items is stored in the
+row of the item with fewer entries, so no row is long, not even that of the most popular item.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from talerec.runtime.arrays import Array, Matrix
-from talerec.runtime.jit import kernel, unsigned
-from talerec.runtime.threads import equal_work, run_chunks
-from talerec.solvers.compressed import Compressed, by_row
+from talerec.runtime import (
+    CSR,
+    Array,
+    Matrix,
+    as_readonly,
+    balanced_chunks,
+    csr_rows,
+    kernel,
+    run_chunks,
+    template,
+    unsigned_range,
+)
 
 _CHUNKS = 64  # of work, whatever the number of threads
+_ROUNDING = 1000  # machine epsilons: a smaller share of an entry is rounding, and becomes zero
 
 
 @dataclass(frozen=True, eq=False)
-class Half:
-    """A symmetric matrix: what is below its diagonal, rows and columns by rank; the rank of each item; the diagonal by item."""
+class LowerTriangle:
+    """A symmetric items x items matrix: its diagonal, and its entries below the diagonal.
 
-    lower: Compressed
+    rank: a new number of each item; as a rule 0 has the most entries, so no row is long.
+    lower: the entries of pairs of items, row and column by rank, column < row. diagonal: by item.
+    """
+
+    lower: CSR
     rank: Array
     diagonal: Array
 
@@ -33,69 +47,275 @@ class Half:
 
     @property
     def item(self) -> Array:
-        """The item of each rank."""
-        found = np.empty(self.items, np.int32)
-        found[self.rank] = np.arange(self.items, dtype=np.int32)
-        return found
+        """The item of each rank, ranks being the numbers of rows and columns of `lower`."""
+        return _invert(self.rank)
 
 
-def halved(G: Matrix, rank: Array | None = None) -> Half:
-    """Half of a symmetric matrix; items are ranked by their entries unless ranks are given."""
-    lines = by_row(G)
-    rank = ranked(lines)[0] if rank is None else rank
-    return Half(lower_half(lines, rank), rank, np.asarray(G.diagonal()))
+def lower_triangle(G: Matrix, rank: Array | None = None) -> LowerTriangle:
+    """Return the nonzeros of a symmetric matrix below its diagonal, items numbered by rank.
 
-
-def ranked(G: Compressed) -> tuple[Array, Array]:
-    """The rank of each item by its entries in G, most first, and the item of each rank."""
-    n = len(G.starts) - 1
-    entries = np.empty(n, np.int64)
-    chunks = equal_work(G.starts, _CHUNKS)
-    run_chunks("solve", lambda a, b: _count_rows(G, a, b, entries), chunks)
-    item = np.argsort(-entries, kind="stable").astype(np.int32)
-    rank = np.empty(n, np.int32)
-    rank[item] = np.arange(n, dtype=np.int32)
-    return rank, item
-
-
-def lower_half(G: Compressed, rank: Array) -> Compressed:
-    """The entries of G below the diagonal, rows and columns by rank."""
+    rank: a new number of each item (None: by the number of its nonzeros, most first). An entry is
+    stored in the row of the item of higher rank.
+    """
+    rows = csr_rows(G)
+    rank = rank_items(rows) if rank is None else rank
     count = np.empty(len(rank), np.int64)
-    chunks = equal_work(G.starts, _CHUNKS)
-    run_chunks("solve", lambda a, b: _count_half(G, rank, a, b, count), chunks)
-    starts = np.concatenate([[0], np.cumsum(count)])
-    room = starts[-1]
-    half = Compressed(starts, np.empty(room, np.int32), np.empty(room, G.values.dtype))
-    run_chunks("solve", lambda a, b: _fill_half(G, rank, a, b, half), chunks)
-    return half
+    chunks = balanced_chunks(rows.indptr, _CHUNKS)
+    run_chunks("solve", lambda a, b: _count_lower(rows, rank, a, b, count), chunks)
+    indptr = np.concatenate([[0], np.cumsum(count)])
+    size = indptr[-1]
+    lower = CSR(indptr, np.empty(size, np.int32), np.empty(size, rows.values.dtype))
+    run_chunks("solve", lambda a, b: _fill_lower(rows, rank, a, b, lower), chunks)
+    return LowerTriangle(lower, rank, np.asarray(G.diagonal()))
+
+
+def rank_items(G: CSR) -> Array:
+    """Return each item's rank, from 0, by the number of nonzeros in its row of G, most first.
+
+    G: items x items, symmetric. Items with equally many keep their order.
+    """
+    entries = np.empty(len(G.indptr) - 1, np.int64)
+    chunks = balanced_chunks(G.indptr, _CHUNKS)
+    run_chunks("solve", lambda a, b: _count_nonzeros(G, a, b, entries), chunks)
+    return _invert(np.argsort(-entries, kind="stable").astype(np.int32))
+
+
+def _invert(permutation: Array) -> Array:
+    """Return the inverse of a permutation."""
+    inverse = np.empty(len(permutation), np.int32)
+    inverse[permutation] = np.arange(len(permutation), dtype=np.int32)
+    return inverse
 
 
 @kernel
-def _count_rows(G: Compressed, a: int, b: int, count: Array) -> None:
-    """How many entries the rows a..b of G have; a stored zero is none."""
+def _count_nonzeros(G: CSR, a: int, b: int, out: Array) -> None:
+    """Write into out[i] how many stored entries of row i of G are not zero, for i in a..b."""
     for i in range(a, b):
-        found = 0
-        for x in unsigned(G.starts[i], G.starts[i + 1]):
-            found += G.values[x] != 0.0
-        count[i] = found
+        count = 0
+        for x in unsigned_range(G.indptr[i], G.indptr[i + 1]):
+            count += G.values[x] != 0.0
+        out[i] = count
 
 
 @kernel
-def _count_half(G: Compressed, rank: Array, a: int, b: int, count: Array) -> None:
-    """How many entries of rows a..b of G lead to an item of lower rank, by rank of the row."""
+def _count_lower(G: CSR, rank: Array, a: int, b: int, out: Array) -> None:
+    """Write into out[rank[i]] how many nonzeros of row i (a..b) have a column of lower rank."""
     for i in range(a, b):
-        found = 0
-        for x in unsigned(G.starts[i], G.starts[i + 1]):
-            found += G.values[x] != 0.0 and rank[np.uint32(G.indices[x])] < rank[i]
-        count[rank[i]] = found
+        count = 0
+        for x in unsigned_range(G.indptr[i], G.indptr[i + 1]):
+            count += G.values[x] != 0.0 and rank[np.uint32(G.indices[x])] < rank[i]
+        out[rank[i]] = count
 
 
 @kernel
-def _fill_half(G: Compressed, rank: Array, a: int, b: int, half: Compressed) -> None:
-    """Write the entries that `_count_half` counts: row and column by rank."""
+def _fill_lower(G: CSR, rank: Array, a: int, b: int, out: CSR) -> None:
+    """Write the nonzeros of rows a..b of G whose column has a lower rank than the row.
+
+    Rows and columns of `out` are ranks; out.indptr is given.
+    """
     for i in range(a, b):
-        place = half.starts[rank[i]]
-        for x in range(G.starts[i], G.starts[i + 1]):
+        free = out.indptr[rank[i]]
+        for x in range(G.indptr[i], G.indptr[i + 1]):
             if G.values[x] != 0.0 and rank[G.indices[x]] < rank[i]:
-                half.indices[place], half.values[place] = rank[G.indices[x]], G.values[x]
-                place += 1
+                out.indices[free], out.values[free] = rank[G.indices[x]], G.values[x]
+                free += 1
+
+
+# -- update ----------------------------------------------------------------------------------------
+
+
+class _Addends(NamedTuple):
+    """Matrices to add; a sum of at most `tolerance` times the old entry is stored as zero."""
+
+    old: CSR
+    change: CSR
+    tolerance: float
+
+
+def update_triangle(triangle: LowerTriangle, change: Matrix) -> tuple[LowerTriangle, LowerTriangle]:
+    """Return the triangle plus a symmetric change (CSR), and the triangle of the change.
+
+    A triangle is a symmetric matrix below its diagonal, items numbered by rank. New items, which
+    are the last rows of `change`, get the last ranks; other ranks stay. Entries that cancel up to
+    rounding become zero.
+    """
+    n, old_items = change.shape[0], triangle.items
+    new_ranks = np.arange(old_items, n, dtype=np.int32)
+    rank = np.concatenate([triangle.rank, new_ranks]).astype(np.int32)
+    added = lower_triangle(change, rank)
+    indptr = triangle.lower.indptr
+    indptr = np.concatenate([indptr, np.full(n - old_items, indptr[-1])]).astype(np.int64)
+    old = CSR(as_readonly(indptr), *(as_readonly(part) for part in triangle.lower[1:]))
+    tolerance = _ROUNDING * float(np.finfo(old.values.dtype).eps)
+    both = _Addends(old, added.lower, tolerance)
+    count = np.empty(n, np.int64)
+    chunks = balanced_chunks(indptr + np.arange(n + 1), _CHUNKS)
+    run_chunks("gram", lambda a, b: _count_sum(both, a, b, count), chunks)
+    ends = np.concatenate([[0], np.cumsum(count)])
+    out = CSR(ends, np.empty(ends[-1], np.int32), np.empty(ends[-1], old.values.dtype))
+    run_chunks("gram", lambda a, b: _write_sum(both, a, b, out), chunks)
+    before = np.concatenate([triangle.diagonal, np.zeros(n - old_items)])
+    diagonal = before + added.diagonal
+    diagonal[diagonal <= tolerance * before] = 0.0
+    return LowerTriangle(out, rank, diagonal), added
+
+
+@kernel
+def _count_sum(both: _Addends, a: int, b: int, out: Array) -> None:
+    """Write into out[r] how many entries row r of the sum has, for r in a..b (excluded).
+
+    both: the two sparse matrices to add; entries of one column count once, even if they cancel.
+    """
+    old, change, _ = both
+    mark = np.full(len(out), -1, np.int32)
+    for r in range(a, b):
+        count = old.indptr[r + 1] - old.indptr[r]
+        if change.indptr[r] < change.indptr[r + 1]:
+            for x in range(old.indptr[r], old.indptr[r + 1]):
+                mark[old.indices[x]] = r
+            for y in range(change.indptr[r], change.indptr[r + 1]):
+                count += mark[change.indices[y]] != r
+        out[r] = count
+
+
+@kernel
+def _write_sum(both: _Addends, a: int, b: int, out: CSR) -> None:
+    """Write rows a..b of the sum of two sparse matrices: old entries in order, then new ones.
+
+    out.indptr is given. A sum of at most `both.tolerance` times the old entry becomes zero.
+    """
+    old, change, tolerance = both
+    position = np.zeros(len(out.indptr) - 1, np.int64)  # of a column in the output, plus 1
+    for r in range(a, b):
+        first, begin, end = out.indptr[r], old.indptr[r], old.indptr[r + 1]
+        for x in range(begin, end):
+            out.indices[first + x - begin] = old.indices[x]
+            out.values[first + x - begin] = old.values[x]
+        if change.indptr[r] == change.indptr[r + 1]:
+            continue
+        for x in range(begin, end):
+            position[old.indices[x]] = first + x - begin + 1
+        free = first + end - begin
+        for y in range(change.indptr[r], change.indptr[r + 1]):
+            at = position[change.indices[y]] - 1
+            if at < 0:
+                out.indices[free], out.values[free] = change.indices[y], change.values[y]
+                free += 1
+            else:
+                total = out.values[at] + change.values[y]
+                out.values[at] = total if total > tolerance * out.values[at] else 0.0
+        for x in range(begin, end):
+            position[old.indices[x]] = 0
+
+
+# -- residuals of old weights ----------------------------------------------------------------------
+
+
+class _Changes(NamedTuple):
+    """A change dG, dK of (G + diag(penalty)) B = K, and the weights B that solved it before."""
+
+    lower: CSR  # dG below its diagonal, by rank
+    rank: Array  # of each item
+    diagonal: Array  # of dG plus the change of the penalty, by rank
+    dK: CSR  # by target, in items
+    weights: CSR  # by target, in items
+    step: Array  # 1 / (G_ii + penalty_i), by rank
+
+
+class _Residuals(NamedTuple):
+    """Scratch for one target; zeros between targets, except for `sources`.
+
+    dG and dK are changes of (G + diag(penalty)) b = K for the target, b its old weights.
+    """
+
+    residual: Array  # dK - dG b, by rank
+    weight: Array  # b, the target's weights, by rank
+    seen: Array  # 1 for a source, by rank
+    sources: Array  # the ranks of the target's sources
+
+
+def target_residuals(
+    dG: LowerTriangle, diagonal: Array, dK: CSR, weights: CSR, step: Array
+) -> Array:
+    """Return how far each target's old weights are from the new normal equations.
+
+    For target j this is the maximum over its sources i of |dK_ij - (dG b_j)_i| step_i, divided by
+    the target's largest weight (infinite if it has none): the largest change that one step would
+    make. Sources of j have a weight for j or an entry of dK. `diagonal` is that of dG plus the
+    change of the penalty, `step` is 1 / (G_ii + penalty_i); dK and the weights are by target.
+    """
+    item = dG.item
+    changes = _Changes(dG.lower, dG.rank, diagonal[item], dK, weights, step[item])
+    out = np.zeros(len(step))
+    lengths = np.diff(dG.lower.indptr)[dG.rank] + 1
+    work = sum(
+        np.concatenate([[0], np.cumsum(lengths[m.indices])])[m.indptr] for m in (dK, weights)
+    )
+    chunks = balanced_chunks(work + np.arange(len(step) + 1), _CHUNKS)
+    run_chunks("changes", lambda a, b: _write_residuals(changes, a, b, out), chunks)
+    return out
+
+
+@template
+def _list_sources(changes: _Changes, j: int, scratch: _Residuals) -> int:
+    """Write the sources of target j, their weights and entries of dK; return their number.
+
+    Sources are the ranks of items with an old weight for j or an entry in column j of dK, the
+    change of K. The arrays of `scratch` are 0 on entry; entries of dK go to scratch.residual.
+    """
+    count = 0
+    for x in range(changes.dK.indptr[j], changes.dK.indptr[j + 1]):
+        r = changes.rank[changes.dK.indices[x]]
+        scratch.residual[r] = changes.dK.values[x]
+        scratch.seen[r] = 1
+        scratch.sources[count] = r
+        count += 1
+    for y in range(changes.weights.indptr[j], changes.weights.indptr[j + 1]):
+        r = changes.rank[changes.weights.indices[y]]
+        scratch.weight[r] = changes.weights.values[y]
+        if not scratch.seen[r]:
+            scratch.seen[r] = 1
+            scratch.sources[count] = r
+            count += 1
+    return count
+
+
+@template
+def _subtract_product(changes: _Changes, count: int, scratch: _Residuals) -> None:
+    """Subtract dG b from scratch.residual, for the first `count` scratch.sources.
+
+    dG is the change of G, stored below its diagonal: each pair of sources is in the row of one of
+    the two. b is scratch.weight, the old weights of one target, by rank.
+    """
+    lower = changes.lower
+    for c in range(count):
+        r = scratch.sources[c]
+        weight, total = scratch.weight[r], changes.diagonal[r] * scratch.weight[r]
+        for x in unsigned_range(lower.indptr[r], lower.indptr[r + 1]):
+            other = np.uint32(lower.indices[x])
+            if scratch.seen[other]:
+                total += lower.values[x] * scratch.weight[other]
+                scratch.residual[other] -= lower.values[x] * weight
+        scratch.residual[r] -= total
+
+
+@kernel
+def _write_residuals(changes: _Changes, a: int, b: int, out: Array) -> None:
+    """Write into out[j], for j in a..b, how far old weights b_j are from changed equations.
+
+    It is the maximum over the target's sources of |dK_ij - (dG b_j)_i| step_i over the largest
+    |b_ij|; infinite if all weights are 0, and left as it is (0) if nothing changed.
+    """
+    n = len(changes.rank)
+    scratch = _Residuals(np.zeros(n), np.zeros(n), np.zeros(n, np.uint8), np.empty(n, np.int32))
+    for j in range(a, b):
+        count = _list_sources(changes, j, scratch)
+        _subtract_product(changes, count, scratch)
+        worst = largest = 0.0
+        for c in range(count):
+            r = scratch.sources[c]
+            worst = max(worst, abs(scratch.residual[r]) * changes.step[r])
+            largest = max(largest, abs(scratch.weight[r]))
+            scratch.residual[r], scratch.weight[r], scratch.seen[r] = 0.0, 0.0, 0
+        if worst > 0.0:
+            out[j] = worst / largest if largest > 0.0 else np.inf

@@ -1,4 +1,7 @@
-"""An evaluation on a cluster: fit on the rows before a moment, and judge the cases after it where their users' rows are."""
+"""An evaluation on a cluster: fit on the rows before a time, evaluate the cases after it.
+
+Each case, a user's next row, is evaluated in the task that has the user's rows.
+"""
 
 from __future__ import annotations
 
@@ -6,47 +9,49 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from talerec.data.split.splits import Plan
-from talerec.data.split.windows import (
-    NoCases,
-    Window,
-    check_sides,
-    earlier_row,
-    no_askers,
-    no_window,
+from talerec.data import DAY, Vocabulary
+from talerec.data.split import (
+    NoCasesError,
+    SplitPlan,
+    TimeWindow,
+    earlier_cut_row,
+    no_users_error,
+    no_window_error,
+    require_both_sides,
 )
-from talerec.data.times import DAY
-from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
-from talerec.evaluation import metrics, saving
-from talerec.evaluation.evaluator import joined
-from talerec.evaluation.result import Evaluation
-from talerec.evaluation.sums import added
-from talerec.models.core.base import Model
-from talerec.runtime.clock import summed
-from talerec.runtime.files import check_writable
-from talerec.spark import blocks
-from talerec.spark import evaluation_tasks as judging
-from talerec.spark.evaluation_tasks import Cut, Judging
-from talerec.spark.fit_job import Limits, check_fit, checked, learned, shared_folder
-from talerec.spark.log_stats import Tally, before, cut_users, tally
-from talerec.spark.partitions import Rows
-from talerec.spark.read import NAMES, Columns, Source, item_table
-from talerec.spark.session import Run, run_tasks
+from talerec.evaluation import Evaluation, check_cutoffs, join_results, merge_sums, write_result
+from talerec.models.core import Model
+from talerec.runtime import check_writable, sum_seconds
+from talerec.spark import messages
+from talerec.spark.evaluation_tasks import (
+    WindowEvaluation,
+    WindowStats,
+    coverage,
+    save_user_rows,
+    save_window_stats,
+)
+from talerec.spark.fit_job import FitOptions, check_fit, check_weighted_fit, fit_rows
+from talerec.spark.log_stats import LogOptions, LogStats, partition_users, read_stats, select_rows
+from talerec.spark.partitions import RowFiles, TaskLimits
+from talerec.spark.read import NAMES, Columns, Source
+from talerec.spark.session import ClusterRun, open_run, run_on_partitions, run_tasks
+from talerec.spark.tables import read_item_table
 
 
 def evaluate(
     model: Model,
     source: Source,
-    plan: Plan | str,
+    plan: SplitPlan | str,
     *,
     session: SparkSession,
     on: str = "test",
@@ -62,54 +67,58 @@ def evaluate(
     task_pairs: int = 8_000_000,
     solve_bytes: int = 4_000_000_000,
 ) -> Evaluation:
-    """Split a log by time, fit on the rows before, judge by each user's next row: figures of `talerec.evaluate_log`.
+    """Split a log by time, fit on the rows before, and evaluate each user's next row.
 
     Parameters
     ----------
     model : Model
-        What `fit` takes; it is left as it is.
+        A `Tempo`, `TALE`, `SLIT` or `SLIST`, or a `Blend` of these; it is not changed.
     source, names, core, drop_duplicates, ties
         The log, and how it is read and cleaned: as for `fit`.
-    plan : Plan or str
+    plan : SplitPlan or str
         ``at:TIME`` or ``rolling:TIME,DAYS``.
     session, work, task_rows, task_pairs, solve_bytes
-        Where it runs, and how large its tasks are: as for `fit`. `work` is the current folder by default.
+        Where it runs, and its task sizes: as for `fit`; `work` is by default the current folder.
     on, k, hide_seen, cases
-        As for `talerec.evaluate`; and a file for one row per case, which `talerec compare` reads.
+        "test" or "validation"; list lengths; leave seen items out of lists; a file for all cases.
 
     Returns
     -------
     Evaluation
-        Metrics, intervals and groups; its frame has one row for cases that are alike.
+        The metrics of `talerec.evaluate_log`; its frame has a row per group of equal cases.
 
     Raises
     ------
     TalerecError
-        When the model or the split has no place on a cluster, the log is not valid, or Spark fails.
+        When Spark does not support the model or the split, the log is not valid, or Spark fails.
     """
-    plan = Plan(plan) if isinstance(plan, str) else plan
+    plan = SplitPlan(plan) if isinstance(plan, str) else plan
     check_evaluation(model, plan, on)
-    solved, ks = checked(copy(model), names), tuple(metrics.cutoffs(k))
-    limits = Limits.checked(task_rows, task_pairs, solve_bytes)
-    kept = None if cases is None else check_writable(Path(cases))
-    how = _How(solved, ties, limits, on, ks, hide_seen, kept is not None)
-    with shared_folder(Path(work or Path.cwd()).absolute()) as folder:
-        run = Run(session, folder)
-        known = tally(run, source, names, ties, core, drop_duplicates)
-        windows = plan.windows(on, known.unit, known.time[1], lambda t: _earlier(run, known, t))
-        judged = _judged(_in_parts(run, known, how), windows)
-        result = joined([one.result for one in judged])
-        result = replace(result, seconds=summed([result.seconds, run.clock.seconds]))
-        if kept is not None:
-            _keep(kept, result, judged)
+    model, ks = copy(model), tuple(check_cutoffs(k))
+    check_weighted_fit(model, names)
+    limits = TaskLimits.check(task_rows, task_pairs, solve_bytes)
+    cases_file = None if cases is None else check_writable(Path(cases))
+    options = _Options(model, ties, limits, on, ks, hide_seen, cases_file is not None)
+    with open_run(session, work or Path.cwd()) as run:
+        stats = read_stats(run, source, LogOptions(names, ties, core, drop_duplicates))
+        results = _evaluate_windows(_save_rows(run, stats, options), plan)
+        result = join_results([window.result for window in results])
+        result = replace(result, seconds=sum_seconds([result.seconds, run.clock.seconds]))
+        if cases_file is not None:
+            files = (file for window in results for file in window.files)
+            write_result(cases_file, result.facts(), map(pl.read_parquet, files))
     return result
 
 
-def check_evaluation(model: Model, plan: Plan, on: str) -> None:
-    """Spark judges the models that it fits, on splits of time; all else is refused by name."""
+def check_evaluation(model: Model, plan: SplitPlan, on: str) -> None:
+    """Raise TalerecError if Spark cannot fit the model, or if the split is not by time.
+
+    on: "test" or "validation", which rows are evaluated.
+    """
     if not plan.is_by_time:
         raise TalerecError(
-            f"Spark does not split by {plan.text}; it takes splits of time: --split at:TIME or rolling:TIME,DAYS"
+            f"Spark does not split by {plan.text}; it takes splits by time: "
+            "at:TIME or rolling:TIME,DAYS"
         )
     plan.check(on)
     check_fit(model)
@@ -118,163 +127,197 @@ def check_evaluation(model: Model, plan: Plan, on: str) -> None:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-class _How(NamedTuple):
-    """What is judged, and how."""
+class _Options(NamedTuple):
+    """What is evaluated on a cluster, and how; most fields are parameters of `evaluate`."""
 
     model: Model
-    ties: str
-    limits: Limits
-    on: str
-    ks: tuple[int, ...]
-    hide_seen: bool
-    keep_cases: bool
+    ties: str  # order of a user's rows with equal times: "file" or "item"
+    limits: TaskLimits
+    on: str  # "test" or "validation"
+    ks: tuple[int, ...]  # list lengths of the metrics
+    hide_seen: bool  # leave items of the history out of lists
+    keep_cases: bool  # save a row for each case
 
 
-class _Trial(NamedTuple):
-    """A log whose users' rows lie in parts, and what is to be judged on it."""
+class _EvaluationLog(NamedTuple):
+    """A log whose rows are saved in partitions of users, and how a model is evaluated on it.
 
-    run: Run
-    known: Tally
-    rows: Rows
-    parts: int
-    how: _How
+    run: the Spark session, a shared folder, and the seconds of stages. stats: the log's rows as a
+    Spark table, with counts. rows: the files of the partitions; the users of one partition are
+    those of one Spark task.
+    """
+
+    run: ClusterRun
+    stats: LogStats
+    rows: RowFiles
+    n_partitions: int
+    options: _Options
 
 
-def _in_parts(run: Run, known: Tally, how: _How) -> _Trial:
-    """Send the rows of each user to one place, and save them there."""
-    task_rows = how.limits.rows
-    parts = max(run.cores, math.ceil(known.rows / task_rows))
-    cut_users(run, known, parts, task_rows)  # refuses a user whose rows no task can hold
-    items = item_table(run.session, run.folder / "items.parquet", len(known.ids))
-    numbered = known.events.withColumnRenamed("item", "id").join(items, "id")
-    by_item = how.ties == "item"
-    is_weighed = "weight" in known.events.columns
+def _save_rows(run: ClusterRun, stats: LogStats, options: _Options) -> _EvaluationLog:
+    """Save a log's rows in partitions of users, for an evaluation; return the saved log.
+
+    A partition has all rows of its users, which a hash of the user id assigns to it; one Spark task
+    writes it to files in the run's folder. stats: the log's rows as a Spark table, with counts.
+    Raises TalerecError if a user seems to have more rows than a task may hold.
+    """
+    task_rows = options.limits.rows
+    count = max(run.n_cores, math.ceil(stats.n_rows / task_rows))
+    partition_users(run, stats, count, task_rows)  # refuses a user whose rows no task can hold
+    items = read_item_table(run.session, run.folder / "items.parquet", len(stats.ids))
+    numbered = stats.events.withColumnRenamed("item", "id").join(items, "id")
+    by_item = options.ties == "item"
+    has_weights = "weight" in stats.events.columns
     sent = numbered.select(
-        "user", F.col("position").alias("item"), "time", "place",
-        *(["weight"] if is_weighed else []),
-        F.pmod(F.xxhash64("user"), F.lit(parts)).cast("int").alias("block"),
+        "user", F.col("position").alias("item"), "time", "row_number",
+        *(["weight"] if has_weights else []),
+        F.pmod(F.xxhash64("user"), F.lit(count)).cast("int").alias("block"),
     )  # fmt: skip
-    rows = Rows(str(run.folder), len(known.ids), known.rows, None, is_weighed)
+    rows = RowFiles(str(run.folder), len(stats.ids), stats.n_rows, None, has_weights)
     with run.stage("rows"):
-        run_tasks(
-            sent, parts, lambda part, batches: judging.save_rows(batches, part, rows, by_item)
-        )
-    return _Trial(run, known, rows, parts, how)
+        run_tasks(sent, count, lambda p, batches: save_user_rows(batches, p, rows, by_item))
+    return _EvaluationLog(run, stats, rows, count, options)
 
 
-def _earlier(run: Run, known: Tally, when: int) -> int:
-    """The moment that splits the rows before `when` as `when` splits all: days are counted, then seconds of one, then moments."""
-    events, number = known.events.where(F.col("time") < when), None
+def _validation_start(run: ClusterRun, stats: LogStats, when: int) -> int:
+    """Return the time (microseconds) from which the rows before `when` are for validation.
+
+    when: start of the test rows, microseconds. Training and validation rows have the ratio of the
+    rows before and after `when`; see `earlier_cut_row`. Rows are counted by day, then by second of
+    one day, then by microsecond.
+    """
+    events, number = stats.events.where(F.col("time") < when), None
     with run.stage("read"):
         for width in (DAY, 1_000_000, 1):
             begin = F.col("time") - F.pmod("time", F.lit(width))
-            counts = _counts(events.groupBy(begin.alias("begin")).count())
+            table = events.groupBy(begin.alias("begin")).count().toArrow()
+            counts = pl.DataFrame(table).sort("begin")
             ends = np.cumsum(counts["count"].to_numpy())
             if number is None:
-                number = earlier_row(int(ends[-1]) if len(ends) else 0, known.rows)
+                number = earlier_cut_row(int(ends[-1]) if len(ends) else 0, stats.n_rows)
             at = int(np.searchsorted(ends, number, "right"))
             number -= int(ends[at - 1]) if at else 0
-            moment = int(counts["begin"][at])
-            events = events.where(begin == moment)
-    return moment
-
-
-def _counts(frame: DataFrame) -> pl.DataFrame:
-    found = pl.from_arrow(frame.toArrow())
-    assert isinstance(found, pl.DataFrame)
-    return found.sort("begin")
+            start = int(counts["begin"][at])
+            events = events.where(begin == start)
+    return start
 
 
 # -- windows ---------------------------------------------------------------------------------------
 
 
-class _Judged(NamedTuple):
-    """What was found in one window, and the files of its cases."""
+class _WindowResult(NamedTuple):
+    """The evaluation of one test period (window), and the Parquet files of its cases.
+
+    A case is a user's next row in the period. The files exist only if cases are kept.
+    """
 
     result: Evaluation
     files: list[Path]
 
 
-def _judged(trial: _Trial, windows: list[Window]) -> list[_Judged]:
-    """Every window that has a case."""
-    found = []
+def _evaluate_windows(log: _EvaluationLog, plan: SplitPlan) -> list[_WindowResult]:
+    """Fit and evaluate a model once per test period (window) of a split; return the results.
+
+    log: rows saved in partitions, with the Spark run and statistics. plan: a split by time, at:TIME
+    with one period, or rolling with several of equal length. A case is a user whose next row after
+    the training rows lies in the period; rolling periods without cases are left out. Raises
+    TalerecError if there is no case at all.
+    """
+    results, (run, stats) = [], log[:2]
+    start = partial(_validation_start, run, stats)
+    windows = plan.windows(log.options.on, stats.unit, stats.time_range[1], start)
     for number, window in enumerate(windows):
         try:
-            found.append(_judged_in(trial, window, trial.run.folder / f"window-{number}"))
-        except NoCases:
+            results.append(_evaluate_window(log, window, run.folder / f"window-{number}"))
+        except NoCasesError:
             if not window.is_rolling:
                 raise
-    if not found:
-        raise no_window(windows[0].name)
-    return found
+    if not results:
+        raise no_window_error(windows[0].name)
+    return results
 
 
-def _keep(path: Path, result: Evaluation, judged: list[_Judged]) -> None:
-    """Write all cases to one file, a part at a time."""
-    files = (file for one in judged for file in one.files)
-    saving.write(path, result.facts(), map(pl.read_parquet, files))
+def _evaluate_window(log: _EvaluationLog, window: TimeWindow, folder: Path) -> _WindowResult:
+    """Fit on the rows before a test period (window), and evaluate the cases in it.
 
-
-def _judged_in(trial: _Trial, window: Window, folder: Path) -> _Judged:
-    """Fit on the rows before a window, and judge the cases in it."""
+    log: rows saved in partitions of users. A case is a user with rows before the period, the
+    history, whose next row, the target, lies in it. folder: a new one for the period's files.
+    Raises NoCasesError if there is no case.
+    """
     folder.mkdir()
-    run, rows, parts = trial.run, trial.rows, trial.parts
+    run, rows, count, options = log.run, log.rows, log.n_partitions, log.options
+    path = str(folder)
     with run.stage("cut"):
-        run_tasks(
-            run.numbers(parts), parts,
-            lambda part, _: judging.save_cut(rows, part, window, str(folder)),
-        )  # fmt: skip
-    cut = Cut.of(folder, parts)
-    check_sides(cut.before, trial.known.rows)
-    if not cut.cases:
-        raise no_askers()
-    judge = _fitted(trial, window, folder, cut)
+        run_on_partitions(run, count, lambda p: save_window_stats(rows, p, window, path))
+    stats = WindowStats.load(folder, count)
+    require_both_sides(stats.n_train, log.stats.n_rows)
+    if not stats.n_cases:
+        raise no_users_error()
+    evaluation = _fit_training_rows(log, window, folder, stats)
     with run.stage("score"):
-        run_tasks(run.numbers(parts), parts, lambda part, _: judge.judge(part))
-    there = [part for part in range(parts) if judge.file("sums", part).exists()]
-    listed = [blocks.read_array(folder, f"listed-{part}") for part in there]
-    frame = added((pl.read_parquet(judge.file("sums", part)) for part in there), trial.how.ks)
-    result = _result(trial, window, cut, frame)
-    shares = judging.coverage(listed, len(trial.how.model.item_ids), trial.how.ks)
-    files = [judge.file("cases", part) for part in there]
-    return _Judged(replace(result, coverage=shares), files)
+        run_on_partitions(run, count, lambda p: evaluation.evaluate_partition(p))
+    saved = [p for p in range(count) if evaluation.file("sums", p).exists()]
+    listed = [messages.read_array(folder, f"listed-{p}") for p in saved]
+    frame = merge_sums((pl.read_parquet(evaluation.file("sums", p)) for p in saved), options.ks)
+    shares = coverage(listed, len(options.model.item_ids), options.ks)
+    result = _build_result(options, window, stats, frame, shares)
+    return _WindowResult(result, [evaluation.file("cases", p) for p in saved])
 
 
-def _fitted(trial: _Trial, window: Window, folder: Path, cut: Cut) -> Judging:
-    """Fit the model on the rows before a window; what tasks need to judge it lies in the folder then."""
-    run = Run(trial.run.session, folder)
-    known = before(run, trial.known, window.when)
-    model, path = trial.how.model, folder / "model.tale"
-    parquet = f"file://{folder / 'weights.parquet'}"
-    model._fitted = learned(run, known, model, trial.how.ties, trial.how.limits, parquet)
+def _fit_training_rows(
+    log: _EvaluationLog, window: TimeWindow, folder: Path, stats: WindowStats
+) -> WindowEvaluation:
+    """Fit the model on the rows before a test period; return how its cases are evaluated.
+
+    A case is a user's next row in the period (window). Saved in `folder`: the model, the number
+    that each of the log's items has in the model (-1: none), and the training rows of each item.
+    stats: counts of the period's training rows and cases.
+    """
+    run, options, model = ClusterRun(log.run.session, folder), log.options, log.options.model
+    train = select_rows(run, log.stats, log.stats.events.where(F.col("time") < window.when))
+    table = f"file://{folder / 'weights.parquet'}"
+    model.set_fitted(fit_rows(run, train, model, FitOptions(options.ties, options.limits, table)))
+    path = folder / "model.tale"
     model.save(path, histories=False)
-    whole, counts = Vocabulary(trial.known.ids), np.empty(len(known.ids), np.int64)
-    renumber = np.full(len(whole), -1, np.int32)
-    renumber[whole.codes(known.ids)] = np.arange(len(known.ids), dtype=np.int32)
-    counts[known.position] = known.rows_of
-    blocks.save_array(folder, "renumber", renumber)
-    blocks.save_array(folder, "counts", counts)
-    return Judging(
-        trial.rows, str(folder), str(path), window, trial.how.ties, cut, known.mean, trial.how.ks,
-        trial.how.hide_seen, trial.how.keep_cases,
+    all_items, counts = Vocabulary(log.stats.ids), np.empty(len(train.ids), np.int64)
+    model_items = np.full(len(all_items), -1, np.int32)
+    model_items[all_items.codes(train.ids)] = np.arange(len(train.ids), dtype=np.int32)
+    counts[train.position] = train.item_counts
+    messages.save_array(folder, "model_items", model_items)
+    messages.save_array(folder, "item_counts", counts)
+    return WindowEvaluation(
+        log.rows, str(folder), str(path), window, options.ties, stats, train.mean_weight,
+        options.ks, options.hide_seen, options.keep_cases,
     )  # fmt: skip
 
 
-def _result(trial: _Trial, window: Window, cut: Cut, frame: pl.DataFrame) -> Evaluation:
-    model = trial.how.model
+def _build_result(
+    options: _Options,
+    window: TimeWindow,
+    stats: WindowStats,
+    frame: pl.DataFrame,
+    shares: dict[str, float],
+) -> Evaluation:
+    """Return the evaluation of one test period (window) from sums over its cases.
+
+    frame: sums of metrics and numbers of equal cases, as `merge_sums` returns them; a case is a
+    user's next row in the period. shares: by name `coverage@k`, the share of all items in any top k
+    list.
+    """
+    model = options.model
     return Evaluation(
         model=model.name,
         params=model.params,
         solver=model.fitted.solver,
         split=window.name,
         refit=False,
-        ties=trial.how.ties,
-        tied=cut.tied,
-        on=trial.how.on,
-        hide_seen=trial.how.hide_seen,
-        ks=trial.how.ks,
-        coverage={},
+        ties=options.ties,
+        tied=stats.simultaneous,
+        on=options.on,
+        hide_seen=options.hide_seen,
+        ks=options.ks,
+        coverage=shares,
         seconds={"load": 0.0, "gram": 0.0, "solve": 0.0, "lists": 0.0, **model.fitted.seconds},
-        beside={},
+        fixed_order_metrics={},
         frame=frame,
     )

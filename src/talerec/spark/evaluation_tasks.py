@@ -1,8 +1,11 @@
-"""The tasks of an evaluation on a cluster: rows of some users in files, their cases, and sums over these. No Spark."""
+"""The tasks of an evaluation on a cluster: users' rows, cases and sums of them. No Spark.
+
+A *case* is a user's next row after a split, which a model should rank high. A *window* is the
+range of time whose cases are evaluated by a model fitted on the rows before it.
+"""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,154 +14,185 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from talerec.data.log import Log
-from talerec.data.split.splits import Cases, askers_of, cases_of
-from talerec.data.split.windows import Window
-from talerec.data.summary import tied_pairs
-from talerec.data.vocabulary import Vocabulary
-from talerec.evaluation.queries import THIRDS, Background, frame_before, gaps, lengths
-from talerec.evaluation.sums import sums_of
+from talerec.data import Log, Vocabulary, count_ties
+from talerec.data.split import Cases, TimeWindow, build_cases, find_targets
+from talerec.evaluation import (
+    THIRDS,
+    CaseContext,
+    build_case_rows,
+    history_lengths,
+    sum_cases,
+    target_gaps,
+)
 from talerec.models import load
-from talerec.models.core import inference as asking
-from talerec.runtime.arrays import Array
-from talerec.runtime.files import atomic_write
-from talerec.spark import blocks
-from talerec.spark.log_statistics import smallest
-from talerec.spark.partitions import Rows
+from talerec.models.core import rank_targets
+from talerec.runtime import Array
+from talerec.spark import messages
+from talerec.spark.messages import Batches
+from talerec.spark.partitions import RowFiles, row_order
+from talerec.spark.tempo_tasks import quantile
+
+_ROW_COLUMNS = ("user", "item", "time", "row_number", "weight")
+_ROW_TYPES = (pl.Int64, pl.Int32, pl.Int64, pl.Int64, pl.Float64)
 
 
-def save_rows(batches: blocks.Batches, part: int, rows: Rows, by_item: bool) -> None:
-    """Save all rows of some users (user, item, time, place, weight where rows have one) in the order of a log.
+def save_user_rows(batches: Batches, partition: int, rows: RowFiles, by_item: bool) -> None:
+    """Save all rows of a partition's users as a log, ordered by user, then by time.
 
-    by_item: simultaneous rows go by their items, and those of one item as in the file.
+    batches: the rows that Spark sent to this partition (the users of one task): user, item
+    (vocabulary position), time, row_number, and weight if rows have weights. rows: the files to
+    write. by_item: order rows with equal times by their items, else by row number.
     """
-    frame = blocks.frame_of(batches)
+    frame = messages.to_frame(batches)
     if frame.is_empty():
-        frame = pl.DataFrame(schema={"user": pl.Int64, "item": pl.Int32, "time": pl.Int64, "place": pl.Int64, "weight": pl.Float64})  # fmt: skip
-    frame = frame.sort("user", "time", *(["item"] if by_item else []), "place")
+        frame = pl.DataFrame(schema=dict(zip(_ROW_COLUMNS, _ROW_TYPES, strict=True)))
+    frame = frame.sort("user", *row_order(by_item))
     ids, length = frame["user"].rle().struct.unnest().select("value", "len")
     ptr = np.concatenate([[0], np.cumsum(length.to_numpy())]).astype(np.int64)
     item, time = frame["item"].to_numpy(), frame["time"].to_numpy()
-    worth = frame["weight"].to_numpy() if rows.is_weighed else None
-    rows.save(part, Log(ptr, item, time, Vocabulary(ids), Vocabulary(ids), weight=worth))
-    _save_frame(pl.DataFrame({"id": ids}), rows.users_file(part))
-
-
-def _save_frame(frame: pl.DataFrame, path: Path) -> None:
-    with atomic_write(path, uuid.uuid4().hex) as unfinished:
-        frame.write_parquet(unfinished)
+    weight = frame["weight"].to_numpy() if rows.has_weights else None
+    users = Vocabulary(ids)
+    rows.save_log(partition, Log(ptr, item, time, users, users, weight=weight))
+    messages.save_frame(rows.users_file(partition), pl.DataFrame({"id": ids}))
 
 
 # -- a window --------------------------------------------------------------------------------------
 
 
-def save_cut(rows: Rows, part: int, window: Window, folder: str) -> None:
-    """Save what a part says of a window: how many rows are before it, pairs at one time, gaps and lengths of cases."""
-    log = rows.log(part)
-    train = log.time < window.when
-    cases = cases_of(log, log.item, *askers_of(log, window))
-    facts = [np.count_nonzero(train), *tied_pairs(log.keep(train)), len(cases)]
-    blocks.save_array(folder, f"facts-{part}", np.array(facts, np.int64))
-    for name, values in (("gap", gaps(cases)), ("length", lengths(cases))):
-        blocks.save_array(folder, f"{name}-{part}", np.sort(values))
+def save_window_stats(rows: RowFiles, partition: int, window: TimeWindow, folder: str) -> None:
+    """Save a partition's counts for a test period: training rows, ties, pairs, and cases.
+
+    partition: number of a set of users, whose rows are in `rows`. Ties are those pairs of a user's
+    consecutive training rows that have equal times. A case is a user whose next row after training
+    lies in the period. Saved, too, are the gaps before cases (microseconds) and the lengths of
+    their histories, sorted.
+    """
+    log = rows.load_log(partition)
+    is_train = log.time < window.when
+    cases = build_cases(log, log.item, *find_targets(log, window))
+    counts = [np.count_nonzero(is_train), *count_ties(log.keep(is_train)), len(cases)]
+    messages.save_array(folder, f"counts-{partition}", np.array(counts, np.int64))
+    for name, values in (("gap", target_gaps(cases)), ("length", history_lengths(cases))):
+        messages.save_array(folder, f"{name}-{partition}", np.sort(values))
 
 
-class Cut(NamedTuple):
-    """What all parts say of a window together."""
+class WindowStats(NamedTuple):
+    """Statistics of a test period over all partitions; a case is a user's next row in it."""
 
-    before: int  # rows
-    tied: float  # share of consecutive training rows of a user that have the same time
-    cases: int
-    gap: tuple[float, float]  # where the thirds of all cases begin
-    length: tuple[float, float]
+    n_train: int  # rows before the window
+    simultaneous: float  # share of a user's consecutive training rows that have the same time
+    n_cases: int
+    gap_thirds: tuple[float, float]  # bounds of thirds of the cases by time since the last row
+    length_thirds: tuple[float, float]  # bounds of thirds of the cases by history length
 
     @classmethod
-    def of(cls, folder: str | Path, parts: int) -> Cut:
-        """From what `save_cut` saved."""
-        before, same, pairs, cases = sum(blocks.load_blocks(folder, "facts", parts)).tolist()  # type: ignore[union-attr]
-        thirds = [
-            _thirds(list(blocks.load_blocks(folder, name, parts))) for name in ("gap", "length")
-        ]
-        return cls(before, same / pairs if pairs else 0.0, cases, *thirds)
+    def load(cls, folder: str | Path, n_partitions: int) -> WindowStats:
+        """Return the statistics of a test period: what each partition of users saved, combined.
+
+        `save_window_stats` saved counts that add up, and sorted gaps and lengths of histories.
+        folder: of the period's files.
+        """
+        counts = np.sum(list(messages.map_arrays(folder, "counts", n_partitions)), axis=0)
+        n_train, n_simultaneous, n_pairs, n_cases = counts.tolist()
+        gap, length = (
+            _third_bounds(list(messages.map_arrays(folder, name, n_partitions)))
+            for name in ("gap", "length")
+        )
+        share = n_simultaneous / n_pairs if n_pairs else 0.0
+        return cls(n_train, share, n_cases, gap, length)
 
 
-def _thirds(arrays: Sequence[Array]) -> tuple[float, float]:
+def _third_bounds(arrays: Sequence[Array]) -> tuple[float, float]:
+    """Return the 0.33 and 0.67 quantiles of all values of several ascending arrays."""
     low, high = (quantile(arrays, share) for share in THIRDS)
     return low, high
 
 
-def quantile(arrays: Sequence[Array], share: float) -> float:
-    """A quantile of whole numbers that lie in several arrays, each in order, as NumPy has it of all; NaN without any."""
-    there = [array for array in arrays if len(array)]
-    if not there:
-        return float("nan")
-    place = (sum(map(len, there)) - 1) * share
-    first = int(place)
-    ends = [smallest(there, number) for number in (first, int(np.ceil(place)))]
-    return float(np.quantile(ends, place - first))
+# -- evaluation ------------------------------------------------------------------------------------
 
 
-# -- judging ---------------------------------------------------------------------------------------
+class WindowEvaluation(NamedTuple):
+    """How the cases of a test period are evaluated, partition by partition of users.
 
+    A case is a user's next row after training, which the model should rank high.
+    """
 
-class Judging(NamedTuple):
-    """How the cases of a window are judged."""
+    rows: RowFiles  # of the whole log; items by position in its vocabulary
+    folder: str  # of the window's files
+    artifact: str  # path of the saved model
+    window: TimeWindow
+    ties: str  # order of a user's rows with equal times: "file" or "item"
+    stats: WindowStats
+    mean_weight: float | None  # that weights are divided by; None if all weights are equal
+    ks: tuple[int, ...]  # list lengths of the metrics
+    hide_seen: bool  # leave items of the history out of lists
+    keep_cases: bool  # save a row for each case
 
-    rows: Rows  # of the whole log; items are positions in its vocabulary
-    folder: str  # of the window
-    artifact: str
-    window: Window
-    ties: str
-    cut: Cut
-    weight: float | None  # that the weights of rows are divided by; None: all weigh the same
-    ks: tuple[int, ...]
-    hide_seen: bool
-    keep_cases: bool
+    def evaluate_partition(self, partition: int) -> None:
+        """Rank the targets of a partition's cases; save sums over cases, and the listed items.
 
-    def judge(self, part: int) -> None:
-        """Judge the cases of a part, and save sums over them and the items in their lists."""
-        cases, users = self._cases(part)
+        partition: number of a set of users. A case is a user's next row in the test period; its
+        item is the target, the rows before the period are the history. Nothing is saved if the
+        partition has no case; the rows of single cases are saved if `keep_cases`.
+        """
+        cases, users = self._load_cases(partition)
         if not len(cases):
             return
-        model, counts = load(self.artifact), blocks.load_array(self.folder, "counts")
-        most = min(self.ks[-1], len(counts))
-        found = asking.judge(model, cases.histories, cases.target, most, hide_seen=self.hide_seen)
-        behind = Background(self.ties, self.window.words, counts, self.cut.gap, self.cut.length)
-        frame = frame_before(
-            behind, users, cases, found.places, found.items, self.ks, hide_seen=self.hide_seen
+        model, counts = load(self.artifact), messages.map_array(self.folder, "item_counts")
+        max_k = min(self.ks[-1], len(counts))
+        ranked = rank_targets(model, cases.histories, cases.target, max_k, hide_seen=self.hide_seen)
+        context = CaseContext(
+            self.ties, self.window.words, counts, self.stats.gap_thirds, self.stats.length_thirds
         )
+        frame = build_case_rows(
+            context, users, cases, ranked.ranks, ranked.items, self.ks,
+            hide_seen=self.hide_seen,
+        )  # fmt: skip
         if self.keep_cases:
-            _save_frame(frame, self.file("cases", part))
-        blocks.save_array(self.folder, f"listed-{part}", best_places(found.items, len(counts)))
-        _save_frame(sums_of(frame, self.ks), self.file("sums", part))
+            messages.save_frame(self.file("cases", partition), frame)
+        listed = best_ranks(ranked.items, len(counts))
+        messages.save_array(self.folder, f"listed-{partition}", listed)
+        messages.save_frame(self.file("sums", partition), sum_cases(frame, self.ks))
 
-    def file(self, name: str, part: int) -> Path:
-        """The file of that name of a part."""
-        return Path(self.folder) / f"{name}-{part}.parquet"
+    def file(self, name: str, partition: int) -> Path:
+        """Return the window's Parquet file of a partition; name: "cases" or "sums" (over cases)."""
+        return Path(self.folder) / f"{name}-{partition}.parquet"
 
-    def _cases(self, part: int) -> tuple[Cases, pl.Series]:
-        log = self.rows.log(part)
-        items = blocks.load_array(self.folder, "renumber")[log.item]
-        worth = None
-        if log.weight is not None and self.weight is not None:
-            worth = log.weight / self.weight
-        users = pl.read_parquet(self.rows.users_file(part))["id"]
-        askers = askers_of(log, self.window)
-        return cases_of(replace(log, weight=worth), items, *askers), users
+    def _load_cases(self, partition: int) -> tuple[Cases, pl.Series]:
+        """Return a partition's cases, and the ids of its users.
 
-
-def best_places(lists: Array, items: int) -> Array:
-    """Items that are in some list, and the best place of each, from 0."""
-    best = np.full(items + 1, lists.shape[1], np.int32)  # the last one is for no item, -1
-    for place in range(lists.shape[1] - 1, -1, -1):
-        best[lists[:, place]] = place
-    there = np.flatnonzero(best[:-1] < lists.shape[1])
-    return np.array([there, best[there]], np.int32)
+        A case has a user's rows before the test period as history, and the next row's item as
+        target. Items are numbered as in the model, -1 if it does not know them. Row weights are
+        divided by `mean_weight`.
+        """
+        log = self.rows.load_log(partition)
+        items = messages.map_array(self.folder, "model_items")[log.item]
+        weight = None
+        if log.weight is not None and self.mean_weight is not None:
+            weight = log.weight / self.mean_weight
+        cases = build_cases(replace(log, weight=weight), items, *find_targets(log, self.window))
+        return cases, self.rows.load_user_ids(partition)
 
 
-def coverage(listed: Sequence[Array], items: int, ks: Sequence[int]) -> dict[str, float]:
-    """The share of the catalogue in some list, by k, from the best places that all parts found."""
-    best = np.full(items, np.iinfo(np.int32).max)
-    for item, place in listed:
-        best[item] = np.minimum(best[item], place)
-    return {f"coverage@{k}": int(np.count_nonzero(best < k)) / items for k in ks}
+def best_ranks(lists: Array, n_items: int) -> Array:
+    """Return the distinct items of some lists and the best rank of each, as two rows.
+
+    lists: a row per list, the best item first, -1 for no item. Ranks begin with 0.
+    """
+    length = lists.shape[1]
+    best = np.full(n_items + 1, length, np.int32)  # the last entry is that of no item, -1
+    for rank in range(length - 1, -1, -1):
+        best[lists[:, rank]] = rank
+    listed = np.flatnonzero(best[:-1] < length)
+    return np.array([listed, best[listed]], np.int32)
+
+
+def coverage(listed: Sequence[Array], n_items: int, ks: Sequence[int]) -> dict[str, float]:
+    """Return `coverage@k` for each k: the share of all items that are in any list's top k.
+
+    listed: for parts of the lists, their items and best ranks (see `best_ranks`).
+    """
+    best = np.full(n_items, np.iinfo(np.int32).max)
+    for item, rank in listed:
+        best[item] = np.minimum(best[item], rank)
+    return {f"coverage@{k}": int(np.count_nonzero(best < k)) / n_items for k in ks}

@@ -1,46 +1,52 @@
-"""The fit on a cluster: rows in parts, then Gram and weights, as jobs whose tasks need no Spark."""
+"""The fit on a cluster, of a model or a blend: rows in partitions, Gram, then weights."""
 
 from __future__ import annotations
 
-import math
 import shutil
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
-from talerec.artifact import format as artifact
-from talerec.data.log import Log
-from talerec.data.vocabulary import Vocabulary
+from talerec.artifact import check_target
+from talerec.data import Log, Vocabulary
 from talerec.errors import TalerecError
 from talerec.models import load
-from talerec.models.blend.model import Blend
-from talerec.models.core.base import Model
-from talerec.models.core.persistence import Fitted
-from talerec.models.linear.base import Solved
-from talerec.models.tempo.model import Tempo
-from talerec.ranking.weights import Weights
-from talerec.runtime.arrays import Array
-from talerec.spark import blocks, tasks
-from talerec.spark import log_statistics as habits
-from talerec.spark.blend import blended
-from talerec.spark.gram import Plain
-from talerec.spark.histories import checked_place, keep_rows
-from talerec.spark.log_stats import Tally, cut_users, tally
-from talerec.spark.partitions import Order, Rows, save_part, spread
+from talerec.models.blend import Blend, learn_part_weights, stack_parts
+from talerec.models.core import Fitted, Model
+from talerec.models.linear import RidgeModel
+from talerec.models.tempo import Tempo
+from talerec.ranking import Weights
+from talerec.runtime import Array, sum_seconds
+from talerec.spark.gram import build_model_terms
+from talerec.spark.log_stats import (
+    ClusterLog,
+    LogOptions,
+    LogStats,
+    partition_rows,
+    read_stats,
+    select_rows,
+)
+from talerec.spark.messages import Batches, to_batches
+from talerec.spark.partitions import RowFiles, TaskLimits
 from talerec.spark.read import NAMES, Columns, Source
-from talerec.spark.session import Run, map_rows, run_tasks
-from talerec.spark.sizes import Sizes
-from talerec.spark.solve import Named, Work, solve_rows
-from talerec.spark.tables import check_table
-from talerec.spark.tempo import Study
-from talerec.spark.trend import count_trends, trend_plan
+from talerec.spark.session import ClusterRun, map_tasks, open_run
+from talerec.spark.solve import SolveTask, WeightTable, count_trends, solve_rows
+from talerec.spark.tables import (
+    arrow_type,
+    check_histories_output,
+    check_table,
+    replace_table,
+    spark_schema,
+    write_histories,
+)
+from talerec.spark.tempo import TempoFit
 
 
 def fit(
@@ -61,24 +67,24 @@ def fit(
     task_pairs: int = 8_000_000,
     solve_bytes: int = 4_000_000_000,
 ) -> Model:
-    """Learn from every row of a log on a cluster, and save the model.
+    """Fit a model to a log on a cluster, save it, and return it.
 
     Parameters
     ----------
     model : Model
-        A `Tempo`, `TALE`, `SLIT` or `SLIST` whose solver is `auto` or `local`, or a `Blend` of these.
+        A `Tempo`, `TALE`, `SLIT` or `SLIST` with solver `auto` or `local`, or a `Blend` of these.
     source, names : DataFrame, str or Path; Columns
-        The log as a DataFrame or as the address of Parquet files, and what its columns are called.
+        The log as a DataFrame or as the address of Parquet files, and the names of its columns.
     output, weights : str or Path
-        Where the artifact goes, and the weights as Parquet (source, target, weight): by default next to it.
+        Where the artifact goes, and a table of its weights, which is next to it by default.
     session, work : SparkSession; str or Path
-        Where it runs (see `connected`), and a folder that all machines see: by default next to `output`.
+        Where it runs (see `connected`), and a folder that all machines see (default: `output`'s).
     core, drop_duplicates, ties : int; bool; {"file", "item"}
-        How the log is cleaned, and the order of rows of one user at one time.
+        Keep the k-core; drop repeated rows; the order of a user's rows with equal times.
     histories, items : bool, str or Path; DataFrame, optional
-        Keep the users' rows in the artifact; or where tasks write them: a folder, or postgresql://HOST/NAME. And an item table.
+        Save users' rows in the artifact, or to a folder or postgresql://HOST/NAME; item metadata.
     task_rows, task_pairs, solve_bytes : int
-        How many rows, pairs of rows and bytes of G one task holds: as many as the memory per core allows.
+        How many rows, pairs of items and bytes of G one task holds, by the memory per core.
 
     Returns
     -------
@@ -90,120 +96,135 @@ def fit(
     TalerecError
         When the model cannot be fitted on a cluster, the log is not valid, or Spark fails.
     """
-    limits = Limits.checked(task_rows, task_pairs, solve_bytes)
-    solved, beside = checked(model, names), Path(output).absolute()
-    artifact.check_target(output)
-    parquet = str(weights or _beside(beside))
-    kept = _checked_outputs(session, source, parquet, histories, names)
-    with shared_folder(Path(work or beside.parent).absolute()) as folder:
-        run = Run(session, folder)
-        known = tally(run, source, names, ties, core, drop_duplicates)
-        model._fitted = learned(run, known, solved, ties, limits, parquet, kept, items)
-        model.save(output, histories=kept is True)
-    model._fitted = load(output).fitted
+    limits = TaskLimits.check(task_rows, task_pairs, solve_bytes)
+    check_weighted_fit(model, names)
+    check_target(output)
+    table = check_table(session, str(weights or _default_table(Path(output))), source)
+    histories = check_histories_output(session, histories, source, names.has_weights)
+    with open_run(session, work or Path(output).parent) as run:
+        stats = read_stats(run, source, LogOptions(names, ties, core, drop_duplicates))
+        options = FitOptions(ties, limits, table, histories)
+        model.set_fitted(_add_items(fit_rows(run, stats, model, options), items))
+        model.save(output, histories=histories is True)
+    model.set_fitted(load(output).fitted)
     return model
 
 
-def _beside(output: Path) -> str:
-    """Where the weights of an artifact go unless somebody says: shop.weights.parquet for shop.tale."""
-    return f"file://{output.parent / output.name.removesuffix('.tale')}.weights.parquet"
+def _default_table(output: Path) -> str:
+    """Return the address of an artifact's weights: shop.weights.parquet for shop.tale."""
+    path = output.absolute()
+    return f"file://{path.parent / path.name.removesuffix('.tale')}.weights.parquet"
 
 
-def _checked_outputs(
-    session: SparkSession,
-    source: Source,
-    parquet: str,
-    histories: bool | str | Path,
-    names: Columns,
-) -> bool | str:
-    """Where users' rows go, if anywhere; tables that would take the place of something else are refused."""
-    check_table(session, parquet, source)
-    if isinstance(histories, bool):
-        return histories
-    return checked_place(session, histories, source, names.are_weighed)
+class FitOptions(NamedTuple):
+    """How a model is fitted to rows, and where its weights and the users' rows are saved.
+
+    histories: True saves users' rows in the artifact, text is an address to save them at.
+    """
+
+    ties: str  # order of a user's rows with equal times: "file" or "item"
+    limits: TaskLimits  # of a task: rows, pairs of items, bytes
+    table: str  # the address of the table of weights
+    histories: bool | str = False  # save users' rows in the artifact, or at this address
 
 
-def learned(
-    run: Run,
-    known: Tally,
-    model: Model,
-    ties: str,
-    limits: Limits,
-    parquet: str,
-    histories: bool | str = False,
-    items: pl.DataFrame | None = None,
-) -> Fitted:
-    """What a model learns of a log; its weights go to the Parquet files `parquet` too, and users' rows to where `histories` says."""
-    left = [histories]  # the first part that counts keeps them
+def fit_rows(run: ClusterRun, stats: LogStats, model: Model, options: FitOptions) -> Fitted:
+    """Return the fitted state of a model or a blend: weights, items, and training statistics.
 
-    def learn(place: Run, rows: Tally, part: Model, table: str) -> Fitted:
-        whose = left.pop() if rows is known and left else False
-        return _learned(place, rows, check_model(part), ties, limits, table, whose)
-
-    def begin(place: Run, rows: Tally) -> Study:
-        tempo = Tempo()
-        return _study(_gathered(place, rows, tempo, ties, limits, whole=True), tempo)
-
+    run: the Spark session and a shared folder. stats: the log's rows as a Spark table, with counts.
+    The table of weights and maybe the users' rows are written where `options` says.
+    """
     if isinstance(model, Blend):
-        fitted = blended(run, known, model, parquet, learn, begin)
-    else:
-        fitted = learn(run, known, model, parquet)
-    return _described(fitted, items)
+        return _fit_blend(run, stats, model, options)
+    return _fit_model(run, stats, check_model(model), options)
 
 
-def _learned(
-    run: Run,
-    known: Tally,
-    model: Solved,
-    ties: str,
-    limits: Limits,
-    parquet: str,
-    histories: bool | str,
-) -> Fitted:
-    """What one model learns; see `learned`."""
-    parts = _gathered(run, known, model, ties, limits, whole=bool(histories))
-    fitted = _fitted(parts, model, parquet, histories is True)
+def _fit_model(run: ClusterRun, stats: LogStats, model: RidgeModel, options: FitOptions) -> Fitted:
+    """Return the fitted state of a model that is not a blend; also write its table of weights.
+
+    The state has weights, item ids, solver, seconds and training statistics; users' rows, too, if
+    `options.histories` is True. If that is text, they are written to this address instead. stats:
+    the log's rows as a Spark table, with counts.
+    """
+    histories = options.histories
+    log = partition_rows(run, stats, model, options.ties, options.limits, every_row=bool(histories))
+    merged = log.merge() if histories is True else None
+    weights = _fit_weights(log, model, WeightTable(options.table, stats.ids))
+    is_tempo = isinstance(model, Tempo)
+    recent = log.rows.read_array("recent_weights", 0) if is_tempo else None
+    fitted = Fitted(
+        weights, Vocabulary(stats.ids), None, merged, "local", run.clock.seconds, log.describe(),
+        recent,
+    )  # fmt: skip
     if isinstance(histories, str):
-        keep_rows(run, parts.rows, parts.number, histories)
+        write_histories(run, log.rows, log.n_partitions, histories)
     return fitted
 
 
-def _described(fitted: Fitted, table: pl.DataFrame | None) -> Fitted:
-    """What was learned, with what a table says of the items."""
+def _fit_weights(log: ClusterLog, model: RidgeModel, table: WeightTable) -> Weights:
+    """Return a model's weights B (source x target), fitted to rows saved in partitions.
+
+    table: the folder of Parquet files that the weights are also written to. Tempo is fitted by
+    `TempoFit`; other models count trends (rows of an item within a time window) if they use them,
+    and solve the sum of their Gram terms (summands of G = S'S and K = S'T).
+    """
+    if isinstance(model, Tempo):
+        return TempoFit(log, model).fit_weights(table)
+    rows, params = log.rows, model.params
+    if params.get("trend"):
+        rows = count_trends(log, rows, params["window"], params["trend_side"])
+    return Weights(
+        solve_rows(log, SolveTask(rows, partial(build_model_terms, model), model), table)
+    )
+
+
+def _add_items(fitted: Fitted, table: pl.DataFrame | None) -> Fitted:
+    """Return a fitted state with an item table (item_id and columns that describe the items)."""
     if table is None:
         return fitted
-    none, nobody = np.empty(0, np.int64), Vocabulary(pl.Series([], dtype=pl.Int64))
-    log = Log(np.zeros(1, np.int64), none.astype(np.int32), none, nobody, fitted.items)
+    none, no_users = np.empty(0, np.int64), Vocabulary(pl.Series([], dtype=pl.Int64))
+    log = Log(np.zeros(1, np.int64), none.astype(np.int32), none, no_users, fitted.items)
     return replace(fitted, info=log.with_items(table).info)
 
 
-def checked(model: Model, names: Columns) -> Model:
-    """The model, where it can be fitted to a log with these columns."""
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def check_weighted_fit(model: Model, names: Columns) -> None:
+    """Raise TalerecError if Spark cannot fit the model, or if it takes no row weights.
+
+    names: the columns of the log; weights matter only if they name a weight or event weights.
+    """
     check_fit(model)
-    if names.are_weighed and not model.takes_weights:
+    if names.has_weights and not model.takes_weights:
         raise TalerecError(f"{model.name} takes no weights of rows (with these parameters)")
-    return model
 
 
 def check_fit(model: Model) -> None:
-    """Spark fits the models of `check_model`, and blends of them."""
+    """Raise TalerecError if Spark cannot fit the model, or a part of it if it is a blend."""
     if not isinstance(model, Blend):
         check_model(model)
         return
-    for part in model.made():
+    for part in model.build_parts():
         try:
             check_model(part)
         except TalerecError as error:
             raise TalerecError(
-                f"{part.name}, a part of the blend, cannot be fitted: {error}"
+                f"{part.name}, a part of the blend, cannot be fitted: {error}", *error.parameters
             ) from None
 
 
-def check_model(model: Model) -> Solved:
-    """Spark fits models that are one Gram and one call of the local solver, and tempo; all others are refused by name."""
-    if not isinstance(model, Solved) or not (isinstance(model, Tempo) or _is_plain(model)):
+def check_model(model: Model) -> RidgeModel:
+    """Return the model if Spark can fit it, else raise TalerecError.
+
+    Spark fits tempo, and models whose weights come from a sum of Gram terms (summands of G = S'S
+    and K = S'T) and the local solver, which gives each target item few sources.
+    """
+    if not isinstance(model, RidgeModel) or not (
+        isinstance(model, Tempo) or _uses_ridge_fit(model)
+    ):
         raise TalerecError(
-            f"Spark does not fit {model.name}; it fits tempo, tale, slit, slist and blends of them (--model tempo)"
+            f"Spark does not fit {model.name}; it fits tempo, tale, slit, slist and blends of them"
         )
     if model.solver not in ("auto", "local"):
         raise TalerecError(f"solver is {model.solver}; on Spark it takes auto or local")
@@ -212,166 +233,128 @@ def check_model(model: Model) -> Solved:
     return model
 
 
-def _is_plain(model: Solved) -> bool:
-    kind = type(model)
-    own = ("learn_weights", "solution", "gram")
-    return all(getattr(kind, name) is getattr(Solved, name) for name in own)
+def _uses_ridge_fit(model: RidgeModel) -> bool:
+    """Return whether a model fits as `RidgeModel` does: it sums its Gram terms, and solves.
 
-
-@contextmanager
-def shared_folder(parent: Path) -> Iterator[Path]:
-    """A new folder that is removed at the end, whatever happens.
-
-    It gets another name first: an attempt of a task that Spark has given up, and that is still writing, finds no folder.
+    A Gram term is a summand of G = S'S and K = S'T. Models that override one of the methods listed
+    below cannot be fitted on Spark.
     """
-    folder = parent / f"talerec-{uuid.uuid4().hex[:12]}"
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise TalerecError(f"{folder} cannot be made: {error.strerror or error}") from None
-    try:
-        yield folder
-    finally:
-        with suppress(OSError):
-            folder = folder.rename(f"{folder}.old")
-        shutil.rmtree(folder, ignore_errors=True)
+    shared = ("learn_weights", "solution", "gram")
+    return all(getattr(type(model), name) is getattr(RidgeModel, name) for name in shared)
 
 
-# -- rows ------------------------------------------------------------------------------------------
+# -- blends ----------------------------------------------------------------------------------------
 
 
-class _Parts(NamedTuple):
-    """The rows of a log, in parts, and how the work on them is cut."""
+def _fit_blend(run: ClusterRun, stats: LogStats, blend: Blend, options: FitOptions) -> Fitted:
+    """Return the fitted state of a blend, which adds the weighted scores of its parts.
 
-    run: Run
-    known: Tally
-    ties: str
-    rows: Rows
-    number: int  # of parts
-    sizes: Sizes
-    sampled: Array  # times (see `parts.time_cuts`)
-
-    @property
-    def trends(self) -> tasks.TrendPlan:
-        """Which rows are counted together."""
-        return trend_plan(self.known.rows_of, self.sampled, self.run.cores, self.sizes.task_rows)
-
-    def lately(self) -> Array:
-        """Rows of each item in the log's last days."""
-        return blocks.read_array(self.rows.folder, "lately-0")
-
-
-class Limits(NamedTuple):
-    """What one task may hold."""
-
-    rows: int
-    pairs: int
-    bytes: int
-
-    @classmethod
-    def checked(cls, task_rows: int, task_pairs: int, solve_bytes: int) -> Limits:
-        """Limits that are whole numbers from 1."""
-        given = {"task_rows": task_rows, "task_pairs": task_pairs, "solve_bytes": solve_bytes}
-        for name, value in given.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise TalerecError(f"{name} is {value}; it takes a whole number from 1")
-        return cls(*given.values())
-
-
-def _gathered(
-    run: Run, known: Tally, model: Solved, ties: str, limits: Limits, *, whole: bool
-) -> _Parts:
-    """Send all rows to the parts of their users, and save them there; `whole`: those that are not learned from too."""
-    task_rows = limits.rows
-    is_tempo = isinstance(model, Tempo)
-    whole = whole or is_tempo  # it looks at all rows of a user
-    limit, n = model.max_history, len(known.position)
-    wanted = max(run.cores, math.ceil(known.rows / task_rows))
-    users = cut_users(run, known, wanted, task_rows if whole else None)
-    order = Order(
-        str(run.folder / "items.parquet"), ties == "item", None if whole else limit, known.mean
+    Its weights are those of the parts, stacked. Parts (models) of weight 0 are not fitted. The
+    others write their tables of weights to folders below `options.table`, and the first of them
+    writes the users' rows. stats: the log's rows as a Spark table, with counts.
+    """
+    parts = blend.build_parts()
+    part_weights, is_enough = blend.choose_weights(
+        parts, lambda: _learn_blend(run, stats, parts, options)
     )
-    rows = Rows(str(run.folder), n, limit, known.time[1], known.mean is not None)
-    giants = int(np.count_nonzero(known.rows_of > task_rows))
-    sent = map_rows(known.events, lambda b: spread(b, users, order, task_rows), blocks.CELLS)
-
-    def save(part: int, batches: blocks.Batches) -> None:
-        log = save_part(batches, part, users, rows, giants)
-        if is_tempo:
-            habits.save_habits(log, part, rows)
-
-    with run.stage("rows"):
-        run_tasks(sent, users.parts, save)
-    facts = np.sum(list(rows.arrays("facts", users.parts)), axis=0)
-    pairs = int(facts[2])
-    _require_all(int(facts[1]), known.rows, cut=not whole)
-    sizes = Sizes.of(run.cores, known.rows_of, pairs, *limits)
-    sampled = np.concatenate(list(rows.arrays("giants", users.parts)), axis=1)
-    return _Parts(run, known, ties, rows, users.parts, sizes, sampled)
-
-
-def _require_all(arrived: int, counted: int, *, cut: bool) -> None:
-    """Refuse a log that changed between two passes over it; `cut`: early rows of long histories did not travel."""
-    if arrived > counted or (arrived < counted and not cut):
-        raise TalerecError(
-            f"the log had {counted:,} rows when they were counted and {arrived:,} when they were read: do not write to it meanwhile"
-        )
+    histories = options.histories  # the first part that is fitted saves them
+    with replace_table(run.session, options.table):  # it may hold parts that are no longer fitted
+        for number, part in enumerate(parts):
+            part.set_fitted(None)
+            if part_weights[number]:
+                table = f"{options.table}/{number}-{part.name}"
+                how = options._replace(table=table, histories=histories)
+                part_run = _nested_run(run, f"part-{number}")
+                part.set_fitted(_fit_model(part_run, stats, check_model(part), how))
+                histories = False
+    fitted_parts = [part if part.is_fitted else None for part in parts]
+    states = [part.fitted for part in fitted_parts if part is not None]
+    recent = [state.stored_recent_counts for state in states]
+    return replace(
+        states[0],
+        weights=stack_parts(fitted_parts, part_weights, is_enough),
+        log=next((state.log for state in states if state.log is not None), None),
+        solver=None,
+        seconds=sum_seconds(state.seconds for state in states),
+        stored_recent_counts=next((counts for counts in recent if counts is not None), None),
+    )
 
 
-def _fitted(parts: _Parts, model: Solved, parquet: str, histories: bool) -> Fitted:
-    """What a fit of rows in parts leaves behind."""
-    known = parts.known
-    log = _log(parts) if histories else None
-    made = _weights(parts, model, Named(parquet, known.ids))
-    lately = parts.lately() if isinstance(model, Tempo) else None
-    facts, seconds = _training(parts), parts.run.clock.seconds
-    return Fitted(made, Vocabulary(known.ids), None, log, "local", seconds, facts, lately)
+def _nested_run(run: ClusterRun, name: str, *, has_items: bool = True) -> ClusterRun:
+    """Return a run (Spark session, folder, clock) whose folder is a new one in this run's.
+
+    name: of the folder. has_items: copy the run's item table (`items.parquet`) there.
+    """
+    folder = run.folder / name
+    folder.mkdir()
+    if has_items:
+        shutil.copy(run.folder / "items.parquet", folder)
+    return ClusterRun(run.session, folder)
 
 
-def _log(parts: _Parts) -> Log:
-    """All rows as one machine's log, mapped from files."""
-    known = parts.known
-    ptr, item, time, worth, ids = parts.rows.histories(parts.number, known.position)
-    users, items = Vocabulary(ids), Vocabulary(known.ids)
-    return Log(
-        ptr, item, time, users, items, unit=known.unit, ties=parts.ties, weight=worth,
-        weight_unit=known.weight_unit,
-    )  # fmt: skip
+def _learn_blend(
+    run: ClusterRun, stats: LogStats, parts: list[Model], options: FitOptions
+) -> Array | None:
+    """Return the learned weight of each part of a blend; None if queries are too few.
+
+    A held-out query is a user's history and, as target, the item of a later row that is not trained
+    on. The parts (models) are fitted to the rest of the log; their weights are those that rank the
+    targets best. stats: the log's rows as a Spark table, with counts.
+    """
+    tempo = Tempo()
+    holdout_run = _nested_run(run, "questions")
+    study = TempoFit(
+        partition_rows(holdout_run, stats, tempo, options.ties, options.limits, every_row=True),
+        tempo,
+    )
+    study.order_by_time(study.log.rows)
+    holdout = study.split_holdout(every_item=True)
+    if holdout is None:
+        return None
+    first = _nested_run(run, "first", has_items=False)
+    events = first.save("rows", _to_events(study.log, holdout.rows), "learn")
+    train = select_rows(first, stats, events, every_item=True)
+    for number, part in enumerate(parts):
+        part_run = _nested_run(first, f"part-{number}")
+        table = f"file://{part_run.folder / 'weights.parquet'}"
+        how = options._replace(table=table, histories=False)
+        part.set_fitted(_fit_model(part_run, train, check_model(part), how))
+    repeats = study.load_statistics(holdout.rows).has_repeats
+    with run.stage("learn"):
+        return learn_part_weights(parts, holdout.queries, len(stats.ids), repeats=repeats)
 
 
-def _training(parts: _Parts) -> dict[str, Any]:
-    """What is said of the rows that a model was fitted on."""
-    known = parts.known
-    facts = list(parts.rows.arrays("facts", parts.number))
-    return {
-        "users": sum(int(one[0]) for one in facts),
-        "items": len(known.position),
-        "rows": known.rows,
-        "first_time": known.time[0],
-        "last_time": known.time[1],
-        "ties": parts.ties,
-        "time_read_as": known.unit,
-        **({} if known.mean is None else {"weighed": True}),
-        **({} if known.weight_unit is None else {"weight_unit": known.weight_unit}),
+def _to_events(log: ClusterLog, rows: RowFiles) -> DataFrame:
+    """Return training rows that are saved in partitions as a Spark table of user, item, time.
+
+    Further columns: row_number, which keeps the order of a user's rows, and weight if rows have
+    weights. log: gives the types of ids; rows: the files of the training rows that remain without
+    held-out rows.
+    """
+    schema_of = log.stats.events.schema
+    types = {name: arrow_type(schema_of[name].dataType) for name in ("user", "item")}
+    weight = {"weight": pa.float64()} if rows.has_weights else {}
+    schema = pa.schema({**types, "time": pa.int64(), "row_number": pa.int64(), **weight})
+
+    def send(partition: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield from to_batches(_load_events(rows, partition), schema)
+
+    count = log.n_partitions
+    return map_tasks(log.run.task_numbers(count), count, "block", send, spark_schema(schema))
+
+
+def _load_events(rows: RowFiles, partition: int) -> pl.DataFrame:
+    """Return the rows of a partition with ids: user, item, time, row_number, maybe weight.
+
+    partition: number of the set of users of one task; times are microseconds, and row_number counts
+    from 0 within the partition.
+    """
+    log = rows.load_log(partition)
+    frame = {
+        "user": rows.load_user_ids(partition).gather(log.user_codes()),
+        "item": rows.load_item_ids().gather(log.item),
+        "time": log.time,
+        "row_number": np.arange(log.rows),
     }
-
-
-def _study(parts: _Parts, model: Tempo) -> Study:
-    at = (parts.run, model, parts.rows, parts.number, parts.sizes)
-    return Study(*at, parts.known.position, parts.sampled, parts.trends)
-
-
-# -- weights ---------------------------------------------------------------------------------------
-
-
-def _weights(parts: _Parts, model: Solved, named: Named) -> Weights:
-    """The weights of a model whose rows lie in parts."""
-    run, rows, position = parts.run, parts.rows, parts.known.position
-    if isinstance(model, Tempo):
-        return _study(parts, model).weights(named)
-    told = model.params
-    if told.get("trend"):
-        window, side = told["window"], told["trend_side"]
-        rows = count_trends(run, rows, parts.number, parts.trends, window, side)
-    work = Work(rows, Plain(model), model)
-    return Weights(solve_rows(run, work, parts.sizes, parts.number, position, named))
+    return pl.DataFrame(frame if log.weight is None else {**frame, "weight": log.weight})

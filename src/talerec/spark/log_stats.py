@@ -1,164 +1,358 @@
-"""What the driver knows of a log: it grows with the items, and not with rows or users."""
+"""What the driver knows of a log on a cluster, and how the log's rows get into partitions.
+
+The driver's memory grows with the number of items, and not with rows or users.
+"""
 
 from __future__ import annotations
 
+import math
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from talerec.data.vocabulary import Vocabulary
-from talerec.data.weights import are_even
+from talerec.data import Log, Vocabulary, are_equal
 from talerec.errors import TalerecError
-from talerec.runtime.arrays import Array
-from talerec.spark.partitions import Users
-from talerec.spark.read import (
-    Columns,
-    Source,
-    checked,
-    checks,
-    in_microseconds,
-    k_core,
-    one_of_each,
-    raw_events,
+from talerec.models.linear import RidgeModel
+from talerec.models.tempo import Tempo
+from talerec.runtime import Array
+from talerec.spark.gram import TrendPlan, plan_trends
+from talerec.spark.messages import MESSAGES, Batches
+from talerec.spark.partitions import (
+    RowFiles,
+    RowOptions,
+    TaskLimits,
+    UserPartitions,
+    WorkPlan,
+    save_partition,
+    send_rows,
 )
-from talerec.spark.session import Run
+from talerec.spark.read import Columns, Source, check_expressions, check_log, open_events, to_events
+from talerec.spark.session import ClusterRun, map_rows, run_tasks
+from talerec.spark.tempo_tasks import save_statistics
 
-_PER_PART = 400  # rows by which users are cut into parts
-_HUGE = 8  # times the rows of a task that one user may have
-
-_SUMS = ("rows", "kept", "no_user", "no_item", "no_time", "no_weight", "below", "texts", "worth")
-_LEAST, _MOST = ("first", "begin", "least", "light"), ("last", "end", "heavy")
+_SAMPLE_ROWS = 400  # rows of each partition that users are sampled from
+_MAX_OVERSIZE = 8  # times the rows of a task that one user may have
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
-    """A log that was read, checked and cleaned: its rows, and what was counted on the way."""
+class LogStats:
+    """A log that was read, checked and cleaned: a table of its rows, and statistics of it.
+
+    Items have a position, their number in the vocabulary, and a rank by popularity, 0 the most
+    popular.
+    """
 
     events: DataFrame
-    plain: DataFrame  # the same rows, whose places mean nothing
+    unordered: DataFrame  # the same rows, with meaningless row numbers
     ids: pl.Series  # of items, by position
-    position: Array  # of items, by popularity rank
-    rows_of: Array  # of items, by popularity rank
-    time: tuple[int, int]  # of the first row, and of the last
-    unit: str  # that times were read as
-    numeric: bool  # users are text, and every one a whole number
-    mean: float | None  # of the rows' weights; None where all weigh the same
-    weight_unit: (
-        float | None
-    )  # the mean of the rows' weights, however even they are; None: they have none
+    position: Array  # of items, by rank
+    item_counts: Array  # rows of each item, by rank
+    time_range: tuple[int, int]  # of the first row and the last, microseconds
+    unit: str  # that times were read in
+    is_numeric: bool  # users are text, and all of them whole numbers
+    mean_weight: float | None  # of the rows; None if all weights are equal
+    weight_unit: float | None  # mean weight even if all are equal; None if rows have no weights
 
     @property
-    def rows(self) -> int:
-        """How many rows there are."""
-        return int(self.rows_of.sum())
+    def n_rows(self) -> int:
+        """How many rows the log has."""
+        return int(self.item_counts.sum())
 
 
-def tally(
-    run: Run, source: Source, names: Columns, ties: str, core: int | None, drop_duplicates: bool
-) -> Tally:
-    """Read, check and clean a log in one pass that also counts its items; another where it is cleaned."""
-    with run.stage("read"):
-        plain, events = raw_events(run.session, source, names, ties)
-    counts = _counted(run, plain, "counts")
-    totals = _totals(counts)
-    unit, time = checked(events, names, totals)
-    numeric = not totals["texts"]
-    whole = Vocabulary.encode(counts["item"])[0]  # what is left of the items has their order
-    events, plain = (in_microseconds(one, unit) for one in (events, plain))
-    if drop_duplicates:
-        events = one_of_each(run, events)
-    if core is not None:
-        events = k_core(run, events, core)
-    if drop_duplicates or core is not None:
-        plain = events
-        counts = _counted(run, events, "cleaned")
-        totals = _totals(counts)
-        time = [totals["first"], totals["last"]]
-    ranked = _ranked(run.folder, whole, whole.codes(counts["item"]), counts["kept"])
-    return Tally(events, plain, *ranked, (time[0], time[1]), unit, numeric, *_means(totals))
+class LogOptions(NamedTuple):
+    """How a log is read and cleaned."""
+
+    names: Columns
+    ties: str  # order of a user's rows with equal times: "file" or "item"
+    core: int | None  # least rows of a user and of an item (k-core); None for all
+    drop_duplicates: bool
 
 
-def before(run: Run, known: Tally, when: int) -> Tally:
-    """The rows of a log before a moment as a log of their own, with the items that they have."""
-    return of_rows(run, known, known.events.where(F.col("time") < when))
+def read_stats(run: ClusterRun, source: Source, options: LogOptions) -> LogStats:
+    """Read, check and clean a log on the cluster; return its rows and statistics of its items.
 
-
-def of_rows(run: Run, known: Tally, events: DataFrame, *, every_item: bool = False) -> Tally:
-    """Some rows of a log as a log of their own, with the items that they have, or with every item of the whole.
-
-    Users and items have the order of the whole.
+    source: a Spark table, or the address of Parquet files. Rows are counted a second time if
+    duplicates are dropped or a k-core is taken. Raises InvalidLogError if the log cannot be used.
     """
-    counts = _counted(run, events, "counts")
-    totals = _totals(counts)
-    whole = Vocabulary(known.ids)
-    ranked = _ranked(run.folder, whole, whole.codes(counts["item"]), counts["kept"], every_item)
-    time = (totals["first"], totals["last"])
-    return Tally(events, events, *ranked, time, known.unit, known.numeric, *_means(totals))
+    core, drop_duplicates = options.core, options.drop_duplicates
+    with run.stage("read"):
+        tables = open_events(run.session, source, options.names, options.ties)
+    counts = _count_items(run, tables.unordered, "counts")
+    totals = _combine_checks(counts)
+    unit, times = check_log(tables.ordered, options.names, totals)
+    is_numeric = not totals["n_text_users"]
+    items = Vocabulary.encode(counts["item"])[0]  # the items that remain keep their order
+    unordered, events = (to_events(table, unit) for table in tables)
+    if drop_duplicates:
+        events = remove_duplicates(run, events)
+    if core is not None:
+        events = filter_k_core(run, events, core)
+    if drop_duplicates or core is not None:
+        unordered = events
+        counts = _count_items(run, events, "cleaned")
+        totals = _combine_checks(counts)
+        times = [totals["min_time"], totals["max_time"]]
+    ranked = _rank_items(run.folder, items, counts)
+    means = _mean_weights(totals)
+    return LogStats(events, unordered, *ranked, (times[0], times[1]), unit, is_numeric, *means)
 
 
-def _means(totals: dict[str, Any]) -> tuple[float | None, float | None]:
-    """The mean of the rows' weights, None where all weigh the same; and that mean, however even they are."""
-    if "worth" not in totals:
+def select_rows(
+    run: ClusterRun, stats: LogStats, events: DataFrame, *, every_item: bool = False
+) -> LogStats:
+    """Return statistics of a subset of a log's rows, as if it were a log of its own.
+
+    stats: of the whole log. events: the subset, a Spark table of user, item, time, row_number,
+    maybe weight. every_item: number all items of the log, not only those of the subset. Users and
+    items keep the order that they have in the whole log.
+    """
+    counts = _count_items(run, events, "counts")
+    totals = _combine_checks(counts)
+    ranked = _rank_items(run.folder, Vocabulary(stats.ids), counts, every_item)
+    times = (totals["min_time"], totals["max_time"])
+    means = _mean_weights(totals)
+    return LogStats(events, events, *ranked, times, stats.unit, stats.is_numeric, *means)
+
+
+def _mean_weights(totals: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Return the mean row weight (None if all weights are equal), and the mean in any case.
+
+    totals: from `_combine_checks`, with sum_weight, min_weight, max_weight and n_counted (rows of
+    weight above 0). Both are None if rows have no weights.
+    """
+    if "sum_weight" not in totals:
         return None, None
-    mean = totals["worth"] / totals["kept"]
-    return None if are_even(totals["light"], totals["heavy"]) else mean, mean
+    mean = totals["sum_weight"] / totals["n_counted"]
+    return None if are_equal(totals["min_weight"], totals["max_weight"]) else mean, mean
 
 
-def _counted(run: Run, events: DataFrame, name: str) -> pl.DataFrame:
-    """Rows of every item, and what the checks ask of them."""
-    run.save(name, events.groupBy("item").agg(*checks(events)), "read")
+def _count_items(run: ClusterRun, events: DataFrame, name: str) -> pl.DataFrame:
+    """Return counts and extremes of each item's rows, as a frame with a row per item id.
+
+    Columns: item; n_rows, n_empty_{column}, min_time, max_time, min_large_time, n_text_users,
+    n_counted (rows of weight above 0) and more on weights. name: the subfolder of the run's folder
+    in which Spark saves the frame, in the stage "read".
+    """
+    run.save(name, events.groupBy("item").agg(*check_expressions(events)), "read")
     return run.read(name)
 
 
-def _totals(counts: pl.DataFrame) -> dict[str, Any]:
-    """What the checks say of all items together."""
-    there = set(counts.columns)
-    sums = {name: counts[name].sum() for name in _SUMS if name in there}
-    least = {name: counts[name].min() for name in _LEAST if name in there}
-    return sums | least | {name: counts[name].max() for name in _MOST if name in there}
+def _combine_checks(counts: pl.DataFrame) -> dict[str, Any]:
+    """Return counts and extremes over all items by name, as n_rows or max_time.
 
-
-def _ranked(
-    folder: Path, vocabulary: Vocabulary, at: Array, kept: pl.Series, every_item: bool = False
-) -> tuple[pl.Series, Array, Array]:
-    """Ids by position, positions by rank and rows by rank, of the items at `at` or of all, in the vocabulary's order.
-
-    Ids, positions and ranks are saved for tasks to read.
+    counts: a row per item, from `_count_items`. The prefix of a column tells how it is combined: n_
+    and sum_ add up, min_ and max_ are extremes. The column item is left out.
     """
-    counted = np.zeros(len(vocabulary), np.int64)
-    counted[at] = kept.to_numpy()
-    there = np.arange(len(counted)) if every_item else np.flatnonzero(counted)
-    vocabulary, by_position = vocabulary.take(there), counted[there]
-    position = np.argsort(-by_position, kind="stable").astype(np.int32)
+    combine = {"n": pl.Series.sum, "sum": pl.Series.sum, "min": pl.Series.min, "max": pl.Series.max}
+    return {
+        name: combine[name.partition("_")[0]](counts[name])
+        for name in counts.columns
+        if name != "item"
+    }
+
+
+def _rank_items(
+    folder: Path, items: Vocabulary, counts: pl.DataFrame, every_item: bool = False
+) -> tuple[pl.Series, Array, Array]:
+    """Return item ids by position, and positions and row counts by popularity rank.
+
+    items: all items, in the order of positions; counts: a row per item with columns item (id) and
+    n_counted (rows). Items without rows are left out unless `every_item`. Ids, positions and ranks
+    are also saved as `items.parquet` in `folder`, for tasks to read.
+    """
+    n_rows = np.zeros(len(items), np.int64)
+    n_rows[items.codes(counts["item"])] = counts["n_counted"].to_numpy()
+    selected = np.arange(len(n_rows)) if every_item else np.flatnonzero(n_rows)
+    items, n_rows = items.take(selected), n_rows[selected]
+    position = np.argsort(-n_rows, kind="stable").astype(np.int32)
     rank = np.empty_like(position)
     rank[position] = np.arange(len(position), dtype=np.int32)
-    columns = {"id": vocabulary.ids, "position": np.arange(len(rank), dtype=np.int32), "rank": rank}
-    pl.DataFrame(columns).write_parquet(folder / "items.parquet")
-    return vocabulary.ids, position, by_position[position]
+    table = {"id": items.ids, "position": np.arange(len(rank), dtype=np.int32), "rank": rank}
+    pl.DataFrame(table).write_parquet(folder / "items.parquet")
+    return items.ids, position, n_rows[position]
 
 
-def cut_users(run: Run, known: Tally, parts: int, most: int | None) -> Users:
-    """Ranges of users with about as many rows each; `most`: refuse a user who has more rows by far."""
-    every = max(known.rows // (_PER_PART * parts), 1)
-    picked = F.pmod(F.xxhash64("user", "item", "time", "place"), F.lit(every)) == 0
+# -- cleaning --------------------------------------------------------------------------------------
+
+
+def remove_duplicates(run: ClusterRun, events: DataFrame) -> DataFrame:
+    """Return the rows without those that repeat an earlier row's user, item and time."""
+    first: list[Any] = [F.min("row_number").alias("row_number")]
+    if "weight" in events.columns:
+        first.append(F.min_by("weight", "row_number").alias("weight"))
+    unique = events.groupBy("user", "item", "time").agg(*first)
+    return run.save("unique", unique.select(events.columns), "read")
+
+
+def filter_k_core(run: ClusterRun, events: DataFrame, k: int) -> DataFrame:
+    """Return the k-core: remove users and items with fewer than `k` rows until none is left.
+
+    Raises TalerecError if `k` is not a whole number of at least 1, or if no row is left.
+    """
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise TalerecError(f"core is {k}; it takes a whole number from 1")
+    n_rows, turn = events.count(), 0
+    while True:
+        remaining = events
+        for name in ("user", "item"):
+            frequent = events.groupBy(name).count().where(F.col("count") >= k).select(name)
+            remaining = remaining.join(frequent, name, "left_semi")
+        events = run.save(f"core-{turn}", remaining, "core")
+        n_left, turn = events.count(), turn + 1
+        if not n_left:
+            raise TalerecError(f"nothing is left of the log after a {k}-core; use a smaller core")
+        if n_left == n_rows:
+            return events
+        shutil.rmtree(run.folder / f"core-{turn - 2}", ignore_errors=True)
+        n_rows = n_left
+
+
+# -- partitions ------------------------------------------------------------------------------------
+
+
+class ClusterLog(NamedTuple):
+    """A log whose rows are saved in partitions of users, and how the work on it is divided.
+
+    run: the Spark session, a shared folder, and the seconds of stages. stats: the log's rows as a
+    Spark table, with counts. rows: the files of the partitions; the users of one partition are
+    those of one Spark task. plan: ranges of items, one per task.
+    """
+
+    run: ClusterRun
+    stats: LogStats
+    ties: str  # order of a user's rows with equal times: "file" or "item"
+    rows: RowFiles
+    n_partitions: int
+    plan: WorkPlan
+    sampled_times: Array  # rows: item (-1: any), time, log rows per sampled time
+
+    def plan_trends(self) -> TrendPlan:
+        """Return which task counts, for each row, the rows of its item within a time window."""
+        task_rows = self.plan.limits.rows
+        return plan_trends(self.stats.item_counts, self.sampled_times, self.run.n_cores, task_rows)
+
+    def merge(self) -> Log:
+        """Return the rows of all partitions of users as one log in the driver, memory-mapped."""
+        stats = self.stats
+        ptr, item, time, weight, ids = self.rows.merge(self.n_partitions, stats.position)
+        return Log(
+            ptr, item, time, Vocabulary(ids), Vocabulary(stats.ids), unit=stats.unit,
+            ties=self.ties, weight=weight, weight_unit=stats.weight_unit,
+        )  # fmt: skip
+
+    def describe(self) -> dict[str, Any]:
+        """Return what an artifact stores about the training rows, by name.
+
+        Keys: users, items, rows (counts), first_time, last_time (microseconds), ties, time_read_as
+        (unit of the times in the files); weighed (True if weights differ) and weight_unit (mean
+        weight) if rows have weights.
+        """
+        stats, first_and_last = self.stats, self.stats.time_range
+        sizes = self.rows.map_arrays("sizes", self.n_partitions)
+        return {
+            "users": sum(int(n_users) for n_users, _, _ in sizes),
+            "items": len(stats.position),
+            "rows": stats.n_rows,
+            "first_time": first_and_last[0],
+            "last_time": first_and_last[1],
+            "ties": self.ties,
+            "time_read_as": stats.unit,
+            **({} if stats.mean_weight is None else {"weighed": True}),
+            **({} if stats.weight_unit is None else {"weight_unit": stats.weight_unit}),
+        }
+
+
+def partition_users(
+    run: ClusterRun, stats: LogStats, count: int, max_rows: int | None
+) -> UserPartitions:
+    """Return about `count` partitions of users with equally many rows, from a sample of rows.
+
+    A partition is a range of sorted user ids, whose rows one Spark task holds. max_rows: raise
+    TalerecError if a user seems to have far more rows; None for no limit.
+    """
+    step = max(stats.n_rows // (_SAMPLE_ROWS * count), 1)
+    is_sampled = F.pmod(F.xxhash64("user", "item", "time", "row_number"), F.lit(step)) == 0
     with run.stage("users"):
-        found = known.plain.where(picked).groupBy("user").count().toArrow()
-    sampled = pl.DataFrame(found)
-    if most is not None and not sampled.is_empty():
-        _refuse_huge(sampled, every, most)
-    ids = sampled["user"].repeat_by(sampled["count"]).explode()
-    return Users.cut(ids, parts, numeric=known.numeric)
+        counts = stats.unordered.where(is_sampled).groupBy("user").count().toArrow()
+    sample = pl.DataFrame(counts)
+    if max_rows is not None and not sample.is_empty():
+        _refuse_oversized_user(sample, step, max_rows)
+    users = sample["user"].repeat_by(sample["count"]).explode()
+    return UserPartitions.from_sample(users, count, is_numeric=stats.is_numeric)
 
 
-def _refuse_huge(sampled: pl.DataFrame, every: int, most: int) -> None:
-    user, count = sampled.sort("count").row(-1)
-    if count * every > _HUGE * most and count > 8:
+def _refuse_oversized_user(sample: pl.DataFrame, step: int, max_rows: int) -> None:
+    """Raise TalerecError if a user seems to have far more rows than the `max_rows` of a task.
+
+    sample: columns user and count, from about every `step`th row of the log.
+    """
+    user, count = sample.sort("count").row(-1)
+    if count * step > _MAX_OVERSIZE * max_rows and count > 8:
         raise TalerecError(
-            f"user {user!r} has about {count * every:,} rows, and a task holds {most:,}: leave that user out, "
-            "raise task_rows, or fit tale, which looks at max_history rows alone"
+            f"user {user!r} has about {count * step:,} rows, and a task holds {max_rows:,}: "
+            "leave that user out, raise `task_rows`, or fit tale, which uses only the latest "
+            "max_history rows",
+            "task_rows",
+        )
+
+
+def partition_rows(
+    run: ClusterRun, stats: LogStats, model: RidgeModel, ties: str, limits: TaskLimits,
+    *, every_row: bool,
+) -> ClusterLog:  # fmt: skip
+    """Send all rows to the partitions of their users, save them there, and plan the work.
+
+    A partition has all users of one Spark task. every_row: also send the rows before each user's
+    `max_history` latest, which only tempo uses. limits: what one task may hold. ties: "file" or
+    "item", the order of a user's simultaneous rows.
+    """
+    is_tempo = isinstance(model, Tempo)
+    every_row = every_row or is_tempo  # it uses all rows of a user
+    max_history, task_rows = model.max_history, limits.rows
+    count = max(run.n_cores, math.ceil(stats.n_rows / task_rows))
+    users = partition_users(run, stats, count, task_rows if every_row else None)
+    options = RowOptions(
+        str(run.folder / "items.parquet"),
+        by_item=ties == "item",
+        max_history=None if every_row else max_history,
+        mean_weight=stats.mean_weight,
+    )
+    rows = RowFiles(
+        str(run.folder), len(stats.position), max_history, stats.time_range[1],
+        has_weights=stats.mean_weight is not None,
+    )  # fmt: skip
+    n_popular = int(np.count_nonzero(stats.item_counts > task_rows))
+    sent = map_rows(stats.events, lambda b: send_rows(b, users, options, task_rows), MESSAGES)
+
+    def save(partition: int, batches: Batches) -> None:
+        """Save the rows sent to a partition of users, and for tempo also their statistics."""
+        log = save_partition(batches, partition, users, rows, n_popular)
+        if is_tempo:
+            save_statistics(log, partition, rows)
+
+    n_partitions = users.n_partitions
+    with run.stage("rows"):
+        run_tasks(sent, n_partitions, save)
+    _, n_rows, n_pairs = np.sum(list(rows.map_arrays("sizes", n_partitions)), axis=0)
+    _require_all_rows(int(n_rows), stats.n_rows, is_cut=not every_row)
+    plan = WorkPlan.build(run.n_cores, stats.item_counts, int(n_pairs), limits)
+    sampled = np.concatenate(list(rows.map_arrays("times", n_partitions)), axis=1)
+    return ClusterLog(run, stats, ties, rows, n_partitions, plan, sampled)
+
+
+def _require_all_rows(n_arrived: int, n_counted: int, *, is_cut: bool) -> None:
+    """Raise TalerecError if the log changed between counting its rows and sending them.
+
+    n_arrived: rows sent to partitions; is_cut: a user's early rows were not sent.
+    """
+    if n_arrived > n_counted or (n_arrived < n_counted and not is_cut):
+        raise TalerecError(
+            f"the log had {n_counted:,} rows when they were counted and {n_arrived:,} when they "
+            "were read: do not write to it during a fit"
         )

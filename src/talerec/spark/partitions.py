@@ -1,14 +1,18 @@
-"""A log in parts of its users, each a few arrays in files: how rows get there, and how tasks read them. No Spark.
+"""How a log and the work on it are cut: partitions of users, ranges of items. No Spark.
 
-Parts are ranges of users in the order of one machine's log, so that rows have the same order as there: part by part.
+A *partition* holds the rows of a range of users as a few arrays in files. Ranges have the order of
+the users in one machine's log, so that all partitions, one after another, have its rows in order.
+Items are numbered by popularity *rank*, 0 the most popular; their *position* is their number in the
+vocabulary, as on one machine.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,94 +20,107 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from talerec.data import row_kernels
-from talerec.data.log import Log
-from talerec.data.vocabulary import Vocabulary
-from talerec.runtime.arrays import Array
-from talerec.runtime.files import atomic_write
-from talerec.spark import blocks
-from talerec.spark.blocks import Batches
+from talerec.data import Log, Vocabulary, group_rows, sort_groups
+from talerec.errors import TalerecError
+from talerec.runtime import Array, balanced_chunks
+from talerec.spark import messages
+from talerec.spark.messages import Batches
 
-_SAMPLED = 64  # times of a popular item, or of all rows, that a part tells
-_TIES = ("place", "position")  # what simultaneous rows are ordered by, the second before the first
+_SAMPLE_TIMES = 64  # times of a popular item, or of all rows, that a partition reports
+_TARGET_COST = 1000  # fixed cost of counting a target, in units of one source
 
 
-class Users(NamedTuple):
-    """How users are ordered and cut into parts: part p begins with bounds[p - 1]."""
+def row_order(by_item: bool, position: str = "item") -> tuple[str, ...]:
+    """Return the columns that order a user's rows, the most important one first.
+
+    Rows with equal times keep the order of the files; if `by_item`, the column `position` (items
+    by vocabulary position) goes first, and rows of one item keep the order of the files.
+    """
+    return ("time", position, "row_number") if by_item else ("time", "row_number")
+
+
+class UserPartitions(NamedTuple):
+    """Partition p (users of one task) has the ids bounds[p - 1]..bounds[p] (excluded), sorted."""
 
     bounds: pl.Series
-    numeric: bool  # text, and every id a whole number: these are in the order of numbers
+    is_numeric: bool  # ids are text, and all of them whole numbers, which orders them as numbers
 
     @classmethod
-    def cut(cls, sampled: pl.Series, parts: int, *, numeric: bool) -> Users:
-        """Parts of about as many rows each, from the users of some rows."""
-        ordered = _keys(sampled, numeric).sort()
-        at = np.unique(np.linspace(0, len(ordered), parts + 1).astype(np.int64)[1:-1])
-        return cls(ordered.gather(at[at < len(ordered)]).unique().sort(), numeric)
+    def from_sample(cls, users: pl.Series, count: int, *, is_numeric: bool) -> UserPartitions:
+        """Return about `count` partitions of equally many rows; users: of each sampled row."""
+        ordered = _sort_keys(users, is_numeric).sort()
+        cuts = np.unique(np.linspace(0, len(ordered), count + 1).astype(np.int64)[1:-1])
+        return cls(ordered.gather(cuts[cuts < len(ordered)]).unique().sort(), is_numeric)
 
     @property
-    def parts(self) -> int:
-        """How many parts there are."""
+    def n_partitions(self) -> int:
+        """How many partitions there are."""
         return len(self.bounds) + 1
 
-    def part_of(self, users: pl.Series) -> Array:
-        """The part of each user."""
-        found = self.bounds.search_sorted(_keys(users, self.numeric), side="right")
-        return np.asarray(found.to_numpy(), np.int32)
+    def assign(self, users: pl.Series) -> Array:
+        """Return the number of the partition of each user id."""
+        keys = _sort_keys(users, self.is_numeric)
+        return self.bounds.search_sorted(keys, side="right").to_numpy().astype(np.int32)
 
-    def codes(self, users: pl.Series) -> tuple[pl.Series, Array]:
-        """Distinct users in order, and each row's position among them."""
+    def encode(self, users: pl.Series) -> tuple[pl.Series, Array]:
+        """Return the distinct user ids in sort order, and each row's index into them."""
         ids = users.unique()
-        order = pl.DataFrame({"key": _keys(ids, self.numeric), "id": ids}).sort("key", "id")["id"]
-        codes = users.replace_strict(order, pl.Series(np.arange(len(order), dtype=np.int32)))
-        return order, codes.to_numpy()
+        keys = pl.DataFrame({"key": _sort_keys(ids, self.is_numeric), "id": ids})
+        ordered = keys.sort("key", "id")["id"]
+        codes = users.replace_strict(ordered, pl.Series(np.arange(len(ordered), dtype=np.int32)))
+        return ordered, codes.to_numpy()
 
 
-def _keys(users: pl.Series, numeric: bool) -> pl.Series:
-    return users.cast(pl.Int128) if numeric else users
+def _sort_keys(users: pl.Series, is_numeric: bool) -> pl.Series:
+    return users.cast(pl.Int128) if is_numeric else users
 
 
-class Order(NamedTuple):
-    """What rows are given on their way to their part."""
-
-    items: str  # the file of items: id, position, rank
-    by_item: bool  # simultaneous rows go by their items
-    limit: int | None  # rows of a user that count, where earlier ones play no part at all
-    mean: float | None  # of all weights; None: rows have none
+# -- rows on their way to their partitions ---------------------------------------------------------
 
 
-def spread(batches: Batches, users: Users, order: Order, rows: int) -> Iterator[pa.RecordBatch]:
-    """Send rows to the parts of their users, as frames of `user, item, time, place`, maybe `position` and `weight`, items by rank.
+class RowOptions(NamedTuple):
+    """How `send_rows` converts and selects rows before it sends them to their partitions."""
 
-    Simultaneous rows go by position where it is there, and those of one item as in the file: their weights may differ.
+    items_file: str  # Parquet: item id, position in the vocabulary, popularity rank
+    by_item: bool  # rows with equal times are ordered by their items
+    max_history: int | None  # latest rows of each user to send; None sends all
+    mean_weight: float | None  # that weights are divided by; None: rows have no weights
+
+
+def send_rows(
+    batches: Batches, users: UserPartitions, options: RowOptions, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield messages (Arrow batches of one row) with rows, each to the partition of its users.
+
+    batches: rows with `user, item` (ids), `time, row_number`, maybe `weight`, about `batch_rows` at
+    a time. A message has a frame of these columns, with `item` as popularity rank and `weight`
+    divided by its mean, and with the item's `position` if that orders rows with equal times.
     """
-    items = pl.read_parquet(order.items)
-    for frame in blocks.frames(batches, rows):
-        known = frame.join(items, left_on="item", right_on="id")
-        by_item = [pl.col("position").cast(pl.Int64)] if order.by_item else []
-        worth = [] if order.mean is None else [pl.col("weight") / order.mean]
-        known = known.select("user", pl.col("rank").alias("item"), "time", "place", *by_item, *worth)  # fmt: skip
-        if order.limit is not None:
-            known = _newest(known, order.limit)
-        part = users.part_of(known["user"])
-        ptr, at = row_kernels.group_rows(part, users.parts)
-        known = known[at]
+    items = pl.read_parquet(options.items_file)
+    extra = [pl.col("position").cast(pl.Int64)] if options.by_item else []
+    if options.mean_weight is not None:
+        extra.append(pl.col("weight") / options.mean_weight)
+    for frame in messages.iterate_frames(batches, batch_rows):
+        rows = frame.join(items, left_on="item", right_on="id")
+        rows = rows.select("user", pl.col("rank").alias("item"), "time", "row_number", *extra)
+        if options.max_history is not None:
+            rows = _select_latest(rows, options.max_history, options.by_item)
+        ptr, order = group_rows(users.assign(rows["user"]), users.n_partitions)
+        rows = rows[order]
         for number in np.flatnonzero(np.diff(ptr)):
-            yield _framed(int(number), known[int(ptr[number]) : int(ptr[number + 1])])
+            out = BytesIO()
+            group = rows[int(ptr[number]) : int(ptr[number + 1])].rechunk()
+            group.write_ipc_stream(out, compat_level=pl.CompatLevel.oldest())
+            data = np.frombuffer(out.getbuffer(), np.uint8)
+            yield messages.pack_message(int(number), 0, data)
 
 
-def _framed(part: int, rows: pl.DataFrame) -> pa.RecordBatch:
-    out = BytesIO()
-    rows.rechunk().write_ipc_stream(out, compat_level=pl.CompatLevel.oldest())
-    return blocks.cells(part, 0, np.frombuffer(out.getbuffer(), np.uint8))
-
-
-def _newest(rows: pl.DataFrame, limit: int) -> pl.DataFrame:
-    """Each user's last rows: of a very long history, no more of them travel."""
+def _select_latest(rows: pl.DataFrame, limit: int, by_item: bool) -> pl.DataFrame:
+    """Return the last `limit` rows of each user by `row_order`, maybe in another order."""
     longest = rows.group_by("user").len()["len"].max()
     if not isinstance(longest, int) or longest <= limit:
         return rows
-    ordered = rows.sort("user", "time", *(name for name in reversed(_TIES) if name in rows.columns))
+    ordered = rows.sort("user", *row_order(by_item, "position"))
     code = ordered["user"].rle_id().to_numpy()
     end = np.cumsum(np.bincount(code))[code]
     return ordered.filter(pl.Series(end - np.arange(len(code)) <= limit))
@@ -112,136 +129,271 @@ def _newest(rows: pl.DataFrame, limit: int) -> pl.DataFrame:
 # -- files -----------------------------------------------------------------------------------------
 
 
-class Rows(NamedTuple):
-    """The rows of all parts, or those of the first fit; items by rank."""
+class RowFiles(NamedTuple):
+    """Rows of all partitions of users, as array files in a folder.
+
+    Items are numbered by popularity rank, 0 the most popular; in an evaluation, by position.
+    """
 
     folder: str
-    items: int
-    limit: int  # newest rows of each user that pairs are made of
-    latest: int | None  # time of the log
-    is_weighed: bool = False  # whether rows have weights
-    kind: str = ""  # of rows: all, or those of the first fit ("first_")
-    is_counted: bool = False  # whether trend counts are there
+    n_items: int
+    max_history: int  # latest rows of each user that pairs are made of
+    latest_time: int | None  # of the whole log, in microseconds
+    has_weights: bool = False
+    prefix: str = ""  # of the files' names: "first_" for the training rows of a holdout
+    has_trends: bool = False  # trend counts are saved
 
-    def log(self, part: int) -> Log:
-        """All rows of a part."""
-        ptr, item, time = (self._read(name, part) for name in ("ptr", "item", "time"))
-        worth = self._read("weight", part) if self.is_weighed else None
-        users, items = (_numbered(size) for size in (len(ptr) - 1, self.items))
-        return Log(ptr, item, time, users, items, latest=self.latest, weight=worth)
+    def load_log(self, partition: int) -> Log:
+        """Return all rows of a partition as a log; its users and items have numbers for ids."""
+        ptr, item, time = (self.read_array(name, partition) for name in ("ptr", "item", "time"))
+        weight = self.read_array("weight", partition) if self.has_weights else None
+        users, items = _range_vocabulary(len(ptr) - 1), _range_vocabulary(self.n_items)
+        return Log(ptr, item, time, users, items, latest=self.latest_time, weight=weight)
 
-    def newest(self, part: int) -> Log:
-        """The rows of a part that pairs are made of, with their trend counts."""
-        log = self.log(part)
-        recent = log.recent(self.limit)
+    def load_latest(self, partition: int) -> Log:
+        """Return each user's `max_history` latest rows of a partition, with saved trend counts."""
+        log = self.load_log(partition)
+        recent = log.recent(self.max_history)
         log = log if recent.all() else log.keep(recent)
-        return replace(log, trends=self._read("trend", part)) if self.is_counted else log
+        return replace(log, trends=self.read_array("trend", partition)) if self.has_trends else log
 
-    def asked(self, part: int) -> Array:
-        """The rows of a part in the order in which their trends are asked for."""
-        return self._read("asked", part)
-
-    def save(self, part: int, log: Log) -> None:
-        """Save the rows of a part."""
+    def save_log(self, partition: int, log: Log) -> None:
+        """Save a partition's rows; and for `load_latest`, its rows and its longest history."""
         for name in ("ptr", "item", "time"):
-            self.save_array(name, part, getattr(log, name))
-        if self.is_weighed:
-            self.save_array("weight", part, np.empty(0) if log.weight is None else log.weight)
-        length = np.minimum(np.diff(log.ptr), self.limit)
-        self.save_array("newest", part, np.array([length.sum(), length.max(initial=1)]))
+            self.save_array(name, partition, getattr(log, name))
+        if self.has_weights:
+            self.save_array("weight", partition, np.empty(0) if log.weight is None else log.weight)
+        length = np.minimum(np.diff(log.ptr), self.max_history)
+        self.save_array("latest", partition, np.array([length.sum(), length.max(initial=1)]))
 
-    def example(self, rows: int) -> Log:
-        """One user with so many rows of one item, with all that rows of parts have."""
-        ones = np.ones(rows, np.int64)
-        worth = ones.astype(np.float64) if self.is_weighed else None
-        trends = ones if self.is_counted else None
-        named = (_numbered(1), _numbered(self.items))
-        item = np.zeros(rows, np.int32)
+    def example_log(self, n_rows: int) -> Log:
+        """Return a log of one user with `n_rows` rows of item 0, with the same arrays as ours."""
+        ones = np.ones(n_rows, np.int64)
         return Log(
-            np.array([0, rows]), item, ones, *named, latest=self.latest, weight=worth, trends=trends
-        )
+            np.array([0, n_rows]), np.zeros(n_rows, np.int32), ones, _range_vocabulary(1),
+            _range_vocabulary(self.n_items), latest=self.latest_time,
+            weight=ones.astype(np.float64) if self.has_weights else None,
+            trends=ones if self.has_trends else None,
+        )  # fmt: skip
 
-    def users_file(self, part: int) -> Path:
-        """The file with the ids of a part's users."""
-        return Path(self.folder) / f"users-{part}.parquet"
+    def users_file(self, partition: int) -> Path:
+        """Return the file with the ids of a partition's users."""
+        return Path(self.folder) / f"users-{partition}.parquet"
 
-    def histories(
-        self, parts: int, position: Array
+    def load_user_ids(self, partition: int) -> pl.Series:
+        """Return the ids of a partition's users."""
+        return pl.read_parquet(self.users_file(partition))["id"]
+
+    def load_item_ids(self) -> pl.Series:
+        """Return the ids of the items, by popularity rank (0 the most popular)."""
+        return pl.read_parquet(Path(self.folder) / "items.parquet").sort("rank")["id"]
+
+    def merge(
+        self, n_partitions: int, position: Array
     ) -> tuple[Array, Array, Array, Array | None, pl.Series]:
-        """The rows of all parts as one machine has them, mapped from files: ptr, item, time, weight, users."""
-        lengths = np.concatenate([np.diff(ptr) for ptr in self.arrays("ptr", parts)])
+        """Return ptr, items, times, weights (or None) and user ids of all rows, user by user.
+
+        position: of each item, by popularity rank; items are returned as positions. Arrays of rows
+        are memory-mapped; the rows of user u are ptr[u]..ptr[u + 1].
+        """
+        lengths = np.concatenate([np.diff(ptr) for ptr in self.map_arrays("ptr", n_partitions)])
         ptr: Array = np.concatenate([[0], np.cumsum(lengths)])
-        for part in range(parts):
-            self.save_array("seen", part, position[self._read("item", part)])
-        item = blocks.joined(self.folder, f"{self.kind}seen", parts, np.int32, "seen")
-        time = blocks.joined(self.folder, f"{self.kind}time", parts, np.int64, "times")
-        worth = None
-        if self.is_weighed:
-            worth = blocks.joined(self.folder, f"{self.kind}weight", parts, np.float64, "worths")
-        there = [pl.read_parquet(self.users_file(part))["id"] for part in range(parts)]
-        return ptr, item, time, worth, pl.concat([ids for ids in there if len(ids)])
+        for partition in range(n_partitions):
+            self.save_array("position", partition, position[self.read_array("item", partition)])
+        item = self.join_arrays("position", n_partitions, np.int32)
+        time = self.join_arrays("time", n_partitions, np.int64)
+        weight = self.join_arrays("weight", n_partitions, np.float64) if self.has_weights else None
+        users = [self.load_user_ids(partition) for partition in range(n_partitions)]
+        return ptr, item, time, weight, pl.concat([ids for ids in users if len(ids)])
 
-    def save_array(self, name: str, part: int, array: Array) -> None:
-        """Save an array of a part."""
-        blocks.save_array(self.folder, f"{self.kind}{name}-{part}", array)
+    def save_array(self, name: str, number: int, array: Array) -> None:
+        """Save an array under a name and a number: that of a partition, or of another task."""
+        messages.save_array(self.folder, f"{self.prefix}{name}-{number}", array)
 
-    def arrays(self, name: str, parts: int) -> Iterator[Array]:
-        """The arrays of that name of all parts, mapped into memory."""
-        return blocks.load_blocks(self.folder, f"{self.kind}{name}", parts)
+    def map_arrays(self, name: str, count: int) -> Iterator[Array]:
+        """Yield the saved arrays of that name, number 0 to count - 1, mapped into memory."""
+        return messages.map_arrays(self.folder, f"{self.prefix}{name}", count)
 
-    def _read(self, name: str, part: int) -> Array:
-        return blocks.read_array(self.folder, f"{self.kind}{name}-{part}")
+    def join_arrays(self, name: str, count: int, dtype: type) -> Array:
+        """Join the saved arrays `name-0` to `name-(count - 1)` to one file; return it mapped."""
+        file = self.prefix + name
+        return messages.join_arrays(self.folder, file, count, dtype, f"all_{file}")
+
+    def map_joined(self, name: str, dtype: type) -> Array:
+        """Return the array of all partitions that `join_arrays` wrote, memory-mapped."""
+        return messages.map_joined(self.folder, f"all_{self.prefix}{name}", dtype)
+
+    def read_array(self, name: str, number: int) -> Array:
+        """Return the array saved under a name and a number (of a partition), read into memory."""
+        return messages.read_array(self.folder, f"{self.prefix}{name}-{number}")
 
 
-def _numbered(size: int) -> Vocabulary:
+def _range_vocabulary(size: int) -> Vocabulary:
+    """Return a vocabulary whose ids are the numbers 0 to size - 1."""
     return Vocabulary(pl.Series(np.arange(size)))
 
 
-def save_part(batches: Batches, part: int, users: Users, rows: Rows, giants: int) -> Log:
-    """Put the rows of one part in order and save them, with what the driver wants to know of them."""
-    log = _sorted(blocks.frames_of(batches), users, rows)
-    rows.save(part, log)
-    with atomic_write(rows.users_file(part), uuid.uuid4().hex) as unfinished:
-        pl.DataFrame({"id": log.users.ids}).write_parquet(unfinished)
-    length = np.minimum(np.diff(log.ptr), rows.limit)
-    pairs = int((length * (length + 1) // 2).sum())
-    rows.save_array("facts", part, np.array([len(log.users), log.rows, pairs]))
-    rows.save_array("giants", part, _sampled_times(log, giants))
+def save_partition(
+    batches: Batches, partition: int, users: UserPartitions, rows: RowFiles, n_popular: int
+) -> Log:
+    """Save the rows sent to a partition as a log ordered by user, and return the log.
+
+    Also saved: user ids, `sizes` (users, rows, pairs of a user's latest rows), and sampled `times`
+    of all rows and of the `n_popular` most popular items.
+    """
+    log = _sort_rows(messages.unpack_frames(batches), users, rows)
+    rows.save_log(partition, log)
+    messages.save_frame(rows.users_file(partition), pl.DataFrame({"id": log.users.ids}))
+    length = np.minimum(np.diff(log.ptr), rows.max_history)
+    n_pairs = int((length * (length + 1) // 2).sum())
+    rows.save_array("sizes", partition, np.array([len(log.users), log.rows, n_pairs]))
+    rows.save_array("times", partition, _sample_times(log, n_popular))
     return log
 
 
-def _sorted(frame: pl.DataFrame, users: Users, rows: Rows) -> Log:
-    """The rows of a part as a log: by user, time and place."""
+def _sort_rows(frame: pl.DataFrame, users: UserPartitions, rows: RowFiles) -> Log:
+    """Return rows, as `send_rows` sends them, as a log ordered by user, then by `row_order`."""
+    items = _range_vocabulary(rows.n_items)
     if frame.is_empty():
         none = np.empty(0, np.int64)
-        return Log(np.zeros(1, np.int64), none.astype(np.int32), none, _numbered(0), _numbered(rows.items))  # fmt: skip
-    ids, user = users.codes(frame["user"])
-    ptr, at = row_kernels.group_rows(user, len(ids))
-    for name in (*_TIES, "time"):
-        if name in frame.columns:
-            row_kernels.sort_groups(ptr, at, frame[name].to_numpy())
-    item, time = (frame[name].to_numpy()[at] for name in ("item", "time"))
-    worth = frame["weight"].to_numpy()[at] if "weight" in frame.columns else None
-    named = (Vocabulary(ids), _numbered(rows.items))
-    return Log(ptr, item.astype(np.int32), time, *named, latest=rows.latest, weight=worth)
+        return Log(np.zeros(1, np.int64), none.astype(np.int32), none, _range_vocabulary(0), items)
+    ids, user = users.encode(frame["user"])
+    ptr, order = group_rows(user, len(ids))
+    for name in reversed(row_order("position" in frame.columns, "position")):
+        sort_groups(ptr, order, frame[name].to_numpy())
+    item, time = (frame[name].to_numpy()[order] for name in ("item", "time"))
+    weight = frame["weight"].to_numpy()[order] if "weight" in frame.columns else None
+    log = Log(ptr, item.astype(np.int32), time, Vocabulary(ids), items, weight=weight)
+    return replace(log, latest=rows.latest_time)
 
 
-def _sampled_times(log: Log, giants: int) -> Array:
-    """Times of the items 0..giants, and of all rows (item -1), each standing for so many: (item, time, rows)."""
-    popular = [_spaced(item, log.time[log.item == item]) for item in range(giants)]
-    return np.concatenate([_spaced(-1, log.time), *popular], axis=1)
+def _sample_times(log: Log, n_popular: int) -> Array:
+    """Return sampled times of all rows (as item -1), and of each item below `n_popular`.
+
+    The result has three rows: item, time, and the number of log rows that the time stands for.
+    """
+    popular = [_sample_item_times(item, log.time[log.item == item]) for item in range(n_popular)]
+    return np.concatenate([_sample_item_times(-1, log.time), *popular], axis=1)
 
 
-def _spaced(item: int, times: Array) -> Array:
-    step = max(len(times) // _SAMPLED, 1)
-    picked = np.sort(times)[step // 2 :: step]
-    return np.array([np.full(len(picked), item), picked, np.full(len(picked), step)], np.int64)
+def _sample_item_times(item: int, times: Array) -> Array:
+    """Return evenly spread times of an item's rows: an array of item, time, rows per time."""
+    step = max(len(times) // _SAMPLE_TIMES, 1)
+    sample = np.sort(times)[step // 2 :: step]
+    return np.array([np.full(len(sample), item), sample, np.full(len(sample), step)], np.int64)
 
 
-def time_cuts(sampled: Array, item: int, count: int) -> Array:
-    """Where the times of an item (-1: of all rows) are cut into about `count` equal pieces, from what all parts told."""
-    mine = sampled[:, sampled[0] == item]
-    mine = mine[:, np.argsort(mine[1], kind="stable")]
-    total = np.cumsum(mine[2])
-    marks = np.arange(1, count) / count * (total[-1] if len(total) else 0)
-    return np.unique(mine[1][np.searchsorted(total, marks)]) if len(total) else mine[1]
+def cut_times(sampled: Array, item: int, count: int) -> Array:
+    """Return times (microseconds) that cut an item's rows into about `count` equal slices.
+
+    sampled: the results of `_sample_times` for all partitions, side by side; item -1: all rows.
+    """
+    of_item = sampled[:, sampled[0] == item]
+    of_item = of_item[:, np.argsort(of_item[1], kind="stable")]
+    total = np.cumsum(of_item[2])
+    marks = np.arange(1, count) / count * total[-1] if len(total) else []
+    return np.unique(of_item[1][np.searchsorted(total, marks)])
+
+
+# -- ranges of items -------------------------------------------------------------------------------
+
+
+class TaskLimits(NamedTuple):
+    """What one task may hold: rows of the log, pairs of items, bytes of the Gram matrix G."""
+
+    rows: int
+    pairs: int
+    bytes: int  # of G
+
+    @classmethod
+    def check(cls, task_rows: int, task_pairs: int, solve_bytes: int) -> TaskLimits:
+        """Return the limits; raise TalerecError if one is not a whole number of at least 1."""
+        limits = {"task_rows": task_rows, "task_pairs": task_pairs, "solve_bytes": solve_bytes}
+        for name, value in limits.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise TalerecError(f"`{name}` is {value}; it takes a whole number from 1", name)
+        return cls(*limits.values())
+
+
+class TargetRange(NamedTuple):
+    """A task's work: sum the pairs of rows with target items lo..hi (ranks) in one group."""
+
+    group: int  # number of a group of partitions of users, whose rows share files
+    lo: int
+    hi: int  # excluded
+
+
+@dataclass(frozen=True, eq=False)
+class WorkPlan:
+    """Ranges (blocks) of items of about equal work, each for one task of a fit.
+
+    Given are their edges: of targets and of owners (the rarer item of a pair owns it) by popularity
+    rank, of sources by position in the vocabulary.
+    """
+
+    n_rows: int
+    n_pairs: int  # of rows of one user, over all users
+    limits: TaskLimits
+    n_cores: int
+    item_counts: Array  # rows of each item, by rank
+    owners: Array  # edges
+    targets: Array  # edges
+    sources: Array  # edges
+
+    @classmethod
+    def build(cls, n_cores: int, item_counts: Array, n_pairs: int, limits: TaskLimits) -> WorkPlan:
+        """Return the plan for a log with these rows per item (by rank) and pairs of rows."""
+        popularity = item_counts.astype(np.float64)
+        owned = _bound_owned(popularity, n_pairs)
+        n_tasks = _round_up_to_cores(owned.sum() / limits.pairs, n_cores)
+        return cls(
+            int(item_counts.sum()), n_pairs, limits, n_cores, item_counts,
+            owners=balanced_edges(owned, n_tasks),
+            targets=balanced_edges(_bound_sources(popularity, n_pairs) + _TARGET_COST, n_tasks),
+            sources=balanced_edges(np.ones(len(item_counts)), n_tasks),
+        )  # fmt: skip
+
+    def split_targets(self, group_sizes: Sequence[int]) -> list[TargetRange]:
+        """Return ranges of target items of about equal work, for each group of partitions.
+
+        group_sizes: the rows of each group.
+        """
+        total, ranges = max(sum(group_sizes), 1), []
+        popularity = self.item_counts.astype(np.float64)
+        n_cores = math.ceil(self.n_cores / len(group_sizes))
+        for group, n_rows in enumerate(group_sizes):
+            sources = _bound_sources(popularity, self.n_pairs * (n_rows / total))
+            n_tasks = _round_up_to_cores(sources.sum() / 2 / self.limits.pairs, n_cores)
+            work = popularity / popularity.sum() + sources / max(sources.sum(), 1.0)
+            edges = pairwise(balanced_edges(work, n_tasks))
+            ranges += [TargetRange(group, int(lo), int(hi)) for lo, hi in edges]
+        return ranges
+
+
+def _bound_owned(popularity: Array, n_pairs: float) -> Array:
+    """Return an upper estimate of the pairs that each item owns, for items by popularity rank.
+
+    The rarer item of a pair owns it. `n_pairs` pairs of rows are shared out in proportion to the
+    popularity of both items; an item has one pair with itself and with each more popular item.
+    """
+    shared = popularity * np.cumsum(popularity)
+    most = np.arange(1.0, len(popularity) + 1)
+    bound: Array = np.minimum(shared * (n_pairs / shared.sum()), most)
+    return bound
+
+
+def _bound_sources(popularity: Array, n_pairs: float) -> Array:
+    """Return an upper estimate of each target item's distinct source items; items by rank."""
+    bound: Array = np.minimum(popularity * (2 * n_pairs / popularity.sum()), len(popularity))
+    return bound
+
+
+def _round_up_to_cores(n_tasks: float, n_cores: int) -> int:
+    """Return `n_tasks` rounded up to a multiple of `n_cores`, at least one task per core."""
+    return n_cores * max(math.ceil(n_tasks / n_cores), 1)
+
+
+def balanced_edges(work: Array, n_blocks: int) -> Array:
+    """Return the edges that cut items 0..n into at most `n_blocks` ranges of about equal work."""
+    ranges = balanced_chunks(np.concatenate([[0.0], np.cumsum(work + 1e-9)]), n_blocks)
+    return np.array([a for a, _ in ranges] + [len(work)])

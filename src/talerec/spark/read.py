@@ -1,37 +1,47 @@
-"""From a DataFrame or Parquet files to rows that are checked, cleaned and cut: all of it expressions of Spark."""
+"""From a DataFrame or Parquet files to checked rows: all of it Spark expressions.
+
+Rows have the columns `user, item, time, row_number`, and `weight` if the log has weights. The row
+number is the order of rows in the files, which orders a user's rows with equal times.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import polars as pl
-from pyspark.sql import DataFrame, SparkSession, Window
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from talerec import columns
-from talerec.data.frames import refuse_missing, refuse_twice
-from talerec.data.times import DAY, to_microseconds
-from talerec.data.weights import beyond, check_events
+from talerec.data import (
+    DAY,
+    check_event_weights,
+    overflow_message,
+    parse_time_column,
+    require_columns,
+    require_distinct_columns,
+)
 from talerec.errors import InvalidLogError, TalerecError
-from talerec.spark.files import PLACE, PREFIX, placed_files
-from talerec.spark.session import PATTERN, Run
+from talerec.spark.session import GLOB
 
 Source = DataFrame | str | Path
 
-_BROADCAST = (
-    2_000_000  # items up to which their table is sent to every executor; a larger one is joined
-)
-_SLICE = 1_000_000  # rows of a long history that are ranked together
-_MOST_EVENTS = 1000
-_WHOLE = r"^[+-]?0*[0-9]{1,38}\z"  # a whole number, as vocabularies know one; after `$` a line end may follow
+_PREFIX = "_talerec_"  # of columns that are not the log's
+_ROW = _PREFIX + "row_number"
+_MAX_FILE_ROWS = 2**40
+_MAX_EVENTS = 1000
+# A whole number, as in vocabularies; `\z`, because a line end may follow what `$` matches.
+_WHOLE_NUMBER = r"^[+-]?0*[0-9]{1,38}\z"
 _BLANK = r"^\p{IsWhite_Space}*\z"
+_ID_COLUMNS = ("user", "item", "time")
 
 
 @dataclass(frozen=True)
@@ -47,9 +57,9 @@ class Columns:
     any_time : bool
         Accept times outside 1970 to 2100.
     weight : str, optional
-        A column that says what a row is worth; rows of weight 0 are left out.
+        The column of the rows' weights; rows of weight 0 are left out.
     event, event_weights : str and dict, optional
-        A column that says what happened, and what that is worth; they go together.
+        The column of the rows' events, and the weight of each event; they go together.
     """
 
     user: str = columns.USER
@@ -63,13 +73,13 @@ class Columns:
 
     @property
     def needed(self) -> list[str]:
-        """The columns that a log must have."""
-        worth = (self.weight, self.event)
-        return [self.user, self.item, self.time, *(name for name in worth if name is not None)]
+        """The names of the columns that a log must have: user, item, time, maybe weight, event."""
+        optional = (self.weight, self.event)
+        return [self.user, self.item, self.time, *(name for name in optional if name is not None)]
 
     @property
-    def are_weighed(self) -> bool:
-        """Do rows have weights?"""
+    def has_weights(self) -> bool:
+        """Whether rows have weights."""
         return self.weight is not None or self.event_weights is not None
 
 
@@ -79,85 +89,139 @@ NAMES = Columns()
 def read_events(
     session: SparkSession, source: Source, names: Columns, ties: str
 ) -> tuple[DataFrame, str]:
-    """The log as user, item, time (microseconds), place (its order at equal times) and maybe weight; and how times were read."""
-    plain, events = raw_events(session, source, names, ties)
-    found = plain.agg(*checks(plain)).first()
-    assert found is not None
-    unit, _ = checked(events, names, found.asDict())
-    return in_microseconds(events, unit), unit
+    """Return the checked rows of a log, times in microseconds, and the unit of its times.
+
+    ties: "file" or "item", the order of a user's rows with equal times. The rows have user, item,
+    time, row_number, and maybe weight. Raises InvalidLogError if the log cannot be used.
+    """
+    tables = open_events(session, source, names, ties)
+    totals = tables.unordered.agg(*check_expressions(tables.unordered)).first()
+    assert totals is not None
+    unit, _ = check_log(tables.ordered, names, totals.asDict())
+    return to_events(tables.ordered, unit), unit
 
 
-class Raw(NamedTuple):
-    """A log as user, item, time (as it stands), place, and weight where rows have one: read twice, by what a pass needs."""
+class EventTables(NamedTuple):
+    """The unchecked rows of a log as two lazy tables of the same rows, times as in the files."""
 
-    plain: DataFrame  # its places mean nothing, and cost nothing
-    placed: DataFrame  # with the order of rows at equal times
+    unordered: DataFrame  # row numbers mean nothing, and cost nothing
+    ordered: DataFrame  # row numbers have the order of the files
 
 
-def raw_events(session: SparkSession, source: Source, names: Columns, ties: str) -> Raw:
-    """The log, with columns under names of our own."""
+def open_events(session: SparkSession, source: Source, names: Columns, ties: str) -> EventTables:
+    """Return a log's rows with the columns user, item, time, row_number, and maybe weight.
+
+    names: the log's columns; ties: "item", or "file" (only for files), for equal times of a user.
+    """
     if ties not in ("file", "item"):
-        raise TalerecError(f"ties is {ties!r}; on Spark it takes file or item")
+        raise TalerecError(f"`ties` is {ties!r}; on Spark it takes file or item", "ties")
     if not isinstance(source, DataFrame):
-        frame, placed = placed_files(session, _literal(source), names.needed, names.time)
+        unordered, ordered = _open_files(session, _to_address(source), names)
     elif ties == "file":
         raise TalerecError(
-            "rows of a DataFrame have no order: take ties=item, or the path of Parquet files"
+            "rows of a DataFrame have no order: set `ties` to item, or give the path of "
+            "Parquet files",
+            "ties",
         )
     else:
-        frame = placed = source.withColumn(PLACE, F.lit(0).cast("long"))
-    known = [name for name in frame.columns if not name.startswith(PREFIX)]
-    refuse_twice(names.needed[:3])
-    refuse_missing(known, names.needed)
-    kinds = {name: frame.schema[name].dataType for name in names.needed}
-    columns = [
-        _id(names.user, kinds[names.user]).alias("user"),
-        _id(names.item, kinds[names.item]).alias("item"),
-        _number(names.time, kinds[names.time]).alias("time", metadata=_kind(kinds[names.time])),
-        F.col(PLACE).alias("place"),
-        *([worth(frame, names).alias("weight")] if names.are_weighed else []),
+        unordered = ordered = source.withColumn(_ROW, F.lit(0).cast("long"))
+    require_distinct_columns(names.needed[:3])
+    present = [name for name in unordered.columns if not name.startswith(_PREFIX)]
+    require_columns(present, names.needed)
+    types = {name: unordered.schema[name].dataType for name in names.needed}
+    time_kind = {"kind": _time_kind(types[names.time])}
+    selected = [
+        _id_expression(names.user, types[names.user]).alias("user"),
+        _id_expression(names.item, types[names.item]).alias("item"),
+        _time_expression(names.time, types[names.time]).alias("time", metadata=time_kind),
+        F.col(_ROW).alias("row_number"),
+        *([_weight_expression(unordered, names).alias("weight")] if names.has_weights else []),
     ]
-    return Raw(frame.select(*columns), placed.select(*columns))
+    return EventTables(unordered.select(*selected), ordered.select(*selected))
 
 
-def in_microseconds(events: DataFrame, unit: str) -> DataFrame:
-    """Events whose times were read as `unit`, with times in microseconds, without those of weight 0."""
-    whole = events.schema["time"].dataType == T.LongType()
-    counted = events.where(F.col("weight") > 0) if "weight" in events.columns else events
-    return counted.withColumn("time", _microseconds(F.col("time"), unit, whole))
+def to_events(table: DataFrame, unit: str) -> DataFrame:
+    """Return rows with times in microseconds, without those of weight 0; `unit`: of the times."""
+    is_whole = table.schema["time"].dataType == T.LongType()
+    counted = table.where(F.col("weight") > 0) if "weight" in table.columns else table
+    return counted.withColumn("time", _microseconds(F.col("time"), unit, is_whole))
 
 
-def whole_address(path: str | Path) -> str:
-    """An address as it was before `Path` dropped its slashes."""
-    found = re.match(r"(\w+):/(?!/)", str(path))
-    if found is None:
+# -- files -----------------------------------------------------------------------------------------
+
+
+def _open_files(session: SparkSession, address: str, names: Columns) -> EventTables:
+    """Return Parquet rows in two tables: numbered within their file, and by file name and row."""
+    frame = _read_parquet(session, address, names)
+    row = F.col("_metadata.row_index")
+    unordered = frame.withColumn(_ROW, row)
+    files = sorted(
+        (re.sub("^file:/+", "file:/", name) for name in frame.inputFiles()),
+        key=lambda name: PurePosixPath(unquote(name)),
+    )
+    if len(files) < 2:
+        return EventTables(unordered, unordered)
+    path, number, index = (_PREFIX + name for name in ("file", "number", "index"))
+    table = {path: pa.array(files, pa.string()), number: pa.array(range(len(files)), pa.int64())}
+    file_table = F.broadcast(session.createDataFrame(pa.table(table)))
+    located = frame.select("*", F.col("_metadata.file_path").alias(path), row.alias(index))
+    ordered = located.join(file_table, path)
+    row_number = F.col(number) * F.lit(_MAX_FILE_ROWS) + F.col(index)
+    return EventTables(unordered, ordered.withColumn(_ROW, row_number))
+
+
+def _read_parquet(session: SparkSession, address: str, names: Columns) -> DataFrame:
+    """Return all Parquet files below a folder; missing columns come from name=value folders."""
+    frame = session.read.option("recursiveFileLookup", "true").parquet(address)
+    missing = set(names.needed) - set(frame.columns)
+    if not missing:
+        return frame
+    frame = session.read.parquet(address)
+    text_columns = missing - {names.time}  # Spark alone would read the id 007 as 7
+    fields = [
+        T.StructField(column.name, T.StringType()) if column.name in text_columns else column
+        for column in frame.schema
+    ]
+    return session.read.schema(T.StructType(fields)).parquet(address)
+
+
+def restore_slashes(path: str | Path) -> str:
+    """Return an address with the slashes that `Path` drops: s3a:/shop becomes s3a://shop."""
+    scheme = re.match(r"(\w+):/(?!/)", str(path))
+    if scheme is None:
         return str(path)
-    return f"{found[1]}://{'/' if found[1] == 'file' else ''}{str(path)[found.end() :]}"
+    return f"{scheme[1]}://{'/' if scheme[1] == 'file' else ''}{str(path)[scheme.end() :]}"
 
 
-def _literal(path: str | Path) -> str:
-    """An address to read from; what is there under that very name is no pattern."""
-    address = whole_address(path)
+def _to_address(path: str | Path) -> str:
+    """Return the address for Spark to read; pattern characters of existing names are escaped."""
+    address = restore_slashes(path)
     file = Path(address.removeprefix("file://"))
     if file.is_file() and not _is_parquet(file):
         raise InvalidLogError(
-            f"{file} is not a Parquet file: write it as one, or leave --engine spark out, which reads other formats too"
+            f"{file} is not a Parquet file: convert it, or work without Spark, which reads "
+            "other formats too"
         )
-    return PATTERN.sub(r"\\\g<0>", address) if file.exists() else address
+    return GLOB.sub(r"\\\g<0>", address) if file.exists() else address
 
 
 def _is_parquet(file: Path) -> bool:
+    """Return whether a file begins with the bytes of Parquet, plain or encrypted."""
     with file.open("rb") as opened:
         return opened.read(4) in (b"PAR1", b"PARE")  # plain, or encrypted
 
 
+# -- columns ---------------------------------------------------------------------------------------
+
+
 def _column(name: str) -> Any:
-    """The column of that name: dots and backticks are part of it."""
+    """Return the Spark column of exactly that name, which may have dots and backticks."""
     quoted = name.replace("`", "``")
     return F.col(f"`{quoted}`")
 
 
-def _id(name: str, kind: T.DataType) -> Any:
+def _id_expression(name: str, kind: T.DataType) -> Any:
+    """Return a column of ids as int64 or text; raise InvalidLogError for another type `kind`."""
     if isinstance(kind, T.IntegralType):
         return _column(name).cast("long")
     if isinstance(kind, T.StringType):
@@ -167,8 +231,8 @@ def _id(name: str, kind: T.DataType) -> Any:
     )
 
 
-def _number(name: str, kind: T.DataType) -> Any:
-    """Times as numbers: timestamps and dates as microseconds, numbers as they are."""
+def _time_expression(name: str, kind: T.DataType) -> Any:
+    """Return times as numbers: timestamps and dates as microseconds, numbers unchanged."""
     column = _column(name)
     if isinstance(kind, T.TimestampType):
         return F.unix_micros(column)
@@ -180,7 +244,7 @@ def _number(name: str, kind: T.DataType) -> Any:
         day = F.unix_date(F.to_date(column)).cast("long") * F.lit(DAY)
         return day + clock.cast("long") * 1_000_000 + fraction
     if isinstance(kind, T.IntegralType) or getattr(kind, "scale", None) == 0:
-        return column.cast("long")  # a double would round whole numbers that Spark has as decimals
+        return column.cast("long")  # a double would round whole numbers that are decimals in Spark
     if isinstance(kind, T.FractionalType):
         return column.cast("double")
     raise InvalidLogError(
@@ -188,15 +252,15 @@ def _number(name: str, kind: T.DataType) -> Any:
     )
 
 
-def _kind(kind: T.DataType) -> dict[str, str]:
-    """What sort of times a column holds, where that tells how numbers are read."""
+def _time_kind(kind: T.DataType) -> str:
+    """Return "timestamp", "float" (32 bits) or "number", by the Spark type of a time column."""
     if isinstance(kind, T.TimestampType | T.TimestampNTZType | T.DateType):
-        return {"kind": "moment"}
-    return {"kind": "float"} if isinstance(kind, T.FloatType) else {"kind": "number"}
+        return "timestamp"
+    return "float" if isinstance(kind, T.FloatType) else "number"
 
 
-def worth(frame: DataFrame, names: Columns) -> Any:
-    """What rows are worth: a column of weights, or the weight of each row's event."""
+def _weight_expression(frame: DataFrame, names: Columns) -> Any:
+    """Return the Spark column of row weights: a column of the log, or its event's weight."""
     if names.event_weights is None:
         assert names.weight is not None
         kind = frame.schema[names.weight].dataType
@@ -208,167 +272,129 @@ def worth(frame: DataFrame, names: Columns) -> Any:
             f"column {names.weight!r} holds {kind.simpleString()} values; weights are numbers"
         )
     if names.event is None:
-        raise TalerecError("--event-weights needs --event COLUMN")
+        raise TalerecError("`event_weights` needs `event`", "event_weights", "event")
     if names.weight is not None:
-        raise TalerecError("give --weight or --event-weights, one of the two")
+        raise TalerecError(
+            "give `weight` or `event_weights`, one of the two", "weight", "event_weights"
+        )
     event = _column(names.event).cast("string")
-    found = frame.select(event.alias("event")).distinct().limit(_MOST_EVENTS + 1).collect()
-    check_events(names.event, [row[0] for row in found], names.event_weights)
-    pairs = [F.lit(part) for name, value in names.event_weights.items() for part in (name, float(value))]  # fmt: skip
+    events = frame.select(event.alias("event")).distinct().limit(_MAX_EVENTS + 1).collect()
+    check_event_weights(names.event, [row[0] for row in events], names.event_weights)
+    weights = names.event_weights.items()
+    pairs = [F.lit(part) for name, value in weights for part in (name, float(value))]
     return F.element_at(F.create_map(*pairs), event)
 
 
-def _microseconds(time: Any, unit: str, whole: bool) -> Any:
-    if unit in ("datetime", "us") and whole:
+def _microseconds(time: Any, unit: str, is_whole: bool) -> Any:
+    """Return the column `time` in microseconds, from `unit`; is_whole: it has integers."""
+    if unit in ("datetime", "us") and is_whole:
         return time
-    per = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}[unit]
-    if not whole:
-        return F.rint(time / 1000 if unit == "ns" else time * per).cast("long")
+    scale = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}[unit]
+    if not is_whole:
+        return F.rint(time / 1000 if unit == "ns" else time * scale).cast("long")
     if unit == "ns":
         return F.expr("(time - pmod(time, 1000)) div 1000")
-    return time * F.lit(per)
+    return time * F.lit(scale)
 
 
-def checks(events: DataFrame) -> list[Any]:
-    """What is asked of rows before anything is made of them; answers of parts add up, or are least or largest ones."""
-    size, texts = F.abs(F.col("time")), F.count_if(F.lit(True))
-    if events.schema["user"].dataType == T.StringType():
-        texts = F.count_if(~F.col("user").rlike(_WHOLE))
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def check_expressions(table: DataFrame) -> list[Any]:
+    """Return Spark aggregates of rows: counts, empty fields, extreme times, and weights.
+
+    Those of groups of rows combine by prefix: n_ and sum_ add up, min_ and max_ are extremes.
+    min_large_time: the least |time| from 10^8 on, from which the unit is guessed; n_text_users: 0
+    if users are text and all of it whole numbers.
+    """
+    size, n_text = F.abs(F.col("time")), F.count_if(F.lit(True))
+    if table.schema["user"].dataType == T.StringType():
+        n_text = F.count_if(~F.col("user").rlike(_WHOLE_NUMBER))
     return [
-        F.count(F.lit(1)).alias("rows"),
-        *(F.count_if(_is_empty(events, cell)).alias(f"no_{cell}") for cell in _CELLS),
-        F.min("time").alias("first"),
-        F.max("time").alias("last"),
-        F.min(F.when(size >= 10**8, size)).alias("least"),
-        texts.alias("texts"),
-        *_checks_of_weights(events),
+        F.count(F.lit(1)).alias("n_rows"),
+        *(F.count_if(_is_empty(table, name)).alias(f"n_empty_{name}") for name in _ID_COLUMNS),
+        F.min("time").alias("min_time"),
+        F.max("time").alias("max_time"),
+        F.min(F.when(size >= 10**8, size)).alias("min_large_time"),
+        n_text.alias("n_text_users"),
+        *_weight_checks(table),
     ]
 
 
-def _checks_of_weights(events: DataFrame) -> list[Any]:
-    if "weight" not in events.columns:
-        return [F.count(F.lit(1)).alias("kept")]
+def _weight_checks(table: DataFrame) -> list[Any]:
+    """Return the aggregates of `check_expressions` that concern weights."""
+    if "weight" not in table.columns:
+        return [F.count(F.lit(1)).alias("n_counted")]
     weight = F.col("weight")
-    odd = weight.isNull() | F.isnan(weight) | (F.abs(weight) == float("inf"))
-    there = F.when(weight > 0, weight)
+    is_invalid = weight.isNull() | F.isnan(weight) | (F.abs(weight) == float("inf"))
+    positive, time = F.when(weight > 0, weight), F.when(weight > 0, F.col("time"))
     return [
-        F.count(there).alias("kept"),
-        F.count_if(odd).alias("no_weight"),
-        F.count_if(weight < 0).alias("below"),
-        F.sum(there).alias("worth"),
-        F.min(there).alias("light"),
-        F.max(there).alias("heavy"),
-        F.min(F.when(weight > 0, F.col("time"))).alias("begin"),
-        F.max(F.when(weight > 0, F.col("time"))).alias("end"),
+        F.count(positive).alias("n_counted"),
+        F.count_if(is_invalid).alias("n_invalid_weight"),
+        F.count_if(weight < 0).alias("n_negative_weight"),
+        F.sum(positive).alias("sum_weight"),
+        F.min(positive).alias("min_weight"),
+        F.max(positive).alias("max_weight"),
+        F.min(time).alias("min_counted_time"),
+        F.max(time).alias("max_counted_time"),
     ]
 
 
-_CELLS = ("user", "item", "time")
-_TIMES = ("begin", "end", "first", "last", "least")  # those of rows that count come first
-
-
-def checked(events: DataFrame, names: Columns, found: Mapping[str, Any]) -> tuple[str, list[int]]:
-    """Refuse a log without rows, with empty cells, impossible times or weights; what times are read as, and the first and last that count."""
-    if not found["rows"]:
-        raise InvalidLogError("the log is empty: it has no rows")
-    for cell, name in zip(_CELLS, names.needed, strict=False):
-        if found[f"no_{cell}"]:
-            raise InvalidLogError(
-                f"{name} is empty in {found[f'no_{cell}']:,} of {found['rows']:,} rows"
-            )
-    some = [found[name] for name in _TIMES if found.get(name) is not None]
-    unit, times = _unit_of(some, names, events)
-    _check_weights(names, found)
-    return unit, times[:2]
-
-
-def _check_weights(names: Columns, found: Mapping[str, Any]) -> None:
-    for count, what in (("no_weight", "is not a finite number"), ("below", "is below 0")):
-        if found.get(count):
-            raise InvalidLogError(
-                f"{names.weight} {what} in {found[count]:,} of {found['rows']:,} rows; weights are 0 or more"
-            )
-    if not found["kept"]:
-        raise InvalidLogError("every row has the weight 0: nothing is left")
-    if math.isinf(found.get("worth", 0.0)):
-        raise InvalidLogError(beyond(names.weight or names.event or ""))
-
-
-def _unit_of(some: list[Any], names: Columns, events: DataFrame) -> tuple[str, list[int]]:
-    """How times are read, from the few that decide it."""
-    series = pl.Series(names.time, some)
-    kind = events.schema["time"].metadata.get("kind")
-    if kind == "moment":
-        series = series.cast(pl.Datetime("us"))
-    elif kind == "float":
-        series = series.cast(pl.Float32)
-    try:
-        found, unit = to_microseconds(series, names.time_unit, any_time=names.any_time)
-    except TalerecError as error:  # its row numbers are those of these few values
-        raise type(error)(re.sub(r"row \d+:? ", "", str(error))) from None
-    return unit, found.tolist()
-
-
-def _is_empty(events: DataFrame, cell: str) -> Any:
-    column = F.col(cell)
-    if events.schema[cell].dataType == T.StringType():
-        maybe = (column < "!") | (
-            column >= "\u0080"
-        )  # a pattern costs more than a look at the first byte
-        return column.isNull() | (maybe & column.rlike(_BLANK))
-    if events.schema[cell].dataType == T.DoubleType():
+def _is_empty(table: DataFrame, name: str) -> Any:
+    """Return a condition: a column of the table is null, NaN, or only white space."""
+    column = F.col(name)
+    if table.schema[name].dataType == T.StringType():
+        # a pattern costs more than a look at the first byte
+        is_candidate = (column < "!") | (column >= "\u0080")
+        return column.isNull() | (is_candidate & column.rlike(_BLANK))
+    if table.schema[name].dataType == T.DoubleType():
         return column.isNull() | F.isnan(column)
     return column.isNull()
 
 
-def one_of_each(run: Run, events: DataFrame) -> DataFrame:
-    """Rows without duplicates: the first of each user, item and time."""
-    first: list[Any] = [F.min("place").alias("place")]
-    if "weight" in events.columns:
-        first.append(F.min_by("weight", "place").alias("weight"))
-    kept = events.groupBy("user", "item", "time").agg(*first)
-    return run.save("unique", kept.select(events.columns), "read")
+def check_log(table: DataFrame, names: Columns, totals: Mapping[str, Any]) -> tuple[str, list[int]]:
+    """Return a log's time unit, and its first and last time in microseconds.
 
-
-def k_core(run: Run, events: DataFrame, k: int) -> DataFrame:
-    """Leave out users and items with fewer than `k` rows, again and again until nothing changes."""
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise TalerecError(f"core is {k}; it takes a whole number from 1")
-    rows, turn = events.count(), 0
-    while True:
-        stays = events
-        for name in ("user", "item"):
-            enough = events.groupBy(name).count().where(F.col("count") >= k).select(name)
-            stays = stays.join(enough, name, "left_semi")
-        events = run.save(f"core-{turn}", stays, "core")
-        left, turn = events.count(), turn + 1
-        if not left:
-            raise TalerecError(f"nothing is left of the log after a {k}-core; use a smaller core")
-        if left == rows:
-            return events
-        shutil.rmtree(run.folder / f"core-{turn - 2}", ignore_errors=True)
-        rows = left
-
-
-def newest_rows(events: DataFrame, limit: int, order: Sequence[str]) -> DataFrame:
-    """Each user's last `limit` rows in the order of some columns.
-
-    Only users with more are ranked, and their rows in slices first: no task sorts a very long history.
+    totals: the aggregates of `check_expressions` by name; rows of weight 0 do not count. Raises
+    InvalidLogError for an empty log, empty fields, and invalid times or weights.
     """
-    counts = events.groupBy("user").count()
-    long = counts.where(F.col("count") > limit)
-    few = events.join(long, "user", "left_anti")
-    many = events.join(long, "user")
-    slices = F.ceil(F.col("count") / _SLICE)
-    many = many.withColumn("slice", F.pmod(F.xxhash64("item", "time", "place"), slices))
-    latest = [F.desc(name) for name in order]
-    for group in (("user", "slice"), ("user",)):
-        place = F.row_number().over(Window.partitionBy(*group).orderBy(*latest))
-        many = many.withColumn("from_end", place).where(F.col("from_end") <= limit)
-    return few.unionByName(many.select(few.columns))
+    if not totals["n_rows"]:
+        raise InvalidLogError("the log is empty: it has no rows")
+    for column, name in zip(_ID_COLUMNS, names.needed, strict=False):
+        if n_empty := totals[f"n_empty_{column}"]:
+            raise InvalidLogError(f"{name} is empty in {n_empty:,} of {totals['n_rows']:,} rows")
+    counted_first = ("min_counted_time", "max_counted_time", "min_time", "max_time")
+    some_times = [totals.get(name) for name in (*counted_first, "min_large_time")]
+    unit, times = _parse_times([time for time in some_times if time is not None], names, table)
+    _check_weights(names, totals)
+    return unit, times[:2]
 
 
-def item_table(session: SparkSession, path: Path, items: int) -> DataFrame:
-    """The table of items to join with, sent to every executor while it is small."""
-    table = session.read.parquet(f"file://{path}")
-    return F.broadcast(table) if items <= _BROADCAST else table
+def _check_weights(names: Columns, totals: Mapping[str, Any]) -> None:
+    """Raise InvalidLogError for weights that are invalid, negative, all 0, or too large."""
+    for kind, what in (("invalid", "is not a finite number"), ("negative", "is below 0")):
+        if count := totals.get(f"n_{kind}_weight"):
+            raise InvalidLogError(
+                f"{names.weight} {what} in {count:,} of {totals['n_rows']:,} rows; "
+                "weights are 0 or more"
+            )
+    if not totals["n_counted"]:
+        raise InvalidLogError("every row has the weight 0: nothing is left")
+    if math.isinf(totals.get("sum_weight", 0.0)):
+        raise InvalidLogError(overflow_message(names.weight or names.event or ""))
+
+
+def _parse_times(some: list[Any], names: Columns, table: DataFrame) -> tuple[str, list[int]]:
+    """Return the unit of a log's times ("s", "us", ..), and raw times `some` in microseconds."""
+    series = pl.Series(names.time, some)
+    kind = table.schema["time"].metadata.get("kind")
+    if kind == "timestamp":
+        series = series.cast(pl.Datetime("us"))
+    elif kind == "float":
+        series = series.cast(pl.Float32)
+    try:
+        times, unit = parse_time_column(series, names.time_unit, any_time=names.any_time)
+    except TalerecError as error:  # its row numbers are those of these few values
+        message = re.sub(r"row \d+:? ", "", error.message)
+        raise type(error)(message, *error.parameters) from None
+    return unit, times.tolist()

@@ -1,43 +1,31 @@
-"""Recommendations for every user of a log, as a job."""
+"""Recommendations for every user of a log, on a cluster."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as F
 
 from talerec import columns
-from talerec.data.times import Moment
+from talerec.data import TimeLike
 from talerec.models import load
-from talerec.models.core import filters as choosing
-from talerec.models.core import inference as asking
-from talerec.models.core.base import Model
-from talerec.models.core.boosts import Wishes
-from talerec.models.core.inference import Ids
-from talerec.models.core.lists import weight_factor
-from talerec.spark import blocks, tasks
-from talerec.spark.fit_job import shared_folder
-from talerec.spark.read import (
-    NAMES,
-    Columns,
-    Source,
-    item_table,
-    newest_rows,
-    one_of_each,
-    read_events,
-)
-from talerec.spark.session import Run, map_tasks
-from talerec.spark.tables import arrow_type, check_table, spark_schema, write_table
+from talerec.models.core import BoostSpec, Ids, Model, RecommendOptions, check_k, weight_factor
+from talerec.spark import tasks
+from talerec.spark.log_stats import remove_duplicates
+from talerec.spark.messages import Batches, to_batches, to_frame
+from talerec.spark.partitions import row_order
+from talerec.spark.read import NAMES, Columns, Source, read_events
+from talerec.spark.session import ClusterRun, map_tasks, open_run
+from talerec.spark.tables import arrow_type, check_table, read_item_table, spark_schema, write_table
 
-#: The columns that a user's rows go by: simultaneous rows by their places, or by items first.
-_ORDER = {"file": ("time", "place"), "item": ("time", "item", "place")}
+_SLICE_ROWS = 1_000_000  # rows of a long history that are ranked together
 
 
 def recommend(
@@ -52,9 +40,9 @@ def recommend(
     deny: Ids | None = None,
     where: str | None = None,
     per: Mapping[str, int] | None = None,
-    boost: Wishes | None = None,
+    boost: BoostSpec | None = None,
     unknown: str = "error",
-    as_of: Moment | None = None,
+    as_of: TimeLike | None = None,
     names: Columns = NAMES,
     ties: str = "file",
     drop_duplicates: bool = False,
@@ -66,131 +54,158 @@ def recommend(
     Parameters
     ----------
     path, output : str or Path
-        The artifact, in a folder that all machines see, and where lists go as Parquet: user_id, item_id, score, rank.
+        The artifact, in a folder that all machines see, and the table of recommendations.
     source, names, ties, drop_duplicates : DataFrame, str or Path; Columns; {"file", "item"}; bool
-        The log and how it is read. Rows of items that the model does not know keep their place in a history. Where the model was
-        fitted to rows with weights, `names` says what these are worth.
+        The log and how it is read. Rows of items that the model does not know keep their place in
+        a history. If the model was fitted to rows with weights, `names` must name their column.
     session, work, task_rows : SparkSession; str or Path; int
-        Where it runs, a folder that all machines see (by default the artifact's), and how many rows of the log one task holds.
+        Where it runs, a folder that all machines see (default: the artifact's), rows of a task.
     k, hide_seen, allow, deny, where, per, boost, unknown, as_of
-        How many items, which may come, which are raised, and when users ask: as for `Model.recommend`.
+        How many items, which ones, boosts, and the request time: as for `Model.recommend`.
 
     Returns
     -------
     DataFrame
-        What was written to `output`.
+        What was written to `output`: user_id, item_id, score, rank.
 
     Raises
     ------
     TalerecError
-        When `k` is above the number of items, a condition cannot be used, the log is not valid, or Spark fails.
+        When `k` is above the number of items, an option or the log is invalid, or Spark fails.
     """
-    place = str(Path(path).absolute())
-    limits = {"allow": allow, "deny": deny, "where": where, "per": per, "boost": boost, "unknown": unknown}  # fmt: skip
-    options = {**limits, "hide_seen": hide_seen, "as_of": as_of}
-    model = _checked(place, k, names, limits)
+    artifact = str(Path(path).absolute())
+    options = RecommendOptions(k, hide_seen, allow, deny, where, per, boost, as_of, unknown)
+    model = _load_model(artifact, names, options)
     check_table(session, str(output), source)
-    with shared_folder(Path(work or Path(place).parent).absolute()) as folder:
-        run = Run(session, folder)
-        events = _events(run, source, names, ties, drop_duplicates)
-        rows, count = _histories(run, events, _ORDER[ties], model, hide_seen)
-        parts = max(run.cores, math.ceil(count / max(task_rows, 1)))
-        made = _lists(rows, _ORDER[ties], parts, place, model, k, options)
+    with open_run(session, work or Path(artifact).parent) as run:
+        with run.stage("read"):
+            events, _ = read_events(session, source, names, ties)
+        events = remove_duplicates(run, events) if drop_duplicates else events
+        order = row_order(ties == "item")
+        rows, n_rows = _select_histories(run, events, order, model, hide_seen)
+        n_tasks = max(run.n_cores, math.ceil(n_rows / max(task_rows, 1)))
+        lists = _recommend_rows(rows, order, n_tasks, artifact, model, options)
         with run.stage("recommend"):
-            write_table(made, str(output))
+            write_table(lists, str(output))
     return session.read.parquet(str(output))
 
 
-def _checked(place: str, k: int, names: Columns, limits: dict[str, Any]) -> Model:
-    """The model of an artifact; what it cannot answer is refused before anything runs."""
-    model = load(place)
-    asking.check_k(model, k)
-    choosing.limits(model, **limits)
-    weight_factor(model.fitted.training, 1.0 if names.are_weighed else None)
+def _load_model(artifact: str, names: Columns, options: RecommendOptions) -> Model:
+    """Return the model of an artifact; raise TalerecError if it does not support the options.
+
+    names: the columns of the log, which must name weights if the model was fitted with weights.
+    """
+    model = load(artifact)
+    check_k(model, options.k)
+    options.build_filter(model)
+    weight_factor(model.fitted.training, 1.0 if names.has_weights else None)
     return model
 
 
-def _events(
-    run: Run, source: Source, names: Columns, ties: str, drop_duplicates: bool
-) -> DataFrame:
-    """The rows of the log, checked."""
-    with run.stage("read"):
-        events, _ = read_events(run.session, source, names, ties)
-    return one_of_each(run, events) if drop_duplicates else events
-
-
-def _histories(
-    run: Run, events: DataFrame, order: tuple[str, ...], model: Model, hide_seen: bool
+def _select_histories(
+    run: ClusterRun, events: DataFrame, order: tuple[str, ...], model: Model, hide_seen: bool
 ) -> tuple[DataFrame, int]:
-    """The rows that a model looks at, and how many rows the log has; `order`: the columns that a user's rows go by."""
+    """Return the rows that recommendations depend on, and how many rows the log has.
+
+    Those are each user's last `max_history` rows, if the model has such a parameter. events: the
+    log's rows; order: the columns that order a user's rows. hide_seen: also include a row of every
+    seen item.
+    """
     with run.stage("read"):
-        rows = _known_rows(run, events, model)
-        found = rows.groupBy("user").count().agg(F.sum("count"), F.max("count")).first()
-    assert found is not None
-    count, longest = found
+        rows = _encode_items(run, events, model)
+        counts = rows.groupBy("user").count().agg(F.sum("count"), F.max("count")).first()
+    assert counts is not None
+    n_rows, longest = counts
     limit = model.params.get("max_history")
     if limit and longest > limit:
-        last = newest_rows(rows, limit, order)
-        rows = _with_seen(rows, last, limit) if hide_seen else last
-    return rows, count
+        latest = _select_latest(rows, limit, order)
+        rows = _add_seen_items(rows, latest, limit) if hide_seen else latest
+    return rows, n_rows
 
 
-def _lists(
+def _encode_items(run: ClusterRun, events: DataFrame, model: Model) -> DataFrame:
+    """Return rows whose items are positions in the model's vocabulary, -1 for unknown items.
+
+    events: a Spark table of user, item (ids), time, row_number, maybe weight. Weights are scaled to
+    those that the model was fitted with.
+    """
+    ids = model.item_ids
+    table = pl.DataFrame({"id": ids, "position": np.arange(len(ids), dtype=np.int32)})
+    table.write_parquet(run.folder / "items.parquet")
+    items = read_item_table(run.session, run.folder / "items.parquet", len(ids))
+    kind = "string" if ids.dtype == pl.String else "long"
+    cast = events.withColumn("item", F.col("item").try_cast(kind)).withColumnRenamed("item", "id")
+    weight = []
+    if "weight" in events.columns:
+        factor = weight_factor(model.fitted.training, 1.0)
+        weight = [(F.col("weight") * F.lit(factor)).alias("weight")]
+    position = F.coalesce("position", F.lit(-1)).alias("item")
+    return cast.join(items, "id", "left").select("user", position, "time", "row_number", *weight)
+
+
+def _select_latest(rows: DataFrame, limit: int, order: tuple[str, ...]) -> DataFrame:
+    """Return each user's last `limit` rows by the columns `order`.
+
+    Only users with more rows are ranked, first in slices, so that no task sorts a very long
+    history.
+    """
+    long = rows.groupBy("user").count().where(F.col("count") > limit)
+    short_rows = rows.join(long, "user", "left_anti")
+    long_rows = rows.join(long, "user")
+    n_slices = F.ceil(F.col("count") / _SLICE_ROWS)
+    slice_number = F.pmod(F.xxhash64("item", "time", "row_number"), n_slices)
+    long_rows = long_rows.withColumn("slice", slice_number)
+    descending = [F.desc(name) for name in order]
+    for group in (("user", "slice"), ("user",)):
+        lag = F.row_number().over(SparkWindow.partitionBy(*group).orderBy(*descending))
+        long_rows = long_rows.withColumn("lag", lag).where(F.col("lag") <= limit)
+    return short_rows.unionByName(long_rows.select(short_rows.columns))
+
+
+def _add_seen_items(rows: DataFrame, latest: DataFrame, limit: int) -> DataFrame:
+    """Return `latest`, and one earlier row of each item that a user has only in earlier rows.
+
+    rows: all rows; latest: each user's last `limit` rows. The added rows are too old to have a
+    weight; they hide items that the user has seen.
+    """
+    long = rows.groupBy("user").count().where(F.col("count") > limit).select("user")
+    by_item = rows.join(long, "user", "left_semi").groupBy("user", "item")
+    names = [name for name in rows.columns if name not in ("user", "item")]
+    oldest = by_item.agg(F.min(F.struct(*names)).alias("row"))
+    first = oldest.select("user", "item", *(f"row.{name}" for name in names))
+    return latest.unionByName(first.join(latest, ["user", "item"], "left_anti"))
+
+
+def _recommend_rows(
     rows: DataFrame,
     order: tuple[str, ...],
-    parts: int,
+    n_tasks: int,
     artifact: str,
     model: Model,
-    k: int,
-    options: dict[str, Any],
+    options: RecommendOptions,
 ) -> DataFrame:
-    """Recommendations for all users of the rows, each part of the users by one task."""
+    """Return user id, item id, score and rank of the recommendations to all users of `rows`.
+
+    Each of `n_tasks` tasks has some of the users, and loads the artifact. order: the columns that
+    order a user's rows.
+    """
+    id_type = pa.string() if model.item_ids.dtype == pl.String else pa.int64()
     schema = pa.schema(
         [
             (columns.USER, arrow_type(rows.schema["user"].dataType)),
-            (columns.ITEM, pa.string() if model.item_ids.dtype == pl.String else pa.int64()),
+            (columns.ITEM, id_type),
             (columns.SCORE, pa.float64()),
             (columns.RANK, pa.int64()),
         ]
     )
 
-    def recommend_part(_: int, batches: blocks.Batches) -> Iterator[pa.RecordBatch]:
-        mine = blocks.frame_of(batches)
-        if not mine.is_empty():
-            lists = tasks.recommend_users(load(artifact), mine, order, k, options)
-            yield from blocks.in_schema(lists, schema)
+    def recommend_some(_: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+        """Yield the recommendations of the users whose rows a task gets."""
+        user_rows = to_frame(batches)
+        if not user_rows.is_empty():
+            lists = tasks.recommend_users(load(artifact), user_rows, order, options)
+            yield from to_batches(lists, schema)
 
-    part = F.pmod(F.xxhash64("user"), F.lit(parts)).cast("int")
-    numbered = rows.withColumn("part", part)
-    return map_tasks(numbered, parts, "part", recommend_part, spark_schema(schema))
-
-
-def _known_rows(run: Run, events: DataFrame, model: Model) -> DataFrame:
-    """Rows with items as positions, -1 for items that the model does not know."""
-    ids = model.item_ids
-    table = pl.DataFrame({"id": ids, "position": np.arange(len(ids), dtype=np.int32)})
-    table.write_parquet(run.folder / "items.parquet")
-    items = item_table(run.session, run.folder / "items.parquet", len(ids))
-    kind = "string" if ids.dtype == pl.String else "long"
-    cast = events.withColumn("item", F.col("item").try_cast(kind)).withColumnRenamed("item", "id")
-    position = F.coalesce("position", F.lit(-1))
-    weight = []
-    if "weight" in events.columns:
-        factor = weight_factor(model.fitted.training, 1.0)
-        weight = [(F.col("weight") * F.lit(factor)).alias("weight")]
-    return cast.join(items, "id", "left").select(
-        "user", position.alias("item"), "time", "place", *weight
-    )
-
-
-def _with_seen(rows: DataFrame, last: DataFrame, limit: int) -> DataFrame:
-    """Each user's newest rows (`last`), and before them one row of every other item that the user ever had.
-
-    Such an item is hidden like the others, and its row is too old to count.
-    """
-    long = rows.groupBy("user").count().where(F.col("count") > limit).select("user")
-    had = rows.join(long, "user", "left_semi").groupBy("user", "item")
-    columns = [name for name in rows.columns if name not in ("user", "item")]
-    oldest = had.agg(F.min(F.struct(*columns)).alias("at"))
-    first = oldest.select("user", "item", *(f"at.{name}" for name in columns))
-    return last.unionByName(first.join(last, ["user", "item"], "left_anti"))
+    task = F.pmod(F.xxhash64("user"), F.lit(n_tasks)).cast("int")
+    numbered = rows.withColumn("task", task)
+    return map_tasks(numbered, n_tasks, "task", recommend_some, spark_schema(schema))

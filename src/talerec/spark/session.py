@@ -1,10 +1,11 @@
-"""Sessions on a cluster, and one run of work there: stages that report progress, tasks that have numbers."""
+"""Sessions on a cluster, and runs of work there: timed stages, and numbered tasks."""
 
 from __future__ import annotations
 
 import gc
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -28,36 +29,39 @@ from pyspark.sql import functions as F
 import talerec
 from talerec import errors
 from talerec.errors import TalerecError
-from talerec.runtime import progress
-from talerec.runtime.clock import Clock
-from talerec.runtime.threads import VARIABLE
-from talerec.spark.blocks import CELLS, Batches
+from talerec.runtime import VARIABLE, Clock, stage
+from talerec.spark.messages import MESSAGES, Batches
 
-_OUR_ERROR = re.compile(r"talerec\.(?:\w+\.)+(\w+Error): (.*)")  # as a task's traceback ends
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '(talerec[\w.]*)'")
-_OTHER_KIND = re.compile(
-    r"reading file (\S+)\. Data type mismatches when reading Parquet column \[(.+?)\]\. Expected Spark type (\S+), actual Parquet type (\w+)"
+_TALEREC_ERROR = re.compile(r"talerec\.(?:\w+\.)+(\w+Error): (.*)")  # as a task's traceback ends
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(talerec[\w.]*)'")
+_TYPE_MISMATCH = re.compile(
+    r"reading file (\S+)\. Data type mismatches when reading Parquet column \[(.+?)\]\. "
+    r"Expected Spark type (\S+), actual Parquet type (\w+)"
 )
-_UNREADABLE = re.compile(r"reading file (\S+)\.\s")
-PATTERN = re.compile(r"[][{}*?\\]")  #: what makes a path a pattern of Spark
+_UNREADABLE_FILE = re.compile(r"reading file (\S+)\.\s")
+GLOB = re.compile(r"[][{}*?\\]")  #: what makes a path a pattern of Spark
 
 _NANOSECONDS = "spark.sql.legacy.parquet.nanosAsLong"
-#: What a session of ours has, unless somebody says otherwise; without the second, Spark refuses times as pandas writes them.
-_SETTINGS = {"spark.ui.showConsoleProgress": "false", _NANOSECONDS: "true"}
+#: Defaults of our sessions; without the second, Spark refuses times as pandas writes them.
+_DEFAULTS = {"spark.ui.showConsoleProgress": "false", _NANOSECONDS: "true"}
+_JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
 @contextmanager
 def connected(
     master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Open a session on a cluster and stop it at the end. A session that is active already is used, and left running.
+    """Open a session on a cluster, and stop it at the end.
+
+    A session that is already active is used, and stays open.
 
     Parameters
     ----------
     master : str, optional
-        The address of the cluster, `spark://host:7077`; without it, what Spark's own settings say.
+        The address of the cluster, `spark://host:7077`; Spark's own configuration by default.
     conf : mapping, optional
-        Settings of Spark by name. Executors run the Python that runs this, unless `PYSPARK_PYTHON` is set.
+        Spark settings by name. Executors run the Python that runs this function, unless the
+        environment variable `PYSPARK_PYTHON` is set.
 
     Returns
     -------
@@ -71,14 +75,14 @@ def connected(
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("talerec")
-    for name, value in {**_SETTINGS, **(conf or {})}.items():
+    for name, value in {**_DEFAULTS, **(conf or {})}.items():
         builder = builder.config(name, value)
     is_running = SparkContext._active_spark_context is not None  # maybe opened by another thread
     try:
         session = (builder.master(master) if master else builder).getOrCreate()
     except (PySparkException, Py4JError, OSError, ValueError) as error:
-        said = _first_line(error)
-        raise TalerecError(f"Spark did not start (it needs Java 17): {said}") from None
+        reason = _first_line(error)
+        raise TalerecError(f"Spark did not start (it needs Java 17): {reason}") from None
     try:
         yield session
     finally:
@@ -86,40 +90,56 @@ def connected(
             session.stop()
 
 
+# -- errors ----------------------------------------------------------------------------------------
+
+
 @contextmanager
-def readable_errors() -> Iterator[None]:
-    """Errors of Spark as one line each; an error of ours that a task raised is raised again as it was."""
+def translate_errors() -> Iterator[None]:
+    """Raise errors of Spark as TalerecError of one line; our errors in tasks keep their class."""
     try:
         yield
-    except PythonException as error:
-        ours = _OUR_ERROR.search(str(error))
-        if ours:
-            kind = getattr(errors, ours[1], TalerecError)
-            raise kind(ours[2]) from error
-        if missing := _MISSING.search(str(error)):
-            raise TalerecError(
-                f"an executor has no {missing[1]}: install talerec {talerec.__version__}, as on the driver, on all machines"
-            ) from error
-        raise TalerecError(f"a Spark task failed: {_last_line(error)}") from error
     except PySparkException as error:
-        said = _first_line(error)
-        if "TIMESTAMP(NANOS" in said:
-            said = f"the log has times in nanoseconds, which Spark reads with {_NANOSECONDS}=true"
-        raise TalerecError(f"Spark: {said}") from error
+        raise translate_pyspark_error(error) from error
     except Py4JJavaError as error:
-        raise TalerecError(_of_java(str(error))) from error
+        raise TalerecError(describe_java_error(str(error))) from error
     except Py4JError as error:
-        raise TalerecError(f"Spark does not answer any more: {_first_line(error)}") from error
+        raise TalerecError(f"Spark no longer responds: {_first_line(error)}") from error
 
 
-def _of_java(text: str) -> str:
-    """What an error of Spark says that it did not put into words of Python: most are about files that cannot be read."""
+def translate_pyspark_error(error: PySparkException) -> TalerecError:
+    """Return a TalerecError for an error of pyspark, which has a task's error only as text."""
+    text = str(error)
+    if not isinstance(error, PythonException):
+        reason = _first_line(error)
+        if "TIMESTAMP(NANOS" in reason:
+            reason = f"the log has times in nanoseconds, which Spark reads with {_NANOSECONDS}=true"
+        return TalerecError(f"Spark: {reason}")
+    if raised := _TALEREC_ERROR.search(text):
+        error_class = getattr(errors, raised[1], TalerecError)
+        translated: TalerecError = error_class(raised[2])
+        translated.parameters = tuple(re.findall(r"`(\w+)`", raised[2]))
+        return translated
+    if missing := _NO_MODULE.search(text):
+        return TalerecError(
+            f"an executor has no {missing[1]}: install talerec {talerec.__version__} "
+            "on all machines, as on the driver"
+        )
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
+    return TalerecError(f"a Spark task failed: {lines[-1] if lines else type(error).__name__}")
+
+
+def describe_java_error(text: str) -> str:
+    """Return one line for the text of a Java error of Spark: its cause, and the file if any."""
     causes = re.findall(r"Caused by: [\w.$]+: (.+)", text)
-    if found := _OTHER_KIND.search(text):
-        file, column, others, kind = found.groups()
-        return f"{file}: column {column!r} holds {kind} values, and that of other files {others}: write one type to all of them"
-    if found := _UNREADABLE.search(text):
-        return f"{found[1]} cannot be read as Parquet: {causes[-1] if causes else 'it is damaged'}"
+    if mismatch := _TYPE_MISMATCH.search(text):
+        file, column, expected, actual = mismatch.groups()
+        return (
+            f"{file}: column {column!r} holds {actual} values, and {expected} in other files: "
+            "write one type to all files"
+        )
+    if unreadable := _UNREADABLE_FILE.search(text):
+        reason = causes[-1] if causes else "it is damaged"
+        return f"{unreadable[1]} cannot be read as Parquet: {reason}"
     lines = [line for line in text.splitlines() if line.strip()]
     return f"Spark: {causes[-1] if causes else lines[min(1, len(lines) - 1)].lstrip(': ')}"
 
@@ -128,121 +148,145 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _last_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(" ")]
-    return lines[-1] if lines else type(error).__name__
+# -- runs ------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Run:
-    """One run of work on a cluster: its session, a folder that all machines see, and the seconds of its stages."""
+class ClusterRun:
+    """One run of work on a cluster: session, shared folder, and clock (seconds per stage).
+
+    All machines of the cluster see the folder under the same path.
+    """
 
     session: SparkSession
     folder: Path
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        if odd := PATTERN.search(str(self.folder)):
+        if match := GLOB.search(str(self.folder)):
             raise TalerecError(
-                f"{self.folder} has {odd[0]} in its name, which Spark takes for a pattern: work in another folder"
+                f"{self.folder} has {match[0]} in its name, which Spark takes for a pattern: "
+                "work in another folder"
             )
         if self.session.sparkContext._jsc is None:
             raise TalerecError("the session was stopped: open another one (spark.connected)")
 
     @property
-    def cores(self) -> int:
-        """How many tasks run at once."""
+    def n_cores(self) -> int:
+        """How many tasks run at the same time."""
         return int(self.session.sparkContext.defaultParallelism)
 
-    def numbers(self, count: int) -> DataFrame:
-        """The numbers 0..count as the column `block`."""
+    def task_numbers(self, count: int) -> DataFrame:
+        """Return a table with column `block`: the numbers 0 to count - 1, one row for each task."""
         return self.session.range(count).select(F.col("id").cast("int").alias("block"))
 
     def save(self, name: str, frame: DataFrame, label: str) -> DataFrame:
-        """Compute a frame as stage `label` and save it; Spark commits exactly one attempt of every task."""
+        """Save a frame to folder `name` in stage `label`; return it as a table read from there."""
         path = f"file://{self.folder / name}"
         with self.stage(label):
-            frame.write.mode("overwrite").parquet(path)
+            frame.write.mode("overwrite").parquet(path)  # Spark commits one attempt of each task
         return self.session.read.parquet(path)
 
     def read(self, name: str) -> pl.DataFrame:
-        """A saved frame, on the driver."""
+        """Return the frame saved under `name`, in the driver's memory."""
         return pl.read_parquet(self.folder / name / "*.parquet")
 
     @contextmanager
     def stage(self, label: str) -> Iterator[None]:
-        """Time what runs inside the block, and report its tasks as progress of stage `label`."""
+        """Measure the time of the block as stage `label`, and report its finished Spark tasks.
+
+        Errors of Spark become TalerecErrors; Ctrl-C and SIGTERM cancel the Spark jobs of the block.
+        """
         context = self.session.sparkContext
         group = f"talerec {label} {uuid.uuid4().hex}"
-        tick, over = progress.stage(label, 1.0), threading.Event()
+        tick, is_over = stage(label, 1.0), threading.Event()
         watcher = threading.Thread(
-            target=_report_tasks, args=(context, group, tick, over), daemon=True
+            target=_report_tasks, args=(context, group, tick, is_over), daemon=True
         )
         watcher.start()
         try:
             with (
                 self.clock(label),
-                _stoppable(context, group),
-                readable_errors(),
-                _grouped(context, group, f"talerec: {label}"),
+                _cancel_on_signals(context, group),
+                translate_errors(),
+                _set_job_group(context, group, f"talerec: {label}"),
             ):
                 yield
         finally:
-            over.set()
+            is_over.set()
             watcher.join()
 
 
 @contextmanager
-def _grouped(context: SparkContext, group: str, words: str) -> Iterator[None]:
-    """Jobs of the block are a group of their own; what the caller's jobs were called before comes back."""
-    before = {name: context.getLocalProperty(name) for name in _NAMES_OF_JOBS}
-    context.setJobGroup(group, words)
+def open_run(session: SparkSession, parent: str | Path) -> Iterator[ClusterRun]:
+    """Yield a run in a new folder of `parent`, which is removed at the end in any case.
+
+    The folder is renamed first, so that abandoned attempts of tasks cannot write to it.
+    """
+    folder = Path(parent).absolute() / f"talerec-{uuid.uuid4().hex[:12]}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise TalerecError(f"{folder} cannot be made: {error.strerror or error}") from None
+    try:
+        yield ClusterRun(session, folder)
+    finally:
+        with suppress(OSError):
+            folder = folder.rename(f"{folder}.old")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _set_job_group(context: SparkContext, group: str, description: str) -> Iterator[None]:
+    """Put the Spark jobs of the block into a group, and restore the caller's group afterwards."""
+    before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
+    context.setJobGroup(group, description)
     try:
         yield
     finally:
-        with suppress(Exception):  # a session that is gone has nothing to give back
+        with suppress(Exception):  # a stopped session has no properties to restore
             for name, value in before.items():
                 context.setLocalProperty(name, value)  # type: ignore[arg-type]
 
 
-_NAMES_OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
-
-
 @contextmanager
-def _stoppable(context: SparkContext, group: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the jobs of a group, and then the block.
+def _cancel_on_signals(context: SparkContext, group: str) -> Iterator[None]:
+    """Cancel the Spark jobs of a group on Ctrl-C and SIGTERM, then raise the interrupt.
 
-    Spark's own handler asks Spark to end them on the very connection that waits for an answer, and breaks it.
+    Spark's own handler cancels on the very connection that waits for an answer, and breaks it. Only
+    the main thread handles signals; in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    told: list[BaseException] = []
+    interrupts: list[BaseException] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        told.append(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
-        if len(told) > 1 or not _is_waiting(frame):
-            raise told[0]
+        """Handle a signal: cancel the jobs if Python waits for Spark, else raise the interrupt."""
+        is_keyboard = number == signal.SIGINT
+        interrupts.append(KeyboardInterrupt() if is_keyboard else SystemExit(128 + number))
+        if len(interrupts) > 1 or not _is_waiting_for_spark(frame):
+            raise interrupts[0]
         java: Any = context._jsc
-        ended = threading.Thread(target=lambda: java.sc().cancelJobGroupAndFutureJobs(group))
-        ended.start()  # a thread has a connection of its own
+        cancel = threading.Thread(target=lambda: java.sc().cancelJobGroupAndFutureJobs(group))
+        cancel.start()  # each thread has its own connection to Spark
 
     before = {signal.SIGINT: signal.signal(signal.SIGINT, stop)}
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         before[signal.SIGTERM] = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except TalerecError as error:  # that its jobs were ended
-        raise told[0] if told else error from None
+    except TalerecError as error:  # it reports that the jobs were cancelled
+        raise interrupts[0] if interrupts else error from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if told:
-        raise told[0]
+    if interrupts:
+        raise interrupts[0]
 
 
-def _is_waiting(frame: FrameType | None) -> bool:
-    """Does Spark owe an answer?"""
+def _is_waiting_for_spark(frame: FrameType | None) -> bool:
+    """Return whether a stack frame, or a caller of it, is in py4j: Python waits for Spark."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("py4j."):
             return True
@@ -251,31 +295,36 @@ def _is_waiting(frame: FrameType | None) -> bool:
 
 
 def _report_tasks(
-    context: Any, group: str, tick: Callable[[float], None], over: threading.Event
+    context: Any, group: str, tick: Callable[[float], None], is_over: threading.Event
 ) -> None:
-    """Report progress as tasks of a job group end; it never goes back, though new stages appear meanwhile."""
-    shown = 0.0
-    with suppress(Py4JError):  # who waits for Spark is told that it is gone
+    """Report the growth of a job group's share of finished tasks, until `is_over` is set.
+
+    tick: gets each increase; all increases add up to 1. Runs in a thread of its own.
+    """
+    reported = 0.0
+    with suppress(Py4JError):  # the thread that waits for Spark raises the error
         tracker = context.statusTracker()
-        while not over.wait(0.2):
+        while not is_over.wait(0.2):
             jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
-            stages = [tracker.getStageInfo(one) for job in jobs if job for one in job.stageIds]
-            total = sum(known.numTasks for known in stages if known)
-            done = sum(known.numCompletedTasks for known in stages if known)
-            if total and done / total > shown:
-                tick(done / total - shown)
-                shown = done / total
-    tick(1.0 - shown)
+            infos = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+            total = sum(info.numTasks for info in infos if info)
+            done = sum(info.numCompletedTasks for info in infos if info)
+            if total and done / total > reported:
+                tick(done / total - reported)
+                reported = done / total
+    tick(1.0 - reported)
+
+
+# -- tasks -----------------------------------------------------------------------------------------
 
 
 def map_tasks(
-    frame: DataFrame,
-    count: int,
-    column: str,
-    work: Callable[[int, Batches], Any],
-    schema: str,
+    frame: DataFrame, count: int, column: str, work: Callable[[int, Batches], Any], schema: str
 ) -> DataFrame:
-    """What `work(number, batches)` gives for `count` tasks; task number c gets the rows whose `column` is c."""
+    """Return a lazy table of the rows that `work(number, batches)` yields in `count` tasks.
+
+    Task c gets the rows of `frame` whose `column` is c. schema: of the result, as Spark's text.
+    """
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         yield from work(TaskContext.get().partitionId(), batches)  # type: ignore[union-attr]
@@ -286,55 +335,66 @@ def map_tasks(
 def map_rows(
     frame: DataFrame, work: Callable[[Batches], Iterator[pa.RecordBatch]], schema: str
 ) -> DataFrame:
-    """What `work(batches)` gives for the rows of each task, wherever they are."""
+    """Return a lazy table of the rows that `work(batches)` yields for each frame partition.
+
+    schema: of the result, as Spark's text. Executors must have the driver's version of talerec.
+    """
     expected = talerec.__version__
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _require_version(expected)
-        os.environ[VARIABLE] = "1"  # cores are Spark's to share out
-        _keep_warm()
+        """Yield the rows of `work(batches)`, in an executor that has the driver's version."""
+        if talerec.__version__ != expected:  # weights would come from two versions
+            raise TalerecError(
+                f"an executor has talerec {talerec.__version__}, and the driver {expected}: "
+                "install the same on all machines"
+            )
+        os.environ[VARIABLE] = "1"  # Spark runs one task on each core
+        _reduce_task_cleanup()
         yield from work(batches)
 
     return frame.mapInArrow(run, schema)
 
 
-def _keep_warm() -> None:
-    """Spare the process of a task what Spark does in it between two tasks, 0.2 s each time: both are caches of what is loaded.
+def _reduce_task_cleanup() -> None:
+    """Make Spark's cleaning between two tasks of a Python process cheap; it takes 0.2 s else.
 
-    It collects garbage, and looks at every object of every module; and it has Python read the lists of files in Spark's
-    own archives anew, once for each package in them.
+    Spark collects garbage, which visits every object of every module, and makes Python read the
+    file lists of Spark's own archives anew, once for each package in them.
     """
     gc.freeze()
-    for place, finder in list(sys.path_importer_cache.items()):
+    for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter):
-            del sys.path_importer_cache[place]
+            del sys.path_importer_cache[path]
 
 
-def _require_version(expected: str) -> None:
-    """Refuse to compute with another talerec than the driver's: weights would be of neither."""
-    if talerec.__version__ != expected:
-        raise TalerecError(
-            f"an executor has talerec {talerec.__version__}, and the driver {expected}: install the same on all machines"
-        )
+def send_messages(
+    run: ClusterRun, count: int, work: Callable[[int], Iterator[pa.RecordBatch]]
+) -> DataFrame:
+    """Return a lazy Spark table of the messages that `count` tasks yield, one per row.
 
-
-def send_tasks(run: Run, count: int, work: Callable[[int], Iterator[pa.RecordBatch]]) -> DataFrame:
-    """The cells (see `blocks`) that tasks 0..count send."""
+    Task c yields those of `work(c)`; a message has arrays, and the number of its receiver (block).
+    """
 
     def send(number: int, batches: Batches) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             yield from work(number)
 
-    return map_tasks(run.numbers(count), count, "block", send, CELLS)
+    return map_tasks(run.task_numbers(count), count, "block", send, MESSAGES)
 
 
 def run_tasks(frame: DataFrame, count: int, work: Callable[[int, Batches], object]) -> None:
-    """Run `work(number, batches)` in `count` tasks, of which nothing comes back; task c gets the rows whose block is c."""
+    """Run `work(number, batches)` in `count` tasks, and wait; task c gets rows of `block` c."""
 
     def run(number: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+        """Run the work of one task, read its remaining rows, and yield the task's number."""
         work(number, batches)
         for _ in batches:
-            pass  # Spark waits until all is read
+            pass  # Spark waits until all rows are read
         yield pa.RecordBatch.from_arrays([pa.array([number], pa.int32())], ["block"])
 
     map_tasks(frame, count, "block", run, "block int").agg(F.count(F.lit(1))).collect()
+
+
+def run_on_partitions(run: ClusterRun, count: int, work: Callable[[int], object]) -> None:
+    """Run `work(number)` on the cluster in tasks 0 to count - 1, and wait for all of them."""
+    run_tasks(run.task_numbers(count), count, lambda number, _: work(number))

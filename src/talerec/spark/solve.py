@@ -1,9 +1,10 @@
-"""Gram and weights on a cluster, from rows that lie in parts."""
+"""Trend counts, Gram and weights on a cluster, from rows that lie in partitions of users."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,171 +13,229 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from talerec.models.linear.base import Solved
-from talerec.runtime.arrays import Array, Matrix, shrink_indptr
-from talerec.runtime.lazy import sparse
-from talerec.spark import blocks, tasks
-from talerec.spark import triangles as halves
-from talerec.spark.gram import Counting, Layout, make_files, write_part
-from talerec.spark.partitions import Rows
-from talerec.spark.session import Run, map_tasks, run_tasks, send_tasks
-from talerec.spark.sizes import Sizes
+from talerec.models.linear import RidgeModel
+from talerec.runtime import Array, Matrix, shrink_indptr, sparse
+from talerec.spark import gram, messages, tasks, triangles
+from talerec.spark.gram import RowLayout, TermBuilder
+from talerec.spark.log_stats import ClusterLog
+from talerec.spark.messages import MESSAGES, Batches
+from talerec.spark.partitions import RowFiles
+from talerec.spark.session import map_tasks, run_on_partitions, run_tasks, send_messages
 from talerec.spark.tables import spark_schema, write_table
 
 
-class Named(NamedTuple):
-    """Where weights go with external ids, and what those to each target (a position) are multiplied by."""
+def count_trends(log: ClusterLog, rows: RowFiles, window: float, side: str) -> RowFiles:
+    """Compute and save the trend counts of all rows; return `rows` marked as having them.
 
-    parquet: str
-    ids: pl.Series
-    factor: Array | None = None
+    A trend count (TALE, Eq. 14) is the number of rows of the same item within `window` days: before
+    a row, and also after it if `side` is "both". Each partition of users sends its rows as messages
+    to the task of their item, which sends the counts back; a popular item has a task per slice of
+    time.
+    """
+    run, count, plan = log.run, log.n_partitions, log.plan_trends()
+    send = partial(gram.send_trend_rows, rows, plan=plan)
+    # A folder for each fit: late task attempts of the first fit may still write to theirs.
+    folder = f"{rows.folder}/{rows.prefix}times"
+    if plan.cuts:
+        make_folder(Path(folder))
+        popular = send_messages(run, count, lambda p: send(p, only_popular=True))
+        with run.stage("trend"):
+            run_tasks(popular, plan.n_tasks, lambda t, b: gram.save_sorted_times(b, folder, t))
+    counted = map_tasks(
+        send_messages(run, count, lambda p: send(p, only_popular=False)),
+        plan.n_tasks,
+        "block",
+        lambda t, b: gram.send_trend_counts(b, t, plan, window, side, folder),
+        MESSAGES,
+    )
+    with run.stage("trend"):
+        run_tasks(counted, count, lambda p, b: gram.save_trend_counts(b, p, rows))
+    return rows._replace(has_trends=True)
 
 
-class Work(NamedTuple):
-    """What is solved: of which rows, how they are counted, and for which targets (a flag per rank; None: all)."""
+class WeightTable(NamedTuple):
+    """Where a fit writes a model's weights as Parquet files, with item ids instead of numbers.
 
-    rows: Rows
-    counting: Counting
-    model: Solved
-    wanted: Array | None = None
-    even: float = 0.0  # how far the directions of pairs are evened out
+    The files have the columns source, target (item ids) and weight (float32).
+    """
+
+    address: str  # path or URL
+    ids: pl.Series  # of the items, by position
+    factor: Array | None = None  # per target item, multiplies its weights; None: by 1
 
 
-def solve_rows(
-    run: Run, work: Work, sizes: Sizes, parts: int, position: Array, named: Named | None
-) -> Matrix:
-    """Weights, source x target by position, as one CSR matrix that is mapped from files."""
-    folder = run.folder / f"{work.rows.kind}gram"
+class SolveTask(NamedTuple):
+    """What weights are solved from: rows, how Gram terms are built from them, and targets.
+
+    A Gram term is a summand of G = S'S and K = S'T (source x target). rows: files of the rows of
+    all partitions of users. builder: returns the terms of some users' rows. model: gives the
+    penalty and the number of sources of a target.
+    """
+
+    rows: RowFiles
+    builder: TermBuilder
+    model: RidgeModel
+    target_mask: Array | None = None  # a flag per rank; None: all
+    shrinkage: float = 0.0  # of the differences between K and K'
+
+
+def solve_rows(log: ClusterLog, task: SolveTask, table: WeightTable | None) -> Matrix:
+    """Return item-item weights, solved on the cluster from the rows of all partitions.
+
+    log: the run, and the plan of the tasks; task: the rows and the model. The result is a sparse
+    matrix, source x target by vocabulary position, memory-mapped from files. table: where weights
+    go with item ids, too; None for nowhere.
+    """
+    folder = log.run.folder / f"{task.rows.prefix}gram"
+    make_folder(folder)
+    position = log.stats.position
+    messages.save_array(folder, "position", position)
+    _sum_gram(log, task, folder)
+    share = _join_triangle(log, task, folder)
+    work, neighbors = log.plan, task.model.neighbors
+    n_entries = triangles.count_k_entries(str(folder), len(work.owners) - 1, len(position), share)
+    edges, options = (work.targets, work.sources, work.owners), (share, task.target_mask)
+    limits = (neighbors, n_entries, work.limits.bytes)
+    plan = triangles.SolvePlan(*edges, *options, str(folder), *limits)
+    return _solve_targets(log, plan, table)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder that every user of the operating system may write to."""
     folder.mkdir()
     folder.chmod(0o777)
-    blocks.save_array(folder, "position", position)
-    _count(run, work, sizes, parts, folder)
-    share = _write_half(run, work, sizes, parts, folder, position)
-    entries = halves.entries_of(str(folder), len(sizes.owners) - 1, len(position), share)
-    settings = tasks.SolveSettings(work.model.neighbors, entries, sizes.solve_bytes)
-    return _solve(run, work, sizes, folder, share, settings, named)
 
 
-def _count(run: Run, work: Work, sizes: Sizes, parts: int, folder: Path) -> None:
-    """Parts lay out their rows, tasks count some targets each, and others sum blocks of owners."""
-    rows, counting, owners, n = work.rows, work.counting, sizes.owners, work.rows.items
-    layout = Layout.of(folder, list(rows.arrays("newest", parts)))
-    alike = make_files(counting, rows, layout)
-    counts = sizes.counted(layout.sizes)
-    summing = tasks.Summing(counts, owners, alike, str(folder))
-    sent = send_tasks(
-        run,
-        len(counts),
-        lambda t: tasks.gram_cells(counting, rows, layout, counts[t], t, owners),
-    )
-    with run.stage("gram"):
-        run_tasks(run.numbers(parts), parts, lambda p, _: write_part(counting, rows, p, layout))
-        run_tasks(
-            sent,
-            len(owners) - 1,
-            lambda b, batches: tasks.owner_sums(batches, b, summing, n),
+def _sum_gram(log: ClusterLog, task: SolveTask, folder: Path) -> None:
+    """Sum the Gram (G = S'S, K = S'T) of all rows, and save it in `folder`, in blocks.
+
+    Each partition of users writes its rows to shared files. Then a task per range of target items
+    sums pairs of rows from these files, and sends each sum as a message to the task of the block
+    (range of items) that owns the pair, that of its rarer item; this task adds up and saves.
+    """
+    rows, builder, owners = task.rows, task.builder, log.plan.owners
+    layout = RowLayout.build(folder, list(rows.map_arrays("latest", log.n_partitions)))
+    is_equal = gram.create_pair_files(builder, rows, layout)
+    ranges = log.plan.split_targets(layout.group_sizes)
+    plan = tasks.CountingPlan(builder, rows, layout, ranges, owners, is_equal)
+    sent = send_messages(log.run, len(ranges), lambda t: tasks.send_gram(plan, t))
+    with log.run.stage("gram"):
+        run_on_partitions(
+            log.run, log.n_partitions, lambda p: gram.write_partition(builder, rows, p, layout)
         )
-    for kind in ("pairs-*", "own_*"):
-        for path in folder.glob(kind):
-            path.unlink(missing_ok=True)  # all that was counted is summed
+        run_tasks(sent, len(owners) - 1, lambda b, batches: tasks.sum_owners(batches, b, plan))
+    for pattern in ("pairs-*", "owned_*"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)  # everything is summed
 
 
-def _write_half(
-    run: Run, work: Work, sizes: Sizes, parts: int, folder: Path, position: Array
-) -> float:
-    """Join the blocks of G to one file of columns and one of values, and save what all tasks need of them; the share of K'."""
-    owners, place = sizes.owners, str(folder)
-    count = len(owners) - 1
-    starts, diagonal = _write_counts(folder, count, position)
-    blocks.save_array(folder, "ridge", diagonal + work.model.penalty(diagonal))
+def _join_triangle(log: ClusterLog, task: SolveTask, folder: Path) -> float:
+    """Join the blocks of G's lower triangle to files for the solver; return K's reverse share.
+
+    A block is a range of rows; the files have columns and values. Saved are also the ridge
+    (diagonal of G plus penalty) and counts of entries. The solver uses K + share K' (K = S'T, K'
+    transposed) with the share returned, in 0..1, larger the more of the difference of K and K' is
+    chance.
+    """
+    owners, path = log.plan.owners, str(folder)
+    n_blocks = len(owners) - 1
+    indptr, diagonal = _save_triangle_index(folder, n_blocks, log.stats.position)
+    messages.save_array(folder, "ridge", diagonal + task.model.penalty(diagonal))
     for name, size in (("column", 4), ("value", 8)):
-        with (folder / f"{name}.raw").open("wb") as out:
-            out.truncate(int(starts[-1]) * size)
-        (folder / f"{name}.raw").chmod(0o666)
-    begin = [int(starts[edge]) for edge in owners]
+        gram.create_file(folder / f"{name}.raw", int(indptr[-1]) * size)
+    starts = [int(indptr[edge]) for edge in owners]
 
-    def write(block: int, _: blocks.Batches) -> None:
-        tasks.owned_counts(block, int(owners[block]), place)
-        tasks.write_block(block, begin[block], place)
+    def write(block: int) -> None:
+        tasks.save_owned_counts(block, int(owners[block]), path)
+        tasks.write_block(block, starts[block], path)
 
-    with run.stage("gram"):
-        run_tasks(run.numbers(count), count, write)
-    owned = blocks.load_blocks(folder, "owned", count)
-    blocks.save_array(folder, "owned", sum(owned, np.zeros(len(position), np.int64)))
-    tied = blocks.load_blocks(folder, "tied", parts)
-    return halves.sums_of(place, count, math.fsum(float(one[0]) for one in tied)).share(work.even)
-
-
-def _write_counts(folder: Path, count: int, position: Array) -> tuple[Array, Array]:
-    """Save what solving tasks need of all blocks of G; where the rows of the half start, and the diagonal."""
-    row_counts = np.concatenate(list(blocks.load_blocks(folder, "row_count", count)))
-    column_counts = blocks.load_blocks(folder, "column_count", count)
-    starts: Array = np.concatenate([[0], np.cumsum(row_counts)])
-    order = tasks.degree_order(row_counts, column_counts, position)
-    diagonal = np.concatenate(list(blocks.load_blocks(folder, "diagonal", count)))
-    for name, array in (("starts", starts), ("degree_order", order)):
-        blocks.save_array(folder, name, array)
-    return starts, diagonal
+    with log.run.stage("gram"):
+        run_on_partitions(log.run, n_blocks, write)
+    owned = messages.map_arrays(folder, "owned", n_blocks)
+    messages.save_array(folder, "owned", sum(owned, np.zeros(len(diagonal), np.int64)))
+    simultaneous = messages.map_arrays(folder, "simultaneous", log.n_partitions)
+    total = math.fsum(float(weight[0]) for weight in simultaneous)
+    return triangles.direction_stats(path, n_blocks, total).reverse_share(task.shrinkage)
 
 
-def _solve(
-    run: Run,
-    work: Work,
-    sizes: Sizes,
-    folder: Path,
-    share: float,
-    settings: tasks.SolveSettings,
-    named: Named | None,
-) -> Matrix:
-    """Solve blocks of targets and order the weights by source: as Parquet, and as one CSR matrix that is mapped."""
-    place, n, wanted = str(folder), work.rows.items, work.wanted
-    owners, targets, sources = sizes.owners, sizes.targets, sizes.sources
+def _save_triangle_index(folder: Path, n_blocks: int, position: Array) -> tuple[Array, Array]:
+    """Return indptr and diagonal of G, whose lower triangle was saved in blocks of rows.
 
-    def own(lo: int, hi: int) -> tuple[Array, Array, Array]:
-        return halves.own_entries(owners, share, wanted, lo, hi, place)
+    A block is a range of rows. Saves indptr, and each item's rank by its number of entries in G,
+    for the tasks that solve. position: of each item (popularity rank) in the vocabulary.
+    """
+    row_counts = np.concatenate(list(messages.map_arrays(folder, "row_count", n_blocks)))
+    column_counts = messages.map_arrays(folder, "column_count", n_blocks)
+    indptr: Array = np.concatenate([[0], np.cumsum(row_counts)])
+    messages.save_array(folder, "indptr", indptr)
+    rank = tasks.rank_by_degree(row_counts, column_counts, position)
+    messages.save_array(folder, "degree_rank", rank)
+    return indptr, np.concatenate(list(messages.map_arrays(folder, "diagonal", n_blocks)))
 
-    columns = send_tasks(
-        run,
-        len(owners) - 1,
-        lambda b: halves.target_cells(b, share, wanted, targets, n, place),
+
+def _solve_targets(log: ClusterLog, plan: triangles.SolvePlan, table: WeightTable | None) -> Matrix:
+    """Solve all target items in tasks; return the weights, source x target by position.
+
+    Messages with entries of K go to the tasks of their targets, which solve, and messages with
+    weights go on to the tasks of their sources, which save them. The weights are also written to
+    `table`, unless it is None.
+    """
+    n_items, folder = len(log.stats.position), plan.folder
+    n_owner_blocks, n_target_blocks, n_source_blocks = (
+        len(edges) - 1 for edges in (plan.owners, plan.targets, plan.sources)
     )
-    found = map_tasks(
-        columns,
-        len(targets) - 1,
+    entries = send_messages(
+        log.run, n_owner_blocks, lambda b: triangles.send_target_entries(b, plan, n_items)
+    )
+    weights = map_tasks(
+        entries,
+        n_target_blocks,
         "block",
-        lambda c, b: tasks.solved_cells(b, c, targets, sources, settings, own, place),
-        blocks.CELLS,
+        lambda b, batches: tasks.send_weights(batches, b, plan),
+        MESSAGES,
     )
-    with run.stage("solve"):
-        if named is None:
+    with log.run.stage("solve"):
+        if table is None:
             run_tasks(
-                found, len(sources) - 1, lambda c, b: tasks.save_weights(b, c, sources, n, place)
+                weights,
+                n_source_blocks,
+                lambda b, batches: tasks.save_weights(batches, b, plan.sources, n_items, folder),
             )
         else:
-            _write_named(found, sources, n, place, named)
-    return _joined_weights(folder, len(sources) - 1, n)
+            _write_weights(weights, plan.sources, n_items, folder, table)
+    return _join_weights(folder, n_source_blocks, n_items)
 
 
-def _write_named(found: DataFrame, sources: Array, n: int, folder: str, named: Named) -> None:
-    """Save the weights of each block of sources, and write them as Parquet."""
-    kind = pa.string() if named.ids.dtype == pl.String else pa.int64()
+def _write_weights(
+    weights: DataFrame, sources: Array, n_items: int, folder: str, table: WeightTable
+) -> None:
+    """Save the weights of each block (range) of source items, and write them to a table.
+
+    weights: Spark table of the messages of `tasks.send_weights` to these blocks; sources: the edges
+    of the blocks, by vocabulary position; folder: for the saved arrays.
+    """
+    kind = pa.string() if table.ids.dtype == pl.String else pa.int64()
     schema = pa.schema([("source", kind), ("target", kind), ("weight", pa.float32())])
-    pl.DataFrame({"id": named.ids}).write_parquet(Path(folder) / "ids.parquet")
-    factor = named.factor
+    pl.DataFrame({"id": table.ids}).write_parquet(Path(folder) / "ids.parquet")
+    factor = table.factor
 
-    def write(block: int, batches: blocks.Batches) -> Iterator[pa.RecordBatch]:
-        B = tasks.save_weights(batches, block, sources, n, folder)
+    def write(block: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+        """Save the weights of a block (range) of source items; yield them with item ids."""
+        B = tasks.save_weights(batches, block, sources, n_items, folder)
         ids = pl.read_parquet(Path(folder) / "ids.parquet")["id"]
-        yield from tasks.named_weights(B, int(sources[block]), ids, factor, schema)
+        yield from tasks.label_weights(B, int(sources[block]), ids, factor, schema)
 
-    rows = map_tasks(found, len(sources) - 1, "block", write, spark_schema(schema))
-    write_table(rows, named.parquet)
+    rows = map_tasks(weights, len(sources) - 1, "block", write, spark_schema(schema))
+    write_table(rows, table.address)
 
 
-def _joined_weights(folder: Path, count: int, n: int) -> Matrix:
-    """The weights of all blocks of sources as one CSR matrix."""
-    lengths = np.concatenate(list(blocks.load_blocks(folder, "weight_count", count)))
+def _join_weights(folder: str, n_blocks: int, n_items: int) -> Matrix:
+    """Return the weights saved for all blocks (ranges) of source items as one CSR matrix.
+
+    The matrix is source x target by vocabulary position, memory-mapped from files in `folder`.
+    """
+    lengths = np.concatenate(list(messages.map_arrays(folder, "weight_count", n_blocks)))
     indptr = shrink_indptr(np.concatenate([[0], np.cumsum(lengths)]))
-    indices = blocks.joined(folder, "target", count, np.int32, "targets")
-    data = blocks.joined(folder, "weight", count, np.float32, "weights")
-    return sparse.csr_array((data, indices, indptr), shape=(n, n))
+    indices = messages.join_arrays(folder, "target", n_blocks, np.int32, "targets")
+    data = messages.join_arrays(folder, "weight", n_blocks, np.float32, "weights")
+    return sparse.csr_array((data, indices, indptr), shape=(n_items, n_items))

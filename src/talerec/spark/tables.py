@@ -1,106 +1,226 @@
-"""Tables that Spark writes: folders of Parquet files, which take the place of what is there."""
+"""What Spark writes: tables, which are folders of Parquet files, and users' rows.
+
+Users' rows go from the tasks of a fit to a table, or to a store of events, past the driver.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from talerec import columns
+from talerec.data import Log, Vocabulary
+from talerec.data.read import database_kind
 from talerec.errors import TalerecError
-from talerec.spark.read import Source, whole_address
+from talerec.spark.messages import Batches, to_batches
+from talerec.spark.partitions import RowFiles
+from talerec.spark.read import Source, restore_slashes
+from talerec.spark.session import ClusterRun, map_tasks, run_on_partitions
+from talerec.store import Store, import_log
 
-_OF_SPARK = ("part-", "_", ".part-", "._")  # how the names of files begin that Spark writes
+_SPARK_FILES = ("part-", "_", ".part-", "._")  # how the names of files begin that Spark writes
+_NAMED_ROWS = 500_000  # rows that get external ids at a time
+_MAX_BROADCAST = 2_000_000  # items of a table that is sent to every executor
 
 
 def check_table(session: SparkSession, address: str, source: Source) -> str:
-    """The address, where a table may be written; refused are the log, what holds or lies in it, and a folder of something else."""
-    out = _spelled(session, address)
-    for one in _read_from(session, source):
-        if one == out or one.startswith(f"{out}/") or out.startswith(f"{one}/"):
+    """Return the address if a table may be written there, else raise TalerecError.
+
+    A table is a folder of Parquet files. Not allowed are the log's folder, folders that contain it
+    or lie in it, and folders with files that Spark did not write. source: the log.
+    """
+    out = _normalize_address(session, address)
+    for path in _input_addresses(session, source):
+        if path == out or path.startswith(f"{out}/") or out.startswith(f"{path}/"):
             raise TalerecError(
-                f"{address} is where the log is read from, and would be overwritten: name another folder"
+                f"{address} is where the log is read from, and would be overwritten: "
+                "name another folder"
             )
-    if not _is_free(*_place(session, address)):
+    if not _is_replaceable(*_hadoop_path(session, address)):
         raise TalerecError(f"{address} is there already, and is not a table that Spark has written")
     return address
 
 
-def _is_free(path: Any, files: Any) -> bool:
-    """Is nothing there, or a folder in which Spark has written all: a table, or the tables of a blend's parts?"""
+def _is_replaceable(path: Any, files: Any) -> bool:
+    """Return whether nothing is at a path, or a folder whose files were all written by Spark.
+
+    path, files: a Hadoop path and its file system (`_hadoop_path`).
+    """
     if not files.exists(path):
         return True
     if not files.getFileStatus(path).isDirectory():
         return False
-    found = files.listFiles(path, True)
-    while found.hasNext():
-        if not str(found.next().getPath().getName()).startswith(_OF_SPARK):
+    listed = files.listFiles(path, True)
+    while listed.hasNext():
+        if not str(listed.next().getPath().getName()).startswith(_SPARK_FILES):
             return False
     return True
 
 
-def _read_from(session: SparkSession, source: Source) -> list[str]:
+def _input_addresses(session: SparkSession, source: Source) -> list[str]:
+    """Return the normalized addresses that the log is read from."""
     if not isinstance(source, DataFrame):
-        return [_spelled(session, whole_address(source))]
-    return [_spelled(session, file) for file in source.inputFiles()]
+        return [_normalize_address(session, restore_slashes(source))]
+    return [_normalize_address(session, file) for file in source.inputFiles()]
 
 
-def _place(session: SparkSession, address: str) -> tuple[Any, Any]:
-    """A path as Hadoop has it, and its file system."""
+def _hadoop_path(session: SparkSession, address: str) -> tuple[Any, Any]:
+    """Return an address (path or URL) as a Hadoop Path object, and its Hadoop file system.
+
+    Both are Java objects, reached through py4j.
+    """
     jvm: Any = session._jvm
     path = jvm.org.apache.hadoop.fs.Path(address)
     java: Any = session._jsc
     return path, path.getFileSystem(java.hadoopConfiguration())
 
 
-def _spelled(session: SparkSession, address: str) -> str:
-    """One spelling for each place; links of this machine's folders are followed."""
-    path, files = _place(session, address)
+def _normalize_address(session: SparkSession, address: str) -> str:
+    """Return the full URL of an address; symbolic links of local folders are resolved."""
+    path, files = _hadoop_path(session, address)
     text = str(files.makeQualified(path).toString())
     return f"file:{Path(text[5:]).resolve()}" if text.startswith("file:") else text
 
 
 def write_table(frame: DataFrame, address: str) -> None:
-    """Write a frame as Parquet files, in place of what is there; nothing is left where that fails."""
-    with replaced(frame.sparkSession, address):
+    """Write a frame as Parquet files to a folder, whose old files are removed first.
+
+    After an error, nothing is left there.
+    """
+    with replace_table(frame.sparkSession, address):
         frame.write.mode("overwrite").parquet(address)
 
 
 @contextmanager
-def replaced(session: SparkSession, address: str) -> Iterator[None]:
-    """Remove the table that is there, and after an error what the block has left of another."""
-    path, files = _place(session, address)
+def replace_table(session: SparkSession, address: str) -> Iterator[None]:
+    """Remove the folder at an address; run the block; if it fails, remove what it wrote there."""
+    path, files = _hadoop_path(session, address)
     files.delete(path, True)
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # the first error is the one to tell
+        with suppress(Exception):  # the first error is the one to report
             files.delete(path, True)
         raise
 
 
+def read_item_table(session: SparkSession, path: Path, n_items: int) -> DataFrame:
+    """Return a Parquet file of items as a Spark table to join with; a small one is broadcast.
+
+    n_items: its number of rows. Broadcast: Spark sends the whole table to every machine.
+    """
+    table = session.read.parquet(f"file://{path}")
+    return F.broadcast(table) if n_items <= _MAX_BROADCAST else table
+
+
 def arrow_type(kind: T.DataType) -> pa.DataType:
-    """The Arrow type of an id, a count or a place."""
-    kinds: dict[Any, pa.DataType] = {
-        T.StringType(): pa.string(),
-        T.LongType(): pa.int64(),
-        T.IntegerType(): pa.int32(),
-    }
-    return kinds[kind]
+    """Return the Arrow type of a Spark column of ids or counts."""
+    types = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32()}
+    return types[kind.simpleString()]
 
 
 def spark_schema(schema: pa.Schema) -> str:
-    """The columns of an Arrow schema as Spark spells them."""
-    words = {
-        pa.string(): "string",
-        pa.int64(): "long",
-        pa.int32(): "int",
-        pa.float64(): "double",
-        pa.float32(): "float",
-        pa.timestamp("us"): "timestamp_ntz",
-    }
-    return ", ".join(f"{one.name} {words[one.type]}" for one in schema)
+    """Return the columns of an Arrow schema in Spark's schema text: "user long, item string"."""
+    names = {"int64": "long", "int32": "int", "timestamp[us]": "timestamp_ntz"}
+    types = ((column.name, str(column.type)) for column in schema)
+    return ", ".join(f"{column} {names.get(kind, kind)}" for column, kind in types)
+
+
+# -- users' rows -----------------------------------------------------------------------------------
+
+
+def check_histories_output(
+    session: SparkSession, output: bool | str | Path, source: Source, has_weights: bool
+) -> bool | str:
+    """Return `output` if users' rows can be saved there: a bool, or an address as text.
+
+    A bool tells whether they go into the artifact; an address is a folder or
+    postgresql://HOST/NAME, whose tables are created. Raises TalerecError for other addresses.
+    source: the log.
+    """
+    if isinstance(output, bool):
+        return output
+    address = str(output)
+    kind = database_kind(address)
+    if kind is None:
+        return check_table(session, address, source)
+    if kind != "postgresql":
+        raise TalerecError(
+            "users' rows go from Spark to a folder or to postgresql://HOST/NAME, "
+            "which all machines can write to"
+        )
+    if has_weights:
+        raise TalerecError("a store keeps events without weights: give a folder")
+    Store.open(address).close()
+    return address
+
+
+def write_histories(run: ClusterRun, rows: RowFiles, count: int, address: str) -> None:
+    """Write the users' rows of `count` partitions to a folder of Parquet files or a database.
+
+    A partition has the users of one task, which writes their rows. A task that Spark runs twice
+    adds no row twice. address: of the folder, or postgresql://HOST/NAME.
+    """
+    with run.stage("histories"):
+        if database_kind(address) is not None:
+            run_on_partitions(run, count, lambda p: _import_partition(rows, p, address))
+            return
+        schema = _histories_schema(rows, count)
+
+        def write(partition: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+            """Yield the rows of a partition of users, with ids, as Arrow batches."""
+            for _ in batches:
+                log = _load_named_log(rows, partition)
+                frame = log.to_frame()
+                if log.weight is not None:
+                    frame = frame.with_columns(pl.Series("weight", log.weight))
+                for start in range(0, len(frame), _NAMED_ROWS):
+                    yield from to_batches(frame[start : start + _NAMED_ROWS], schema)
+
+        table = map_tasks(run.task_numbers(count), count, "block", write, spark_schema(schema))
+        write_table(table, address)
+
+
+def _import_partition(rows: RowFiles, partition: int, address: str) -> None:
+    """Write the rows of a partition (users of one task) to the database at an address.
+
+    The database is an event store, from which histories are served. Nothing happens without rows.
+    """
+    log = _load_named_log(rows, partition)
+    if log.rows:
+        with Store.open(address) as store:
+            import_log(store, log)
+
+
+def _load_named_log(rows: RowFiles, partition: int) -> Log:
+    """Return the rows of a partition (users of one task) as a log with user and item ids.
+
+    The files in `rows` have numbers in place of ids.
+    """
+    users, items = Vocabulary(rows.load_user_ids(partition)), Vocabulary(rows.load_item_ids())
+    return replace(rows.load_log(partition), users=users, items=items)
+
+
+def _histories_schema(rows: RowFiles, count: int) -> pa.Schema:
+    """Return the Arrow columns of users' rows: user and item ids, times, and maybe weights.
+
+    count: the number of partitions. Ids have the types that they have in the log: text or int64.
+    """
+    users = [pl.read_parquet_schema(rows.users_file(p))["id"] for p in range(count)]
+    items = rows.load_item_ids().dtype
+    is_text = (pl.String in users, items == pl.String)  # a partition may have no users, and no type
+    types = [pa.string() if text else pa.int64() for text in is_text]
+    fields = zip(
+        (columns.USER, columns.ITEM, columns.TIME), (*types, pa.timestamp("us")), strict=True
+    )
+    weight = [("weight", pa.float64())] if rows.has_weights else []
+    return pa.schema([*fields, *weight])

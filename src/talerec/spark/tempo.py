@@ -1,181 +1,243 @@
-"""Tempo on a cluster: what it learns of a log beside the Gram, by the functions of one machine on parts of the log."""
+"""Tempo on a cluster: what it learns from a log besides the Gram.
+
+The functions of one machine do the work, on partitions of the log (see `tempo_tasks`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from talerec.models.core.params import AUTO
-from talerec.models.tempo.holdout import (
-    Questions,
-    are_few,
-    chosen_end,
-    end_choices,
-    known_answers,
-    wanted_items,
+from talerec.models.core import AUTO
+from talerec.models.tempo import (
+    HORIZONS,
+    HoldoutFit,
+    HoldoutQueries,
+    LogStatistics,
+    PopularitySnapshots,
+    QueryParams,
+    Tempo,
+    assemble_weights,
+    build_snapshots,
+    candidate_cutoffs,
+    choose_cutoff,
+    has_enough_queries,
+    learn_params,
+    log_popularity,
+    sample_target_items,
+    select_answerable,
 )
-from talerec.models.tempo.learning import appeal, first_memories, learned
-from talerec.models.tempo.log_statistics import Habits
-from talerec.models.tempo.model import Tempo
-from talerec.models.tempo.popularity import Memories, memories
-from talerec.models.tempo.query_params import Numbers
-from talerec.ranking.blocks import block_of
-from talerec.ranking.weights import Weights
-from talerec.runtime.arrays import Array
-from talerec.spark import blocks, tasks
-from talerec.spark import log_statistics as habits
-from talerec.spark.gram import Paced
-from talerec.spark.partitions import Rows, time_cuts
-from talerec.spark.session import Run, run_tasks, send_tasks
-from talerec.spark.sizes import Sizes
-from talerec.spark.solve import Named, Work, solve_rows
-from talerec.spark.trend import count_trends
+from talerec.ranking import Weights, make_block
+from talerec.runtime import Array
+from talerec.spark import tempo_tasks
+from talerec.spark.gram import build_tempo_terms
+from talerec.spark.log_stats import ClusterLog
+from talerec.spark.partitions import RowFiles, cut_times
+from talerec.spark.session import run_on_partitions, run_tasks, send_messages
+from talerec.spark.solve import SolveTask, WeightTable, count_trends, solve_rows
+from talerec.spark.tempo_tasks import HoldoutPlan
 
 
-class Held(NamedTuple):
-    """The rows of a first fit, and the questions about the others."""
+class ClusterHoldout(NamedTuple):
+    """The training rows that remain of a log without its held-out queries, and these queries.
 
-    rows: Rows
-    asking: habits.Asking
-    counts: Array  # of items in these rows
-    questions: tuple[Questions, Questions]  # fresh ones, and late ones
+    A query is a user's history and, as target, the item of the row that came next.
+    """
+
+    rows: RowFiles  # training rows
+    plan: HoldoutPlan  # the cutoff, and the items that queries may ask for
+    item_weights: Array  # of the training rows, by position
+    queries: tuple[HoldoutQueries, HoldoutQueries]  # current and delayed
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
-    """A log in parts, and the tempo that is learned from it."""
+class TempoFit:
+    """A fit of the model tempo to a log whose rows are saved in partitions of users."""
 
-    run: Run
+    log: ClusterLog
     model: Tempo
-    rows: Rows
-    parts: int
-    sizes: Sizes
-    position: Array  # of items, by rank
-    sampled: Array  # times (see `parts.time_cuts`)
-    trends: tasks.TrendPlan
 
-    def weights(self, named: Named) -> Weights:
-        """The weights of the whole log, with the numbers that it chooses."""
-        model = self.model
-        own = self.habits_of(self.rows)
-        self.order_by_time(self.rows)
-        numbers = self._numbers(own) if model.learn == AUTO else None
-        counts = blocks.read_array(self.run.folder, "counts-0")
-        if numbers is not None and numbers.lift[0]:
-            factor = np.exp(float(numbers.lift[0]) * appeal(counts)).astype(np.float32)
-            named = named._replace(factor=factor)
-        work = self._work(self.rows, own)
-        leads = solve_rows(self.run, work, self.sizes, self.parts, self.position, named)
-        return model.assembled(
-            block_of(leads), own, numbers, counts, lambda lengths: self._memories(lengths)
-        )
+    def fit_weights(self, table: WeightTable) -> Weights:
+        """Return the weights fitted to the whole log, with query parameters learned from it.
 
-    def habits_of(self, rows: Rows) -> Habits:
-        return habits.habits_of(self.model, rows, self.parts)
+        Query parameters tell how the items of a history are weighted in a query; they are learned
+        only if the model's `learn` is "auto". table: where item-item weights are also written.
+        """
+        model, rows = self.model, self.log.rows
+        statistics = self.load_statistics(rows)
+        self.order_by_time(rows)
+        params = self._learn_params(statistics) if model.learn == AUTO else None
+        counts = rows.read_array("item_weights", 0)
+        if params is not None and params.popularity_exponent[0]:
+            exponent = float(params.popularity_exponent[0])
+            factor = np.exp(exponent * log_popularity(counts)).astype(np.float32)
+            table = table._replace(factor=factor)
+        item_weights = solve_rows(self.log, self._solve_task(rows, statistics), table)
+        decay = model.pace * statistics.median_interval
+        facts = (statistics, decay, params, counts)
+        return assemble_weights(make_block(item_weights), *facts, self._build_snapshots)
 
-    def _work(self, rows: Rows, own: Habits) -> Work:
-        """What is solved to get weights from rows."""
+    def load_statistics(self, rows: RowFiles) -> LogStatistics:
+        """Return statistics of saved rows: median interval, order of simultaneous rows, repeats.
+
+        rows: those of the whole log, or the training rows that remain without held-out rows.
+        """
+        return tempo_tasks.load_statistics(self.model, rows, self.log.n_partitions)
+
+    def _solve_task(self, rows: RowFiles, statistics: LogStatistics) -> SolveTask:
+        """Return what item-item weights are solved from; if the model has trends, count them.
+
+        A trend count is the number of rows of a row's item within model.window days. rows: files of
+        the rows of all partitions; statistics: of these rows.
+        """
         model = self.model
         if model.trend:
-            rows = count_trends(self.run, rows, self.parts, self.trends, model.window, "both")
-        counting = Paced(model, own.interval, own.joint)
-        return Work(rows, counting, model, even=model.even)
+            rows = count_trends(self.log, rows, model.window, "both")
+        builder = partial(build_tempo_terms, model, statistics)
+        return SolveTask(rows, builder, model, shrinkage=model.shrinkage)
 
     # -- rows in the order of time --
 
-    def order_by_time(self, rows: Rows) -> None:
-        """Put all rows into the order of time, in files."""
-        stretches = max(1, math.ceil(self.sizes.rows / self.sizes.task_rows))
-        cuts, position = time_cuts(self.sampled, -1, stretches), self.position
+    def order_by_time(self, rows: RowFiles) -> None:
+        """Save all rows ordered by time, and each item's weight in them, by vocabulary position.
+
+        Each partition of users sends its rows as messages to tasks for slices of time, which sort
+        them.
+        """
+        run, plan, position = self.log.run, self.log.plan, self.log.stats.position
+        n_slices = max(1, math.ceil(plan.n_rows / plan.limits.rows))
+        cuts = cut_times(self.log.sampled_times, -1, n_slices)
         count = len(cuts) + 1
-        sent = send_tasks(
-            self.run, self.parts, lambda p: habits.time_cells(rows, p, cuts, position)
+        sent = send_messages(
+            run, self.log.n_partitions, lambda p: tempo_tasks.send_by_time(rows, p, cuts, position)
         )
-        with self.run.stage("habits"):
-            run_tasks(sent, count, lambda t, b: habits.save_stretch(b, t, rows))
-            self._alone(lambda: habits.join_stretches(rows, count))
+        with run.stage("habits"):
+            run_tasks(sent, count, lambda t, b: tempo_tasks.save_time_slice(b, t, rows))
+            self._run_single_task(lambda: tempo_tasks.join_time_slices(rows, count))
 
-    def _memories(self, lengths: list[float]) -> Memories:
-        """Memories of what was popular in all rows."""
-        rows, span = self.rows, self.model.span
-        with self.run.stage("habits"):
-            self._alone(
-                lambda: habits.save_memories(memories(habits.in_time(rows), span, lengths), rows)
-            )
-        return habits.load_memories(rows)
+    def _build_snapshots(self, horizons: list[float]) -> PopularitySnapshots:
+        """Return item popularity at many points in time, for the whole log.
 
-    def _alone(self, work: Callable[[], None]) -> None:
-        """Run work that looks at all rows in order as one task: it reads files from front to back, and holds no rows."""
-        run_tasks(self.run.numbers(1), 1, lambda _, __: work())
+        horizons: how quickly popularity is forgotten, as multiples of the model's `span` (rows per
+        item).
+        """
+        with self.log.run.stage("habits"):
+            self._save_snapshots(self.log.rows, horizons)
+        return tempo_tasks.load_snapshots(self.log.rows)
+
+    def _save_snapshots(
+        self, rows: RowFiles, horizons: Sequence[float], *, share_room: bool = True
+    ) -> None:
+        """Save item popularity at many points in time, from rows that are saved ordered by time.
+
+        horizons: how quickly popularity is forgotten, as multiples of the model's `span` (rows per
+        item). share_room: all horizons together store no more than one alone may.
+        """
+        span = self.model.span
+
+        def save() -> None:
+            """Take the snapshots of popularity, and save them."""
+            by_time = tempo_tasks.load_by_time(rows)
+            snapshots = build_snapshots(by_time, span, horizons, share_room=share_room)
+            tempo_tasks.save_snapshots(snapshots, rows)
+
+        self._run_single_task(save)
+
+    def _run_single_task(self, work: Callable[[], None]) -> None:
+        """Run `work()` on the cluster, as a single Spark task, and wait for it."""
+        run_on_partitions(self.log.run, 1, lambda _: work())
 
     # -- learning --
 
-    def _numbers(self, own: Habits) -> Numbers | None:
-        """The numbers that the log chooses; None where it is too small to ask enough questions."""
-        held = self.held_back(every_item=own.does_repeat)
-        if held is None:
+    def _learn_params(self, statistics: LogStatistics) -> QueryParams | None:
+        """Return the learned query parameters, or None if there are too few held-out queries.
+
+        Query parameters weight the items of a history. A held-out query is a history and the item
+        that came next, its target. A model is fitted to the log without these rows, and the
+        parameters that rank the targets best are selected. statistics: of the whole log.
+        """
+        holdout = self.split_holdout(every_item=statistics.has_repeats)
+        if holdout is None:
             return None
-        first, asking, counts, questions = held
-        wanted = np.empty(first.items, bool)
-        wanted[self.position] = asking.wanted
-        habits_then = self.habits_of(first)
-        study = replace(self, model=self.model.first_fit(), rows=first)
-        work = study._work(first, habits_then)._replace(wanted=asking.wanted)
-        leads = solve_rows(self.run, work, self.sizes, self.parts, self.position, None)
-        span = self.model.span
-        with self.run.stage("learn"):
-            self._alone(
-                lambda: habits.save_memories(first_memories(habits.in_time(first), span), first)
-            )
-            time = habits.in_time(first).time
-            known = self.model.known(
-                block_of(leads),
-                habits_then,
-                habits.load_memories(first),
+        train, plan, counts, queries = holdout
+        target_mask = np.empty(train.n_items, bool)
+        target_mask[self.log.stats.position] = plan.target_mask
+        train_statistics = self.load_statistics(train)
+        first_fit = replace(self, model=self.model.holdout_model())
+        task = first_fit._solve_task(train, train_statistics)
+        task = task._replace(target_mask=plan.target_mask)
+        item_weights = solve_rows(self.log, task, None)
+        with self.log.run.stage("learn"):
+            self._save_snapshots(train, HORIZONS, share_room=False)
+            time = tempo_tasks.load_by_time(train).time
+            fitted = HoldoutFit(
+                make_block(item_weights),
+                train_statistics.repeat_rates,
+                tempo_tasks.load_snapshots(train),
                 counts,
                 (int(time[0]), int(time[-1])),
+                self.model.history_rules(train_statistics),
             )
-            return learned(known, questions, wanted)
+            return learn_params(fitted, queries, target_mask)
 
-    def held_back(self, *, every_item: bool) -> Held | None:
-        """Save the rows of a first fit, and questions about the others; None where the log is too small to ask enough."""
-        asking = self._asking(every_item)
-        first = self.rows._replace(kind="first_")
-        self._ask(first, asking)
-        self.order_by_time(first)
-        counts = blocks.read_array(self.run.folder, "first_counts-0")
-        fresh, late = (
-            known_answers(habits.questions(first, kind, self.parts, self.position), counts > 0)
-            for kind in habits.KINDS
+    def split_holdout(self, *, every_item: bool) -> ClusterHoldout | None:
+        """Save training rows and held-out queries; return both, or None if queries are too few.
+
+        A query is a user's history and, as target, the item that came next. every_item: queries may
+        ask for all items of a large catalogue, not only for half of them.
+        """
+        count, position = self.log.n_partitions, self.log.stats.position
+        plan = self._plan_holdout(every_item)
+        train = self.log.rows._replace(prefix="first_")
+        self._save_holdout(train, plan)
+        self.order_by_time(train)
+        counts = train.read_array("item_weights", 0)
+        current, delayed = (
+            select_answerable(tempo_tasks.load_queries(train, kind, count, position), counts > 0)
+            for kind in tempo_tasks.QUERY_KINDS
         )
-        return None if are_few(fresh) else Held(first, asking, counts, (fresh, late))
+        if not has_enough_queries(current):
+            return None
+        return ClusterHoldout(train, plan, counts, (current, delayed))
 
-    def _asking(self, every_item: bool) -> habits.Asking:
-        """Where the first fit ends, and what is asked for."""
-        rows, parts = self.rows, self.parts
-        ends = end_choices(habits.in_time(rows).time)
-        with self.run.stage("learn"):
-            run_tasks(
-                self.run.numbers(parts), parts, lambda p, _: habits.save_across(rows, p, ends)
-            )
-        across = sum(rows.arrays("across", parts))
-        wanted = wanted_items(rows.items, every_item=every_item)
-        return habits.Asking(chosen_end(ends, np.asarray(across)), wanted[self.position])
+    def _plan_holdout(self, every_item: bool) -> HoldoutPlan:
+        """Return the time that separates training rows from later ones, and the items to query.
 
-    def _ask(self, first: Rows, asking: habits.Asking) -> None:
-        """Choose who is asked, and save the questions and the rows of the first fit."""
-        rows, parts, numbers = self.rows, self.parts, self.run.numbers(self.parts)
-        with self.run.stage("learn"):
-            run_tasks(numbers, parts, lambda p, _: habits.save_askers(rows, p, asking))
-        chosen = [habits.chosen_askers(rows, kind, parts, self.sizes.rows) for kind in habits.KINDS]
+        every_item: queries may ask for all items of a large catalogue, not only for half of them.
+        """
+        rows, count = self.log.rows, self.log.n_partitions
+        cutoffs = candidate_cutoffs(tempo_tasks.load_by_time(rows).time)
+        self._run_learning(lambda p: tempo_tasks.save_users_across(rows, p, cutoffs))
+        n_users = np.asarray(sum(rows.map_arrays("across", count)))
+        target_mask = sample_target_items(rows.n_items, every_item=every_item)
+        by_rank = target_mask[self.log.stats.position]
+        return HoldoutPlan(choose_cutoff(cutoffs, n_users), by_rank)
 
-        def ask(part: int, _: blocks.Batches) -> None:
-            mine = (chosen[0][part], chosen[1][part])
-            habits.save_questions(rows, first, part, asking, mine)
+    def _save_holdout(self, train: RowFiles, plan: HoldoutPlan) -> None:
+        """Sample users for queries; save their held-out queries and, as `train`, training rows.
 
-        with self.run.stage("learn"):
-            run_tasks(self.run.numbers(parts), parts, ask)
+        A query is a user's history and, as target, the item that came next: a current one of the
+        last row before plan.cutoff, a delayed one of the first row after it.
+        """
+        rows, count = self.log.rows, self.log.n_partitions
+        self._run_learning(lambda p: tempo_tasks.save_eligible_users(rows, p, plan))
+        current, delayed = (
+            tempo_tasks.sample_eligible_users(rows, kind, count, self.log.plan.n_rows)
+            for kind in tempo_tasks.QUERY_KINDS
+        )
+
+        def save(partition: int) -> None:
+            users = (current[partition], delayed[partition])
+            tempo_tasks.save_holdout(rows, train, partition, plan, users)
+
+        self._run_learning(save)
+
+    def _run_learning(self, work: Callable[[int], None]) -> None:
+        """Run `work(partition)` for each partition, timed as the stage that learns parameters."""
+        with self.log.run.stage("learn"):
+            run_on_partitions(self.log.run, self.log.n_partitions, work)

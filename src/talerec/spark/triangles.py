@@ -1,6 +1,8 @@
-"""Pairs of items by their owner: G and both directions of K side by side, cut into blocks and summed. No Spark.
+"""Sums of item pairs by owner: G and both directions of K, in blocks. No Spark.
 
-Items are numbered by rank, 0 the most popular. Of two items the rarer, whose number is higher, owns their pair.
+Items are numbered by popularity rank, 0 the most popular. Of two items the rarer, whose number is
+higher, *owns* their pair: so sums form a lower triangle, with a row for each owner and a column for
+each other item of its pairs. An entry has three values: G, K into the owner, and K out of it.
 """
 
 from __future__ import annotations
@@ -12,59 +14,58 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from talerec.data import row_kernels
-from talerec.gram.accumulators import SparseSums
-from talerec.gram.gram import Sums
-from talerec.gram.sparse_kernels import sort_positions
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel
-from talerec.spark import blocks
-from talerec.spark.gram import Counted
+from talerec.data import group_rows
+from talerec.gram import DirectionStats, SparseSums
+from talerec.runtime import CSR, Array, kernel, sort_indices
+from talerec.spark import messages
+from talerec.spark.gram import TargetSums
 
-#: What is known of a pair: its entry of G, its entry of K into the owner, its entry of K from the owner; both of K.
-G, INTO, OUT, BOTH = range(4)
+#: Which K the second value of an entry is: into the owner, out of the owner, or both (K is G).
+INTO, OUT, BOTH = 1, 2, 3
 
 
-class Half(NamedTuple):
-    """The pairs of each owner: entries starts[i]..starts[i + 1], ascending, with three values each."""
+def split_by_owner(target_sums: TargetSums, lo: int, hi: int) -> tuple[CSR, CSR]:
+    """Return the sums of the targets lo..hi in two matrices, by which item owns the pair.
 
-    starts: Array
-    column: Array
-    value: Array
-
-
-class Lines(NamedTuple):
-    """Entries by owner, as `Half` has them, with two values each: of G, and of K in one direction."""
-
-    starts: Array
-    column: Array
-    value: Array
-
-
-def split(counted: Counted, lo: int, hi: int) -> tuple[Lines, Lines]:
-    """What the targets lo..hi were counted, by owner: lines of their own (lo is the first), and lines of rarer sources (0 is)."""
-    sums, share, is_alike = counted
-    made: tuple[Array, ...] = _split(sums, lo, hi, share, is_alike)
-    return Lines(*made[:3]), Lines(*made[3:])
+    Items are popularity ranks; the rarer item of a pair (of higher rank) owns it. First the pairs
+    that the targets own (row 0 is target lo, columns are sources), then those that their sources
+    own (row 0 is source 0, columns are targets). Entries have two values: of G = S'S, and of K =
+    S'T.
+    """
+    arrays: tuple[Array, ...] = _split_sums(
+        target_sums.sums, lo, hi, target_sums.share, target_sums.target_equals_source
+    )
+    return CSR(*arrays[:3]), CSR(*arrays[3:])
 
 
 @kernel
-def _split(sums: SparseSums, lo: int, hi: int, share: float, is_alike: bool) -> tuple[Array, ...]:
-    """M and K' of some targets; G has twice the diagonal of M. Where K is G, an entry of K is that of G."""
+def _split_sums(
+    sums: SparseSums, lo: int, hi: int, share: float, target_equals_source: bool
+) -> tuple[Array, ...]:
+    """Return two CSR matrices as six arrays: pairs that targets lo..hi own, and other pairs.
+
+    Of two items, the one with the higher number owns the pair: it is the row (row 0 is item lo in
+    the first matrix, item 0 in the second), and the other item is the column. Values are G and K,
+    times `share`. sums: M and K' with a row per target; G = M + M', so its diagonal is twice that
+    of M. K is G if `target_equals_source`. Entries of two zeros are left out.
+    """
     indptr, indices = sums.indptr, sums.indices
-    M, K = sums.M, (sums.M if is_alike else sums.K)
-    own, other = np.zeros(hi - lo + 1, np.int64), np.zeros(len(indptr), np.int64)
+    M, K = sums.M, (sums.M if target_equals_source else sums.KT)
+    owned_indptr, other_indptr = np.zeros(hi - lo + 1, np.int64), np.zeros(len(indptr), np.int64)
     for j in range(lo, hi):
         for x in range(indptr[j], indptr[j + 1]):
             if M[x] != 0.0 or K[x] != 0.0:
                 if indices[x] <= j:
-                    own[j - lo + 1] += 1
+                    owned_indptr[j - lo + 1] += 1
                 else:
-                    other[indices[x] + 1] += 1
-    own, other = np.cumsum(own), np.cumsum(other)
-    own_column, column = np.empty(own[-1], np.int32), np.empty(other[-1], np.int32)
-    own_value, value = np.empty((own[-1], 2)), np.empty((other[-1], 2))
-    free, end = other.copy(), 0
+                    other_indptr[indices[x] + 1] += 1
+    owned_indptr, other_indptr = np.cumsum(owned_indptr), np.cumsum(other_indptr)
+    owned_indices, other_indices = (
+        np.empty(owned_indptr[-1], np.int32),
+        np.empty(other_indptr[-1], np.int32),
+    )
+    owned_values, other_values = np.empty((owned_indptr[-1], 2)), np.empty((other_indptr[-1], 2))
+    free, end = other_indptr.copy(), 0
     for j in range(lo, hi):
         for x in range(indptr[j], indptr[j + 1]):
             if M[x] == 0.0 and K[x] == 0.0:
@@ -72,234 +73,265 @@ def _split(sums: SparseSums, lo: int, hi: int, share: float, is_alike: bool) -> 
             i = indices[x]
             g, k = share * M[x], share * K[x]
             if i == j:
-                g, k = 2.0 * g, (2.0 * k if is_alike else k)
+                g, k = 2.0 * g, (2.0 * k if target_equals_source else k)
             if i <= j:
-                own_column[end] = i
-                own_value[end, 0], own_value[end, 1] = g, k
+                owned_indices[end] = i
+                owned_values[end, 0], owned_values[end, 1] = g, k
                 end += 1
             else:
-                column[free[i]] = j
-                value[free[i], 0], value[free[i], 1] = g, k
+                other_indices[free[i]] = j
+                other_values[free[i], 0], other_values[free[i], 1] = g, k
                 free[i] += 1
-    return own, own_column, own_value, other, column, value
+    return owned_indptr, owned_indices, owned_values, other_indptr, other_indices, other_values
 
 
-def line_cells(lines: Lines, edges: Array, part: int) -> Iterator[pa.RecordBatch]:
-    """Send lines, one for each item, to blocks of owners, from one edge to the next."""
-    for block in np.flatnonzero(np.diff(lines.starts[edges])):
-        a, b = edges[block], edges[block + 1]
-        length = np.diff(lines.starts[a : b + 1]).astype(np.int32)
-        span = slice(lines.starts[a], lines.starts[b])
-        rows = (a + np.flatnonzero(length)).astype(np.int32)
-        yield blocks.cells(
-            int(block), part, rows, length[length > 0], lines.column[span], lines.value[span]
-        )
+def send_owner_rows(rows: CSR, edges: Array, sender: int) -> Iterator[pa.RecordBatch]:
+    """Yield messages with the rows of a matrix, to the blocks (ranges) of row numbers.
+
+    rows: a row per owner, which is the rarer item of a pair; block b has the owners edges[b] to
+    edges[b + 1] (excluded). A message has owners, entries of each, columns and values.
+    """
+    for block in np.flatnonzero(np.diff(rows.indptr[edges])):
+        lo, hi = edges[block], edges[block + 1]
+        length = np.diff(rows.indptr[lo : hi + 1]).astype(np.int32)
+        span = slice(rows.indptr[lo], rows.indptr[hi])
+        owners = (lo + np.flatnonzero(length)).astype(np.int32)
+        arrays = (owners, length[length > 0], rows.indices[span], rows.values[span])
+        yield messages.pack_message(int(block), sender, *arrays)
 
 
-class Found(NamedTuple):
-    """Lines of one block of owners as they arrive: owners, entries of each, their columns and two values each."""
+class OwnerRows(NamedTuple):
+    """Some rows of a matrix with a row per owner of item pairs (the rarer item owns a pair).
 
-    arrays: list[Array]
-    way: int  # what the second values are: INTO, OUT, or BOTH
+    An entry has two values: of G = S'S, and of K = S'T in one direction, INTO the owner (it is the
+    target), OUT of it (it is the source), or BOTH if K is symmetric.
+    """
+
+    arrays: list[Array]  # owners, entries of each, columns of the entries, two values of each
+    direction: int  # of the second value: INTO, OUT or BOTH
 
 
-KINDS = (np.int32, np.int32, np.int32, np.float64)
+OWNER_DTYPES = (np.int32, np.int32, np.int32, np.float64)
 
 
-def summed(found: Sequence[Found], lo: int, hi: int, n: int) -> Half:
-    """What all tasks found for the owners lo..hi, added up in the order in which it is given."""
-    row, length, column, value = (
-        np.concatenate([np.empty(0, kind), *(one.arrays[x] for one in found)])
-        for x, kind in enumerate(KINDS)
+def sum_owner_rows(pieces: Sequence[OwnerRows], lo: int, hi: int, n_items: int) -> CSR:
+    """Return the sum of all pieces: a matrix whose rows are the owners lo..hi of item pairs.
+
+    The rarer item of a pair owns it; the other item is the column. Pieces have rows of this matrix,
+    and are added in their order. Entries of the sum have three values: G, K into the owner (as
+    target), and K out of the owner (as source).
+    """
+    owner, length, column, value = (
+        np.concatenate([np.empty(0, dtype), *(piece.arrays[x] for piece in pieces)])
+        for x, dtype in enumerate(OWNER_DTYPES)
     )
-    ways = [np.full(len(one.arrays[0]), one.way, np.int8) for one in found]
-    ptr, order = row_kernels.group_rows(row - np.int32(lo), hi - lo)
-    starts = np.concatenate([[0], np.cumsum(length, dtype=np.int64)])
-    lines = Lines(starts, column, value.reshape(-1, 2))
-    made: tuple[Array, Array, Array] = _summed(
-        ptr, order, np.concatenate([np.empty(0, np.int8), *ways]), lines, lo, n
+    directions = [np.full(len(piece.arrays[0]), piece.direction, np.int8) for piece in pieces]
+    ptr, order = group_rows(owner - np.int32(lo), hi - lo)
+    indptr = np.concatenate([[0], np.cumsum(length, dtype=np.int64)])
+    rows = CSR(indptr, column, value.reshape(-1, 2))
+    arrays: tuple[Array, Array, Array] = _sum_owner_entries(
+        ptr, order, np.concatenate([np.empty(0, np.int8), *directions]), rows, lo, n_items
     )
-    return Half(*made)
+    return CSR(*arrays)
 
 
 @kernel
-def _summed(
-    ptr: Array, order: Array, ways: Array, lines: Lines, lo: int, n: int
+def _sum_owner_entries(
+    ptr: Array, order: Array, directions: Array, rows: CSR, lo: int, n_items: int
 ) -> tuple[Array, Array, Array]:
-    """Owner lo + r has the lines order[ptr[r]..ptr[r + 1]]; what is zero throughout is left out."""
-    column, value = lines.column, lines.value
+    """Return indptr, indices and values of summed rows; all-zero entries are left out.
+
+    Owner lo + r has the input rows order[ptr[r]] to order[ptr[r + 1] - 1]. Each entry has G and one
+    K; directions: per input row, whether K is INTO the owner, OUT of it, or BOTH. A summed entry
+    has G, K into, K out; on the diagonal (column lo + r) K counts as into only.
+    """
+    column, value = rows.indices, rows.values
     room, end = len(column), 0
-    bounds, columns = np.zeros(len(ptr), np.int64), np.empty(room, np.int32)
-    values, sums = np.empty((room, 3)), np.zeros((n, 3))
-    seen, spare, found = np.full(n, -1, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
+    indptr, indices = np.zeros(len(ptr), np.int64), np.empty(room, np.int32)
+    values, sums = np.empty((room, 3)), np.zeros((n_items, 3))
+    last_owner, spare = np.full(n_items, -1, np.int32), np.empty(n_items, np.int32)
+    touched = np.empty(n_items, np.int32)
     for r in range(len(ptr) - 1):
         count = 0
         for x in range(ptr[r], ptr[r + 1]):
-            way = ways[order[x]]
-            for e in range(lines.starts[order[x]], lines.starts[order[x] + 1]):
+            direction = directions[order[x]]
+            for e in range(rows.indptr[order[x]], rows.indptr[order[x] + 1]):
                 j = column[e]
-                if seen[j] != r:
-                    seen[j] = r
-                    found[count] = j
+                if last_owner[j] != r:
+                    last_owner[j] = r
+                    touched[count] = j
                     count += 1
                 sums[j, 0] += value[e, 0]
-                if way != OUT:
+                if direction != OUT:
                     sums[j, 1] += value[e, 1]
-                if way != INTO and j != lo + r:
+                if direction != INTO and j != lo + r:
                     sums[j, 2] += value[e, 1]
-        sort_positions(found[:count], n, spare)
+        sort_indices(touched[:count], n_items, spare)
         for x in range(count):
-            j = found[x]
+            j = touched[x]
             if sums[j, 0] != 0.0 or sums[j, 1] != 0.0 or sums[j, 2] != 0.0:
-                columns[end] = j
+                indices[end] = j
                 for v in range(3):
                     values[end, v] = sums[j, v]
                 end += 1
             sums[j, 0] = sums[j, 1] = sums[j, 2] = 0.0
-        bounds[r + 1] = end
-    return bounds, columns[:end].copy(), values[:end].copy()
+        indptr[r + 1] = end
+    return indptr, indices[:end].copy(), values[:end].copy()
 
 
 # -- one block of owners ---------------------------------------------------------------------------
 
 
-def save_block(half: Half, lo: int, block: int, folder: str) -> None:
-    """Save what was summed for a block of owners: its rows of G, its entries of K, and sums over them."""
-    size = len(half.starts) - 1
-    column, value, diagonal, row_count = _entries_of_g(half, lo)
-    found = {
-        "column": column,
-        "value": value,
+def save_triangle_block(triangle: CSR, lo: int, block: int, folder: str) -> None:
+    """Save the sums of a block of owners, a range of items that begins with rank `lo`.
+
+    triangle: a row per owner (the rarer item of a pair owns it), a column per other item, and three
+    values per entry: G, K into the owner, K out of it. Arrays are saved as `{name}-{block}`:
+    entries of G off the diagonal and their counts, its diagonal, entries of K, and sums over K.
+    """
+    indptr, column, value = triangle
+    n_owners = len(indptr) - 1
+    row = np.repeat(np.arange(n_owners, dtype=np.int32), np.diff(indptr))
+    is_diagonal = column == row + lo
+    is_g, is_k = ~is_diagonal & (value[:, 0] != 0), (value[:, 1:] != 0).any(axis=1)
+    diagonal = np.zeros(n_owners)
+    diagonal[row[is_diagonal]] = value[is_diagonal, 0]
+    arrays = {
+        "column": column[is_g],
+        "value": value[is_g, 0],
         "diagonal": diagonal,
-        "row_count": row_count,
-        "column_count": np.bincount(column, minlength=lo + size),
-        **dict(zip(_ENTRIES, _entries_of_k(half, lo), strict=True)),
+        "row_count": np.bincount(row[is_g], minlength=n_owners),
+        "column_count": np.bincount(column[is_g], minlength=lo + n_owners),
+        "owner": row[is_k] + np.int32(lo),
+        "other": column[is_k],
+        "into": value[is_k, 1],
+        "out": value[is_k, 2],
     }
-    sums, counts = _sums_of_k(half, lo)
-    found |= {"sums": np.append(sums.sum(axis=0), diagonal.sum()), "entries": counts.sum(axis=0)}
-    for name, array in found.items():
-        blocks.save_array(folder, f"{name}-{block}", array)
+    into, out, is_self = arrays["into"], arrays["out"], is_diagonal[is_k]
+    terms = (
+        np.where(is_self, 0.0, 2 * (into - out) ** 2),
+        into + out,
+        np.where(is_self, into, 0.0),
+    )
+    sums = np.stack([np.bincount(row[is_k], term, n_owners) for term in terms], axis=1)
+    n_self = np.count_nonzero(into[is_self])
+    n_into, n_out = np.count_nonzero(into) - n_self, np.count_nonzero(out)
+    arrays["sums"] = np.append(sums.sum(axis=0), diagonal.sum())  # as `DirectionStats` needs them
+    arrays["k_counts"] = np.array([n_into, n_out, len(into) - n_self, n_self])
+    for name, array in arrays.items():
+        messages.save_array(folder, f"{name}-{block}", array)
 
 
-@kernel
-def _entries_of_g(half: Half, lo: int) -> tuple[Array, Array, Array, Array]:
-    """Of the entries of G that are not its diagonal the columns, the values and how many an owner has; and the diagonal."""
-    starts, column, value = half
-    size = len(starts) - 1
-    columns, values = np.empty(len(column), np.int32), np.empty(len(column))
-    diagonal, counts, end = np.zeros(size), np.zeros(size, np.int64), 0
-    for r in range(size):
-        for x in range(starts[r], starts[r + 1]):
-            if column[x] == lo + r:
-                diagonal[r] = value[x, 0]
-            elif value[x, 0] != 0.0:
-                columns[end], values[end] = column[x], value[x, 0]
-                counts[r] += 1
-                end += 1
-    return columns[:end].copy(), values[:end].copy(), diagonal, counts
+def direction_stats(folder: str, n_blocks: int, simultaneous: float) -> DirectionStats:
+    """Return the statistics of how asymmetric K = S'T (source x target) is, over all blocks.
+
+    n_blocks: ranges of items, whose sums `save_triangle_block` saved in `folder`. simultaneous: the
+    sum of K's entries from simultaneous rows of different items.
+    """
+    sums = np.array(list(messages.map_arrays(folder, "sums", n_blocks)))
+    distance, total, diagonal, trace = (math.fsum(column) for column in sums.T)
+    return DirectionStats(distance, total, diagonal, trace, simultaneous)
 
 
-@kernel
-def _entries_of_k(half: Half, lo: int) -> tuple[Array, Array, Array, Array]:
-    """Owner, other, into and out of the pairs that K knows."""
-    starts, column, value = half
-    room, end = len(column), 0
-    owner, other = np.empty(room, np.int32), np.empty(room, np.int32)
-    into, out = np.empty(room), np.empty(room)
-    for r in range(len(starts) - 1):
-        for x in range(starts[r], starts[r + 1]):
-            if value[x, 1] != 0.0 or value[x, 2] != 0.0:
-                owner[end], other[end] = lo + r, column[x]
-                into[end], out[end] = value[x, 1], value[x, 2]
-                end += 1
-    return owner[:end].copy(), other[:end].copy(), into[:end].copy(), out[:end].copy()
+def count_k_entries(folder: str, n_blocks: int, n_items: int, share: float) -> int:
+    """Return the number of entries of K + share K' as the solver of one machine counts them.
+
+    K = S'T is source x target, K' its transpose. If `share` is 0, that is K with a full diagonal.
+    n_blocks: ranges of items, of which each has saved the number of its entries of K by direction
+    (`save_triangle_block`).
+    """
+    counts = np.sum(list(messages.map_arrays(folder, "k_counts", n_blocks)), axis=0)
+    into, out, either, diagonal = counts
+    return int(2 * either + diagonal) if share else int(into + out + n_items)
 
 
-@kernel
-def _sums_of_k(half: Half, lo: int) -> tuple[Array, Array]:
-    """By owner: what `Sums` wants to know of K, and how many entries lead in, out, either way, and to the item itself."""
-    starts, column, value = half
-    size = len(starts) - 1
-    sums, counts = np.zeros((size, 3)), np.zeros((size, 4), np.int64)
-    for r in range(size):
-        for x in range(starts[r], starts[r + 1]):
-            into, out = value[x, 1], value[x, 2]
-            sums[r, 1] += into + out
-            if column[x] == lo + r:
-                sums[r, 2] += into
-                counts[r, 3] += into != 0.0
-            else:
-                sums[r, 0] += 2 * (into - out) ** 2
-                counts[r, 0] += into != 0.0
-                counts[r, 1] += out != 0.0
-                counts[r, 2] += into != 0.0 or out != 0.0
-    return sums, counts
+def _map_k_entries(folder: str, block: int) -> list[Array]:
+    """Return owner, other item, K into the owner and K out of it, for each pair of a block.
+
+    The rarer item of a pair owns it; a block is a range of owners. K = S'T is source x target: into
+    the owner is from the other item as source. Arrays are memory-mapped.
+    """
+    names = ("owner", "other", "into", "out")
+    return [messages.map_array(folder, f"{name}-{block}") for name in names]
 
 
-def sums_of(folder: str, count: int, tied: float) -> Sums:
-    """What all blocks of owners say of the direction of pairs."""
-    each = np.array(list(blocks.load_blocks(folder, "sums", count)))
-    distance, total, own, trace = (math.fsum(column) for column in each.T)
-    return Sums(distance, total, own, trace, tied)
+class SolvePlan(NamedTuple):
+    """How the weights are solved from G = S'S and K + share K' (K = S'T), in blocks of items.
+
+    Blocks are ranges between edges. The rarer item of a pair is its owner; weights lead from
+    sources to targets. Ranks are by popularity; positions are those of the vocabulary. A task reads
+    G in pieces if it has more than `max_bytes` bytes.
+    """
+
+    targets: Array  # edges of the blocks of targets, by rank
+    sources: Array  # edges of the blocks of sources, by position
+    owners: Array  # edges of the blocks of owners, by rank
+    share: float  # of K transposed
+    target_mask: Array | None  # a flag per rank; None: all targets
+    folder: str  # of G and K
+    neighbors: int  # most sources of a target
+    n_entries: int  # of K + share K', in all
+    max_bytes: int  # of G that a task holds; a larger triangle is read in pieces
 
 
-def entries_of(folder: str, count: int, n: int, share: float) -> int:
-    """How many entries K has, as one machine counts them: K + share K' has both directions of a pair where it has one."""
-    into, out, either, own = np.sum(list(blocks.load_blocks(folder, "entries", count)), axis=0)
-    return int(2 * either + own) if share else int(into + out + n)
+def send_target_entries(block: int, plan: SolvePlan, n_items: int) -> Iterator[pa.RecordBatch]:
+    """Yield messages with entries of K + share K', to the blocks of their target items.
 
-
-_ENTRIES = ("owner", "other", "into", "out")
-
-
-def _entries(folder: str, block: int) -> list[Array]:
-    """Owner, other, into and out of the entries of K of a block of owners."""
-    return [blocks.load_array(folder, f"{name}-{block}") for name in _ENTRIES]
-
-
-def target_cells(
-    block: int, share: float, wanted: Array | None, edges: Array, n: int, folder: str
-) -> Iterator[pa.RecordBatch]:
-    """The entries of K + share K' from the owners of a block, sent to the blocks of their targets."""
-    owner, target, into, out = _entries(folder, block)
-    value = out + share * into
-    stays = (value != 0) & (owner != target)
-    if wanted is not None:
-        stays &= wanted[target]
-    target, source, value = target[stays], owner[stays], value[stays]
-    ptr, order = row_kernels.group_rows(target, n)
+    K = S'T is source x target, K' its transpose; share is plan.share. Sent are the entries whose
+    source is an owner of this block (a range of items; the rarer item of a pair owns it) and whose
+    target is the other item. A message has the number of entries of each target, sources, and
+    values; `send_weights` receives it.
+    """
+    edges = plan.targets
+    owner, target, into, out = _map_k_entries(plan.folder, block)
+    value = out + plan.share * into
+    is_sent = (value != 0) & (owner != target)
+    if plan.target_mask is not None:
+        is_sent &= plan.target_mask[target]
+    target, source, value = target[is_sent], owner[is_sent], value[is_sent]
+    ptr, order = group_rows(target, n_items)
     bounds = ptr[edges]
     for number in np.flatnonzero(np.diff(bounds)):
         at = order[bounds[number] : bounds[number + 1]]
         length = np.diff(ptr[edges[number] : edges[number + 1] + 1]).astype(np.int32)
-        yield blocks.cells(int(number), block, length, source[at], value[at])
+        yield messages.pack_message(int(number), block, length, source[at], value[at])
 
 
-def sent_entries(
-    batches: blocks.Batches, lo: int, hi: int
+def unpack_target_entries(
+    batches: messages.Batches, lo: int, hi: int
 ) -> tuple[list[Array], list[Array], list[Array]]:
-    """What `target_cells` sent to the targets lo..hi: target, source, value, each in pieces, the first of which is empty."""
-    targets = np.arange(lo, hi, dtype=np.int32)
-    kinds = (np.int32, np.int32, np.float64)
-    found = [[np.empty(0, kind) for kind in kinds]]
-    for _, (length, source, value) in blocks.arrays_of(batches, *kinds):
-        found.append([np.repeat(targets, length), source, value])
-    targets_of, sources, values = (list(parts) for parts in zip(*found, strict=True))
-    return targets_of, sources, values
+    """Return targets, sources and values of entries of K + share K' with targets lo..hi.
+
+    K = S'T is source x target, K' its transpose. batches: messages of `send_target_entries`, which
+    computed the sum. Each of the three lists has an empty array, then one array per message.
+    """
+    all_targets = np.arange(lo, hi, dtype=np.int32)
+    dtypes = (np.int32, np.int32, np.float64)
+    targets, sources, values = ([np.empty(0, dtype)] for dtype in dtypes)
+    for _, (length, source, value) in messages.unpack_messages(batches, *dtypes):
+        targets.append(np.repeat(all_targets, length))
+        sources.append(source)
+        values.append(value)
+    return targets, sources, values
 
 
-def own_entries(
-    owners: Array, share: float, wanted: Array | None, lo: int, hi: int, folder: str
-) -> tuple[Array, Array, Array]:
-    """The entries of K + share K' into the owners lo..hi: target, source, value."""
+def load_owned_entries(plan: SolvePlan, lo: int, hi: int) -> tuple[Array, Array, Array]:
+    """Return targets, sources and values of entries of K + share K' with targets lo..hi.
+
+    K = S'T is source x target, K' its transpose; share is plan.share. Only of pairs that the target
+    owns as their rarer item; they are read from files.
+    """
+    owners = plan.owners
     first, last = np.searchsorted(owners, lo, "right") - 1, np.searchsorted(owners, hi, "left")
-    found = []
+    pieces = []
     for block in range(first, last):
-        target, source, into, out = _entries(folder, block)
-        span = slice(*np.searchsorted(target, (lo, hi)))
-        target, source, into, out = (one[span] for one in (target, source, into, out))
-        value = into + share * np.where(target == source, into, out)
-        stays = value != 0 if wanted is None else (value != 0) & wanted[target]
-        found.append((target[stays], source[stays], value[stays]))
-    target, source, value = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        arrays = _map_k_entries(plan.folder, block)
+        span = slice(*np.searchsorted(arrays[0], (lo, hi)))
+        target, source, into, out = (array[span] for array in arrays)
+        value = into + plan.share * np.where(target == source, into, out)
+        is_used = value != 0
+        if plan.target_mask is not None:
+            is_used &= plan.target_mask[target]
+        pieces.append((target[is_used], source[is_used], value[is_used]))
+    target, source, value = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
     return target, source, value

@@ -1,36 +1,42 @@
-"""Events: who had to do with which item, and when, as they come and as they are kept."""
+"""Rows, errors and tables of an event store."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from talerec.errors import TalerecError
 
-STORE_VARIABLE = "TALEREC_STORE"  # of the environment: an address that need not stand in a command
+STORE_VARIABLE = "TALEREC_STORE"  # environment variable with the address of the store
 MAX_ID = 500  # characters of an id: databases index no more than 2,700 bytes
 MAX_NAME = 100  # characters of the name of an event
 
 
 class StoreError(TalerecError):
-    """The database cannot be reached, or refuses; nothing was kept."""
+    """The database cannot be reached, or refuses; nothing was stored."""
 
 
 class RefusedError(StoreError):
-    """The database refuses these values; others may go on."""
+    """The database refuses these values; other values may be accepted."""
 
 
 class ConflictError(TalerecError):
-    """An `event_id` that is known with other contents. `place` is that of the event among those of its request."""
+    """An `event_id` that is stored with other contents; `index` is its place in the request.
 
-    def __init__(self, place: int, event_id: str) -> None:
-        self.place, self.event_id = place, event_id
-        super().__init__(f"events[{place}]: event_id {event_id!r} is known with other contents")
+    The request, a list of events, is then refused as a whole.
+    """
+
+    def __init__(self, index: int, event_id: str) -> None:
+        self.index, self.event_id = index, event_id
+        super().__init__(f"events[{index}]: event_id {event_id!r} exists with other contents")
 
 
 class Event(NamedTuple):
-    """An event that is to be kept; ids are text, as vocabularies match them (5 is "5").
+    """An event to store; ids are text, as vocabularies match them (5 is "5").
 
-    `timed`: the sender gave the time. Without one, a repeat of the same `event_id` has another time, and is a repeat all the same.
+    has_time: whether the client sent the time. If not, the server set it, and a retry with the
+    same `event_id` counts as a repeat although its time differs.
     """
 
     user: str
@@ -38,18 +44,25 @@ class Event(NamedTuple):
     time: int  # microseconds since 1970
     event: str | None = None
     event_id: str | None = None
-    timed: bool = True
+    has_time: bool = True
 
-    def repeats(self, other: Event) -> bool:
-        """Has it the contents of one that is known under the same `event_id`?"""
-        same_time = not (self.timed and other.timed) or self.time == other.time
-        return same_time and (self.user, self.item, self.event) == (
-            other.user, other.item, other.event,
-        )  # fmt: skip
+    def is_repeat_of(self, stored: Event) -> bool:
+        """Has this event the same user, item, name and time as `stored`?
+
+        `stored` is an event with the same `event_id`. Times are compared only if the client sent
+        both.
+        """
+        if self.has_time and stored.has_time and self.time != stored.time:
+            return False
+        return (*self[:2], self.event) == (*stored[:2], stored.event)
 
 
-class Kept(NamedTuple):
-    """A row of the store: an event, or the deletion of a user (`item` is None). `seq` grows in the order of commits."""
+class StoredRow(NamedTuple):
+    """One row of the store: an event, or the deletion of a user (`item` is None).
+
+    `seq` numbers all rows in the order of their commits; `time` is in microseconds since 1970.
+    `event` is the name of the event (such as "view"), `event_id` the client's id for retries.
+    """
 
     seq: int
     user: str
@@ -59,22 +72,74 @@ class Kept(NamedTuple):
     event_id: str | None = None
 
 
-class Added(NamedTuple):
-    """What became of the events of one request."""
+class AppendResult(NamedTuple):
+    """How many events of one request were stored now, and how many already before."""
 
     accepted: int
     duplicates: int
 
 
-def checked_id(value: int | str, what: str) -> str:
-    """An id as text; TalerecError (named `what`) where it is none that a database can keep."""
+def validate_id(value: int | str, name: str) -> str:
+    """Return an id as text, or raise TalerecError if a database cannot store it.
+
+    Refused: blank ids, more than 500 characters, surrogates, null characters. `name` says in the
+    message which value it is, such as "user_id".
+    """
     text = value if isinstance(value, str) else str(value)
     if not text.strip():
-        raise TalerecError(f"{what} is empty")
+        raise TalerecError(f"{name} is empty")
     if len(text) > MAX_ID:
-        raise TalerecError(f"{what} has {len(text)} characters; the limit is {MAX_ID}")
+        raise TalerecError(f"{name} has {len(text)} characters; the limit is {MAX_ID}")
     if any("\ud800" <= sign <= "\udfff" for sign in text if sign > "\x7f"):
-        raise TalerecError(f"{what} is not valid Unicode")
+        raise TalerecError(f"{name} is not valid Unicode")
     if "\0" in text:
-        raise TalerecError(f"{what} has a zero character, which no database keeps")
+        raise TalerecError(f"{name} contains a null character, which databases cannot store")
     return text
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+#: Version of the tables. A change adds a migration to `_MIGRATIONS`; released ones never change.
+SCHEMA_VERSION = 2
+
+#: Statements that bring a store of the previous version to each version. `talerec_meta` has one
+#: row: its `seq` is the last one given to an event or a deletion. A writer locks that row, so a
+#: smaller seq is always committed before a larger one.
+_MIGRATIONS: dict[int, tuple[str, ...]] = {
+    1: (
+        "create table talerec_meta"
+        " (version integer not null, store text not null, seq bigint not null)",
+        "insert into talerec_meta values (0, '{store}', 0)",
+        "create table talerec_events (seq {key} primary key, user_id text not null,"
+        " item_id text not null, time bigint not null, event text, event_id text,"
+        " timed integer not null)",
+        "create index talerec_events_of_user on talerec_events (user_id, time, seq)",
+        "create unique index talerec_event_ids on talerec_events (event_id)"
+        " where event_id is not null",
+        "create table talerec_deletions"
+        " (user_id text not null primary key, seq bigint not null, time bigint not null)",
+        "create index talerec_deletions_by_seq on talerec_deletions (seq)",
+    ),
+    2: (
+        "create table talerec_measuring (holder text not null, until double precision not null,"
+        " seq bigint not null, left_out bigint not null, summary text)",
+        "insert into talerec_measuring values ('', 0, -1, 0, null)",
+        "create table talerec_measured (seq bigint not null, role text not null,"
+        " version text not null, moment bigint not null, user_hash bigint not null,"
+        " place integer not null, primary key (seq, role))",
+        "create index talerec_measured_by_moment on talerec_measured (moment)",
+    ),
+}
+_KEY_TYPES = {"sqlite": "integer", "postgresql": "bigint"}
+
+
+def upgrade_tables(execute: Callable[[str], Any], kind: str, version: int) -> None:
+    """Create or migrate the tables of a database from `version` to `SCHEMA_VERSION`.
+
+    `version` is that of the present tables, 0 if there are none. `execute` runs one SQL statement
+    inside a transaction of the caller; `kind` is "sqlite" or "postgresql".
+    """
+    for step in range(version + 1, SCHEMA_VERSION + 1):
+        for statement in _MIGRATIONS[step]:
+            execute(statement.format(key=_KEY_TYPES[kind], store=uuid.uuid4().hex))
+        execute(f"update talerec_meta set version = {step}")

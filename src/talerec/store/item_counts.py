@@ -1,4 +1,4 @@
-"""How often each item occurs in the events of the last days, kept up to date as events come."""
+"""How often each item occurs in the events of the last days."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import threading
 import time
 from collections import Counter
 
-from talerec.store.events import Kept
+from talerec.store.events import StoredRow
 
 _HOUR = 3_600_000_000  # microseconds
 
 
 class RecentCounts:
-    """Counts of items, by hours: hours that are more than `days` before the latest event are left out.
+    """Event counts per item over the last `days` before the latest event.
 
-    Events of the future are not counted: one wrong time would leave out all others. Clocks may differ by a day.
-
-    `changes` grows with every change, so that whoever makes something of the counts knows when to make it again.
+    Counts are kept per hour, and hours that are too old are dropped. Events more than a day in the
+    future are ignored: one wrong clock would expire all others. `changes` grows with every counted
+    event, so that a cache can tell when it is stale.
     """
 
     def __init__(self, days: float) -> None:
@@ -26,8 +26,11 @@ class RecentCounts:
         self._latest = 0  # hours since 1970, of the latest event
         self.changes = 0
 
-    def add(self, rows: list[Kept]) -> None:
-        """Count the events among these rows."""
+    def add(self, rows: list[StoredRow]) -> None:
+        """Count the events among `rows`; deletions and times out of range are ignored.
+
+        A time is in range from the counted days before the latest event to a day from now.
+        """
         end = time.time_ns() // 1000 // _HOUR + 24
         with self._lock:
             for row in rows:
@@ -43,11 +46,15 @@ class RecentCounts:
 
     @property
     def since(self) -> int:
-        """The moment from which on events count, in microseconds; 0 before the first event."""
+        """The start of the counted days in microseconds since 1970; 0 before the first event."""
         return max(0, self._latest - self._hours) * _HOUR
 
     def totals(self) -> Counter[str]:
-        """How often each item occurs."""
+        """Return the number of events of each item id in the counted days.
+
+        These are the last days before the latest event; ids are text, and items without events are
+        missing.
+        """
         with self._lock:
             total: Counter[str] = Counter()
             for counts in self._by_hour.values():

@@ -1,7 +1,8 @@
-"""What was measured of models on the events of a store: kept beside the events, so that every process reads the same and a restart forgets nothing.
+"""Measurements of models on the events of a store, stored beside the events.
 
-One process measures at a time, however many machines share the store: it holds a lease, and what it keeps is refused once another
-has taken that. A measured event is kept by its seq and the part that a model played, so that nothing is counted twice.
+One process measures at a time, however many machines share the store: it holds a lease, and its
+writes are refused once another process has taken the lease. A measurement is keyed by the seq of
+its event and the role of the model, so no event is counted twice.
 """
 
 from __future__ import annotations
@@ -9,108 +10,121 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from talerec.store.store import Store
+from talerec.store.store import Store, lock_seq
 
 
-class Measured(NamedTuple):
-    """Where an event's item stood in the list that a model would have given right before it.
+class Measurement(NamedTuple):
+    """The rank of an event's item in the list a model would have shown right before the event.
 
-    role    current or candidate
-    moment  when it was measured, in Unix seconds
-    user    a hash of the user: users are drawn for intervals, and are not to be known by this
-    place   from 1; 0 where the item was not in the list
+    seq          the number of the event in the store
+    role         of the model: "current" or "candidate"
+    version      of the model
+    measured_at  in Unix seconds
+    user         a hash of the user, by which confidence intervals resample users
+    rank         from 1; 0 if the item was not in the list
     """
 
     seq: int
     role: str
     version: str
-    moment: int
+    measured_at: int
     user: int
-    place: int
+    rank: int
 
 
-class Progress(NamedTuple):
-    """The seq up to which events were measured, and how many were left out because measuring lagged behind."""
+class MeasurementProgress(NamedTuple):
+    """How far online evaluation, which ranks the items of new events, has read the store.
+
+    seq: the number of the last row that was read. left_out: how many events were skipped so far.
+    """
 
     seq: int
     left_out: int
 
 
-class Measures(Store):
-    """A store, as whoever measures uses it."""
+class MeasurementStore(Store):
+    """An event store with the tables of online evaluation: measurements, lease and summary.
 
-    def begin(self) -> None:
-        """Let the events that come from now on be measured, unless that was begun before."""
-        with self._used() as connection, self._transaction(connection):
-            self._hold(connection)
-            connection.execute(
-                "update talerec_measuring set seq = (select seq from talerec_meta) where seq < 0"
-            )
+    A measurement is the rank of an event's item in a model's list. Only the process that holds the
+    lease (a lock with an expiry time) writes measurements and the summary of metrics.
+    """
 
-    def take_lease(self, holder: str, now: float, seconds: float) -> Progress | None:
-        """Be the one who measures for so many seconds more; None while another is.
+    def start_measuring(self) -> None:
+        """Mark the last stored row as the start of online evaluation, unless a start is marked.
 
-        Whoever is the first begins with the events that come from now on.
+        Models will be evaluated on the events stored after that row.
         """
-        m = self._mark
-        with self._used() as connection, self._transaction(connection):
-            top = self._hold(connection)  # writers take turns by this row
-            found = connection.execute(
+        with self._transaction() as session:
+            lock_seq(session)
+            last_seq = "(select seq from talerec_meta)"
+            session.execute(f"update talerec_measuring set seq = {last_seq} where seq < 0")
+
+    def take_lease(self, holder: str, now: float, seconds: float) -> MeasurementProgress | None:
+        """Take or renew the right to evaluate events; return the progress, None if others have it.
+
+        `holder` names the process; `now` is in Unix seconds, and the lease ends after `seconds`.
+        The very first holder starts after the last row that is stored now.
+        """
+        with self._transaction() as session:
+            last_seq = lock_seq(session)  # one writer at a time
+            current_holder, until, seq, left_out = session.execute(
                 "select holder, until, seq, left_out from talerec_measuring"
             ).fetchone()
-            if found[0] != holder and found[1] > now:
+            if current_holder != holder and until > now:
                 return None
-            seq = top if found[2] < 0 else int(found[2])
-            connection.execute(
-                f"update talerec_measuring set holder = {m}, until = {m}, seq = {m}",
-                (holder, now + seconds, seq),
-            )
-        return Progress(seq, int(found[3]))
+            seq = last_seq if seq < 0 else int(seq)
+            update = "update talerec_measuring set holder = ?, until = ?, seq = ?"
+            session.execute(update, (holder, now + seconds, seq))
+        return MeasurementProgress(seq, int(left_out))
 
-    def keep(
-        self,
-        holder: str,
-        measured: Sequence[Measured],
-        progress: Progress,
-        forgotten: Iterable[int],
-    ) -> bool:
-        """Keep what was measured, and how far; rows of users who were deleted go. False, and nothing is kept, where another measures."""
-        m = self._mark
-        with self._used() as connection, self._transaction(connection):
-            self._hold(connection)
-            if connection.execute("select holder from talerec_measuring").fetchone()[0] != holder:
+    def save(
+        self, holder: str, measurements: Sequence[Measurement], progress: MeasurementProgress,
+        deleted_users: Iterable[int],
+    ) -> bool:  # fmt: skip
+        """Store measurements and progress, and delete the measurements of deleted users.
+
+        `deleted_users` are user hashes as in `Measurement.user`. Returns False, and changes
+        nothing, if the process named `holder` no longer has the lease.
+        """
+        with self._transaction() as session:
+            lock_seq(session)
+            if session.fetch_value("select holder from talerec_measuring") != holder:
                 return False
-            cursor = connection.cursor()
-            insert = (
-                f"insert into talerec_measured values ({', '.join([m] * 6)}) on conflict do nothing"
-            )
-            cursor.executemany(insert, [tuple(row) for row in measured])
-            for user in forgotten:
-                cursor.execute(f"delete from talerec_measured where user_hash = {m}", (user,))
-            connection.execute(
-                f"update talerec_measuring set seq = {m}, left_out = {m}", tuple(progress)
-            )
+            insert = "insert into talerec_measured values (?, ?, ?, ?, ?, ?) on conflict do nothing"
+            session.execute_many(insert, [tuple(row) for row in measurements])
+            delete = "delete from talerec_measured where user_hash = ?"
+            session.execute_many(delete, [(user,) for user in deleted_users])
+            session.execute("update talerec_measuring set seq = ?, left_out = ?", tuple(progress))
         return True
 
     def publish(self, holder: str, summary: str, oldest: int) -> None:
-        """Let every process read this summary, and forget what was measured before a moment."""
-        m = self._mark
-        with self._used() as connection, self._transaction(connection):
-            self._hold(connection)
-            connection.execute(
-                f"update talerec_measuring set summary = {m} where holder = {m}", (summary, holder)
-            )
-            connection.execute(f"delete from talerec_measured where moment < {m}", (oldest,))
+        """Store the summary of metrics for all processes, and delete old measurements.
 
-    def measured_since(self, moment: int) -> list[Measured]:
-        """What was measured from a moment on."""
+        `summary` is JSON text; it is ignored if the process `holder` has lost the lease.
+        Measurements made before `oldest`, in Unix seconds, are deleted.
+        """
+        with self._transaction() as session:
+            lock_seq(session)
+            update = "update talerec_measuring set summary = ? where holder = ?"
+            session.execute(update, (summary, holder))
+            session.execute("delete from talerec_measured where moment < ?", (oldest,))
+
+    def read_since(self, oldest: int) -> list[Measurement]:
+        """Return the ranks measured since `oldest` (Unix seconds), sorted by event and role.
+
+        Each is the rank of an event's item in the list of a model, whose role is "current" or
+        "candidate".
+        """
         query = (
             "select seq, role, version, moment, user_hash, place from talerec_measured"
-            f" where moment >= {self._mark} order by seq, role"
+            " where moment >= ? order by seq, role"
         )
-        return [Measured(*row) for row in self._read(query, (moment,))]
+        return [Measurement(*row) for row in self._read(query, (oldest,))]
 
-    def summary(self) -> str | None:
-        """What was published last."""
-        found: str | None = self._read("select summary from talerec_measuring", ())[0][0]
-        return found
+    def read_summary(self) -> str | None:
+        """Return the JSON text of the metrics published last; None if none were published.
+
+        The metrics are HR@10 and MRR@10 of the served models on new events.
+        """
+        summary: str | None = self._read("select summary from talerec_measuring", ())[0][0]
+        return summary

@@ -1,10 +1,8 @@
-"""What a process remembers of a store: the rows of users that were asked for lately, kept up to date by reading on.
+"""A follower of a store that polls for new rows and caches the events of users.
 
-Every process reads what comes after the last seq that it knows, every fifth of a second and right after a commit of its own. So all
-of them see all events and deletions in the same order, by whomever they were written.
-
-To look at events as they come (to measure, say), `attach` a function: it gets the rows of each step in their order, before the
-rows of users have them, in the thread that reads on. It must be quick; it sees every row once, in every worker.
+Every process polls for the rows after the last seq it has read, five times a second and right
+after each commit of its own. So all processes see all events and deletions in the same order,
+whichever process wrote them.
 """
 
 from __future__ import annotations
@@ -18,230 +16,284 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from talerec.data.read.databases import PATIENCE_S
+from talerec.data.read import WAIT_SECONDS
 from talerec.errors import TalerecError
-from talerec.store.events import Kept, StoreError
+from talerec.store.events import StoredRow, StoreError
 from talerec.store.store import Store
 
 logger = logging.getLogger("talerec")
 
-_POLL_S = 0.2  # seconds between looks for new rows
-_PAUSE_S = 1.0  # seconds after a failure until whoever reads on asks again
-_STEP = 5000  # rows of one look
-_SHORT_S = 0.1  # seconds that a user's rows may wait for a file: the event loop waits too
-_ROOM = 200_000  # rows that are remembered, of all users together
-BEGIN = 200_000  # rows: who is farther behind than this leaves rows out
+_POLL_S = 0.2  # seconds between polls
+_RETRY_S = 1.0  # seconds between polls while the store fails
+_POLL_ROWS = 5000  # rows read by one statement
+_LOCK_TIMEOUT_S = 0.1  # for a user's events in a locked SQLite file: the event loop waits too
+_CACHE_ROWS = 200_000  # events cached, of all users together
+MAX_BACKLOG = 200_000  # rows: a follower farther behind skips rows
 
-Listener = Callable[[list[Kept]], None]
-
-
-def _order(row: Kept) -> tuple[int, int]:
-    return row.time, row.seq
+Listener = Callable[[list[StoredRow]], None]
 
 
 @dataclass(eq=False, slots=True)
-class Remembered:
-    """The last events of a user, by time and then seq, and what others have made of them: `made` is emptied when they change."""
+class CachedUser:
+    """The latest events of a user, sorted by time and seq, and values derived from them.
 
-    rows: list[Kept]
-    made: dict[str, Any] = field(default_factory=dict)
+    The seq numbers the store's rows in commit order. `derived` maps a name of the caller's choice
+    to a value with a length, such as the merged history by model version; it is emptied when
+    `events` change.
+    """
+
+    events: list[StoredRow]
+    derived: dict[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """The room that it takes, in events: of what was made, sixteen rows of numbers take about that of one."""
-        return 1 + len(self.rows) + sum(1 + len(one) // 16 for one in self.made.values())
+        """The memory taken, in events; 16 elements of a derived value count as one event."""
+        return 1 + len(self.events) + sum(1 + len(value) // 16 for value in self.derived.values())
 
 
-class Recent:
-    """The rows of users of a store, as far as they were asked for.
+class EventTail:
+    """Follows a store and caches the events of the users that were requested.
+
+    Listeners get every new row once, in order, in the polling thread, before the cache is
+    updated; they must be quick.
 
     Parameters
     ----------
     address : str
-        The store; it is opened (made or upgraded if need be), and TalerecError raised where that fails.
-    limit : int
-        The most rows of one user.
-    room : int
-        The most rows of all users together.
-    patient : bool
-        Whether to go on where the store does not answer yet: it was there before, and is asked again.
+        The store; its tables are created or migrated. TalerecError is raised if that fails.
+    max_user_events : int
+        The most events cached of one user.
+    max_events : int
+        The most events cached of all users together.
+    allow_unavailable : bool
+        Whether to start although the store does not answer yet; it is polled until it does.
+    on_poll : function
+        Called with the EventTail after each poll that reached the end of the store.
+
+    Attributes
+    ----------
+    store : str
+        The id of the store.
+    seq : int
+        The seq up to which rows were read; -1 until the store has answered once.
+    deleted : dict
+        The seq of the last deletion of each deleted user.
+    last_deletion : int
+        The largest of these seqs.
     """
 
     def __init__(
-        self, address: str, limit: int, room: int = _ROOM, *, patient: bool = False
-    ) -> None:
-        self._limit, self._room = limit, room
-        self._reader, self._tail = Store(address, _SHORT_S, PATIENCE_S), Store(address)
+        self, address: str, max_user_events: int, max_events: int = _CACHE_ROWS,
+        *, allow_unavailable: bool = False,
+        on_poll: Callable[[EventTail], None] = lambda tail: None,
+    ) -> None:  # fmt: skip
+        self._max_user_events, self._max_events = max_user_events, max_events
+        self._on_poll = on_poll
+        self._reader, self._poller = Store(address, _LOCK_TIMEOUT_S, WAIT_SECONDS), Store(address)
         self.kind, self.name = self._reader.kind, self._reader.name
         self._listeners: list[Callable[[], Listener | None]] = []
-        self.failures = 0
-        self._users: OrderedDict[str, Remembered] = OrderedDict()
-        self._loading: dict[str, list[list[Kept]]] = {}  # rows that come while users are read
+        self._users: OrderedDict[str, CachedUser] = OrderedDict()
+        self._loading: dict[str, list[list[StoredRow]]] = {}  # rows polled while users are read
         self._size = 0
-        self._lock = threading.Lock()  # of what is remembered
-        self._step = threading.Lock()  # of reading on
-        self._failed = False  # until reading on succeeds
-        self._left_out = 0  # how often rows were left out
-        self.caught_up: Callable[[], None] = lambda: None  # told whenever the end was reached
+        self._lock = threading.Lock()  # of the cache
+        self._poll_lock = threading.Lock()
+        self._has_failed = False  # until a poll succeeds
+        self._n_skips = 0  # how often rows were skipped
         self.store, self.seq = "", -1
-        self.deleted: dict[str, int] = {}  # user -> the seq of its last deletion
-        self.last_deletion = 0  # the seq of the last one of all
+        self.deleted: dict[str, int] = {}
+        self.last_deletion = 0
         try:
             self._begin()
         except StoreError as error:
-            if not patient:
+            if not allow_unavailable:
                 raise
-            logger.warning("the store does not answer, the service goes on without it: %s", error)
+            logger.warning("store unavailable, the service continues without it: %s", error)
 
     def _begin(self) -> None:
-        """Make or upgrade the tables, and learn where the store stands."""
-        Store.open(self._tail.address).close()
-        _, self.store, seq = self._tail.meta()
-        self.deleted = self._deletions()
-        self.last_deletion = max(self.deleted.values(), default=0)
+        """Create or migrate the tables; read the store's id, its last seq, and deleted users.
+
+        Called at the first poll. Rows up to that seq (the commit-order number of rows) are not
+        passed to listeners, the functions that get every new row.
+        """
+        Store.open(self._poller.address).close()
+        _, self.store, seq = self._poller.meta()
+        self._read_deletions()
         self.seq = seq  # last: from here on it has begun
 
-    def recall(self, store: str, deleted: dict[str, int]) -> None:
-        """Know of deletions, as long as the store has not answered yet."""
-        with self._step:
+    def restore_deletions(self, store: str, deleted: dict[str, int]) -> None:
+        """Use saved deletions until the store has answered once; afterwards do nothing.
+
+        `store` is the id of the store they belong to; `deleted` maps user ids to deletion seqs.
+        """
+        with self._poll_lock:
             if self.seq < 0:
                 self.store = store
                 for user, seq in deleted.items():
                     self.deleted[user] = max(seq, self.deleted.get(user, 0))
 
     def close(self) -> None:
+        """Close the connections to the store."""
         self._reader.close()
-        self._tail.close()
+        self._poller.close()
 
-    # -- a user --
+    # -- the cache --
 
-    def get(self, user: str) -> Remembered | None:
-        """What is remembered of a user; None where the store has to be asked (`load`)."""
+    def get(self, user: str) -> CachedUser | None:
+        """Return a user's events from the cache; None if `load` has to read them from the store.
+
+        The user becomes the most recently used one.
+        """
         with self._lock:
-            found = self._users.get(user)
-            if found is not None:
+            cached = self._users.get(user)
+            if cached is not None:
                 self._users.move_to_end(user)
-            return found
+            return cached
 
-    def load(self, user: str) -> Remembered:
-        """The rows of a user from the store, remembered from now on; StoreError where it does not answer."""
-        if not self.answers:
-            raise StoreError(f"{self._reader.name} did not answer a moment ago")
-        while True:
-            left_out, found = self._left_out, self._loaded(user)
-            if left_out == self._left_out:
-                return found
+    def load(self, user: str) -> CachedUser:
+        """Read a user's events from the store into the cache, and return them.
 
-    def _loaded(self, user: str) -> Remembered:
-        meanwhile: list[Kept] = []
+        Rows of the user that the polling thread reads meanwhile are applied too. Raises StoreError
+        if the store does not answer.
+        """
+        if not self.is_available:
+            raise StoreError(f"{self._reader.name} is unavailable")
+        n_skips = self._n_skips
+        polled: list[StoredRow] = []  # rows of the user that are polled meanwhile
         with self._lock:
-            self._loading.setdefault(user, []).append(meanwhile)
-        rows: list[Kept] | None = None
+            self._loading.setdefault(user, []).append(polled)
+        events: list[StoredRow] | None = None
         try:
-            rows = self._reader.of_user(user, self._limit)
+            events = self._reader.read_user(user, self._max_user_events)
         except StoreError:
             self.note_failure()
             raise
         finally:
             with self._lock:
-                found = self._finish(user, rows, meanwhile)
-        assert found is not None
-        return found
+                pending = [rows for rows in self._loading.pop(user) if rows is not polled]
+                if pending:
+                    self._loading[user] = pending
+                if events is not None:
+                    cached = self._cache(user, events, polled)
+        return cached if n_skips == self._n_skips else self.load(user)
 
-    def _finish(
-        self, user: str, rows: list[Kept] | None, meanwhile: list[Kept]
-    ) -> Remembered | None:
-        waiting = self._loading[user]
-        waiting[:] = [one for one in waiting if one is not meanwhile]
-        if not waiting:
-            del self._loading[user]
-        return None if rows is None else self._remember(user, rows, meanwhile)
+    def _cache(self, user: str, events: list[StoredRow], polled: list[StoredRow]) -> CachedUser:
+        """Cache a user's `events` read from the store, then apply the rows `polled` meanwhile.
 
-    def _remember(self, user: str, rows: list[Kept], meanwhile: list[Kept]) -> Remembered:
-        found = self._users.get(user)
-        if found is None:
-            found = self._users[user] = Remembered(rows)
-            self._size += found.size
-            for row in meanwhile:
-                self._change(found, row)
-            self._make_room()
-        return found
+        If the user is cached already, that entry is returned unchanged. The caller holds the lock.
+        """
+        cached = self._users.get(user)
+        if cached is None:
+            cached = self._users[user] = CachedUser(events)
+            self._size += cached.size
+            for row in polled:
+                self._apply_row(cached, row)
+            self._evict()
+        return cached
 
-    def _make_room(self) -> None:
-        while self._size > self._room and len(self._users) > 1:
+    def _evict(self) -> None:
+        """Drop the least recently used users while the cache holds too many events; keep one.
+
+        The caller holds the lock.
+        """
+        while self._size > self._max_events and len(self._users) > 1:
             self._size -= self._users.popitem(last=False)[1].size
 
-    def keep_made(
-        self, user: str, rows: list[Kept], made: dict[str, Any], beside: Collection[str]
+    def cache_derived(
+        self, user: str, events: list[StoredRow], derived: dict[str, Any], keep: Collection[str]
     ) -> None:
-        """Remember what was made of these rows of a user, unless there are others by now; of what was made before, that with these names."""
+        """Cache values derived from the `events` of a user, unless its events have changed.
+
+        `derived` maps names to values with a length. Of the values cached before, those with a name
+        in `keep` stay. `events` must be the list object that `get` or `load` returned.
+        """
         with self._lock:
-            found = self._users.get(user)
-            if found is not None and found.rows is rows:
-                self._size -= found.size
-                before = {name: one for name, one in found.made.items() if name in beside}
-                found.made = before | made
-                self._size += found.size
-                self._make_room()
+            cached = self._users.get(user)
+            if cached is not None and cached.events is events:
+                self._size -= cached.size
+                before = {name: value for name, value in cached.derived.items() if name in keep}
+                cached.derived = before | derived
+                self._size += cached.size
+                self._evict()
 
-    def _change(self, found: Remembered, row: Kept) -> None:
-        """Put a row in its place, unless it is there; a deletion removes the rows before it."""
-        size, before = found.size, len(found.rows)
+    def _apply_row(self, cached: CachedUser, row: StoredRow) -> None:
+        """Apply a polled row to a cached user: insert an event, or remove events by a deletion.
+
+        An event goes to its place by time and seq, unless it is there already; the oldest events
+        beyond the limit are dropped. A deletion removes all events with a smaller seq.
+        """
+        size, events = cached.size, cached.events
         if row.item is None:
-            found.rows = [one for one in found.rows if one.seq > row.seq]
+            cached.events = [event for event in events if event.seq > row.seq]
         else:
-            place = bisect_left(found.rows, _order(row), key=_order)
-            if place < before and found.rows[place].seq == row.seq:
+            index = bisect_left(events, (row.time, row.seq), key=lambda each: (each.time, each.seq))
+            if index < len(events) and events[index].seq == row.seq:
                 return
-            rows = [*found.rows[:place], row, *found.rows[place:]]
-            found.rows = rows[-self._limit :]
-        found.made = {}
-        self._size += found.size - size
+            cached.events = [*events[:index], row, *events[index:]][-self._max_user_events :]
+        cached.derived = {}
+        self._size += cached.size - size
 
-    # -- reading on --
+    # -- polling --
 
-    def end(self) -> int:
-        """The last seq of the store itself, which this process may not have read yet."""
-        return self._tail.meta().seq
+    def read_last_seq(self) -> int:
+        """Return the number of the store's last row, which this process may not have read yet."""
+        return self._poller.meta().seq
 
-    def catch_up(self) -> None:
-        """Read on to the end of the store."""
-        with self._step:
+    def poll(self) -> None:
+        """Read all new rows of the store: pass them to the listeners and update the cache.
+
+        Rows are events and deletions of users. If hundreds of thousands of rows are new, the oldest
+        of these are skipped. StoreError if the store does not answer.
+        """
+        with self._poll_lock:
             if self.seq < 0:
                 self._begin()
-            while rows := self._tail.tail(self.seq, _STEP):
+            while rows := self._poller.read_after(self.seq, _POLL_ROWS):
                 self._apply(rows)
-                if len(rows) < _STEP:
+                if len(rows) < _POLL_ROWS:
                     break
-                self._leave_out_what_is_far_behind()
-            self._failed = False
-            self.caught_up()
+                self._skip_backlog()
+            self._has_failed = False
+            self._on_poll(self)
 
-    def attach(self, listener: Listener, after: int | None = None) -> None:
-        """Tell a function of all rows after a seq (None: that come from now on), at most the last 200,000 of them.
+    def replay(self, listener: Listener, after: int) -> None:
+        """Pass the polled rows after a seq to a listener, and subscribe it to later rows.
 
-        The method of an object is forgotten with the object.
+        A listener is a function of a list of rows (events and deletions) in commit order; the seq
+        numbers these rows. Of the polled rows, only those among the last 200,000 of the store are
+        passed.
         """
-        with Store(self._tail.address) as store:
-            seq = self.seq if after is None else max(after, store.meta().seq - BEGIN)
-            while len(rows := self._seen(store, seq, _STEP)) == _STEP:
+        with Store(self._poller.address) as store:
+            seq = max(after, store.meta().seq - MAX_BACKLOG)
+            while len(rows := self._read_polled(store, seq, _POLL_ROWS)) == _POLL_ROWS:
                 listener(rows)
                 seq = rows[-1].seq
-            with self._step:
-                if rows := self._seen(store, seq, BEGIN):
+            with self._poll_lock:
+                if rows := self._read_polled(store, seq, MAX_BACKLOG):
                     listener(rows)
-                self.listen(listener)
+                self.subscribe(listener)
 
-    def listen(self, listener: Listener) -> None:
-        """Tell a function of the rows that are read from now on."""
+    def subscribe(self, listener: Listener) -> None:
+        """Call a listener with all rows (events and deletions) that are polled from now on.
+
+        A bound method is held weakly: it is dropped once its object is freed.
+        """
         is_method = hasattr(listener, "__self__") and hasattr(listener, "__func__")
         self._listeners.append(weakref.WeakMethod(listener) if is_method else lambda: listener)
 
-    def _seen(self, store: Store, after: int, limit: int) -> list[Kept]:
-        """Rows after a seq that this process has read already."""
-        return [row for row in store.tail(after, limit) if row.seq <= self.seq]
+    def _read_polled(self, store: Store, after: int, limit: int) -> list[StoredRow]:
+        """Read at most `limit` rows of the store after the seq `after`, in commit order.
 
-    def _apply(self, rows: list[Kept]) -> None:
+        The seq numbers rows in this order. Rows that this process has not polled yet are left out.
+        """
+        return [row for row in store.read_after(after, limit) if row.seq <= self.seq]
+
+    def _apply(self, rows: list[StoredRow]) -> None:
+        """Pass new rows to the listeners, then update the cache and the deletions.
+
+        `rows` are events and deletions in commit order. Listeners are functions called with new
+        rows; those whose object no longer exists are removed, and an exception of a listener is
+        logged.
+        """
         for reference in list(self._listeners):
             listener = reference()
             if listener is None:
@@ -249,57 +301,66 @@ class Recent:
                 continue
             try:
                 listener(rows)
-            except Exception:  # users' rows come all the same
+            except Exception:  # the cache is updated all the same
                 logger.exception("a listener failed")
         for row in rows:
             with self._lock:
                 if row.item is None:
                     self.deleted[row.user] = self.last_deletion = row.seq
-                if (found := self._users.get(row.user)) is not None:
-                    self._change(found, row)
-                for waiting in self._loading.get(row.user, ()):
-                    waiting.append(row)
+                if (cached := self._users.get(row.user)) is not None:
+                    self._apply_row(cached, row)
+                for polled in self._loading.get(row.user, ()):
+                    polled.append(row)
         self.seq = rows[-1].seq
 
-    def _leave_out_what_is_far_behind(self) -> None:
-        """After an import of millions of rows, users are read anew rather than row by row."""
-        top = self._tail.meta().seq
-        if top - self.seq <= BEGIN:
+    def _skip_backlog(self) -> None:
+        """Skip to the last 200,000 rows if more rows than that are unread, as after an import.
+
+        The cache is emptied and the deletions are read anew; listeners do not get skipped rows.
+        """
+        last_seq = self.read_last_seq()
+        if last_seq - self.seq <= MAX_BACKLOG:
             return
-        deleted = self._deletions()
+        self._read_deletions()
         with self._lock:
             self._users.clear()
-            self._size, self._left_out = 0, self._left_out + 1
-            self.seq, self.deleted = top - BEGIN, deleted
-            self.last_deletion = max(deleted.values(), default=0)
+            self._size, self._n_skips = 0, self._n_skips + 1
+            self.seq = last_seq - MAX_BACKLOG
 
-    def _deletions(self) -> dict[str, int]:
-        return {user: row.seq for user, row in self._tail.deletions().items()}
+    def _read_deletions(self) -> None:
+        """Read from the store which users were deleted; set `deleted` and `last_deletion`.
 
-    def watch(self, stop: threading.Event) -> None:
-        """Read on until `stop` is set; failures are told once, and tried again."""
-        told = False
+        Both hold seqs, the numbers of the deletions in commit order.
+        """
+        self.deleted = {user: row.seq for user, row in self._poller.read_deletions().items()}
+        self.last_deletion = max(self.deleted.values(), default=0)
+
+    def run(self, stop: threading.Event) -> None:
+        """Poll five times a second until `stop` is set, and once a second while polls fail.
+
+        Of consecutive failures only the first is logged.
+        """
+        is_logged = False
         while not stop.wait(_POLL_S):
             try:
-                self.catch_up()
-            except Exception as error:  # whatever it is: without this thread nothing is known
-                if not told:
+                self.poll()
+            except Exception as error:  # whatever it is: without this thread no event arrives
+                if not is_logged:
                     unexpected = None if isinstance(error, TalerecError) else error
-                    logger.warning("the store does not answer: %s", error, exc_info=unexpected)
-                told = True
+                    logger.warning("store unavailable: %s", error, exc_info=unexpected)
+                is_logged = True
                 self.note_failure()
-                stop.wait(_PAUSE_S)
+                stop.wait(_RETRY_S)
                 continue
-            if told:
-                logger.info("the store answers again")
-            told = False
+            if is_logged:
+                logger.info("store available again")
+            is_logged = False
 
     def note_failure(self) -> None:
-        """The store did not answer: until reading on succeeds, it is not asked for users."""
-        self.failures += 1
-        self._failed = True
+        """Record that the store did not answer: `load` fails at once until a poll succeeds."""
+        self._has_failed = True
 
     @property
-    def answers(self) -> bool:
-        """Did the store answer when it was last asked?"""
-        return not self._failed and self.seq >= 0
+    def is_available(self) -> bool:
+        """Did the store answer the last poll or read, and at least once since the start?"""
+        return not self._has_failed and self.seq >= 0

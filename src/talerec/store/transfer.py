@@ -1,4 +1,4 @@
-"""Whole logs into a store, and whole stores out of it."""
+"""Import of whole logs into a store, and export of whole stores."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data.log import Log
+from talerec.data import Log
 from talerec.errors import InvalidLogError, TalerecError
-from talerec.runtime.arrays import Array
-from talerec.runtime.progress import stage
-from talerec.store.events import Event, checked_id
+from talerec.runtime import Array, stage
+from talerec.store.events import Event, validate_id
 from talerec.store.store import Store
 
-_BATCH = 5000  # rows of one commit
-_STEP = 50_000  # rows that are read at a time
+_COMMIT_ROWS = 5000  # rows of one commit
+_READ_ROWS = 50_000  # rows read by one statement
 
-_SCHEMA: dict[str, Any] = {
-    columns.USER: pl.String,
-    columns.ITEM: pl.String,
-    columns.TIME: pl.Datetime("us", "UTC"),
-    "event": pl.String,
-    "event_id": pl.String,
-}
+_NAMES = (columns.USER, columns.ITEM, columns.TIME, "event", "event_id")
+_SCHEMA: dict[str, Any] = dict.fromkeys(_NAMES, pl.String)
+_SCHEMA[columns.TIME] = pl.Datetime("us", "UTC")
 
 
-class Imported(NamedTuple):
-    """What became of the rows of a log: kept, there already, and of users who were deleted after them."""
+class ImportResult(NamedTuple):
+    """The counts of an import: rows of the log, and what became of them.
+
+    added: stored now. there: stored before. deleted: skipped, as rows of deleted users.
+    """
 
     rows: int
     added: int
@@ -37,78 +35,76 @@ class Imported(NamedTuple):
     deleted: int
 
 
-def import_log(store: Store, log: Log) -> Imported:
-    """Keep the rows of a log as events, in time order, each batch with one commit. What is there already is not added again.
+def import_log(store: Store, log: Log) -> ImportResult:
+    """Store the rows of a log that the store lacks as events, in time order.
 
-    Rows with the same user, item and time are the same row, unless there are more of them in the log. Rows of a user who was
-    deleted are left out unless they are later than the deletion.
+    Rows with equal user, item and time are the same event, stored as often as the log has it. Rows
+    of a deleted user are skipped unless they are later than the deletion.
     """
-    users, items = (
-        _texts(names.ids, kind) for names, kind in ((log.users, "user"), (log.items, "item"))
-    )
-    who = log.user_codes()
-    order = np.lexsort((who, log.time))
+    users, items = _texts(log.users.ids, "user"), _texts(log.items.ids, "item")
+    user_codes = log.user_codes()
+    order = np.lexsort((user_codes, log.time))
     added = deleted = 0
     tick = stage("import", float(log.rows))
-    for rows in _batches(order, who, log.time):
-        parts = (who[rows].tolist(), log.item[rows].tolist(), log.time[rows].tolist())
-        some = [
+    for rows in _batches(order, user_codes, log.time):
+        names: list[str | None] = [None] * len(rows)
+        if log.event is not None:
+            names = [log.event_names[code] for code in log.event[rows].tolist()]
+        arrays = (user_codes[rows].tolist(), log.item[rows].tolist(), log.time[rows].tolist())
+        events = [
             Event(users[user], items[item], time, name)
-            for user, item, time, name in zip(*parts, _names(log, rows), strict=True)
+            for user, item, time, name in zip(*arrays, names, strict=True)
         ]
-        new, gone = store.add_missing(some)
-        added, deleted = added + new, deleted + gone
+        n_added, n_deleted = store.append_missing(events)
+        added, deleted = added + n_added, deleted + n_deleted
         tick(len(rows))
-    return Imported(log.rows, added, log.rows - added - deleted, deleted)
+    return ImportResult(log.rows, added, log.rows - added - deleted, deleted)
 
 
 def _texts(ids: pl.Series, kind: str) -> list[str]:
-    """Ids as a store keeps them; an error names the first that it cannot keep."""
+    """Return user or item ids as text; InvalidLogError names the first that cannot be stored.
+
+    `kind` is "user" or "item", for the message.
+    """
     texts: list[str] = ids.cast(pl.String).to_list()
     for text in texts:
         try:
-            checked_id(text, f"{kind} {text[:40]!r}")
+            validate_id(text, f"{kind} {text[:40]!r}")
         except TalerecError as error:
             raise InvalidLogError(str(error)) from None
     return texts
 
 
-def _names(log: Log, rows: Array) -> list[str | None]:
-    if log.event is None:
-        return [None] * len(rows)
-    return [log.event_names[code] for code in log.event[rows].tolist()]
-
-
 def _batches(order: Array, user: Array, time: Array) -> Iterator[Array]:
-    """The rows in batches; rows of one user and moment are in the same one, so that equal rows are counted together."""
+    """Yield slices of `order`, of about 5,000 rows, that never split equal user and time.
+
+    `order` has row numbers sorted by time, then user; `user` and `time` are columns of the log.
+    """
     begin = 0
     while begin < len(order):
-        end = min(begin + _BATCH, len(order))
-        while end < len(order) and _same(order[end - 1], order[end], user, time):
+        end = min(begin + _COMMIT_ROWS, len(order))
+        while end < len(order):
+            a, b = order[end - 1], order[end]
+            if user[a] != user[b] or time[a] != time[b]:
+                break
             end += 1
         yield order[begin:end]
         begin = end
 
 
-def _same(a: int, b: int, user: Array, time: Array) -> bool:
-    return bool(user[a] == user[b] and time[a] == time[b])
+def export_events(store: Store) -> Iterator[pl.DataFrame]:
+    """Yield the events that are in the store now, in commit order, as one or more frames.
 
-
-def exported(store: Store) -> Iterator[pl.DataFrame]:
-    """The events that are in the store now, in the order in which they were kept, part by part; at least one part."""
-    seq, top = 0, store.meta().seq
-    tick = stage("export", float(top))
+    The first frame is empty and shows the columns: user, item, time (UTC), event, event_id.
+    Deletions are left out.
+    """
+    seq, last_seq = 0, store.meta().seq
+    tick = stage("export", float(last_seq))
+    stored_schema = {**_SCHEMA, columns.TIME: pl.Int64}
     yield pl.DataFrame(schema=_SCHEMA)
-    while seq < top and (rows := store.tail(seq, _STEP)):
-        some = [row for row in rows if row.item is not None and row.seq <= top]
-        parts = list(zip(*some, strict=True)) if some else [()] * 6
-        yield pl.DataFrame(dict(zip(_SCHEMA, parts[1:], strict=True)), schema=_raw()).with_columns(
-            pl.col(columns.TIME).cast(_SCHEMA[columns.TIME])
-        )
-        tick(min(rows[-1].seq, top) - seq)
+    while seq < last_seq and (rows := store.read_after(seq, _READ_ROWS)):
+        events = [row[1:] for row in rows if row.item is not None and row.seq <= last_seq]
+        frame = pl.DataFrame(events, schema=stored_schema, orient="row")
+        yield frame.with_columns(pl.col(columns.TIME).cast(_SCHEMA[columns.TIME]))
+        tick(min(rows[-1].seq, last_seq) - seq)
         seq = rows[-1].seq
-
-
-def _raw() -> dict[str, Any]:
-    """As rows of the store are: times are microseconds."""
-    return {name: pl.Int64 if name == columns.TIME else pl.String for name in _SCHEMA}

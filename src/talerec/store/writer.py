@@ -1,4 +1,4 @@
-"""One thread that writes to the store for a whole process: requests that wait are committed together."""
+"""A thread that writes to the store for a whole process: waiting requests share a commit."""
 
 from __future__ import annotations
 
@@ -10,142 +10,163 @@ from dataclasses import dataclass
 from typing import Any
 
 from talerec.errors import TalerecError
-from talerec.store.events import Added, Event, RefusedError, StoreError
+from talerec.store.events import AppendResult, Event, RefusedError, StoreError
 from talerec.store.store import Store
 
 logger = logging.getLogger("talerec")
 
-_WAITING = 20_000  # events that may wait; beyond that, requests are refused
-_TOGETHER = 5_000  # events of one commit, at least one request
-
-Deliver = Callable[[list["Ticket"]], None]
+_QUEUE_EVENTS = 20_000  # events that may wait; beyond that, requests are refused
+_COMMIT_EVENTS = 5_000  # events of one commit, at least one request
 
 
-class FullError(TalerecError):
-    """More events wait than the store can take soon; the sender may try again."""
+class QueueFullError(TalerecError):
+    """Too many events wait for the store; the client may try again later."""
 
 
 @dataclass(eq=False)
-class Ticket:
-    """A request that waits for the disk: events to keep, or a user to forget. `outcome` is there once it is delivered.
+class WriteRequest:
+    """Events to store, or a user to delete; `result` is set once it is committed or refused.
 
-    `owner` is whatever whoever delivers needs to find the asker.
+    result: for events an AppendResult, for a deletion its seq, for a failure the exception.
+    waiter: any object by which the caller finds out who waits for the result.
     """
 
     events: Sequence[Event] = ()
-    forget: str | None = None
-    owner: Any = None
-    outcome: Added | int | Exception | None = None  # an int: the seq of a deletion
+    deleted_user: str | None = None
+    waiter: Any = None
+    result: AppendResult | int | Exception | None = None  # an int: the seq of a deletion
 
     @property
     def size(self) -> int:
+        """How many events the request counts as in the queue: at least 1, also for a deletion."""
         return max(1, len(self.events))
 
 
-class Writer:
-    """Takes tickets, commits them in groups, and hands them back when they are on disk (or refused).
+class EventWriter:
+    """Commits write requests in groups, in a thread of its own.
 
     Parameters
     ----------
     store : Store
-        Its own connection: nobody else may use it.
+        A connection that nobody else uses; `stop` closes it.
     deliver : function
-        Called in the writer's thread with the tickets of one commit, whose outcomes are set.
+        Called in the writer's thread with the requests of one commit, whose `result` is set.
     after_commit : function
-        Called before that: what makes this process know what it has just written.
+        Called after each commit, before `deliver`.
+
+    Attributes
+    ----------
+    commits, seconds
+        The number of commits so far, and the time they took.
+    waiting : int
+        The events that wait in the queue or are being committed.
     """
 
     def __init__(
-        self, store: Store, deliver: Deliver, after_commit: Callable[[], None] = lambda: None
-    ) -> None:
-        self.store, self._deliver, self._after = store, deliver, after_commit
+        self, store: Store, deliver: Callable[[list[WriteRequest]], None],
+        after_commit: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.store, self._deliver, self._after_commit = store, deliver, after_commit
         self.commits, self.seconds = 0, 0.0  # of commits so far
-        self._waiting: list[Ticket] = []
-        self._size = 0
+        self._queue: list[WriteRequest] = []
+        self.waiting = 0  # events that wait or are being committed
         self._changed = threading.Condition()
-        self._stopped = False
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="write", daemon=True)
         self._thread.start()
 
-    @property
-    def waiting(self) -> int:
-        """Events that wait, or are being committed."""
-        return self._size
+    def submit(self, request: WriteRequest) -> None:
+        """Queue a request for the next commit, and return at once.
 
-    def submit(self, ticket: Ticket) -> None:
-        """Let a request wait for the next commit; FullError if too many do, StoreError after `stop`."""
+        Raises
+        ------
+        QueueFullError
+            If more than 20,000 events would wait.
+        StoreError
+            After `stop`.
+        """
         with self._changed:
-            if self._stopped:
-                raise StoreError("the service is about to stop")
-            if self._size and self._size + ticket.size > _WAITING:
-                raise FullError(f"{self._size} events wait for the store")
-            self._waiting.append(ticket)
-            self._size += ticket.size
+            if self._is_stopped:
+                raise StoreError("the service is stopping")
+            if self.waiting and self.waiting + request.size > _QUEUE_EVENTS:
+                raise QueueFullError(f"{self.waiting} events wait for the store")
+            self._queue.append(request)
+            self.waiting += request.size
             self._changed.notify()
 
     def stop(self, seconds: float) -> None:
-        """Commit what waits, and end."""
+        """Commit the waiting requests, for at most `seconds`, end the thread, close the store."""
         with self._changed:
-            self._stopped = True
+            self._is_stopped = True
             self._changed.notify()
         self._thread.join(seconds)
         self.store.close()
 
     def _run(self) -> None:
-        while tickets := self._next():
-            started = time.perf_counter()
-            self._settle(tickets)
-            self.commits, self.seconds = (
-                self.commits + 1,
-                self.seconds + time.perf_counter() - started,
-            )
-            with self._changed:
-                self._size -= sum(ticket.size for ticket in tickets)
-            self._deliver(tickets)
+        """Commit queued requests in groups and pass their results to `deliver`, until `stop`.
 
-    def _settle(self, tickets: list[Ticket]) -> None:
-        """Commit tickets, so that all have outcomes. Where the store refuses them together, each is tried alone, so that it fails for its own faults only."""
+        A request is a list of events, or the deletion of a user; this is the loop of the thread.
+        """
+        while requests := self._next_group():
+            started = time.perf_counter()
+            self._commit(requests)
+            self.commits += 1
+            self.seconds += time.perf_counter() - started
+            with self._changed:
+                self.waiting -= sum(request.size for request in requests)
+            self._deliver(requests)
+
+    def _next_group(self) -> list[WriteRequest]:
+        """Wait for requests; remove those of the next commit from the queue and return them.
+
+        A deletion is alone in its group; events are grouped up to 5,000. Returns an empty list once
+        `stop` was called and the queue is empty.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._is_stopped)
+            count = size = 0
+            for request in self._queue:
+                is_deletion = request.deleted_user is not None
+                if count and (is_deletion or size + request.size > _COMMIT_EVENTS):
+                    break
+                count, size = count + 1, size + request.size
+                if is_deletion:
+                    break
+            group, self._queue = self._queue[:count], self._queue[count:]
+            return group
+
+    def _commit(self, requests: list[WriteRequest]) -> None:
+        """Write requests in one commit and set the `result` of each, an exception if it failed.
+
+        If the database refuses them together, each is tried alone, so that a request fails only for
+        its own faults; if the store is unavailable, all fail.
+        """
         try:
-            self._commit(tickets)
+            self._write(requests)
         except Exception as error:
             if not isinstance(error, TalerecError):
                 logger.exception("writing to the store failed")
-            is_away = isinstance(error, StoreError) and not isinstance(error, RefusedError)
-            left = [ticket for ticket in tickets if ticket.outcome is None]
-            for ticket in left:
-                if is_away or len(tickets) == 1:
-                    ticket.outcome = error
+            is_unavailable = isinstance(error, StoreError) and not isinstance(error, RefusedError)
+            for request in [request for request in requests if request.result is None]:
+                if is_unavailable or len(requests) == 1:
+                    request.result = error
                 else:
-                    self._settle([ticket])
+                    self._commit([request])
 
-    def _next(self) -> list[Ticket]:
-        """The tickets of the next commit: events together, a deletion alone; none at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._stopped)
-            count = size = 0
-            for ticket in self._waiting:
-                alone = ticket.forget is not None
-                if count and (alone or size + ticket.size > _TOGETHER):
-                    break
-                count, size = count + 1, size + ticket.size
-                if alone:
-                    break
-            taken, self._waiting = self._waiting[:count], self._waiting[count:]
-            return taken
+    def _write(self, requests: list[WriteRequest]) -> None:
+        """Write one deletion, or the events of all requests, in one commit; set their results.
 
-    def _commit(self, tickets: list[Ticket]) -> None:
-        first = tickets[0]
-        if first.forget is not None:
-            first.outcome = self.store.forget(first.forget, time.time_ns() // 1000)
+        If the first request is a deletion, it is the only one. A failure of `after_commit` is
+        logged.
+        """
+        user = requests[0].deleted_user
+        if user is not None:
+            requests[0].result = self.store.delete_user(user, time.time_ns() // 1000)
         else:
-            outcomes = self.store.append([ticket.events for ticket in tickets])
-            for ticket, outcome in zip(tickets, outcomes, strict=True):
-                ticket.outcome = outcome
-        self._catch_up()
-
-    def _catch_up(self) -> None:
-        """What was committed stays so, also where reading it back fails."""
+            results = self.store.append([request.events for request in requests])
+            for request, result in zip(requests, results, strict=True):
+                request.result = result
         try:
-            self._after()
+            self._after_commit()
         except TalerecError as error:
-            logger.warning("what was written cannot be read back yet: %s", error)
+            logger.warning("committed rows cannot be read back yet: %s", error)

@@ -1,4 +1,4 @@
-"""A shop, its model, and a service that remembers, for every test of events."""
+"""A log, its model, and a service with a store, for every test of events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def saved(log: tr.Log, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def service(saved: Path, tmp_path: Path) -> Iterator[Any]:
-    from service import living
+    from service import service_with_store
 
-    with living(saved, tmp_path / "run", f"sqlite:///{tmp_path}/shop.db") as local:
+    with service_with_store(saved, tmp_path / "run", f"sqlite:///{tmp_path}/shop.db") as local:
         yield local

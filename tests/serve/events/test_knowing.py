@@ -1,4 +1,4 @@
-"""Events are known to the next answer, and count for what is popular now."""
+"""Events are part of the next answer, and count for popular items."""
 
 from __future__ import annotations
 
@@ -14,27 +14,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import talerec as tr
-from talerec.data.log_merge import merged
+from talerec.data import merge_logs
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
-from service import Local, history_of, ids, living, send
-from talerec.models.core.persistence import STORE, STORE_SEQ
-from talerec.serve.model.served import ServedModel
-from talerec.serve.users.histories import Users
-from talerec.store.events import Event, Kept
-from talerec.store.store import Store
-from talerec.store.tail import Recent
+from service import Local, history_of, ids, send, service_with_store
+from talerec.models.core import STORE, STORE_SEQ
+from talerec.serve.model import ServedModel
+from talerec.serve.users import UserHistories
+from talerec.store import Event, EventTail, Store, StoredRow
 from waiting import LONG_S, until
 
 SECOND, DAY = 10**6, 86_400 * 10**6
 
 
-# -- the next answer knows -------------------------------------------------------------------------
+# -- the next answer -------------------------------------------------------------------------------
 
 
-def test_the_next_answer_is_the_librarys_for_the_history_with_the_event(
+def test_the_next_answer_equals_the_library_with_the_event(
     service: Local, saved: Path, log: tr.Log
 ) -> None:
     model = tr.load(saved)
@@ -46,9 +44,9 @@ def test_the_next_answer_is_the_librarys_for_the_history_with_the_event(
             assert send(service, sent).json == {"accepted": 1, "duplicates": 0}
             rows.append((item, moment))
             said = service.post("/v1/recommend", {"user_id": user, "k": 9, "hide_seen": True})
-            own = model.recommend_histories([rows], k=9, hide_seen=True)
-            assert ids(said) == own["item_id"].to_list()
-            assert [one["score"] for one in said.json["items"]] == own["score"].to_list()
+            expected = model.recommend_histories([rows], k=9, hide_seen=True)
+            assert ids(said) == expected["item_id"].to_list()
+            assert [entry["score"] for entry in said.json["items"]] == expected["score"].to_list()
 
 
 def test_a_user_is_explained_with_the_events_of_the_store(
@@ -61,14 +59,14 @@ def test_a_user_is_explained_with_the_events_of_the_store(
     rows += sent
     best = service.post("/v1/recommend", {"user_id": user, "k": 1}).json["items"][0]
     said = service.post("/v1/explain", {"user_id": user, "item_id": best["item_id"]}).json
-    own = model.explain(rows, best["item_id"], unknown="skip")["contribution"].to_list()
+    expected = model.explain(rows, best["item_id"], unknown="skip")["contribution"].to_list()
     assert [row["item_id"] for row in said["rows"]] == [item for item, _ in rows]
-    assert [row["contribution"] for row in said["rows"]] == pytest.approx(own, abs=1e-12)
+    assert [row["contribution"] for row in said["rows"]] == pytest.approx(expected, abs=1e-12)
     assert said["score"] == pytest.approx(best["score"], abs=1e-9)
     stranger = service.post("/v1/explain", {"user_id": "nobody", "item_id": 5}).json
     assert (stranger["rows"], stranger["score"]) == ([], 0.0)
-    for asked in ({}, {"history": [], "user_id": user}):
-        assert service.post("/v1/explain", {**asked, "item_id": 5}).code == "invalid"
+    for request in ({}, {"history": [], "user_id": user}):
+        assert service.post("/v1/explain", {**request, "item_id": 5}).code == "invalid"
 
 
 @pytest.mark.parametrize("kind", ["tempo", "sknn", "markov", "popular"])
@@ -77,7 +75,7 @@ def test_every_kind_of_model_answers_for_users_with_events(
 ) -> None:
     path = tr.MODELS[kind]().fit(log).save(tmp_path / "m.tale")
     model = tr.load(path)
-    with living(path, tmp_path / "run", f"sqlite:///{tmp_path}/shop.db") as local:
+    with service_with_store(path, tmp_path / "run", f"sqlite:///{tmp_path}/shop.db") as local:
         for place in (0, 7):
             user, rows = log.users.ids[place], history_of(log, place)
             late = int(log.time.max()) + 7200 * SECOND
@@ -85,12 +83,12 @@ def test_every_kind_of_model_answers_for_users_with_events(
             sent = [{"user_id": user, "item_id": i, "timestamp": t} for i, t in rows[-2:]]
             assert send(local, *sent).status == 202
             for hide in (False, True):
-                asked = {"user_id": user, "k": 7, "hide_seen": hide}
-                own = model.recommend_histories([rows], k=7, hide_seen=hide)
-                assert ids(local.post("/v1/recommend", asked)) == own["item_id"].to_list()
-                asked["as_of"] = late + DAY
-                own = model.recommend_histories([rows], k=7, hide_seen=hide, as_of=late + DAY)
-                assert ids(local.post("/v1/recommend", asked)) == own["item_id"].to_list()
+                request = {"user_id": user, "k": 7, "hide_seen": hide}
+                expected = model.recommend_histories([rows], k=7, hide_seen=hide)
+                assert ids(local.post("/v1/recommend", request)) == expected["item_id"].to_list()
+                request["as_of"] = late + DAY
+                expected = model.recommend_histories([rows], k=7, hide_seen=hide, as_of=late + DAY)
+                assert ids(local.post("/v1/recommend", request)) == expected["item_id"].to_list()
         stranger = local.post("/v1/recommend", {"user_id": "nobody", "k": 60}).json
         assert (stranger["fallback"], len(stranger["items"])) == ("trending", 60)
 
@@ -100,23 +98,23 @@ def test_without_events_a_user_is_answered_as_the_library_does(
 ) -> None:
     model, alone = tr.load(saved), Local(saved, tmp_path / "alone")
     for user in log.users.ids[:10].to_list():
-        own = model.recommend([user], k=6)["item_id"].to_list()
+        expected = model.recommend([user], k=6)["item_id"].to_list()
         for local in (service, alone):
-            assert ids(local.post("/v1/recommend", {"user_id": user, "k": 6})) == own
-            assert ids(local.post("/v1/recommend", {"user_id": str(user), "k": 6})) == own
+            assert ids(local.post("/v1/recommend", {"user_id": user, "k": 6})) == expected
+            assert ids(local.post("/v1/recommend", {"user_id": str(user), "k": 6})) == expected
         batch = {"requests": [{"user_id": user, "k": 6}, {"history": [], "k": 2}]}
         answers = service.post("/v1/recommend:batch", batch).json["answers"]
-        assert [one["item_id"] for one in answers[0]["items"]] == own
+        assert [item["item_id"] for item in answers[0]["items"]] == expected
 
 
-def test_users_asked_together_get_their_own_answers(service: Local, log: tr.Log) -> None:
+def test_concurrent_users_get_their_own_answers(service: Local, log: tr.Log) -> None:
     users = log.users.ids[:20].to_list()
     for n, user in enumerate(users):
         send(service, {"user_id": user, "item_id": n + 1})
-    wanted = [ids(service.post("/v1/recommend", {"user_id": u, "k": 8})) for u in users]
-    found = service.post_all("/v1/recommend", [{"user_id": u, "k": 8} for u in users])
-    assert [ids(one) for one in found] == wanted
-    assert len({tuple(one) for one in wanted}) > 5
+    expected = [ids(service.post("/v1/recommend", {"user_id": u, "k": 8})) for u in users]
+    answers = service.post_all("/v1/recommend", [{"user_id": u, "k": 8} for u in users])
+    assert [ids(answer) for answer in answers] == expected
+    assert len({tuple(answer) for answer in expected}) > 5
 
 
 def test_events_of_a_new_user_are_its_history(service: Local, saved: Path) -> None:
@@ -133,13 +131,13 @@ def test_events_of_a_new_user_are_its_history(service: Local, saved: Path) -> No
         {"item_id": "never seen", "timestamp": "2023-11-14T22:13:20+00:00", "event_id": "e1"},
         {"item_id": 9, "timestamp": "2023-11-14T22:14:20+00:00", "event": "buy"},
     ]
-    asked = service.post("/v1/recommend", {"user_id": "n\u00f6w", "k": 5})
-    own = tr.load(saved).recommend_histories([["never seen", 9]], k=5, unknown="skip")
-    assert ids(asked) == own["item_id"].to_list()
-    assert "fallback" not in asked.json
+    request = service.post("/v1/recommend", {"user_id": "n\u00f6w", "k": 5})
+    expected = tr.load(saved).recommend_histories([["never seen", 9]], k=5, unknown="skip")
+    assert ids(request) == expected["item_id"].to_list()
+    assert "fallback" not in request.json
 
 
-def test_an_event_without_a_time_is_now(service: Local) -> None:
+def test_an_event_without_a_time_gets_the_current_time(service: Local) -> None:
     before = datetime.now(UTC)
     send(service, {"user_id": "ann", "item_id": 1})
     (row,) = service.get("/v1/users/ann").json["history"]
@@ -154,46 +152,46 @@ rows_of = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), max_size=8)
 def test_events_are_merged_as_an_update_merges_rows(
     old: list[tuple[int, int]], new: list[tuple[int, int]], ties: str, tmp_path_factory: Any
 ) -> None:
-    """Items 1 to 3 are known, 4 is not unless the log has it; times collide often."""
+    """Items 1 to 3 are in the log, 4 may not be; many times are equal."""
     folder = tmp_path_factory.mktemp("m")
 
     def frame(rows: list[tuple[int, int]]) -> tr.Log:
         every = [("ann", item, time * SECOND) for item, time in rows]
-        made = pl.DataFrame(every, schema=["user_id", "item_id", "timestamp"], orient="row")
-        return tr.order_ties(tr.Log.from_frame(made, time_unit="us"), ties)
+        table = pl.DataFrame(every, schema=["user_id", "item_id", "timestamp"], orient="row")
+        return tr.order_ties(tr.Log.from_frame(table, time_unit="us"), ties)
 
     first = frame(old)
     path = tr.Popular().fit(first).save(folder / "m.tale")
-    model = ServedModel.open(path, verify=False)
+    model = ServedModel(path, verify=False)
     address = f"sqlite:///{folder}/shop.db"
     with Store.open(address) as store:
         store.append([[Event("ann", str(item), time * SECOND) for item, time in new]])
-    recent = Recent(address, 100)
-    rows = Users(recent, 100).known(model, "ann")
-    recent.close()
+    tail = EventTail(address, 100)
+    rows = UserHistories(tail, 100).get(model, "ann")
+    tail.close()
     assert rows is not None
-    wanted = merged(first, frame(new)).log if new else first
-    names = wanted.items.ids.gather(wanted.item).to_list()
-    known = set(first.items.ids.to_list())
-    if ties == "item" and any(name not in known for name in names):
+    expected = merge_logs(first, frame(new)).log if new else first
+    names = expected.items.ids.gather(expected.item).to_list()
+    log_items = set(first.items.ids.to_list())
+    if ties == "item" and any(name not in log_items for name in names):
         return  # an item without a position has no place among simultaneous ones
     shown = [
         first.items.ids[item] if item >= 0 else int(str(rows.events[place].item))
         for place, item in enumerate(rows.item.tolist())
     ]
     assert list(zip(shown, rows.time.tolist(), strict=True)) == list(
-        zip(names, wanted.time.tolist(), strict=True)
+        zip(names, expected.time.tolist(), strict=True)
     )
 
 
-def test_events_that_the_artifact_holds_are_not_added_again(log: tr.Log, tmp_path: Path) -> None:
-    """An artifact says which store it learned from, and how far: the seq of another store means nothing."""
+def test_events_in_the_artifact_are_not_added_twice(log: tr.Log, tmp_path: Path) -> None:
+    """An artifact names its store and the last seq; the seq of another store is ignored."""
     address = f"sqlite:///{tmp_path}/shop.db"
     late = int(log.time.max()) + DAY
     with Store.open(address) as store:
         store.append([[Event("1", "5", late + n) for n in range(3)]])
         name = store.meta().store
-    recent = Recent(address, 100)
+    tail = EventTail(address, 100)
     for training, added in (
         ({STORE: name, STORE_SEQ: 2}, 1),
         ({STORE: "another", STORE_SEQ: 2}, 3),
@@ -201,18 +199,18 @@ def test_events_that_the_artifact_holds_are_not_added_again(log: tr.Log, tmp_pat
     ):
         model = tr.Popular().fit(log)
         model.fitted.training.update(training)
-        served = ServedModel.open(model.save(tmp_path / "m.tale"), verify=False)
-        rows = Users(recent, 5000).known(served, "1")
+        served = ServedModel(model.save(tmp_path / "m.tale"), verify=False)
+        rows = UserHistories(tail, 5000).get(served, "1")
         assert rows is not None
         assert len(rows) == len(history_of(log, 0)) + added
-    recent.close()
+    tail.close()
 
 
 def test_only_the_last_rows_of_a_long_history_are_read(saved: Path, tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path}/shop.db"
     with Store.open(address) as store:
         store.append([[Event("long", str(n % 60 + 1), n * SECOND) for n in range(3000)]])
-    with living(saved, tmp_path / "run", address, max_history=50) as local:
+    with service_with_store(saved, tmp_path / "run", address, max_history=50) as local:
         shown = local.get("/v1/users/long").json["history"]
         assert [row["item_id"] for row in shown] == [n % 60 + 1 for n in range(2950, 3000)]
         send(local, {"user_id": "long", "item_id": 7})
@@ -221,34 +219,32 @@ def test_only_the_last_rows_of_a_long_history_are_read(saved: Path, tmp_path: Pa
         assert local.post("/v1/recommend", {"user_id": "long", "k": 3}).status == 200
 
 
-def test_nobody_gets_the_events_of_another(service: Local, log: tr.Log) -> None:
-    """Many users with items of their own alone: each answer's reasons are among the user's items."""
-    rng, own = np.random.default_rng(1), dict[str, set[int]]()
+def test_no_user_gets_the_events_of_another(service: Local, log: tr.Log) -> None:
+    """Users have disjoint items: the reasons of each answer are among the user's items."""
+    rng, user_items = np.random.default_rng(1), dict[str, set[int]]()
     for n in range(60):
         items = rng.choice(np.arange(1, 61), 3, replace=False).tolist()
-        own[f"new{n}"] = set(items)
+        user_items[f"new{n}"] = set(items)
         send(service, *({"user_id": f"new{n}", "item_id": item} for item in items))
-    users = rng.choice(list(own), 100).tolist()
-    found = service.post_all("/v1/recommend", [{"user_id": user, "k": 5} for user in users])
-    for user, answer in zip(users, found, strict=True):
-        reasons = {one["item_id"] for item in answer.json["items"] for one in item["because"]}
-        assert reasons <= own[user]
+    users = rng.choice(list(user_items), 100).tolist()
+    answers = service.post_all("/v1/recommend", [{"user_id": user, "k": 5} for user in users])
+    for user, answer in zip(users, answers, strict=True):
+        reasons = {reason["item_id"] for item in answer.json["items"] for reason in item["because"]}
+        assert reasons <= user_items[user]
         assert reasons
 
 
 # -- what is popular now ---------------------------------------------------------------------------
 
 
-def first_is(answer: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any] | None:
-    """The answer, if this is its first item: what is popular is not counted anew for every request."""
-    return answer if wanted.items() <= answer["items"][0].items() else None
+def first_is(answer: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the answer if `expected` is its first item; popular items are counted with a delay."""
+    return answer if expected.items() <= answer["items"][0].items() else None
 
 
-def test_who_is_unknown_gets_what_is_popular_now_filled_up_to_k(
-    service: Local, log: tr.Log
-) -> None:
-    asked = {"user_id": "nobody", "k": 60}
-    first = service.post("/v1/recommend", asked).json
+def test_unknown_users_get_popular_items_filled_up_to_k(service: Local, log: tr.Log) -> None:
+    request = {"user_id": "nobody", "k": 60}
+    first = service.post("/v1/recommend", request).json
     assert first["fallback"] == "trending"
     assert sorted(item["item_id"] for item in first["items"]) == log.items.ids.to_list()
     late = int(log.time.max()) // SECOND + 60
@@ -259,7 +255,7 @@ def test_who_is_unknown_gets_what_is_popular_now_filled_up_to_k(
         send(service, {"user_id": f"u{n}", "item_id": "not known", "timestamp": late})
     send(service, {"user_id": "x", "item_id": rare[1], "timestamp": late})
     best = {"item_id": rare[0], "score": top + 3}
-    now = until(lambda: first_is(service.post("/v1/recommend", asked).json, best))
+    now = until(lambda: first_is(service.post("/v1/recommend", request).json, best))
     counts = {item["item_id"]: item["score"] for item in now["items"]}
     week = log.counts(7.0)
     for place, item in enumerate(log.items.ids.to_list()):
@@ -271,53 +267,53 @@ def test_who_is_unknown_gets_what_is_popular_now_filled_up_to_k(
     assert len(now["items"]) == 60
     history = service.post("/v1/recommend", {"history": [], "k": 1}).json
     assert history["items"][0]["item_id"] == rare[0]
-    some = service.post("/v1/recommend", {**asked, "k": 5, "deny": [rare[0]]}).json
+    some = service.post("/v1/recommend", {**request, "k": 5, "deny": [rare[0]]}).json
     assert rare[0] not in [item["item_id"] for item in some["items"]]
     assert len(some["items"]) == 5
 
 
 def test_events_make_old_rows_unpopular(service: Local, log: tr.Log) -> None:
-    """A week after the log's end its rows no longer count, but fill up."""
+    """A week after its end, rows of the log no longer count, but fill up the list."""
     before = service.post("/v1/recommend", {"user_id": "nobody", "k": 5}).json["items"]
     late = int(log.time.max()) // SECOND + 9 * 86_400
     item = before[-1]["item_id"]
     send(service, {"user_id": "u", "item_id": item, "timestamp": late})
-    asked, best = {"user_id": "nobody", "k": 5}, {"item_id": item, "score": 1.0}
-    now = until(lambda: first_is(service.post("/v1/recommend", asked).json, best))["items"]
-    assert [one["score"] for one in now[1:]] == [0.0] * 4
+    request, best = {"user_id": "nobody", "k": 5}, {"item_id": item, "score": 1.0}
+    now = until(lambda: first_is(service.post("/v1/recommend", request).json, best))["items"]
+    assert [entry["score"] for entry in now[1:]] == [0.0] * 4
     week = dict(zip(log.items.ids.to_list(), log.counts(7.0).tolist(), strict=True))
     rest = sorted((count for name, count in week.items() if name != item), reverse=True)
-    assert [week[one["item_id"]] for one in now[1:]] == rest[:4]
+    assert [week[entry["item_id"]] for entry in now[1:]] == rest[:4]
 
 
-def test_who_counts_slowly_does_not_hide_what_came_meanwhile(
+def test_slow_counting_does_not_hide_later_events(
     saved: Path, log: tr.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests are answered in several threads: one counts what is popular, and is held up until another has been answered too."""
-    monkeypatch.setattr("talerec.serve.model.popular._SHARE", 0)
-    model = ServedModel.open(saved, verify=False)
+    """A thread that counts popular items is delayed until another request is answered."""
+    monkeypatch.setattr("talerec.serve.model.catalogue._MAX_RECOUNT_SHARE", 0)
+    model = ServedModel(saved, verify=False)
     popular, late = model.popular, int(log.time.max()) + 9 * DAY
-    popular.events.add([Kept(1, "ann", "5", late)])
-    began, go_on, count = threading.Event(), threading.Event(), popular._counted
+    popular.events.add([StoredRow(1, "ann", "5", late)])
+    began, go_on, count = threading.Event(), threading.Event(), popular._count_with_events
 
     def slowly() -> Any:
-        found = count()
+        counted = count()
         if threading.current_thread() is slow:
             began.set()
             assert go_on.wait(LONG_S)
-        return found
+        return counted
 
     def counts() -> dict[int, float]:
         order, times = popular.ranked()
         return {log.items.ids[int(item)]: n for item, n in zip(order, times, strict=True) if n}
 
     assert counts() == {5: 1}
-    popular.events.add([Kept(2, "ann", "7", late)])
-    monkeypatch.setattr(popular, "_counted", slowly)
+    popular.events.add([StoredRow(2, "ann", "7", late)])
+    monkeypatch.setattr(popular, "_count_with_events", slowly)
     slow = threading.Thread(target=popular.ranked)
     slow.start()
     assert began.wait(LONG_S)
-    popular.events.add([Kept(3, "ann", "9", late)])
+    popular.events.add([StoredRow(3, "ann", "9", late)])
     assert {5: 1}.items() <= counts().items()
     go_on.set()
     slow.join(LONG_S)

@@ -1,4 +1,4 @@
-"""Events that no store keeps, questions that nobody can answer, and who may ask."""
+"""Events and requests that are refused, and access without a token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
-from service import GOOD, Local, living, send
+from service import GOOD, Local, send, service_with_store
 
 TOKEN = "a-token-for-tests-alone"
 FUTURE = time.time() + 3 * 86_400
@@ -25,11 +25,11 @@ FUTURE = time.time() + 3 * 86_400
         ({"user_id": "x" * 10_000, "item_id": 1}, "events[2]: user_id has 10000 characters"),
         ({"user_id": "ann", "item_id": "y" * 10_000}, "events[2]: item_id has 10000 characters"),
         ({**GOOD, "event_id": "z" * 10_000}, "events[2]: event_id has 10000 characters"),
-        ({"user_id": "a\0b", "item_id": 1}, "events[2]: user_id has a zero character"),
-        ({**GOOD, "event": "\0"}, "events[2]: event has a zero character"),
-        ({**GOOD, "timestamp": FUTURE}, "lies in the future"),
-        ({**GOOD, "timestamp": "2999-01-01"}, "events[2]: timestamp '2999-01-01' lies in the future"),
-        ({**GOOD, "timestamp": -5}, "events[2]: timestamp -5 lies before 1970"),
+        ({"user_id": "a\0b", "item_id": 1}, "events[2]: user_id contains a null character"),
+        ({**GOOD, "event": "\0"}, "events[2]: event contains a null character"),
+        ({**GOOD, "timestamp": FUTURE}, "is in the future"),
+        ({**GOOD, "timestamp": "2999-01-01"}, "events[2]: timestamp '2999-01-01' is in the future"),
+        ({**GOOD, "timestamp": -5}, "events[2]: timestamp -5 is before 1970"),
         ({**GOOD, "timestamp": "yesterday"}, "events[2]: 'yesterday' is not a time"),
         ({**GOOD, "timestamp": 1e300}, "events[2]: timestamp 1e+300 is beyond any date"),
         ({**GOOD, "timestamp": True}, "events[2].timestamp: expected "),
@@ -42,7 +42,7 @@ FUTURE = time.time() + 3 * 86_400
         (5, "events[2]: expected object, got int"),
     ],
 )  # fmt: skip
-def test_a_bad_event_is_refused_by_its_place_and_nothing_is_kept(
+def test_an_invalid_event_is_named_by_its_index_and_nothing_is_stored(
     service: Local, bad: Any, said: str
 ) -> None:
     answer = service.post("/v1/events", {"events": [GOOD, GOOD, bad, GOOD]})
@@ -61,7 +61,9 @@ def test_a_body_without_events_is_refused(service: Local, body: Any) -> None:
 def test_too_many_events_and_bodies_that_are_not_json_are_refused(
     saved: Path, tmp_path: Path
 ) -> None:
-    with living(saved, tmp_path / "run", f"sqlite:///{tmp_path}/s.db", max_events=3) as local:
+    with service_with_store(
+        saved, tmp_path / "run", f"sqlite:///{tmp_path}/s.db", max_events=3
+    ) as local:
         assert local.post("/v1/events", {"events": [GOOD] * 4}).code == "too_many_events"
         assert local.post("/v1/events", b'{"events').code == "malformed_json"
         assert (
@@ -73,9 +75,7 @@ def test_too_many_events_and_bodies_that_are_not_json_are_refused(
         assert local.post("/v1/events", {"events": [GOOD] * 3}).status == 202
 
 
-def test_a_repeated_event_is_harmless_and_one_with_other_contents_is_refused(
-    service: Local,
-) -> None:
+def test_repeated_events_are_ignored_and_conflicting_ones_refused(service: Local) -> None:
     event = {"user_id": "ann", "item_id": 1, "timestamp": 1_700_000_000, "event_id": "e1"}
     assert send(service, event, event).json == {"accepted": 1, "duplicates": 1}
     assert send(service, event).json == {"accepted": 0, "duplicates": 1}
@@ -103,24 +103,24 @@ def test_a_repeated_event_is_harmless_and_one_with_other_contents_is_refused(
         {"user_id": "a\0b"},
     ],
 )
-def test_a_question_has_a_user_or_a_history(service: Local, body: Any) -> None:
+def test_a_request_has_a_user_or_a_history(service: Local, body: Any) -> None:
     answer = service.post("/v1/recommend", body)
     assert (answer.status, answer.code) == (422, "invalid")
     assert service.post("/v1/recommend:batch", {"requests": [body]}).status == 422
 
 
-def test_without_a_store_no_event_is_taken(saved: Path, tmp_path: Path) -> None:
+def test_without_a_store_events_are_refused(saved: Path, tmp_path: Path) -> None:
     local = Local(saved, tmp_path / "run")
     for answer in (send(local, GOOD), local.ask("DELETE", "/v1/users/1")):
         assert (answer.status, answer.code) == (409, "no_store")
-        assert "--store" in answer.json["error"]["message"]
+        assert "start it with a store" in answer.json["error"]["message"]
     assert local.get("/v1/stats").json["store"] is None
     assert local.post("/v1/recommend", {"user_id": "nobody", "k": 4}).json["fallback"] == "trending"
 
 
 def test_users_and_events_beyond_this_machine_need_a_token(saved: Path, tmp_path: Path) -> None:
     place = {"host": "0.0.0.0", "store": f"sqlite:///{tmp_path}/shop.db"}
-    with living(saved, tmp_path / "a", **place, open=True) as local:
+    with service_with_store(saved, tmp_path / "a", **place, open=True) as local:
         for answer in (
             send(local, GOOD),
             local.post("/v1/recommend", {"user_id": 1}),
@@ -129,14 +129,14 @@ def test_users_and_events_beyond_this_machine_need_a_token(saved: Path, tmp_path
         ):
             assert (answer.status, answer.code) == (403, "no_token")
         assert local.post("/v1/recommend", {"history": []}).status == 200
-    with living(saved, tmp_path / "b", **place, token=TOKEN) as local:
+    with service_with_store(saved, tmp_path / "b", **place, token=TOKEN) as local:
         assert send(local, GOOD).status == 401
         assert local.ask("DELETE", "/v1/users/1").status == 401
-        mine = {"authorization": f"Bearer {TOKEN}"}
-        assert local.post("/v1/events", {"events": [GOOD]}, **mine).status == 202
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        assert local.post("/v1/events", {"events": [GOOD]}, **headers).status == 202
 
 
-def test_a_user_who_is_not_there_and_ids_that_nobody_has(service: Local) -> None:
+def test_unknown_users_and_unusual_ids(service: Local) -> None:
     assert service.get("/v1/users/nobody").code == "unknown_user"
     assert service.get(f"/v1/users/{'x' * 10_000}").status == 422
     assert service.get("/v1/users/").status == 422

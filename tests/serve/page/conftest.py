@@ -1,4 +1,4 @@
-"""A browser, a service with two models, and windows that look at it."""
+"""A browser, a service with two models, and browser windows with its page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 @pytest.fixture(scope="module")
 def chromium():
-    """No longer than a file of tests: while it is there, nobody else can run an event loop."""
+    """Per test file, because no other event loop can run beside it."""
     program = os.environ.get("TALEREC_BROWSER") or next(
         filter(None, map(shutil.which, BROWSERS)), None
     )
@@ -36,9 +36,9 @@ def chromium():
 
 @pytest.fixture(scope="session")
 def log():
-    made = tr.synthetic_log(3000, users=300, items=150, seed=3)
-    price = pl.Series("price", np.arange(len(made.info)) % 50 + 0.5)
-    return made.with_items(made.info.with_columns(price))
+    log_without_prices = tr.synthetic_log(3000, users=300, items=150, seed=3)
+    price = pl.Series("price", np.arange(len(log_without_prices.info)) % 50 + 0.5)
+    return log_without_prices.with_items(log_without_prices.info.with_columns(price))
 
 
 @pytest.fixture(scope="session")
@@ -57,16 +57,16 @@ def service(model, other, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("models")
     path = model.save(folder / "shop.tale", metrics={"HR@10": 0.25})
-    one = Remote(path, "--beside", str(other.save(folder / "plain.tale")))
-    yield one
-    one.stop()
+    remote = Remote(path, "--beside", str(other.save(folder / "plain.tale")))
+    yield remote
+    remote.stop()
 
 
 @pytest.fixture
 def window(chromium, service):
-    one = Page(chromium, service)
-    yield one
-    one.close()
+    page_window = Page(chromium, service)
+    yield page_window
+    page_window.close()
 
 
 @pytest.fixture
@@ -76,6 +76,6 @@ def page(window):
 
 @pytest.fixture(params=SIZES.values(), ids=SIZES)
 def sized(request, chromium, service):
-    one = Page(chromium, service, request.param)
-    yield one.open()
-    one.close()
+    page_window = Page(chromium, service, request.param)
+    yield page_window.open()
+    page_window.close()

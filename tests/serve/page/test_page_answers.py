@@ -1,4 +1,4 @@
-"""The page: who asks, what comes next and why."""
+"""The page: histories, recommendations and reasons."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 pytest.importorskip("playwright", reason="needs playwright (EXTRAS=all)")
 
-from browsing import add, expected, history, names, settled
+from browsing import add, expected, history, names, wait_for_items
 from waiting import until
 
-# -- who asks --------------------------------------------------------------------------------------
+# -- histories -------------------------------------------------------------------------------------
 
 
 def test_without_a_history_it_shows_what_is_popular(page):
-    assert page.inner_text("#who") == "Nobody in particular"
+    assert page.inner_text("#who") == "No user selected"
     assert len(names(page, "#answer")) == 10
 
 
@@ -25,13 +25,13 @@ def test_a_history_is_built_by_clicking_and_its_dates_order_it(sized, model):
     first, second = add(sized, model, 10), add(sized, model, 40)
     assert names(sized, "#rows") == [second, first]
     rows = history(model, [10, 40])
-    settled(sized, expected(model, rows, hide_seen=True))
+    wait_for_items(sized, expected(model, rows, hide_seen=True))
     sized.get_by_label(f"Date of {first}").fill("2030-01-01")
     later = [rows[1], (rows[0][0], datetime(2030, 1, 1))]
-    settled(sized, expected(model, later, hide_seen=True))
+    wait_for_items(sized, expected(model, later, hide_seen=True))
     assert names(sized, "#rows") == [first, second]
     sized.get_by_role("button", name=f"Remove {first}").click()
-    settled(sized, expected(model, later[:1], hide_seen=True))
+    wait_for_items(sized, expected(model, later[:1], hide_seen=True))
 
 
 def test_a_user_of_the_log_is_found_and_its_rows_are_shown(page, model, log):
@@ -39,79 +39,91 @@ def test_a_user_of_the_log_is_found_and_its_rows_are_shown(page, model, log):
     page.locator("#users").get_by_role("button", name="20", exact=True).click()
     page.wait_for_function("() => document.querySelector('#who').textContent.startsWith('User 20')")
     titles = dict(log.info.select("item_id", "title").rows())
-    own = model.recommend([20], k=10, hide_seen=True)["item_id"]
-    settled(page, [titles[item] for item in own])
+    recommended = model.recommend([20], k=10, hide_seen=True)["item_id"]
+    wait_for_items(page, [titles[item] for item in recommended])
     place = log.users.ids.to_list().index(20)
     rows = log.items.ids.gather(log.item[log.ptr[place] : log.ptr[place + 1]]).to_list()
     assert names(page, "#rows") == [titles[item] for item in reversed(rows)][:12]
 
 
-def test_enter_takes_what_the_field_says_now(page, model):
-    """Also when the list still shows what was found before."""
+def test_enter_uses_the_present_text_of_the_field(page, model):
+    """Also while the list still shows the results of an earlier text."""
     first, second = model.fitted.info["title"][10], model.fitted.info["title"][40]
     page.fill("#search", first)
     page.locator("#found").get_by_role("button", name=first, exact=True).wait_for()
     page.fill("#search", second)
-    page.press("#search", "Enter")  # before anything could be found
+    page.press("#search", "Enter")  # before the search can finish
     page.wait_for_selector("#rows li")
     assert names(page, "#rows") == [second]
 
 
-# -- what next, and why ----------------------------------------------------------------------------
+# -- recommendations -------------------------------------------------------------------------------
 
 
-def test_a_table_says_what_each_row_gave_and_what_is_popular(page, model):
+def test_a_table_shows_contributions_of_rows_and_popularity(page, model):
     first, second = add(page, model, 10), add(page, model, 40)
     rows = history(model, [10, 40])
-    settled(page, expected(model, rows, hide_seen=True))
+    wait_for_items(page, expected(model, rows, hide_seen=True))
     page.locator("#answer").get_by_role("button", name="Why").first.click()
     page.wait_for_selector("#answer table")
     lines = [line.split("\t") for line in page.locator("#answer table tbody tr").all_inner_texts()]
     assert [line[0] for line in lines] == ["Popular at the time", second, first]
     target = model.recommend_histories([rows], k=1, hide_seen=True)["item_id"][0]
-    given = model.explain(rows, target)["contribution"].to_list()
-    shares = [round(100 * part / sum(given)) for part in (given[2], given[1], given[0])]
+    contributions = model.explain(rows, target)["contribution"].to_list()
+    shares = [
+        round(100 * part / sum(contributions))
+        for part in (contributions[2], contributions[1], contributions[0])
+    ]
     assert [int(line[1].removesuffix(" %")) for line in lines] == shares
 
 
-def has_something_against(model, log, user) -> bool:
-    """Does a row of this user take a hundredth or more from the score of one of its first ten items?"""
+def has_negative_reason(model, log, user) -> bool:
+    """Does a row of this user lower the score of a top ten item by more than 2 %?"""
     place = log.users.ids.to_list().index(user)
     rows = slice(log.ptr[place], log.ptr[place + 1])
-    asked = list(zip(log.items.ids.gather(log.item[rows]), log.time[rows].tolist(), strict=True))
-    for item, score, _ in model.recommend_histories([asked], hide_seen=True).drop("history").rows():
-        if model.explain(asked, item)["contribution"].min() < -0.02 * score:
+    rows_with_times = list(
+        zip(log.items.ids.gather(log.item[rows]), log.time[rows].tolist(), strict=True)
+    )
+    for item, score, _ in (
+        model.recommend_histories([rows_with_times], hide_seen=True).drop("history").rows()
+    ):
+        if model.explain(rows_with_times, item)["contribution"].min() < -0.02 * score:
             return True
     return False
 
 
-def test_chips_say_what_speaks_for_an_item_and_apart_what_speaks_against_it(
-    page, service, model, log
-):
-    asker = next(user for user in log.users.ids if has_something_against(model, log, user))
-    page.goto(f"{page.url.split('#')[0]}#user={asker}")
-    found = model.recommend([asker], k=10, hide_seen=True)["item_id"]
+def test_chips_show_reasons_for_and_against_an_item(page, service, model, log):
+    user = next(user for user in log.users.ids if has_negative_reason(model, log, user))
+    page.goto(f"{page.url.split('#')[0]}#user={user}")
+    items = model.recommend([user], k=10, hide_seen=True)["item_id"]
     infos = {row["item_id"]: row for row in log.info.to_dicts()}
-    settled(page, [infos[item]["title"] for item in found])
-    asked = page.request.get(f"{service.url}/v1/users/{asker}").json()["history"]
+    wait_for_items(page, [infos[item]["title"] for item in items])
+    rows = page.request.get(f"{service.url}/v1/users/{user}").json()["history"]
     seen = 0
-    for n, item in enumerate(found):
-        said = page.request.post(
-            f"{service.url}/v1/explain", data={"history": asked, "item_id": item}
+    for n, item in enumerate(items):
+        explanation = page.request.post(
+            f"{service.url}/v1/explain", data={"history": rows, "item_id": item}
         ).json()
-        parts = [row["share"] for row in said["rows"]] + [said["base"] / said["score"]]
+        parts = [row["share"] for row in explanation["rows"]] + [
+            explanation["base"] / explanation["score"]
+        ]
         pro = sorted((p for p in parts if p >= 0.01), reverse=True)[:4]
         con = sorted(p for p in parts if p <= -0.01)[:3]
-        wanted = [[pytest.approx(100 * part, abs=0.51) for part in own] for own in (pro, con)]
+        expected_shares = [
+            [pytest.approx(100 * part, abs=0.51) for part in shares] for shares in (pro, con)
+        ]
         card = page.locator("#answer > li").nth(n)
-        until(lambda card=card, wanted=wanted: percents(card) == wanted, f"{item} is not explained")
+        until(
+            lambda card=card, expected_shares=expected_shares: percents(card) == expected_shares,
+            f"{item} is not explained",
+        )
         seen += len(con)
     assert seen > 0
     assert page.locator("#answer .chip:has-text('popular at the time')").count() > 0
 
 
 def percents(card) -> list[list[int]]:
-    """The shares on a card: for it, and against it. What the first answer leaves out comes card by card."""
+    """Return the shares on a card for and against the item; some arrive after the list."""
     texts = [card.locator(f"div.{kind} .chip b").all_inner_texts() for kind in ("for", "against")]
     return [[int(text.removesuffix(" %")) for text in some] for some in texts]
 
@@ -125,51 +137,55 @@ def test_similar_items_open_in_place(page, model):
     card.locator(".similar li").first.wait_for()
     item = model.fitted.info.filter(pl.col("title") == title)["item_id"][0]
     titles = dict(model.fitted.info.select("item_id", "title").rows())
-    own = [titles[one] for one in model.similar_items(item, k=6)["item_id"]]
-    assert card.locator(".similar .name").all_inner_texts() == own
+    expected_titles = [titles[similar] for similar in model.similar_items(item, k=6)["item_id"]]
+    assert card.locator(".similar .name").all_inner_texts() == expected_titles
     card.get_by_role("button", name="Similar").click()
     assert card.locator(".similar").count() == 0
 
 
-def test_controls_move_the_ranks_and_the_moves_are_shown(page, model):
+def test_controls_change_the_ranks_and_the_changes_are_shown(page, model):
     for place in (10, 40, 70):
         add(page, model, place)
     rows = history(model, [10, 40, 70])
-    settled(page, expected(model, rows, hide_seen=True))
+    wait_for_items(page, expected(model, rows, hide_seen=True))
     page.locator("#recency").fill("-1")
     after = expected(model.with_params(recency=0.5), rows, hide_seen=True)
-    settled(page, after)
+    wait_for_items(page, after)
     page.wait_for_selector("#answer .moved:not(:empty)")
     page.locator("#hide-seen").uncheck()
-    settled(page, expected(model.with_params(recency=0.5), rows, hide_seen=False))
+    wait_for_items(page, expected(model.with_params(recency=0.5), rows, hide_seen=False))
     page.click("#own-recency")
-    settled(page, expected(model, rows, hide_seen=False))
+    wait_for_items(page, expected(model, rows, hide_seen=False))
     page.locator("#recency").fill("-1")
-    settled(page, expected(model.with_params(recency=0.5), rows, hide_seen=False))
+    wait_for_items(page, expected(model.with_params(recency=0.5), rows, hide_seen=False))
     page.fill("#as-of", "2024-03-01")
-    settled(
+    wait_for_items(
         page, expected(model.with_params(recency=0.5), rows, hide_seen=False, as_of="2024-03-01")
     )
 
 
-def test_filters_leave_out_words_categories_and_prices(page, model):
+def test_filters_exclude_words_categories_and_prices(page, model):
     add(page, model, 10)
     rows = history(model, [10])
-    known = {row["title"]: row for row in model.fitted.info.to_dicts()}
+    rows_by_title = {row["title"]: row for row in model.fitted.info.to_dicts()}
     everything = expected(model, rows, k=150, hide_seen=True)
-    category = known[everything[0]]["category"]
+    category = rows_by_title[everything[0]]["category"]
     page.select_option("#filter-category", category)
-    kept = [one for one in everything if known[one]["category"] != category]
-    settled(page, kept[:10])
-    word = kept[0].split()[-1].lower()
+    passing = [title for title in everything if rows_by_title[title]["category"] != category]
+    wait_for_items(page, passing[:10])
+    word = passing[0].split()[-1].lower()
     page.fill("#words", word)
-    kept = [one for one in kept if word not in one.lower()]
-    settled(page, kept[:10])
+    passing = [title for title in passing if word not in title.lower()]
+    wait_for_items(page, passing[:10])
     page.fill("#filter-price", "20")
     page.press("#filter-price", "Tab")
-    kept = [one for one in kept if known[one]["price"] <= 20]
-    settled(page, kept[:10])
-    assert known[kept[0]]["category"] in page.locator("#answer .about").first.inner_text()
+    passing = [title for title in passing if rows_by_title[title]["price"] <= 20]
+    wait_for_items(page, passing[:10])
+    assert (
+        rows_by_title[passing[0]]["category"] in page.locator("#answer .about").first.inner_text()
+    )
     page.locator("#left-out").get_by_role("button").click()
     page.fill("#words", "")
-    settled(page, [one for one in everything if known[one]["price"] <= 20][:10])
+    wait_for_items(
+        page, [title for title in everything if rows_by_title[title]["price"] <= 20][:10]
+    )

@@ -1,4 +1,4 @@
-"""The page when something goes wrong, and for those who use the keyboard alone, a phone or a reader of screens."""
+"""The page: errors, keyboard, phones and screen readers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import talerec as tr
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 pytest.importorskip("playwright", reason="needs playwright (EXTRAS=all)")
 
-from browsing import Page, add, focus_on, settled
+from browsing import Page, add, expected, focus_on, history, wait_for_items
 from service import Remote
 from waiting import LONG_S
 
 TOKEN = "a-token-for-tests-alone"
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 
-# -- what goes wrong -------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
-def test_errors_are_toasts_in_plain_words(chromium, model, tmp_path):
+def test_errors_are_shown_as_toasts(chromium, model, tmp_path):
     service = Remote(model.save(tmp_path / "m.tale"))
     window = Page(chromium, service)
     page = window.open()
@@ -32,13 +32,13 @@ def test_errors_are_toasts_in_plain_words(chromium, model, tmp_path):
     page.locator("#hide-seen").uncheck()
     toast = page.locator(".toast")
     toast.wait_for()
-    assert toast.inner_text().startswith("The service does not answer. Is it running?")
+    assert toast.inner_text().startswith("The service does not respond. Is it running?")
     toast.get_by_role("button").click()
     assert toast.count() == 0
     window.context.close()
 
 
-def test_a_guarded_service_asks_for_its_token_and_says_when_it_is_wrong(chromium, model, tmp_path):
+def test_a_service_with_a_token_asks_for_it_and_reports_a_wrong_one(chromium, model, tmp_path):
     guarded = Remote(model.save(tmp_path / "m.tale"), token=TOKEN)
     try:
         page = chromium.new_page()
@@ -59,8 +59,8 @@ def test_a_guarded_service_asks_for_its_token_and_says_when_it_is_wrong(chromium
         guarded.stop()
 
 
-def test_large_ids_and_hostile_titles_stay_what_they_are(chromium, tmp_path):
-    """Ids above 2^53, which JavaScript would round, and a title that would like to be markup."""
+def test_large_ids_are_exact_and_hostile_titles_are_text(chromium, tmp_path):
+    """Ids above 2^53, which JavaScript would round, and a title that contains markup."""
     big = 2**60
     rows = pl.DataFrame({
         "user_id": [big + n // 6 for n in range(120)],
@@ -73,8 +73,8 @@ def test_large_ids_and_hostile_titles_stay_what_they_are(chromium, tmp_path):
     window = Page(chromium, service)
     page = window.open(f"#user={big + 3}")
     page.wait_for_selector("#rows li")
-    own = [str(item) for item in model.recommend([big + 3], k=10, hide_seen=True)["item_id"]]
-    settled(page, [HOSTILE if one == str(big + 4) else one for one in own])
+    item_ids = [str(item) for item in model.recommend([big + 3], k=10, hide_seen=True)["item_id"]]
+    wait_for_items(page, [HOSTILE if item_id == str(big + 4) else item_id for item_id in item_ids])
     page.fill("#search", "img")
     page.locator("#found button").first.click()
     page.wait_for_selector("#rows li:first-child .name:has-text('<img')")
@@ -86,10 +86,10 @@ def test_large_ids_and_hostile_titles_stay_what_they_are(chromium, tmp_path):
     service.stop()
 
 
-# -- for everybody ---------------------------------------------------------------------------------
+# -- accessibility ---------------------------------------------------------------------------------
 
 
-def test_a_question_is_answered_by_keyboard_alone(page, model, log):
+def test_the_page_can_be_used_by_keyboard_alone(page, model, log):
     """What would user 20 see next Friday, without tents, and why?"""
     end = datetime.fromtimestamp(model.fitted.training["last_time"] / 1e6)
     friday = end + timedelta(days=(4 - end.weekday()) % 7 or 7)
@@ -102,18 +102,21 @@ def test_a_question_is_answered_by_keyboard_alone(page, model, log):
     focus_on(page, "words")
     page.keyboard.type("tent")
     titles = dict(log.info.select("item_id", "title").rows())
-    found = model.recommend([20], k=150, hide_seen=True, as_of=friday.strftime("%Y-%m-%d"))[
+    items = model.recommend([20], k=150, hide_seen=True, as_of=friday.strftime("%Y-%m-%d"))[
         "item_id"
     ]
-    wanted = [titles[item] for item in found if "tent" not in titles[item].lower()][:10]
-    settled(page, wanted)
+    expected_titles = [titles[item] for item in items if "tent" not in titles[item].lower()][:10]
+    wait_for_items(page, expected_titles)
     for _ in range(30):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.getAttribute('aria-label')") == f"Why {wanted[0]}":
+        if (
+            page.evaluate("document.activeElement.getAttribute('aria-label')")
+            == f"Why {expected_titles[0]}"
+        ):
             break
     page.keyboard.press("Enter")
     page.wait_for_selector("#answer > li:first-child table")
-    assert "is the sum of what each row gives" in page.inner_text(
+    assert "is the sum of the rows' contributions" in page.inner_text(
         "#answer > li:first-child caption"
     )
     focus_is_seen = "getComputedStyle(document.activeElement).outlineStyle"
@@ -130,16 +133,20 @@ def test_tabs_follow_the_arrow_keys(page):
     assert page.is_visible("#panel-recommend")
 
 
-def test_every_control_has_a_name_and_on_a_phone_room_for_a_finger(sized, model):
+def test_every_control_has_a_name_and_on_a_phone_a_touch_size(sized, model):
     add(sized, model, 10)
+    # a click before the new answer would open a card of the old one, which is then replaced
+    wait_for_items(sized, expected(model, history(model, [10]), hide_seen=True))
     sized.locator("#answer").get_by_role("button", name="Similar").first.click()
     sized.wait_for_selector(".similar li")
     controls = "[...document.querySelectorAll('button, input, select, textarea, summary')]"
-    unnamed = f"""{controls}.filter(one => !(one.textContent.trim() || one.getAttribute('aria-label')
-        || one.getAttribute('aria-labelledby') || one.labels?.length)).length"""
+    unnamed = f"""{controls}.filter(control => !(control.textContent.trim()
+        || control.getAttribute('aria-label') || control.getAttribute('aria-labelledby')
+        || control.labels?.length)).length"""
     assert sized.evaluate(unnamed) == 0
-    small = f"""{controls}.filter(one => one.checkVisibility() && one.type !== 'checkbox')
-        .map(one => [one.id || one.textContent, one.getBoundingClientRect()])
+    small = f"""{controls}
+        .filter(control => control.checkVisibility() && control.type !== 'checkbox')
+        .map(control => [control.id || control.textContent, control.getBoundingClientRect()])
         .filter(([, box]) => box.height < 43.5 || box.width < 43.5).map(([name]) => name)"""
     if sized.viewport_size["width"] < 700:
         assert sized.evaluate(small) == []
@@ -148,7 +155,7 @@ def test_every_control_has_a_name_and_on_a_phone_room_for_a_finger(sized, model)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 768, 1280])
 def test_axe_finds_nothing(chromium, service, scheme, width):
-    """axe-core is not part of this repository: TALEREC_AXE names its axe.min.js (npm pack axe-core)."""
+    """axe-core is not in this repository: TALEREC_AXE is the path of its axe.min.js."""
     axe = os.environ.get("TALEREC_AXE")
     if not axe:
         pytest.skip("needs axe-core: set TALEREC_AXE to its axe.min.js")
@@ -164,8 +171,11 @@ def test_axe_finds_nothing(chromium, service, scheme, width):
         page.click(f"#tab-{tab}")
         page.wait_for_timeout(300)
         page.evaluate(source)
-        found = page.evaluate(
+        violations = page.evaluate(
             "axe.run(document, {resultTypes: ['violations']}).then(found => found.violations)"
         )
-        assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found] == []
+        assert [
+            (violation["id"], [node["target"] for node in violation["nodes"]])
+            for violation in violations
+        ] == []
     window.close()

@@ -1,6 +1,6 @@
-"""Databases: the only place that imports their drivers, and the one home of their addresses.
+"""Databases: the only module that imports their drivers and parses their addresses.
 
-sqlite:///shop.db           a file beside you; sqlite:////var/shop.db: an absolute path
+sqlite:///shop.db           a relative path; sqlite:////var/shop.db: an absolute path
 duckdb:///shop.duckdb
 postgresql://user@host:5432/shop
 """
@@ -19,48 +19,44 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import polars as pl
 
 from talerec.errors import InvalidLogError, TalerecError
-from talerec.runtime import process
+from talerec.runtime import collect_garbage_at_exit
 
-#: Kinds of databases by the scheme of an address.
-SCHEMES = {
-    "sqlite": "sqlite",
-    "duckdb": "duckdb",
-    "postgresql": "postgresql",
-    "postgres": "postgresql",
-}
-#: Kinds of databases by the ending of a file.
-ENDINGS = {
-    ".db": "sqlite",
-    ".sqlite": "sqlite",
-    ".sqlite3": "sqlite",
-    ".duckdb": "duckdb",
-    ".ddb": "duckdb",
-}
+#: Kinds of databases by the scheme of an address, and by the ending of a file.
+_SCHEMES = {
+    "sqlite": "sqlite", "duckdb": "duckdb", "postgresql": "postgresql", "postgres": "postgresql"
+}  # fmt: skip
+_ENDINGS = {
+    ".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite",
+    ".duckdb": "duckdb", ".ddb": "duckdb",
+}  # fmt: skip
 _DRIVERS = {"sqlite": "sqlite3", "duckdb": "duckdb", "postgresql": "psycopg"}
-_ROWS = 100_000  # fetched at a time
+_BATCH_ROWS = 100_000  # fetched at a time
 
 
-def kind_of(address: str) -> str | None:
-    """The kind of database that an address names: sqlite, duckdb, postgresql; None for anything else."""
-    before, mark, _ = address.partition("://")
-    scheme = before.lower() if mark else ""
-    return SCHEMES.get(scheme) or (None if scheme else ENDINGS.get(Path(address).suffix.lower()))
+def database_kind(address: str) -> str | None:
+    """Return sqlite, duckdb or postgresql for the address of a database, else None."""
+    start, marker, _ = address.partition("://")
+    scheme = start.lower() if marker else ""
+    return _SCHEMES.get(scheme) or (None if scheme else _ENDINGS.get(Path(address).suffix.lower()))
 
 
-def file_of(address: str) -> Path | None:
-    """The file that a database is in; None for a server."""
-    kind = kind_of(address)
+def database_file(address: str) -> Path | None:
+    """Return the path of a database's file; None for a server, or if it is no database."""
+    kind = database_kind(address)
     if kind in (None, "postgresql"):
         return None
     if "://" not in address:
         return Path(address)
-    return Path(unquote(_split(address).path[1:]))
+    return Path(unquote(_split_url(address).path[1:]))
 
 
-def driver(kind: str) -> Any:
-    """The module that speaks to a kind of database; where it is missing, an error says which extra has it."""
+def load_driver(kind: str) -> Any:
+    """Return the driver module for sqlite, duckdb or postgresql.
+
+    TalerecError that names the extra to install if the module is missing.
+    """
     if kind == "duckdb":
-        process.collect_at_the_end()
+        collect_garbage_at_exit()
     try:
         return import_module(_DRIVERS[kind])
     except ImportError as error:
@@ -71,22 +67,32 @@ def driver(kind: str) -> Any:
 
 
 @contextmanager
-def connected(address: str) -> Iterator[Any]:
-    """A connection to a database that is only read; whatever its driver refuses is one line without a password."""
-    kind, path = kind_of(address), file_of(address)
+def connect_to_read(address: str) -> Iterator[Any]:
+    """Yield a read-only connection to the database at an address such as sqlite:///shop.db.
+
+    TalerecError if there is no such file; the driver's errors become InvalidLogErrors, without
+    passwords.
+    """
+    kind, path = database_kind(address), database_file(address)
     if kind is None:
-        raise TalerecError(f"{shown(address)} is not the address of a database")
+        raise TalerecError(f"{hide_secrets(address)} is not the address of a database")
     if path is not None and not path.is_file():
         raise TalerecError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}")
-    module = driver(kind)
+    module = load_driver(kind)
     try:
         with closing(_connect(module, kind, address, path)) as connection:
             yield connection
     except module.Error as error:
-        raise InvalidLogError(f"{shown(address)}: {reason(address, error)}") from None
+        refusal = InvalidLogError(driver_message(address, error))
+        refusal.locate(hide_secrets(address))
+        raise refusal from None
 
 
 def _connect(module: Any, kind: str, address: str, path: Path | None) -> Any:
+    """Return a read-only connection to a database of `kind`, made by its driver `module`.
+
+    `path` is the file of an SQLite or DuckDB database; None for PostgreSQL, reached by `address`.
+    """
     if path is None:
         return module.connect(re.sub(r"^\w+", kind, address), connect_timeout=10)
     if kind == "duckdb":
@@ -94,164 +100,181 @@ def _connect(module: Any, kind: str, address: str, path: Path | None) -> Any:
     return module.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
-def reason(address: str, error: Exception) -> str:
-    """The first line of a driver's message, without the password of the address."""
-    said = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return without_password(address, said)
+def driver_message(address: str, error: Exception) -> str:
+    """Return the first line of a driver's message, without the address's password."""
+    message = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return remove_secrets(address, message)
 
 
 # -- writing ---------------------------------------------------------------------------------------
 
-PATIENCE_S = 5  # seconds: for a server to answer, and for whoever else writes to a file
+WAIT_SECONDS = 5  # for a server to answer, and for other writers of a file
 
-
-#: A server that is gone without a word is noticed after about ten seconds.
+#: A server that vanished is noticed after about ten seconds.
 _KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 
 
 def connect_to_write(
-    address: str, patience: float = PATIENCE_S, longest: float | None = None
+    address: str, wait_seconds: float = WAIT_SECONDS, max_statement_seconds: float | None = None
 ) -> Any:
-    """A connection that may write, each statement a transaction of its own unless one is begun.
+    """Return a connection that may write; each statement commits unless one is begun.
 
-    Commits wait for the disk. `patience` is how long it waits for whoever else writes to a file, `longest` how long a statement may take on a server. A SQLite file is made where there is none; threads may take turns. Driver errors are the caller's.
+    Commits wait for the disk. `wait_seconds` is how long to wait for other writers of a file, and
+    `max_statement_seconds` how long a statement may take on a server. A missing SQLite file is
+    created; threads may take turns. Errors of the driver are raised as they are.
     """
-    kind, path = kind_of(address), file_of(address)
+    kind, path = database_kind(address), database_file(address)
     if kind not in ("sqlite", "postgresql"):
         raise TalerecError(
-            f"{shown(address)} is not a store: write sqlite:///shop.db or postgresql://host/shop"
+            f"{hide_secrets(address)} is not a store: "
+            "write sqlite:///shop.db or postgresql://host/shop"
         )
-    module = driver(kind)
+    module = load_driver(kind)
     if path is not None:
-        made = module.connect(
+        connection = module.connect(
             f"{path.absolute().as_uri()}?mode=rwc",
-            uri=True, timeout=patience, isolation_level=None, check_same_thread=False,
+            uri=True, timeout=wait_seconds, isolation_level=None, check_same_thread=False,
         )  # fmt: skip
-        _write_ahead(made, module, patience)
-        made.execute("pragma synchronous = full")
-        return made
-    made = module.connect(
-        re.sub(r"^\w+", kind, address),
-        autocommit=True,
-        client_encoding="utf8",
-        connect_timeout=PATIENCE_S,
-        tcp_user_timeout=1000 * PATIENCE_S,
-        **_KEEPALIVES,
-    )
-    made.execute("set synchronous_commit = on")
-    made.execute(f"set lock_timeout = '{PATIENCE_S}s'")
-    if longest is not None:
-        made.execute(f"set statement_timeout = {round(1000 * longest)}")
-    made.execute(f"set idle_in_transaction_session_timeout = '{4 * PATIENCE_S}s'")
-    return made
+        _enable_write_ahead(connection, module, wait_seconds)
+        connection.execute("pragma synchronous = full")
+        return connection
+    connection = module.connect(
+        re.sub(r"^\w+", kind, address), autocommit=True, client_encoding="utf8",
+        connect_timeout=WAIT_SECONDS, tcp_user_timeout=1000 * WAIT_SECONDS, **_KEEPALIVES,
+    )  # fmt: skip
+    connection.execute("set synchronous_commit = on")
+    connection.execute(f"set lock_timeout = '{WAIT_SECONDS}s'")
+    if max_statement_seconds is not None:
+        connection.execute(f"set statement_timeout = {round(1000 * max_statement_seconds)}")
+    connection.execute(f"set idle_in_transaction_session_timeout = '{4 * WAIT_SECONDS}s'")
+    return connection
 
 
-def _write_ahead(connection: Any, module: Any, patience: float) -> None:
-    """Let a SQLite file be read while it is written. Of several who make a new file, SQLite lets all but one fail at once: they try again."""
-    end = time.monotonic() + patience
+def _enable_write_ahead(connection: Any, module: Any, wait_seconds: float) -> None:
+    """Let a SQLite file be read while it is written (journal mode WAL).
+
+    If several connections create a file at once, SQLite fails all but one: they retry for
+    `wait_seconds`. `module` is the driver, sqlite3.
+    """
+    end = time.monotonic() + wait_seconds
     while True:
         try:
             connection.execute("pragma journal_mode = wal")
             return
         except module.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > end:
+            if not _is_locked(error) or time.monotonic() > end:
                 raise
             time.sleep(0.01)
+
+
+def _is_locked(error: Exception) -> bool:
+    """Return whether SQLite reports that another connection holds the file."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 
 
 # -- queries ---------------------------------------------------------------------------------------
 
 
 def read_query(address: str, query: str) -> pl.DataFrame:
-    """The rows that a query gives, in its order."""
-    with connected(address) as connection:
-        if kind_of(address) == "duckdb":
-            found = connection.sql(query)
-            return pl.DataFrame() if found is None else pl.DataFrame(found.to_arrow_table())
-        with closing(_cursor(connection, kind_of(address))) as cursor:
+    """Return the rows of an SQL query to the database at `address`, in the query's order.
+
+    InvalidLogError if the query fails, or is no query for rows (with DuckDB: an empty frame).
+    """
+    with connect_to_read(address) as connection:
+        if database_kind(address) == "duckdb":
+            relation = connection.sql(query)
+            return pl.DataFrame() if relation is None else pl.DataFrame(relation.to_arrow_table())
+        with closing(_cursor(connection, database_kind(address))) as cursor:
             cursor.execute(query)
             names = [column[0] for column in cursor.description or ()]
             if not names:
-                raise InvalidLogError(f"{shown(address)}: the query gives no rows: write a select")
-            return _table(names, iter(lambda: cursor.fetchmany(_ROWS), []))
+                raise InvalidLogError("the query returns no rows: write a select")
+            return _build_frame(names, iter(lambda: cursor.fetchmany(_BATCH_ROWS), []))
 
 
 def _cursor(connection: Any, kind: str | None) -> Any:
+    """Return a cursor; for PostgreSQL a named one, so that rows are fetched in batches."""
     if kind == "postgresql":  # rows stay on the server until they are fetched
         connection.read_only = True
         return connection.cursor(name="talerec")
     return connection.cursor()
 
 
-def _table(names: list[str], batches: Iterator[list[Any]]) -> pl.DataFrame:
-    parts = [_frame(names, rows) for rows in batches]
+def _build_frame(names: list[str], batches: Iterator[list[Any]]) -> pl.DataFrame:
+    """Return batches of rows as a frame with columns `names`; InvalidLogError for mixed types."""
+    batch_columns = (zip(names, zip(*rows, strict=True), strict=True) for rows in batches)
+    parts = [pl.DataFrame([_column(n, list(v)) for n, v in columns]) for columns in batch_columns]
     if not parts:
         return pl.DataFrame(schema=dict.fromkeys(names, pl.String()))
     try:
         return pl.concat(parts, how="vertical_relaxed")
     except pl.exceptions.SchemaError:
-        raise InvalidLogError("a column of the query is not of one kind: cast it") from None
-
-
-def _frame(names: list[str], rows: list[Any]) -> pl.DataFrame:
-    columns = zip(*rows, strict=True)
-    return pl.DataFrame(
-        [_column(name, list(values)) for name, values in zip(names, columns, strict=True)]
-    )
+        message = "a column of the query has values of several types: cast it"
+        raise InvalidLogError(message) from None
 
 
 def _column(name: str, values: list[Any]) -> pl.Series:
+    """Return a column of a query's result, UUIDs as text; InvalidLogError for mixed types."""
     if values and type(values[0]).__name__ == "UUID":
         values = [None if value is None else str(value) for value in values]
     try:
         return pl.Series(name, values)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidLogError(f"column {name!r} of the query is not of one kind: cast it") from None
+        message = f"column {name!r} of the query has values of several types: cast it"
+        raise InvalidLogError(message) from None
 
 
-_NOISE = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_QUOTED_OR_COMMENT = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
-def is_ordered(query: str) -> bool:
-    """Has a query an `order by` of its own, not one inside of brackets, quotes or comments?"""
-    text, before = _NOISE.sub(" ", query), ""
-    while text != before:
-        text, before = re.sub(r"\([^()]*\)", " ", text), text
+def has_order_by(query: str) -> bool:
+    """Return whether a query has an `order by` outside of brackets, quotes and comments."""
+    text, previous = _QUOTED_OR_COMMENT.sub(" ", query), ""
+    while text != previous:
+        text, previous = re.sub(r"\([^()]*\)", " ", text), text
     return bool(re.search(r"\border\s+by\b", text, re.IGNORECASE))
 
 
 # -- addresses for people --------------------------------------------------------------------------
 
 
-def shown(address: str) -> str:
-    """An address as people may see it: without its password, and without a query string, which may hold keys."""
+def hide_secrets(address: str) -> str:
+    """Return an address without its password and its query string, which may hold keys."""
     if "://" not in address:
         return address
-    parts = _parts(address)
+    parts = _split_address(address)
     return f"{parts.scheme}://{parts.place}" + ("?..." if parts.query else "")
 
 
-def without_password(address: str, text: str) -> str:
-    """A text without the secrets of an address that it may quote, whole or in pieces."""
+def remove_secrets(address: str, text: str) -> str:
+    """Return `text` with the passwords and keys of an address, which it may quote, as ***.
+
+    `address` is that of a database, a web page or a cloud store; `text` is an error message.
+    """
     if "://" not in address:
         return text
-    text = text.replace(address, shown(address))
-    parts = _parts(address)
-    named = [value for key, value in parse_qsl(parts.query) if "password" in key.lower()]
-    secrets = {parts.query, parts.password, unquote(parts.password), *named}
-    if kind_of(address) == "postgresql":  # its driver takes unquoted signs for ends of parts
-        pieces = {piece for secret in secrets - {parts.query} for piece in _ENDS.split(secret)}
+    text = text.replace(address, hide_secrets(address))
+    parts = _split_address(address)
+    passwords = [value for key, value in parse_qsl(parts.query) if "password" in key.lower()]
+    secrets = {parts.query, parts.password, unquote(parts.password), *passwords}
+    if database_kind(address) == "postgresql":  # its driver splits at unquoted delimiters
+        pieces = {
+            piece for secret in secrets - {parts.query} for piece in _DELIMITERS.split(secret)
+        }
         secrets |= {piece for piece in pieces if len(piece) > 1}
     for secret in sorted(secrets - {""}, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
 
 
-_ENDS = re.compile(r"[@/?#&=:,\[\]\s]")
+_DELIMITERS = re.compile(r"[@/?#&=:,\[\]\s]")
 
 
-class _Parts(NamedTuple):
-    """Of an address: `place` is what people may see of it, the query apart."""
+class _AddressParts(NamedTuple):
+    """The parts of an address: scheme, password, query string, and `place`, the public part.
+
+    `place` has user, host and path, with *** instead of the password.
+    """
 
     scheme: str
     place: str
@@ -259,34 +282,38 @@ class _Parts(NamedTuple):
     query: str
 
 
-def _parts(address: str) -> _Parts:
-    if kind_of(address) == "postgresql":
-        return _postgresql_parts(address)
-    parts = _split(address)
+def _split_address(address: str) -> _AddressParts:
+    """Return the parts of an address of a database, a web page or a cloud store."""
+    if database_kind(address) == "postgresql":
+        return _split_postgresql(address)
+    parts = _split_url(address)
     login, at, host = parts.netloc.rpartition("@")
     user, colon, password = login.partition(":")
     place = f"{user}{':***' if colon else ''}{at}{host}{parts.path}"
-    return _Parts(parts.scheme, place, password, parts.query)
+    return _AddressParts(parts.scheme, place, password, parts.query)
 
 
-def _postgresql_parts(address: str) -> _Parts:
-    """People paste passwords as they are: up to the last @ everything after the user is one, whatever signs it has."""
+def _split_postgresql(address: str) -> _AddressParts:
+    """Return the parts of a PostgreSQL address.
+
+    Passwords may be pasted unquoted: everything between the user and the last @ is the password.
+    """
     scheme, _, rest = address.partition("://")
     login, at, after = rest.rpartition("@")
     user, colon, password = login.partition(":")
-    if not at or re.search(r"[/?#]", user):  # an @ of the query
+    if not at or re.search(r"[/?#]", user):  # an @ in the query
         user = colon = password = at = ""
         after = rest
     place, _, query = after.partition("?")
-    if re.search(
-        r"\?.*=", password, re.DOTALL
-    ):  # or of a query: what comes after it may be secret too
+    if re.search(r"\?.*=", password, re.DOTALL):  # an @ in a query: its rest may be secret too
         query = rest.partition("?")[2]
-        return _Parts(scheme.lower(), f"{user}:***", password, query)
-    return _Parts(scheme.lower(), f"{user}{':***' if colon else ''}{at}{place}", password, query)
+        return _AddressParts(scheme.lower(), f"{user}:***", password, query)
+    public = f"{user}{':***' if colon else ''}{at}{place}"
+    return _AddressParts(scheme.lower(), public, password, query)
 
 
-def _split(address: str) -> SplitResult:
+def _split_url(address: str) -> SplitResult:
+    """Return the parts of a URL; TalerecError, without the URL's secrets, if it is malformed."""
     try:
         return urlsplit(address)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""File formats of logs and item tables: what a file is, and how each format is scanned."""
+"""File formats of logs and item tables: detecting a format, and scanning a file."""
 
 from __future__ import annotations
 
@@ -19,25 +19,18 @@ from talerec import columns
 from talerec.errors import InvalidLogError
 
 _PACKED = (".gz", ".gzip", ".zst", ".zstd")
-DELIMITERS = {
-    ".csv": ",",
-    ".tsv": "\t",
-    ".tab": "\t",
-    ".inter": "\t",
-    ".item": "\t",
-    ".data": "\t",
-}
+DELIMITERS = {".csv": ",", **dict.fromkeys((".tsv", ".tab", ".inter", ".item", ".data"), "\t")}
 _TEXT = (*DELIMITERS, ".dat")
 PARQUET = (".parquet", ".pq")
 _JSON = (".ndjson", ".jsonl", ".json")
 
-#: First bytes that tell what a file is, whatever its ending says.
+#: First bytes that identify a file, whatever its ending.
 _CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _OTHER_FORMATS = {
     b"PAR1": "Parquet",
     b"PK\x03\x04": "a zip archive (unpack it; of a spreadsheet, save a sheet as CSV)",
-    b"\xff\xfe": "UTF-16 text (iconv -f UTF-16 -t UTF-8 FILE makes UTF-8 of it)",
-    b"\xfe\xff": "UTF-16 text (iconv -f UTF-16 -t UTF-8 FILE makes UTF-8 of it)",
+    b"\xff\xfe": "UTF-16 text (convert it with iconv -f UTF-16 -t UTF-8 FILE)",
+    b"\xfe\xff": "UTF-16 text (convert it with iconv -f UTF-16 -t UTF-8 FILE)",
 }
 
 #: The fields of a rating and of a film in files without a header.
@@ -45,51 +38,65 @@ RATING = (columns.USER, columns.ITEM, "rating", columns.TIME)
 _FILM = (columns.ITEM, columns.TITLES[0], "genres")
 _NUMBER = re.compile(r"-?\d+(\.\d*)?")
 _UNIX_TIME = re.compile(r"\d{9,19}")  # from 1973 on, in any unit
-_BLANK = "\0blank"  # a column of ours beside those of a file
+_BLANK_COLUMN = "\0blank"  # an internal column
 
 
 def scan(path: Path | str, sep: str | None = None) -> pl.LazyFrame:
-    """The rows of a file, or of a remote address (text), not yet read; ids in text files are still text."""
-    kind = format_of(path)
+    """Return the rows of a file or remote address, not yet read; ids in text files are text.
+
+    The ending names the format; with `sep`, the file is delimited text whatever its ending.
+    """
+    kind = file_format(path)
     if isinstance(path, str):
-        return _remote(path, kind, sep)
+        return _scan_remote(path, kind, sep)
     _refuse_other_formats(path, kind)
     if sep is None:
         return SCANNERS[kind](path)
-    _refuse_long_separator(sep)
-    return _untyped(_delimited(path, sep), kind)
+    if len(sep.encode()) != 1 or sep in '"\n\r':
+        raise InvalidLogError(f"`sep` is {sep!r}; it takes one character such as ; or \\t", "sep")
+    frame = pl.scan_csv(path, separator=sep, infer_schema=False, glob=False)
+    return _drop_type_suffixes(frame, kind)
 
 
-def format_of(path: Path | str) -> str:
-    """The format of a file, named by its ending (the one before .gz or .zst)."""
-    place = Path(urlsplit(path).path) if isinstance(path, str) else path
-    endings = [ending.lower() for ending in place.suffixes]
+def file_format(path: Path | str) -> str:
+    """Return the ending that names the format of a file (the one before .gz or .zst)."""
+    url_path = Path(urlsplit(path).path) if isinstance(path, str) else path
+    endings = [ending.lower() for ending in url_path.suffixes]
     packed = len(endings) > 1 and endings[-1] in _PACKED
     return endings[-2 if packed else -1] if endings else ""
 
 
 def is_text(path: Path | str, sep: str | None = None) -> bool:
-    """Does every value of the file come as text?"""
-    return sep is not None or format_of(path) in _TEXT
+    """Return whether every value of the file is read as text, as in CSV but not in Parquet.
+
+    `sep` is the field separator of a delimited file; None: the ending names the format.
+    """
+    return sep is not None or file_format(path) in _TEXT
 
 
-def is_known(path: Path | str, sep: str | None = None) -> bool:
-    """Is there a way to read the file?"""
-    kind = format_of(path)
+def is_readable(path: Path | str, sep: str | None = None) -> bool:
+    """Return whether a file's ending names a supported format.
+
+    With `sep`, it is read as delimited text: any ending but those of Parquet, JSON and .dat.
+    """
+    kind = file_format(path)
     if sep is not None:
         return kind not in (*PARQUET, *_JSON, ".dat")
     return kind in SCANNERS or (kind == "" and isinstance(path, str))
 
 
-def other_separator(columns: list[str]) -> str | None:
-    """What stands between the fields of a file that was read with another separator: its one column holds it."""
-    found = (sign for sign in ";|\t," if len(columns) == 1 and sign in columns[0])
-    return next(found, None)
+def guess_separator(columns: list[str]) -> str | None:
+    """Return the separator that the only column's name contains, or None.
+
+    Such a name means that the file was read with a wrong separator.
+    """
+    signs = (sign for sign in ";|\t," if len(columns) == 1 and sign in columns[0])
+    return next(signs, None)
 
 
-def sniffed(path: Path) -> str:
-    """The format of a file without a name that tells it, by its first line."""
-    with _unpacked(path) as stream:
+def detect_format(path: Path) -> str:
+    """Return the format that a file's start suggests: .parquet, .ndjson, .csv, .inter or .tsv."""
+    with _open_decompressed(path) as stream:
         start = stream.read(2**16)
     if start.startswith(b"PAR1"):
         return ".parquet"
@@ -101,56 +108,59 @@ def sniffed(path: Path) -> str:
     return ".inter" if b":token" in line else ".tsv"
 
 
-def _remote(address: str, kind: str, sep: str | None) -> pl.LazyFrame:
+def _scan_remote(address: str, kind: str, sep: str | None) -> pl.LazyFrame:
+    """Return the rows of a remote address, not yet read; `kind` is the ending of its path.
+
+    `sep` is the field separator of delimited text; None: by the ending. No ending means a folder of
+    Parquet files.
+    """
     if kind in PARQUET or (kind == "" and sep is None):  # a folder of Parquet files
         return pl.scan_parquet(address)
     if kind in _JSON:
         return pl.scan_ndjson(address, infer_schema_length=None)
     if kind in (".data", ".dat"):
-        raise InvalidLogError(f"{kind} files are read from disk alone: fetch it first")
+        raise InvalidLogError(f"{kind} files are read from disk only: download it first")
     sign = sep or DELIMITERS[kind]
     quote = '"' if kind == ".csv" or sep else None
-    return _untyped(
-        pl.scan_csv(address, separator=sign, infer_schema=False, quote_char=quote), kind
-    )
-
-
-def _refuse_long_separator(sep: str) -> None:
-    if len(sep.encode()) != 1 or sep in '"\n\r':
-        raise InvalidLogError(f"--sep is {sep!r}; it takes one character such as ; or \\t")
+    frame = pl.scan_csv(address, separator=sign, infer_schema=False, quote_char=quote)
+    return _drop_type_suffixes(frame, kind)
 
 
 def _refuse_other_formats(path: Path, kind: str) -> None:
-    """An error if the first bytes of a file show that it is not what its ending says."""
-    with _unpacked(path) as stream:
+    """Raise InvalidLogError if the first bytes of a file contradict its ending, `kind`.
+
+    `kind` is an ending such as ".csv". Also for an empty file, a JSON array and a line "sep=".
+    """
+    with _open_decompressed(path) as stream:
         start = stream.read(8).removeprefix(codecs.BOM_UTF8)
     if not start:
         raise InvalidLogError("the file is empty")
     if start.startswith(b"sep="):
         raise InvalidLogError(
-            "its first line says sep= to a spreadsheet: leave it out (tail -n +2 FILE), and give --sep"
+            "its first line is a spreadsheet's sep=: remove it (tail -n +2 FILE) and set `sep`",
+            "sep",
         )
     if kind in PARQUET and not start.startswith(b"PAR1"):
-        raise InvalidLogError(f"its ending says {kind}, but the file is not Parquet")
+        raise InvalidLogError(f"its ending is {kind}, but the file is not Parquet")
     if kind in _JSON and start.lstrip().startswith(b"["):
         raise InvalidLogError(
-            "the file is one JSON array; talerec reads lines, with one object in each "
-            "(jq -c '.[]' FILE makes such lines)"
+            "the file is one JSON array; talerec reads one object per line "
+            "(convert it with jq -c '.[]' FILE)"
         )
     for sign, what in _OTHER_FORMATS.items():
         if kind not in PARQUET and start.startswith(sign):
-            raise InvalidLogError(f"its ending says {kind}, but the file is {what}")
+            raise InvalidLogError(f"its ending is {kind}, but the file is {what}")
 
 
 def _codec(path: Path) -> str | None:
-    """How a file is compressed, or None."""
+    """Return a file's compression by its first bytes, "gzip" or "zstd"; None if it has none."""
     with path.open("rb") as file:
         start = file.read(4)
     return next((name for sign, name in _CODECS.items() if start.startswith(sign)), None)
 
 
-def _unpacked(path: Path) -> Any:
-    """The bytes of a file, decompressed."""
+def _open_decompressed(path: Path) -> Any:
+    """Return a binary stream of a file's content; gzip and zstd are decompressed."""
     codec = _codec(path)
     if codec is None:
         return path.open("rb")
@@ -159,26 +169,30 @@ def _unpacked(path: Path) -> Any:
     return pa.input_stream(str(path), compression=codec)
 
 
-def lines(path: Path) -> Iterator[str]:
-    """The lines of a file; bytes that are not UTF-8 become surrogates."""
-    stream = _unpacked(path)
-    with io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="") as lines:
-        yield from lines
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file; bytes that are not UTF-8 become surrogates."""
+    stream = _open_decompressed(path)
+    with io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="") as text:
+        yield from text
 
 
 def _first_line(path: Path) -> str:
-    """The first line that is not blank."""
-    return next((line for line in lines(path) if line.strip()), "")
+    """Return the first line of a file that is not blank; "" if there is none."""
+    return next((line for line in read_lines(path) if line.strip()), "")
 
 
-def _csv(path: Path) -> pl.LazyFrame:
+def _scan_csv(path: Path) -> pl.LazyFrame:
+    """Return the rows of a CSV as text, not yet read; one without a header must hold ratings.
+
+    Ratings have four fields: user, item, rating and unix time.
+    """
     if has_no_header(path):
-        return _ratings(path, ",")
+        return _scan_ratings(path, ",")
     return pl.scan_csv(path, infer_schema=False, glob=False)
 
 
 def has_no_header(path: Path) -> bool:
-    """Whether a CSV begins with a rating (user, item, rating, unix time), and not with a header."""
+    """Return whether a CSV begins with a rating (user, item, rating, unix time)."""
     try:
         fields = next(csv.reader([_first_line(path)]), [])
     except csv.Error:  # a field longer than any id
@@ -189,51 +203,43 @@ def has_no_header(path: Path) -> bool:
     return bool(_NUMBER.fullmatch(rating) and _UNIX_TIME.fullmatch(time))
 
 
-def _ratings(path: Path, separator: str) -> pl.LazyFrame:
-    """Ratings in a file without a header."""
+def _scan_ratings(path: Path, separator: str) -> pl.LazyFrame:
+    """Return the rows of a file without a header: user, item, rating and unix time, as text."""
+    schema, quote = dict.fromkeys(RATING, pl.String()), '"' if separator == "," else None
     return pl.scan_csv(
-        path,
-        separator=separator,
-        has_header=False,
-        schema=dict.fromkeys(RATING, pl.String()),
-        quote_char='"' if separator == "," else None,
-        glob=False,
+        path, separator=separator, has_header=False, schema=schema, quote_char=quote, glob=False
     )
 
 
-def _udata(path: Path) -> pl.LazyFrame:
-    """MovieLens `u.data`: ratings with tabs between their fields."""
+def _scan_udata(path: Path) -> pl.LazyFrame:
+    """Return the ratings of MovieLens `u.data`, separated by tabs."""
     fields = _first_line(path).count("\t") + 1
     if fields != len(RATING):
         raise InvalidLogError(f"the first line has {fields} fields, but a rating has {len(RATING)}")
-    return _ratings(path, "\t")
+    return _scan_ratings(path, "\t")
 
 
-def _dat(path: Path) -> pl.LazyFrame:
-    """MovieLens `ratings.dat` and `movies.dat`: fields with `::` between them; UTF-8, else Latin-1."""
+def _scan_dat(path: Path) -> pl.LazyFrame:
+    """Return the fields of MovieLens `ratings.dat` or `movies.dat`, separated by `::`."""
     lines = _column_of_lines(path)
     fields = lines.str.count_matches("::", literal=True).fill_null(-1) + 1
     names = {len(kind): kind for kind in (RATING, _FILM)}.get(fields[0])
     if names is None:
         raise InvalidLogError(
-            f"line 1 has {fields[0]} fields; user::item::rating::time and item::title::genres are known"
+            f"line 1 has {fields[0]} fields; "
+            "supported are user::item::rating::time and item::title::genres"
         )
     if (odd := (fields != len(names)).arg_true()).len():
         number = odd[0]
-        raise InvalidLogError(
-            f"line {number + 1} has {fields[number]} fields, but line 1 has {len(names)}"
-        )
-    return (
-        lines.str.split_exact("::", len(names) - 1)
-        .struct.rename_fields(names)
-        .struct.unnest()
-        .lazy()
-    )
+        message = f"line {number + 1} has {fields[number]} fields, but line 1 has {len(names)}"
+        raise InvalidLogError(message)
+    table = lines.str.split_exact("::", len(names) - 1).struct.rename_fields(names)
+    return table.struct.unnest().lazy()
 
 
 def _column_of_lines(path: Path) -> pl.Series:
-    """The lines of a file as one column; blank lines are null, and left out at the end."""
-    with _unpacked(path) as stream:
+    """Return the lines of a UTF-8 (else Latin-1) file as one column; blank lines are null."""
+    with _open_decompressed(path) as stream:
         content = stream.read().rstrip()
     if not content:
         raise InvalidLogError("it holds no rows")
@@ -241,38 +247,39 @@ def _column_of_lines(path: Path) -> pl.Series:
         content.decode()
     except UnicodeDecodeError:
         content = content.decode("latin-1").encode()
-    lines = pl.read_csv(
-        io.BytesIO(content),
-        has_header=False,
-        separator="\x1f",  # a control character that no text contains
-        quote_char=None,
-        schema={"line": pl.String()},
-    )
+    file, schema = io.BytesIO(content), {"line": pl.String()}
+    separator = "\x1f"  # a control character that no text contains
+    lines = pl.read_csv(file, has_header=False, separator=separator, quote_char=None, schema=schema)
     return lines.to_series().str.strip_chars_end("\r")
 
 
-def _tsv(path: Path) -> pl.LazyFrame:
+def _scan_tsv(path: Path) -> pl.LazyFrame:
+    """Return the rows of a tab-separated file, not yet read; all values are text."""
     return pl.scan_csv(path, separator="\t", infer_schema=False, quote_char=None, glob=False)
 
 
-def _delimited(path: Path, sep: str) -> pl.LazyFrame:
-    return pl.scan_csv(path, separator=sep, infer_schema=False, glob=False)
+def _scan_recbole(path: Path) -> pl.LazyFrame:
+    """Return the rows of a tab-separated RecBole file, whose columns are called `name:type`."""
+    return _drop_type_suffixes(_scan_tsv(path))
 
 
-def _recbole(path: Path) -> pl.LazyFrame:
-    """Tab-separated; a column is called `name:type`."""
-    return _untyped(_tsv(path))
+def _drop_type_suffixes(frame: pl.LazyFrame, kind: str = ".inter") -> pl.LazyFrame:
+    """Return the frame with RecBole's column names, `name:type`, cut to `name`.
 
-
-def _untyped(frame: pl.LazyFrame, kind: str = ".inter") -> pl.LazyFrame:
-    """Columns by their names alone, where RecBole's have types too."""
+    Only for its file endings (`kind`): .inter and .item; other frames are returned as they are.
+    """
     if kind not in (".inter", ".item"):
         return frame
     names = frame.collect_schema().names()
     return frame.rename({name: name.partition(":")[0] for name in names})
 
 
-def _ndjson(path: Path) -> pl.LazyFrame:
+def _scan_ndjson(path: Path) -> pl.LazyFrame:
+    """Return the rows of a file of JSON lines; of published reviews, only the plain fields.
+
+    Published reviews are those of Amazon and Yelp; their lists and objects are left out, and their
+    other fields are text.
+    """
     name, fields = glob.escape(str(path)), _review_fields(path)
     if not fields:
         return pl.scan_ndjson(name, infer_schema_length=None)
@@ -280,9 +287,10 @@ def _ndjson(path: Path) -> pl.LazyFrame:
 
 
 def _review_fields(path: Path) -> list[str]:
-    """The plain fields of a file of reviews as Amazon and Yelp publish them; of other files, none.
+    """Return the fields of a file of Amazon or Yelp reviews, other than lists and objects.
 
-    Such files hold gigabytes of prose: naming the fields saves a pass that finds them.
+    An empty list for other files. Such files hold gigabytes of prose: naming the fields saves the
+    pass that infers them.
     """
     try:
         first = json.loads(_first_line(path))
@@ -293,37 +301,37 @@ def _review_fields(path: Path) -> list[str]:
     return [name for name, value in first.items() if isinstance(value, str | int | float)]
 
 
-def _parquet(path: Path) -> pl.LazyFrame:
+def _scan_parquet(path: Path) -> pl.LazyFrame:
+    """Return the rows of a Parquet file; one in a .gz or .zst is read into memory."""
     if _codec(path) is None:
         return pl.scan_parquet(path, glob=False)
-    with _unpacked(path) as stream:
+    with _open_decompressed(path) as stream:
         return pl.read_parquet(io.BytesIO(stream.read())).lazy()
 
 
 SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
-    ".csv": _csv,
-    ".tsv": _tsv,
-    ".tab": _tsv,
-    ".inter": _recbole,
-    ".item": _recbole,
-    ".data": _udata,
-    ".dat": _dat,
-    ".ndjson": _ndjson,
-    ".jsonl": _ndjson,
-    ".json": _ndjson,
-    ".parquet": _parquet,
-    ".pq": _parquet,
-}
+    ".csv": _scan_csv, ".tsv": _scan_tsv, ".tab": _scan_tsv,
+    ".inter": _scan_recbole, ".item": _scan_recbole, ".data": _scan_udata, ".dat": _scan_dat,
+    ".ndjson": _scan_ndjson, ".jsonl": _scan_ndjson, ".json": _scan_ndjson,
+    ".parquet": _scan_parquet, ".pq": _scan_parquet,
+}  # fmt: skip
 
 
-def unnested(frame: pl.LazyFrame, names: list[str]) -> pl.LazyFrame:
-    """The rows, with fields of nested objects that are asked for as columns: `order.customer.id`."""
+def unnest_fields(frame: pl.LazyFrame, names: list[str]) -> pl.LazyFrame:
+    """Return the rows with fields of nested objects as columns, named as `order.user.id`.
+
+    `names` are the columns that are needed; names that are neither columns nor fields are ignored.
+    """
     schema = frame.collect_schema()
     fields = ((name, _field(schema, name)) for name in names if name not in schema)
     return frame.with_columns(field.alias(name) for name, field in fields if field is not None)
 
 
 def _field(schema: pl.Schema, name: str) -> pl.Expr | None:
+    """Return the expression of a nested field named as `order.user.id`; None if there is none.
+
+    `schema` has the columns and their types; None too for the name of a column itself.
+    """
     first, *path = name.split(".")
     kind: Any = schema.get(first)
     field = pl.col(first)
@@ -334,11 +342,12 @@ def _field(schema: pl.Schema, name: str) -> pl.Expr | None:
 
 
 def field_names(schema: pl.Schema) -> list[str]:
-    """The names of columns; of nested objects, those of their fields."""
+    """Return the names of the columns; for nested objects, those of their fields."""
     return list(dict.fromkeys(name for top, kind in schema.items() for name in _leaves(top, kind)))
 
 
 def _leaves(name: str, kind: Any) -> Iterator[str]:
+    """Yield the names of a column's innermost fields, as `order.user.id`; else its own name."""
     if not isinstance(kind, pl.Struct):
         yield name
         return
@@ -346,46 +355,45 @@ def _leaves(name: str, kind: Any) -> Iterator[str]:
         yield from _leaves(f"{name}.{field}", inner)
 
 
-def text_columns(frame: pl.LazyFrame, needed: list[str]) -> pl.DataFrame:
-    """The needed columns of a text file, parsed once, as text.
+def read_text_columns(frame: pl.LazyFrame, needed: list[str]) -> pl.DataFrame:
+    """Return the needed columns of a text file as text, parsed in one pass.
 
-    Every column takes part in that one pass, because Polars lets lines with too many fields pass when it reads
-    only some of them (pola-rs/polars#28350). Blank lines at the end are left out.
+    The pass reads every column, because Polars accepts lines with too many fields when it reads
+    only some columns (pola-rs/polars#28350). Blank lines at the end are dropped.
     """
     names = frame.collect_schema().names()
     for name in needed:
         if f"{name}_duplicated_0" in names:  # Polars' name for the second of two
             raise InvalidLogError(f"there are 2 columns {name!r}")
-    blank = pl.all_horizontal(pl.all().is_null()).alias(_BLANK)
+    blank = pl.all_horizontal(pl.all().is_null()).alias(_BLANK_COLUMN)
     table = frame.select(*dict.fromkeys(needed), blank).collect(engine="streaming")
-    filled = (~table.drop_in_place(_BLANK)).arg_true()
+    filled = (~table.drop_in_place(_BLANK_COLUMN)).arg_true()
     return table.head(filled[-1] + 1 if len(filled) else 0)
 
 
-def with_types(table: pl.DataFrame, plain: set[str]) -> pl.DataFrame:
-    """Columns of text, but for the `plain` ones, as numbers or truth values where every value is written as one."""
-    return table.with_columns(_typed(table[name]) for name in table.columns if name not in plain)
+def infer_types(table: pl.DataFrame, plain: set[str]) -> pl.DataFrame:
+    """Return text columns, except those in `plain`, as numbers or booleans if all values are."""
+    return table.with_columns(map(_infer_type, table.drop(plain, strict=False).get_columns()))
 
 
-def _typed(column: pl.Series) -> pl.Series:
+def _infer_type(column: pl.Series) -> pl.Series:
+    """Return a text column as integers, floats or booleans if all values are, else as it is.
+
+    Numbers with leading zeros, as codes have (007), stay text.
+    """
     if column.null_count() == len(column):
         return column
-    if are_whole(column):
+    if are_integers(column):
         return column.cast(pl.Int64)
-    if column.drop_nulls().str.contains(r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$").all() and not _has_zeros(
-        column
-    ):
+    texts = column.drop_nulls().str
+    has_zeros = texts.contains(r"^-?0\d").any()  # leading zeros, as codes have: 007
+    if texts.contains(r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$").all() and not has_zeros:
         return column.cast(pl.Float64)
     lower = column.str.to_lowercase()
     return lower == "true" if lower.drop_nulls().is_in(["true", "false"]).all() else column
 
 
-def _has_zeros(column: pl.Series) -> bool:
-    """Is a number written with zeros that a code may have, but no amount: 007?"""
-    return bool(column.drop_nulls().str.contains(r"^-?0\d").any())
-
-
-def are_whole(ids: pl.Series) -> bool:
-    """Whether every id of a column is the plain spelling of an integer."""
+def are_integers(ids: pl.Series) -> bool:
+    """Return whether each value of a text column is null or a plain int64 (7, but not 007)."""
     plain = ids.cast(pl.Int64, strict=False).cast(pl.String) == ids
     return (plain.fill_null(False) | ids.is_null()).all()

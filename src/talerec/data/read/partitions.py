@@ -1,9 +1,8 @@
-"""A log of parts: the columns that are asked for of every file, or of a query, one after the other."""
+"""Reading a log from its parts: the needed columns of every file, or of a query."""
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,236 +12,268 @@ from typing import Any
 import polars as pl
 
 from talerec import columns
-from talerec.data.frames import refuse_missing
-from talerec.data.log import Log
-from talerec.data.read import databases, formats, sources
-from talerec.data.read.file_errors import named_errors
-from talerec.data.read.sources import File, Source
-from talerec.errors import InvalidLogError, TalerecError
+from talerec.data import Log, require_columns
+from talerec.data.read import formats, sources
+from talerec.data.read.databases import database_kind, has_order_by, hide_secrets, read_query
+from talerec.data.read.sources import Source, SourceFile, report_read_errors, source_name
+from talerec.errors import InvalidLogError, MissingColumnError, TalerecError
 
 logger = logging.getLogger("talerec")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of the source of a log."""
+class ReadOptions:
+    """Which columns to read from a source, and how.
+
+    sep : field separator of text files; None: by the file's ending
+    query : SQL for a database; any_order: it needs no `order by`
+    """
 
     columns: dict[str, str]  # role (user, item, time, weight, event) -> name
     sep: str | None = None
     query: str | None = None
     any_order: bool = False
-    lacks_time: bool = False  # it may do without the usual column of times
+    lacks_time: bool = False  # the default column of times may be missing
 
 
-def read(path: Source | Sequence[Source], asked: Asked, **options: Any) -> Log:
-    """The log that a source holds; the options are those of `Log.from_frame`."""
-    name = sources.named(path)
-    if asked.query is not None or _database(path):
-        with _relabelled(name):
-            return _log([_queried(path, asked)], options)
-    with sources.opened(path) as files, _relabelled(name, len(files) > 1):
-        found = [_part(file, asked) for file in files]
-        with named_errors(files[0], asked.sep) if len(files) == 1 else _located(found):
-            return _log(found, options)
+def read_parts(path: Source | Sequence[Source], options: ReadOptions, **frame_options: Any) -> Log:
+    """Return the log of a source; `frame_options` are passed to `Log.from_frame`.
+
+    `path` is a file, a folder, a pattern, "-", a web address or a database, or a list of them.
+    """
+    name = source_name(path)
+    if options.query is not None or _database_address(path):
+        with _name_source(name):
+            return _join_parts([_query_part(path, options)], frame_options)
+    with sources.open_source(path) as files, _name_source(name, len(files) > 1):
+        parts = [_read_part(file, options) for file in files]
+        is_single = len(files) == 1
+        with report_read_errors(files[0], options.sep) if is_single else _locate_rows(parts):
+            return _join_parts(parts, frame_options)
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of a log: its name, the columns that are wanted of it by role, and those whose ids are only spelled."""
+class LogPart:
+    """One file of a log, or the result of a query: its columns by role, and its rows.
+
+    `name` is the file's, for messages; `columns` maps a role (user, item, time, weight, event) to
+    the name of a column of `frame`; `is_text`: every value was read as text, into memory.
+    """
 
     name: str
     columns: dict[str, str]
     frame: pl.LazyFrame
-    spelled: frozenset[str]
+    text_ids: frozenset[str]  # columns that are text because the file format has only text
     is_text: bool = False
 
 
-def _part(file: File, asked: Asked) -> Part:
-    sep = asked.sep
-    with named_errors(file, sep):
+def _read_part(file: SourceFile, options: ReadOptions) -> LogPart:
+    """Return the needed columns of one file; columns of Hive folders (name=value) are added.
+
+    `options` has the columns by role (user, item, time, weight, event) and the separator. Text
+    files are read into memory as text; other files are not yet read.
+    """
+    sep = options.sep
+    with report_read_errors(file, sep):
         frame = formats.scan(file.path, sep)
-        frame = formats.unnested(frame, list(asked.columns.values()))
-        there = formats.field_names(frame.collect_schema())
-        folders = {name: value for name, value in file.partitions.items() if name not in there}
-        names = _column_names([*there, *folders], asked)
+        frame = formats.unnest_fields(frame, list(options.columns.values()))
+        present = formats.field_names(frame.collect_schema())
+        folders = {name: value for name, value in file.partitions.items() if name not in present}
+        names = _column_names([*present, *folders], options)
         is_text = formats.is_text(file.path, sep)
-        wanted = list(dict.fromkeys(names.values()))
+        columns_to_read = list(dict.fromkeys(names.values()))
         if is_text:
-            own = [name for name in wanted if name not in folders]
-            frame = formats.text_columns(frame, own).lazy()
+            file_columns = [name for name in columns_to_read if name not in folders]
+            frame = formats.read_text_columns(frame, file_columns).lazy()
         frame = frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in folders.items())
-        spelled = frozenset(wanted if is_text else folders)
-        return Part(file.name, names, frame.select(wanted), spelled, is_text)
+        text_ids = frozenset(columns_to_read if is_text else folders)
+        return LogPart(file.name, names, frame.select(columns_to_read), text_ids, is_text)
 
 
-def _column_names(there: list[str], asked: Asked) -> dict[str, str]:
-    """The columns to read by role; where a usual name is missing, that of a known publisher is taken."""
-    known = next((names for names in columns.PUBLISHED if set(there) >= {*names}), columns.USUAL)
-    usual = dict(zip(columns.USUAL, known, strict=True))
+def _column_names(present: list[str], options: ReadOptions) -> dict[str, str]:
+    """Return the names of the columns to read, by role (user, item, time, weight, event).
+
+    `present` are the file's columns. Where a default name is missing, the names of published logs
+    (MovieLens, Amazon, Yelp) are used; MissingColumnError if there is no such column.
+    """
+    published = (names for names in columns.PUBLISHED if set(present) >= {*names})
+    names_in_file = next(published, columns.DEFAULT)
+    default_columns = dict(zip(columns.DEFAULT, names_in_file, strict=True))
     names = {
-        role: usual.get(name, name) if name not in there else name
-        for role, name in asked.columns.items()
+        role: default_columns.get(name, name) if name not in present else name
+        for role, name in options.columns.items()
     }
-    if asked.lacks_time and names["time"] == columns.TIME not in there:
+    if options.lacks_time and names["time"] == columns.TIME not in present:
         del names["time"]
-        logger.info("there is no column %s: rows are taken in their order", columns.TIME)
-    with _hinted(names, there):
-        refuse_missing(there, list(names.values()))
-    _mention_unused(there, names)
+        logger.info("there is no column %s: rows stay in their order", columns.TIME)
+    sign = formats.guess_separator(present)
+    if sign is not None and not {*names.values()} <= {*present}:
+        message = f"the only column is {present[0]!r} (set `sep` to {sign!r})"
+        raise MissingColumnError(message, "sep")
+    for role, name in names.items():
+        require_columns(present, [name], role)
+    _mention_unused(present, names)
     return names
 
 
-#: Columns that say what a row is worth, in logs as they are published.
-_EVENTS = (
-    "event",
-    "event_type",
-    "event_name",
-    "action",
-    "behavior",
-    "behaviour",
-    "type",
-    "interaction",
-)
-_RATINGS = ("rating", "ratings", "stars", "overall", "weight", "quantity", "score")
+#: Names of columns in published logs that could weigh rows, and the parameters that use them.
+_WEIGHT_COLUMNS = {
+    "event event_type event_name action behavior behaviour type interaction": "event",
+    "rating ratings stars overall weight quantity score": "weight",
+}
 
 
-def _mention_unused(there: list[str], names: dict[str, str]) -> None:
-    """Say once that a column looks like events or ratings, and is not used."""
+def _mention_unused(present: list[str], names: dict[str, str]) -> None:
+    """Log that a column looks like events or ratings and is not used.
+
+    `present` are the file's columns, and `names` those to read, by role.
+    """
     if "weight" in names or "event" in names:
         return
-    for kind, option in ((_EVENTS, "--event {0} --event-weights ..."), (_RATINGS, "--weight {0}")):
-        found = next((n for n in there if n.lower() in kind and n not in names.values()), None)
-        if found is not None:
-            way = option.format(found)
-            logger.info(
-                "column %r is not used: every row counts alike (%s weighs them)", found, way
-            )
-
-
-@contextmanager
-def _hinted(names: dict[str, str], there: list[str]) -> Iterator[None]:
-    """An error about a missing column says which option names another, or what stands between the fields."""
-    try:
-        yield
-    except TalerecError as error:
-        message = str(error)
-        sign = formats.other_separator(there)
-        role = next(
-            (role for role, name in names.items() if f"no column {name!r}" in message), None
-        )
-        if sign is not None:
-            message += f" (--sep {sign!r} reads such a file)"
-        elif role is not None:
-            message += f" (--{role} NAME says which to use)"
-        raise type(error)(message) from None
+    unused = [name for name in present if name not in names.values()]
+    for usual_names, parameter in _WEIGHT_COLUMNS.items():
+        column = next((name for name in unused if name.lower() in usual_names.split()), None)
+        if column is not None:
+            message = f"column %r is not used: all rows have the same weight (see `{parameter}`)"
+            logger.info(message, column, extra={"parameters": (parameter,)})
 
 
 # -- several parts ---------------------------------------------------------------------------------
 
 
-def _log(parts: list[Part], options: dict[str, Any]) -> Log:
-    """The log of some parts, one after the other."""
+def _join_parts(parts: list[LogPart], frame_options: dict[str, Any]) -> Log:
+    """Return the log of the parts, one after the other; options go to `Log.from_frame`.
+
+    The list `parts` is emptied, to free memory.
+    """
     names = parts[0].columns
-    frames = [_same_names(part, names) for part in parts]
+    frames = [_rename_columns(part, names) for part in parts]
     if "time" in names:
-        _refuse_other_times(parts, frames, names["time"])
+        _refuse_mixed_times(parts, frames, names["time"])
     for role in ("user", "item"):
-        frames = _same_kind(frames, names[role])
+        frames = _unify_ids(frames, names[role])
     table = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
-    spelled = [names[role] for role in ("user", "item") if _may_be_whole(parts, frames, role)]
-    parts.clear()  # text takes more room than all that is made of it
+    text_ids = [names[role] for role in ("user", "item") if _may_be_integers(parts, frames, role)]
+    parts.clear()  # text takes more memory than the log
     frames.clear()
-    table = _with_whole_ids(table, spelled) if spelled else table
+    table = _cast_integer_ids(table, text_ids) if text_ids else table
     roles: dict[str, Any] = {"time": None, **names}
-    return Log.from_frame(table, **roles, **options)
+    return Log.from_frame(table, **roles, **frame_options)
 
 
-def _with_whole_ids(table: pl.LazyFrame, spelled: list[str]) -> pl.LazyFrame:
-    """Ids that are spelled as numbers as numbers, where all of a column are."""
-    whole = table.collect(engine="streaming")
-    for name in dict.fromkeys(spelled):
-        if formats.are_whole(whole[name]):
-            whole = whole.with_columns(whole[name].cast(pl.Int64))
-    return whole.lazy()
+def _cast_integer_ids(table: pl.LazyFrame, text_ids: list[str]) -> pl.LazyFrame:
+    """Return the table with each column in `text_ids` cast to integers if all its values are.
+
+    `text_ids` names columns of user or item ids that text files hold, which have no types.
+    """
+    frame = table.collect(engine="streaming")
+    for name in dict.fromkeys(text_ids):
+        if formats.are_integers(frame[name]):
+            frame = frame.with_columns(frame[name].cast(pl.Int64))
+    return frame.lazy()
 
 
-def _same_names(part: Part, names: dict[str, str]) -> pl.LazyFrame:
+def _rename_columns(part: LogPart, names: dict[str, str]) -> pl.LazyFrame:
+    """Return the rows of a part with its columns renamed to `names` (role -> column name).
+
+    InvalidLogError if the part has other roles: it lacks times, and other files have them.
+    """
     if part.columns.keys() != names.keys():
-        raise InvalidLogError(f"{part.name} has no column of times, and other files have one")
+        message = f"{part.name} has no column of times, and other files have one"
+        raise InvalidLogError(message, source=part.name)
     renamed = {part.columns[role]: name for role, name in names.items()}
     return part.frame if part.columns == names else part.frame.rename(renamed)
 
 
-def _kinds(frames: list[pl.LazyFrame], name: str) -> list[pl.DataType]:
+def _column_types(frames: list[pl.LazyFrame], name: str) -> list[pl.DataType]:
+    """Return the type of the column `name` in each of the frames."""
     return [frame.collect_schema()[name] for frame in frames]
 
 
-def _same_kind(frames: list[pl.LazyFrame], name: str) -> list[pl.LazyFrame]:
-    """Ids that are text in one part and numbers in another as text."""
-    kinds = set(_kinds(frames, name))
+def _unify_ids(frames: list[pl.LazyFrame], name: str) -> list[pl.LazyFrame]:
+    """Return the frames with ids as text if some frames have text and others have numbers.
+
+    `name` is the column of ids. Otherwise the frames are returned as they are.
+    """
+    kinds = set(_column_types(frames, name))
     if len(kinds) < 2 or all(kind.is_integer() for kind in kinds):
         return frames
     return [frame.with_columns(pl.col(name).cast(pl.String)) for frame in frames]
 
 
-def _may_be_whole(parts: list[Part], frames: list[pl.LazyFrame], role: str) -> bool:
-    """Are the ids of a column text only because files of text know nothing else?"""
+def _may_be_integers(parts: list[LogPart], frames: list[pl.LazyFrame], role: str) -> bool:
+    """Return whether a role's ids are text only because text is all that their files hold.
+
+    `role` is "user" or "item"; `frames` are the rows of the parts, with their columns renamed.
+    """
     texts = [
-        part.columns[role] in part.spelled
+        part.columns[role] in part.text_ids
         for part in parts
         if part.frame.collect_schema()[part.columns[role]] == pl.String
     ]
     first = parts[0].columns[role]
-    return bool(texts) and all(texts) and _kinds(frames, first)[0] == pl.String
+    return bool(texts) and all(texts) and _column_types(frames, first)[0] == pl.String
 
 
-def _refuse_other_times(parts: list[Part], frames: list[pl.LazyFrame], name: str) -> None:
-    kinds = _kinds(frames, name)
+def _refuse_mixed_times(parts: list[LogPart], frames: list[pl.LazyFrame], name: str) -> None:
+    """Raise InvalidLogError if the times of one part are text and those of another numbers.
+
+    `frames` are the rows of the parts, and `name` is the column of times in all of them.
+    """
+    kinds = _column_types(frames, name)
     for part, kind in zip(parts, kinds, strict=True):
-        alike = kind == kinds[0] or (kind.is_numeric() and kinds[0].is_numeric())
-        text = pl.String in (kind, kinds[0])
-        if not alike and (text or kind.is_numeric() != kinds[0].is_numeric()):
+        are_alike = kind == kinds[0] or (kind.is_numeric() and kinds[0].is_numeric())
+        has_text = pl.String in (kind, kinds[0])
+        if not are_alike and (has_text or kind.is_numeric() != kinds[0].is_numeric()):
             raise InvalidLogError(
-                f"times of {part.name} are {kind} values, those of {parts[0].name} {kinds[0]}: give them alike"
+                f"times of {part.name} are {kind} values, but those of {parts[0].name} {kinds[0]}: "
+                "convert one of them",
+                source=part.name,
             )
 
 
 @contextmanager
-def _located(parts: list[Part]) -> Iterator[None]:
-    """An error about a row of several files names the file, and the row in it."""
-    heights = [(part.name, _height(part)) for part in parts]
+def _locate_rows(parts: list[LogPart]) -> Iterator[None]:
+    """Make errors about a row number of the joined log name the file, and the row in it.
+
+    A context manager. `parts` are the files of the log, joined in this order; rows count from 1.
+    """
+    heights = [(part.name, _count_rows(part)) for part in parts]
     try:
         yield
     except TalerecError as error:
-        said = re.search(r"row (\d+)", str(error))
-        if said is None:
-            raise
-        row = int(said[1])
-        for name, height in heights:
-            rows = height if isinstance(height, int) else height.collect().item()
-            if row <= rows:
-                message = str(error).replace(said[0], f"row {row}", 1)
-                raise type(error)(f"{name}: {message}") from None
-            row -= rows
+        row = error.row or 0
+        for name, height in heights if row else ():
+            n_rows = height if isinstance(height, int) else height.collect().item()
+            if row <= n_rows:
+                error.locate(name, row)
+                break
+            row -= n_rows
         raise
 
 
-def _height(part: Part) -> int | pl.LazyFrame:
-    """How many rows a part has; where that is not known yet, how to count them."""
+def _count_rows(part: LogPart) -> int | pl.LazyFrame:
+    """Return how many rows a part has; a lazy frame that counts them if it is not read yet.
+
+    A part is one file of a log; text files are in memory, others are read when needed.
+    """
     count = part.frame.select(pl.len())
-    known: int | pl.LazyFrame = int(count.collect().item()) if part.is_text else count
-    return known
+    return int(count.collect().item()) if part.is_text else count
 
 
 @contextmanager
-def _relabelled(name: str, several: bool = True) -> Iterator[None]:
-    """Errors that name no file name the whole log."""
+def _name_source(name: str, is_several: bool = True) -> Iterator[None]:
+    """Make errors in the block name the log; reading errors become InvalidLogErrors.
+
+    An InvalidLogError gets the name only if the log has several files (`is_several`): with one, the
+    file is named elsewhere.
+    """
     try:
         yield
     except InvalidLogError as error:
-        if not several or name.split(" and ")[0] in str(error):
-            raise
-        raise type(error)(f"{name}: {error}") from None
+        if is_several:
+            error.locate(name)
+        raise
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InvalidLogError(f"{name} cannot be read: {reason}") from None
@@ -251,29 +282,37 @@ def _relabelled(name: str, several: bool = True) -> Iterator[None]:
 # -- databases -------------------------------------------------------------------------------------
 
 
-def _database(path: Source | Sequence[Source]) -> str | None:
-    """The address of a database, if it is one."""
+def _database_address(path: Source | Sequence[Source]) -> str | None:
+    """Return the address of a database, or None if the source is another one."""
     text = str(path) if isinstance(path, str | Path) else str(path[0]) if len(path) == 1 else ""
-    return text if databases.kind_of(text) else None
+    return text if database_kind(text) else None
 
 
-def _queried(path: Source | Sequence[Source], asked: Asked) -> Part:
-    """What a query gives."""
-    query = asked.query
-    address = _database(path)
+def _query_part(path: Source | Sequence[Source], options: ReadOptions) -> LogPart:
+    """Return the rows of `options.query`, sent to the database at `path`, as a part of a log.
+
+    TalerecError if `path` is no database, or the query is missing or has no `order by`.
+    """
+    query = options.query
+    address = _database_address(path)
     if address is None:
         raise TalerecError(
-            f"--query asks a database, and {sources.named(path)} is none: write sqlite:///shop.db"
+            f"`query` reads a database, and {source_name(path)} is none: write sqlite:///shop.db",
+            "query",
         )
-    name = databases.shown(address)
+    name = hide_secrets(address)
     if query is None:
         raise TalerecError(
-            f"{name} is a database: --query 'select user_id, item_id, timestamp from events order by timestamp'"
+            f"{name} is a database: set `query`, such as "
+            "'select user_id, item_id, timestamp from events order by timestamp'",
+            "query",
         )
-    if not asked.any_order and not databases.is_ordered(query):
+    if not options.any_order and not has_order_by(query):
         raise TalerecError(
-            "rows of a query without order by have no order of their own: add order by, or say --ties item"
+            "the query has no order by, so its rows have no order: add one, or set `any_order`",
+            "any_order",
         )
-    table = databases.read_query(address, query)
-    names = _column_names(table.columns, asked)
-    return Part(name, names, table.lazy().select(dict.fromkeys(names.values()).keys()), frozenset())
+    table = read_query(address, query)
+    names = _column_names(table.columns, options)
+    frame = table.lazy().select(list(dict.fromkeys(names.values())))
+    return LogPart(name, names, frame, frozenset())

@@ -1,43 +1,32 @@
-"""Splits: rows to learn from, and cases whose answers are known and held back.
+"""Splits of a log: training rows, and held-out cases whose next item is known.
 
-Whatever is learned, the vocabulary too, comes from the training rows of a split alone.
+Whatever a model learns, its vocabulary too, comes from the training rows of a split alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from talerec.data import times
-from talerec.data.histories import Histories
-from talerec.data.log import Log, as_log
-from talerec.data.split.windows import (
-    TEST,
-    VALIDATION,
-    Earlier,
-    NoCases,
-    Window,
-    check_sides,
-    earlier_row,
-    no_askers,
-    no_window,
-    rolling_windows,
-    window_at,
-)
-from talerec.data.vocabulary import Vocabulary
+from talerec.data import Histories, Log, TimeLike, Vocabulary, as_log, parse_time_text
+from talerec.data.split import windows
+from talerec.data.split.windows import TEST, VALIDATION, FindEarlierCut, NoCasesError, TimeWindow
 from talerec.errors import InvalidLogError, TalerecError
-from talerec.runtime.arrays import Array
+from talerec.runtime import Array
 
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """Questions with their answers: after history c, `target[c]` came next, at `target_time[c]`."""
+    """Held-out cases: after history c, item `target[c]` came next, at `target_time[c]`.
 
-    user: Array  # positions in the users of the log that was split
+    Times are microseconds since 1970. All arrays have one entry per case.
+    """
+
+    user: Array  # positions among the users of the log that was split
     histories: Histories
-    target: Array  # positions in the training vocabulary; -1 for an item that is not in it
+    target: Array  # positions in the training vocabulary; -1 for an unknown item
     target_time: Array
 
     def __len__(self) -> int:
@@ -46,9 +35,10 @@ class Cases:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Split:
-    """Rows to learn from, and the cases held back from them.
+    """Training rows and the test cases held out from them.
 
-    Made by `leave_one_out`, `time_split` and `rolling_split`.
+    A case is a user's history and the item that came next. Splits are returned by `leave_one_out`,
+    `time_split` and `rolling_split`.
 
     Parameters
     ----------
@@ -57,15 +47,15 @@ class Split:
     users : Vocabulary
         The users of the log that was split.
     train : Log
-        The rows to learn from, with a vocabulary of their own.
+        The training rows, with their own vocabulary.
     validation, test : Cases or None
-        What is held back to choose a model, and to measure it.
+        The cases held out to choose a model, and to measure it.
     window : str
-        Of a split by time: the moment from which on rows are held back.
+        For a split by time: the cutoff from which rows are held out.
     refit : bool
         Whether the validation rows are among the training rows.
     without : int
-        Of a split with a target event: how many users have no such row after another one.
+        For a split with a target event: how many users have no such row after another one.
 
     Examples
     --------
@@ -85,27 +75,32 @@ class Split:
     without: int = 0
 
     def __repr__(self) -> str:
-        held = [(self.validation, VALIDATION), (self.test, TEST)]
-        shown = [f"{len(cases):,} {on} cases" for cases, on in held if cases is not None]
+        held_out = [(self.validation, VALIDATION), (self.test, TEST)]
+        shown = [f"{len(cases):,} {on} cases" for cases, on in held_out if cases is not None]
         return f"Split({', '.join([self.name, f'{self.train.rows:,} training rows', *shown])})"
 
     def cases(self, on: str) -> Cases:
-        """The cases held back as `test` or as `validation`; an error where there are none."""
-        found = {TEST: self.test, VALIDATION: self.validation}
-        if on not in found:
-            raise TalerecError(f"on is {on!r}; it takes test or validation")
-        cases = found[on]
+        """Return the cases held out as `on`: "test" or "validation"; an error if there are none."""
+        _check_on(on)
+        cases = self.test if on == TEST else self.validation
         if cases is None:
             raise TalerecError(f"a split {self.name} has no {on} rows")
         return cases
 
 
-def leave_one_out(log: Log, *, refit: bool = False, target: str | None = None) -> Split:
-    """Hold back each user's last row as the test, and the one before it as the validation.
+def _check_on(on: str) -> None:
+    """Raise TalerecError unless `on`, the held-out rows to use, is test or validation."""
+    if on not in (TEST, VALIDATION):
+        raise TalerecError(f"`on` is {on!r}; it takes test or validation", "on")
 
-    A user with fewer than three rows does not become a case: all of these rows are for training.
-    With a target, the test is each user's last row of that event, the validation the one before it; both are asked
-    after all rows before them, and rows from the first of them on are in nobody's training.
+
+def leave_one_out(log: Log, *, refit: bool = False, target: str | None = None) -> Split:
+    """Hold out each user's last row as the test, and the row before it as the validation.
+
+    A user with fewer than three rows does not become a case: all these rows are for training. With
+    a target event, the test is each user's last row of that event, and the validation the previous
+    one; the history of each case has all rows before it, and rows from the first of the two on are
+    not used for training.
 
     Parameters
     ----------
@@ -114,7 +109,7 @@ def leave_one_out(log: Log, *, refit: bool = False, target: str | None = None) -
     refit : bool
         Whether the validation rows are for training too, as they would be in production.
     target : str, optional
-        The event that is to be foretold, such as ``"buy"``.
+        The event to predict, such as ``"buy"``.
 
     Returns
     -------
@@ -134,64 +129,68 @@ def leave_one_out(log: Log, *, refit: bool = False, target: str | None = None) -
     log = as_log(log)
     if target is not None:
         return _leave_target_out(log, refit, target)
-    count = np.diff(log.ptr)
-    askers = np.flatnonzero(count >= 3)
-    if not askers.size:
-        raise InvalidLogError(
-            "no user has three rows, so leave-one-out has no case; use time_split (--split at:TIME)"
-        )
-    last = log.ptr[askers + 1] - 1
-    train = np.ones(log.rows, bool)
-    train[last] = False
-    if not refit:
-        train[last - 1] = False
-    log = log.evenly_weighed(train)
-    learned, items = _learned(log, train)
-    validation = None if refit else cases_of(log, items, askers, last - 1)
-    test = cases_of(log, items, askers, last)
-    return Split("leave-one-out", log.users, learned, validation, test, refit=refit)
+    last = np.where(np.diff(log.ptr) >= 3, log.ptr[1:] - 1, -1)
+    if (last < 0).all():
+        message = "no user has three rows, so leave-one-out has no case; use `time_split`"
+        raise InvalidLogError(message, "time_split")
+    return _hold_out(log, "leave-one-out", last, last - (last >= 0), refit)
 
 
 def _leave_target_out(log: Log, refit: bool, target: str) -> Split:
-    """See `leave_one_out`: the questions are rows of one event that have a row before them."""
+    """Hold out each user's last two rows of the event `target` that have a row before them.
+
+    The last is the test, the previous one the validation; with `refit`, validation rows are
+    training rows too. TalerecError if the log has no such event.
+    """
     if log.event is None or target not in log.event_names:
-        known = ", ".join(log.event_names) or "no events (--event COLUMN names them)"
-        raise TalerecError(f"no row is a {target!r}: the log has {known}")
+        events = ", ".join(log.event_names) or "no events (`event` names their column)"
+        raise TalerecError(f"no row is a {target!r}: the log has {events}", "event")
     user = log.user_codes()
-    there = log.event == log.event_names.index(target)
-    rows = np.flatnonzero(there & (np.arange(log.rows) > log.ptr[user]))
+    is_target = log.event == log.event_names.index(target)
+    rows = np.flatnonzero(is_target & (np.arange(log.rows) > log.ptr[user]))
     last, before = np.full((2, len(log.users)), -1, np.int64)
-    last[user[rows]] = rows  # of several, the last one stays
+    last[user[rows]] = rows  # the last assignment wins
     earlier = rows[rows < last[user[rows]]]
     before[user[earlier]] = earlier
     if not rows.size:
-        raise NoCases(f"no user has a {target!r} after another row")
+        raise NoCasesError(f"no user has a {target!r} after another row")
+    split = _hold_out(log, f"leave-one-out ({target})", last, before, refit)
+    return replace(split, without=int((last < 0).sum()))
+
+
+def _hold_out(log: Log, name: str, last: Array, before: Array, refit: bool) -> Split:
+    """Return the split with each user's row `last` as test and row `before` as validation.
+
+    Both have a row number per user, -1 for none. Rows from a user's first held-out row on are not
+    used for training; with `refit`, all rows before the test row are. `name` is the split's name.
+    """
     first = last if refit else np.where(before >= 0, before, last)
-    train = np.arange(log.rows) < np.where(first >= 0, first, log.ptr[1:])[user]
-    log = log.evenly_weighed(train)
-    learned, items = _learned(log, train)
+    ends = np.where(first >= 0, first, log.ptr[1:])
+    sizes = np.diff(np.column_stack([log.ptr[:-1], ends, log.ptr[1:]]))
+    train = np.repeat(np.tile([True, False], len(ends)), sizes.ravel())
+    log = log.normalize_weights(train)
+    training, items = _training_log(log, train)
     tested, validated = np.flatnonzero(last >= 0), np.flatnonzero(before >= 0)
-    test = cases_of(log, items, tested, last[tested])
-    validation = None if refit else cases_of(log, items, validated, before[validated])
-    name, without = f"leave-one-out ({target})", len(log.users) - len(tested)
-    return Split(name, log.users, learned, validation, test, refit=refit, without=without)
+    test = build_cases(log, items, tested, last[tested])
+    validation = None if refit else build_cases(log, items, validated, before[validated])
+    return Split(name, log.users, training, validation, test, refit=refit)
 
 
-def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
-    """Train on the rows before a moment; each user's first row from then on is the test.
+def time_split(log: Log, moment: TimeLike, *, on: str = TEST) -> Split:
+    """Train on the rows before a cutoff; each user's first row from then on is the test.
 
-    Users with no row before the moment, or none after it, do not become cases.
+    Users without rows on both sides of the cutoff are excluded.
 
     Parameters
     ----------
     log : Log
         The rows to split.
     moment : date, datetime, str or number
-        A date, a datetime, a text such as ``2019-10-01``, or a number: of 10^8 and more, its size tells
-        whether it counts s, ms, us or ns; a smaller one counts what the log's times do.
+        The cutoff: a date, a datetime, a text such as ``2019-10-01``, or a number. From 10^8 on,
+        the size of a number shows its unit (s, ms, us or ns); a smaller one has the log's unit.
     on : {"test", "validation"}
-        With ``"validation"``, the rows before the moment are split once more, so that the same share
-        of them comes last (half at most); rows from the moment on play no part.
+        With ``"validation"``, the rows before the cutoff are split once more in the same ratio (at
+        most half for validation); rows from the cutoff on are not used.
 
     Returns
     -------
@@ -211,14 +210,15 @@ def time_split(log: Log, moment: times.Moment, *, on: str = TEST) -> Split:
     log = as_log(log)
     if log.unit == "none":
         raise InvalidLogError("the log has no times: it can be split by leave-one-out alone")
-    return _between(log, window_at(moment, log.unit, on, lambda when: _earlier(log, when)), on)
+    window = windows.time_window(moment, log.unit, on, lambda when: _earlier_cut(log, when))
+    return _split_at_window(log, window, on)
 
 
-def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST) -> list[Split]:
-    """Split a log again and again, by windows of time from a moment to the end of the log.
+def rolling_split(log: Log, moment: TimeLike, days: float, *, on: str = TEST) -> list[Split]:
+    """Split a log by consecutive time windows, from a cutoff to the end of the log.
 
-    Each window is a split: rows before it are for training, each user's first row in it is the test.
-    A window without a case is left out.
+    Each window is a split: rows before it are for training, each user's first row in it is the
+    test. Windows without a case are omitted.
 
     Parameters
     ----------
@@ -227,9 +227,9 @@ def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST
     moment : date, datetime, str or number
         Where the first window begins, as for `time_split`.
     days : float
-        How long a window is.
+        The length of a window.
     on : {"test", "validation"}
-        With ``"validation"`` there are as many windows, and the last one ends at the moment.
+        With ``"validation"`` there are as many windows, and the last one ends at the cutoff.
 
     Returns
     -------
@@ -248,70 +248,88 @@ def rolling_split(log: Log, moment: times.Moment, days: float, *, on: str = TEST
     [1487, 1645, 1853]
     """
     last = int(log.time.max()) if log.rows else None
-    found = []
-    for window in rolling_windows(moment, days, log.unit, last, on):
+    splits = []
+    for window in windows.rolling_windows(moment, days, log.unit, last, on):
         try:
-            found.append(_between(log, window, on))
-        except NoCases:
+            splits.append(_split_at_window(log, window, on))
+        except NoCasesError:
             continue
-    if not found:
-        raise no_window(f"rolling:{moment},{days:g}")
-    return found
+    if not splits:
+        raise windows.no_window_error(f"rolling:{moment},{days:g}")
+    return splits
 
 
-def _earlier(log: Log, when: int) -> int:
-    """The moment that splits the rows before `when` as `when` splits all of them."""
+def _earlier_cut(log: Log, when: int) -> int:
+    """Return the time (microseconds) that splits the rows before `when` as it splits all rows."""
     before = np.sort(log.time[log.time < when])
-    return int(before[earlier_row(len(before), log.rows)])
+    return int(before[windows.earlier_cut_row(len(before), log.rows)])
 
 
-def _between(log: Log, window: Window, on: str) -> Split:
-    """Train on the rows before a window; the cases are users' first rows in it."""
+def _split_at_window(log: Log, window: TimeWindow, on: str) -> Split:
+    """Return the split that trains on rows before a window, and holds out first rows in it.
+
+    Each user's first row in the window is a case of `on` (test or validation). NoCasesError if no
+    user has rows before the window and in it.
+    """
     train = log.time < window.when
-    check_sides(int(np.count_nonzero(train)), log.rows)
-    askers, target = askers_of(log, window)
-    if not askers.size:
-        raise no_askers()
-    log = log.evenly_weighed(train)
-    learned, items = _learned(log, train)
-    cases = cases_of(log, items, askers, target)
+    windows.require_both_sides(int(np.count_nonzero(train)), log.rows)
+    users, target = find_targets(log, window)
+    if not users.size:
+        raise windows.no_users_error()
+    log = log.normalize_weights(train)
+    training, items = _training_log(log, train)
+    cases = build_cases(log, items, users, target)
     test, validation = (cases, None) if on == TEST else (None, cases)
-    return Split(window.name, log.users, learned, validation, test, window=window.words)
+    return Split(window.name, log.users, training, validation, test, window=window.words)
 
 
-def askers_of(log: Log, window: Window) -> tuple[Array, Array]:
-    """The users who have rows before a window and whose next row lies in it, and that row."""
+def find_targets(log: Log, window: TimeWindow) -> tuple[Array, Array]:
+    """Return the users whose first row from the window's start on lies in it, and these rows.
+
+    Users are positions, in ascending order, and have at least one row before the window.
+    """
     before = np.concatenate([[0], np.cumsum(log.time < window.when)])[log.ptr]
     target = log.ptr[:-1] + np.diff(before)
-    asks = (target > log.ptr[:-1]) & (target < log.ptr[1:])
+    is_case = (target > log.ptr[:-1]) & (target < log.ptr[1:])
     if window.end is not None:
-        asks[asks] = log.time[target[asks]] < window.end
-    askers = np.flatnonzero(asks)
-    return askers, target[askers]
+        is_case[is_case] = log.time[target[is_case]] < window.end
+    users = np.flatnonzero(is_case)
+    return users, target[users]
 
 
-def _learned(log: Log, train: Array) -> tuple[Log, Array]:
-    """The training rows with their own vocabulary, and every row's item as a position in it (or -1)."""
-    learned = log.keep(train).compact()
+def _training_log(log: Log, train: Array) -> tuple[Log, Array]:
+    """Return the training rows (mask `train`) as a log with its own vocabulary, and codes.
+
+    The codes are every row's item as a position in that vocabulary; -1 if it is not in it.
+    """
+    training = log.keep(train).compact()
     renumber = np.full(len(log.items), -1, np.int32)
-    renumber[np.unique(log.item[train])] = np.arange(len(learned.items), dtype=np.int32)
-    return learned, renumber[log.item]
+    renumber[np.unique(log.item[train])] = np.arange(len(training.items), dtype=np.int32)
+    return training, renumber[log.item]
 
 
-def cases_of(log: Log, items: Array, askers: Array, target: Array) -> Cases:
-    """A case for each of the users `askers`: its rows before row `target`, asked when that row happened."""
+def build_cases(log: Log, items: Array, users: Array, target: Array) -> Cases:
+    """Return a case per user: the rows before row `target`, requested at that row's time.
+
+    `items` has each row's item in the training vocabulary (-1: none); `users` are positions, and
+    `target` has the row number of each user's held-out row.
+    """
     when = log.time[target]
-    rows = (log.ptr[askers], target, items, log.time)
+    rows = (log.ptr[users], target, items, log.time)
     histories = Histories(*rows, now=when, weight=log.weight)
-    return Cases(askers, histories, items[target], when)
+    return Cases(users, histories, items[target], when)
 
 
 # -- plans -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How to split, as the command line says it: leave-one-out, at:TIME or rolling:TIME,DAYS."""
+class SplitPlan:
+    """A way to split a log, given as text: leave-one-out, at:TIME or rolling:TIME,DAYS.
+
+    `refit` and `target` are those of `leave_one_out`: whether validation rows are for training too,
+    and the event to predict.
+    """
 
     text: str = "leave-one-out"
     refit: bool = False
@@ -320,36 +338,39 @@ class Plan:
     def __post_init__(self) -> None:
         kind, _, rest = self.text.partition(":")
         if self.target is not None and self.text != "leave-one-out":
-            raise TalerecError("--target goes with --split leave-one-out")
+            raise TalerecError("`target` goes with `split` leave-one-out alone", "target", "split")
         if self.text == "leave-one-out":
             return
         if kind == "at":
-            times.parse_moment(rest)  # a mistake is found before the log is read
+            parse_time_text(rest)  # a mistake is found before the log is read
         elif kind == "rolling":
-            times.parse_moment(self._window()[0])
+            parse_time_text(self._window()[0])
         else:
             raise TalerecError(
-                f"--split is {self.text!r}; it takes leave-one-out, at:TIME or rolling:TIME,DAYS"
+                f"`split` is {self.text!r}; it takes leave-one-out, at:TIME or rolling:TIME,DAYS",
+                "split",
             )
 
     def _window(self) -> tuple[str, float]:
+        """Return TIME and DAYS of the text "rolling:TIME,DAYS"; TalerecError if it is malformed."""
         moment, _, days = self.text.partition(":")[2].rpartition(",")
         try:
             return moment, float(days)
         except ValueError:
             raise TalerecError(
-                f"--split is {self.text!r}; rolling takes TIME,DAYS such as rolling:2019-07-01,30"
+                f"`split` is {self.text!r}; rolling takes TIME,DAYS such as rolling:2019-07-01,30",
+                "split",
             ) from None
 
     def check(self, on: str) -> None:
-        """An error unless this plan holds back rows of the kind `on`."""
+        """Raise TalerecError unless this plan holds out rows for `on` (test or validation)."""
         if self.refit and on == VALIDATION:
-            raise TalerecError("--refit learns from the validation rows: they cannot be scored too")
-        if on not in (TEST, VALIDATION):
-            raise TalerecError(f"on is {on!r}; it takes test or validation")
+            message = "`refit` trains on the validation rows: they cannot be scored too"
+            raise TalerecError(message, "refit")
+        _check_on(on)
 
     def splits(self, log: Log, on: str = TEST) -> Iterator[Split]:
-        """The splits of a log, one at a time; more than one for rolling windows."""
+        """Yield the splits of a log, one or (rolling) several; `on` is "test" or "validation"."""
         self.check(on)
         kind, _, rest = self.text.partition(":")
         if kind == "rolling":
@@ -361,12 +382,19 @@ class Plan:
 
     @property
     def is_by_time(self) -> bool:
-        """Does a moment split the log, whatever its users have?"""
+        """Whether a time splits the log, rather than the number of rows of each user."""
         return self.text != "leave-one-out"
 
-    def windows(self, on: str, unit: str, last: int, earlier: Earlier) -> list[Window]:
-        """The windows of a split by time, of a log whose times were read as `unit` and whose last one is known."""
+    def windows(
+        self, on: str, unit: str, last: int, find_earlier_cut: FindEarlierCut
+    ) -> list[TimeWindow]:
+        """Return the windows of a split by time, without reading the rows of the log.
+
+        on : the windows that are held out: "test" or "validation"
+        unit, last : the log's time unit, and its last time in microseconds
+        find_earlier_cut : from the cutoff to the time at which the validation window begins
+        """
         self.check(on)
         if self.text.startswith("rolling:"):
-            return rolling_windows(*self._window(), unit, last, on)
-        return [window_at(self.text.partition(":")[2], unit, on, earlier)]
+            return windows.rolling_windows(*self._window(), unit, last, on)
+        return [windows.time_window(self.text.partition(":")[2], unit, on, find_earlier_cut)]

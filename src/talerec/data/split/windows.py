@@ -1,4 +1,4 @@
-"""Windows of time: where a split by time cuts a log, said of moments and counts alone."""
+"""Time windows of a split, computed from times and counts alone, without a log."""
 
 from __future__ import annotations
 
@@ -7,97 +7,125 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import times
+from talerec.data import DAY, FARTHEST, TimeLike, time_to_microseconds
 from talerec.errors import TalerecError
 
 TEST, VALIDATION = "test", "validation"
 
-_MOST_WINDOWS = 1000
+_MAX_WINDOWS = 1000
 _ROLLING = "rolling:"
 
-Earlier = Callable[[int], int]  # the moment that splits rows before another as it splits all
+#: From the time that splits a log to the earlier time that splits the rows before it likewise.
+FindEarlierCut = Callable[[int], int]
 
 
-class NoCases(TalerecError):
-    """A split without a single case."""
+class NoCasesError(TalerecError):
+    """A split without a test case: no user has a row to predict and rows before it."""
 
 
-class Window(NamedTuple):
-    """What a split by time holds back: rows before `when` are for training, cases lie from then on, and before `end`."""
+class TimeWindow(NamedTuple):
+    """The test period of a split by time: training rows lie before it, targets in it.
+
+    A target is a user's first row in the period, which the model has to predict from the user's
+    rows before it. A rolling split has several consecutive windows, each with its own training
+    rows.
+    """
 
     name: str  # of the split
-    when: int  # microseconds
-    end: int | None
+    when: int  # where it begins, in microseconds
+    end: int | None  # None: the end of the log
 
     @property
     def is_rolling(self) -> bool:
-        """Is it one of several that may follow each other?"""
+        """Whether it is one of the consecutive test periods of a rolling split."""
         return self.name.startswith(_ROLLING)
 
     @property
     def words(self) -> str:
-        """The moment from which on rows are held back."""
-        return in_words(self.when)
+        """The beginning of the period as ISO text, to name it in results."""
+        return format_time(self.when)
 
 
-def in_words(when: int) -> str:
-    """A moment as text, cut to what NumPy can write."""
-    return str(np.datetime64(max(-times.FARTHEST, min(when, times.FARTHEST)), "us"))
+def format_time(when: int) -> str:
+    """Return microseconds since 1970 as ISO text, clipped to what NumPy can format."""
+    return str(np.datetime64(max(-FARTHEST, min(when, FARTHEST)), "us"))
 
 
-def window_at(moment: times.Moment, unit: str, on: str, earlier: Earlier) -> Window:
-    """The window from a moment to the end of the log; that of validation lies before the moment."""
-    when = times.microseconds(moment, unit)
-    name = f"at:{moment if isinstance(moment, str) else in_words(when)}"
-    return Window(name, when, None) if on == TEST else Window(name, earlier(when), when)
+def time_window(
+    cutoff: TimeLike, unit: str, on: str, find_earlier_cut: FindEarlierCut
+) -> TimeWindow:
+    """Return the test window, from a cutoff to the end of the log, of a split by time.
+
+    cutoff, unit : the time, and the log's unit, for a number below 10^8
+    on : "validation": the window ends at the cutoff instead
+    find_earlier_cut : from the cutoff to the time at which the validation window begins
+    """
+    when = time_to_microseconds(cutoff, unit)
+    name = f"at:{cutoff if isinstance(cutoff, str) else format_time(when)}"
+    if on == TEST:
+        return TimeWindow(name, when, None)
+    return TimeWindow(name, find_earlier_cut(when), when)
 
 
 def rolling_windows(
-    moment: times.Moment, days: float, unit: str, last: int | None, on: str
-) -> list[Window]:
-    """Windows from a moment to the last time of a log (None: it has no rows); those of validation end at the moment."""
+    cutoff: TimeLike, days: float, unit: str, last: int | None, on: str
+) -> list[TimeWindow]:
+    """Return consecutive windows of `days` days, from a cutoff to the last time of a log.
+
+    A window is the test period of one split: rows before it are for training. `unit` is the log's
+    time unit, and `last` its last time in microseconds, None for a log without rows. With `on`
+    "validation" there are as many windows, and the last one ends at the cutoff. TalerecError if
+    there would be no window, or over 1,000.
+    """
     if not days > 0:
-        raise TalerecError(f"windows of {days:g} days cannot be: give a number above 0")
-    first, width = times.microseconds(moment, unit), round(days * times.DAY)
+        raise TalerecError(f"windows of {days:g} days are impossible: give a number above 0")
+    first, width = time_to_microseconds(cutoff, unit), round(days * DAY)
     if width < 1:
-        raise TalerecError(
-            f"windows of {days:g} days are shorter than a microsecond: give more days"
-        )
+        message = f"windows of {days:g} days are shorter than a microsecond: give more days"
+        raise TalerecError(message)
     last = first - 1 if last is None else last
     count = -(-(last + 1 - first) // width)
-    if not 1 <= count <= _MOST_WINDOWS:
-        too_many = f"{count:,} windows are more than {_MOST_WINDOWS:,}: give more days"
+    if not 1 <= count <= _MAX_WINDOWS:
+        too_many = f"{count:,} windows are more than {_MAX_WINDOWS:,}: give more days"
         problem = "no row lies after the first window begins" if count < 1 else too_many
-        raise TalerecError(f"rolling from {moment} by {days:g} days: {problem}")
+        raise TalerecError(f"rolling from {cutoff} by {days:g} days: {problem}")
     if on == VALIDATION:
         first -= count * width
+    name = f"{_ROLLING}{cutoff},{days:g}"
     starts = range(first, first + count * width, width)
-    return [Window(f"{_ROLLING}{moment},{days:g}", start, start + width) for start in starts]
+    return [TimeWindow(name, start, start + width) for start in starts]
 
 
-def earlier_row(before: int, rows: int) -> int:
-    """Of so many rows before a moment, in the order of time: the one that splits them as the moment splits all."""
+def earlier_cut_row(before: int, rows: int) -> int:
+    """Return which of the rows before a cutoff, in time order, begins the validation window.
+
+    `before` of the log's `rows` rows lie before the cutoff. The row returned (from 0) splits them
+    in the ratio in which the cutoff splits all rows; at most half of them are for validation.
+    """
     if not before:
-        raise NoCases("no row lies before the point of the split")
+        raise NoCasesError("no row lies before the point of the split")
     share = min(1 - before / rows, 0.5)
     return min(int((1 - share) * before), before - 1)
 
 
-# -- windows without cases -------------------------------------------------------------------------
+def require_both_sides(before: int, rows: int) -> None:
+    """Raise NoCasesError unless rows lie on both sides of a cutoff, which splits a log.
 
-
-def check_sides(before: int, rows: int) -> None:
-    """Refuse a moment that has all rows on one side."""
+    `before` is the number of rows before it, and `rows` that of all rows of the log.
+    """
     if before in (0, rows):
         side = "after" if before else "before"
-        raise NoCases(f"no row lies {side} the point of the split")
+        raise NoCasesError(f"no row lies {side} the point of the split")
 
 
-def no_askers() -> NoCases:
-    """The error of a window without a case."""
-    return NoCases("no user has rows on both sides of the point of the split")
+def no_users_error() -> NoCasesError:
+    """Return the error for a test period in which no user has a row to predict."""
+    return NoCasesError("no user has rows on both sides of the point of the split")
 
 
-def no_window(name: str) -> TalerecError:
-    """The error of rolling windows none of which has a case."""
+def no_window_error(name: str) -> TalerecError:
+    """Return the error for a rolling split, `name`, whose test periods all lack cases.
+
+    A case is a user with rows before the period and in it.
+    """
     return TalerecError(f"no window of {name} has a user with rows before it and in it")

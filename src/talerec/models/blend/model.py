@@ -1,38 +1,62 @@
-"""Blend: models side by side, each counting as much as it helps."""
+"""Blend: a weighted sum of the scores of several models."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
-from talerec.data.histories import Histories
-from talerec.data.log import Log
+from talerec.data import Histories, Log
 from talerec.errors import TalerecError
-from talerec.models.blend import parts as _parts
-from talerec.models.blend import trainings as _elsewhere
-from talerec.models.core import checks, params
-from talerec.models.core.base import Model
-from talerec.models.core.params import param
-from talerec.models.core.persistence import Fitted
-from talerec.models.tempo import log_statistics as _habits
-from talerec.models.tempo.holdout import held_back
-from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array
-from talerec.runtime.clock import Clock
+from talerec.models.blend.parts import (
+    PART_MODELS,
+    assign_trainings,
+    fit_part,
+    learn_part_weights,
+    parse_parts,
+)
+from talerec.models.core import (
+    AUTO,
+    Fitted,
+    Model,
+    build_model,
+    check_range,
+    param,
+    parse_settings,
+    require,
+)
+from talerec.models.networks import NeuralModel
+from talerec.models.tempo import allows_repeats, measure_repeat_rates, split_holdout
+from talerec.ranking import Query, Weights
+from talerec.runtime import Array, Clock
 
-_TRAININGS = "_trainings"  # of parts that were trained elsewhere, while a blend is fitted by them
+
+class _BlendState(Model):
+    """Caches of a blend, which are no parameters and not saved.
+
+    Trainings are neural parts that were trained elsewhere; parts are the fitted models of the
+    blend.
+    """
+
+    #: Trainings from elsewhere by part number, while a blend is fitted with them.
+    _trainings: dict[int, list[Any]] | None = None
+    #: The fitted parts, and what they were made from.
+    _parts_cache: tuple[Fitted, list[tuple[float, Model]]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        transient = ("_parts_cache", "_trainings")
+        return {name: value for name, value in vars(self).items() if name not in transient}
 
 
 @dataclass(eq=False, kw_only=True)
-class Blend(Model):
-    """Scores are the sum of the parts' scores, each times a weight that the log's own questions chose.
+class Blend(_BlendState):
+    """Scores are the sum of the parts' scores, each times a weight learned by validation.
 
-    The parts are fitted on rows that leave some out, asked about those, and then fitted on all rows. A part that does
-    not help gets weight 0.
+    The parts are fitted on some rows, ranked on held-out rows, and then fitted on all rows. A part
+    that does not improve the ranking gets weight 0.
 
     Examples
     --------
@@ -43,69 +67,73 @@ class Blend(Model):
     2
     """
 
-    name: ClassVar[str] = "blend"
-    good_for: ClassVar[str] = "Several models at once, each as far as it helps"
-    weighs_items: ClassVar[bool] = False
-    grows: ClassVar[bool] = False
+    name = "blend"
+    summary = "Several models at once, each as far as it helps"
+    sources_are_items = False
+    supports_update = False
 
     parts: str = param(
-        "tempo,ease",
-        "the models, by name, each with settings if need be: tempo,ease(reg=500; recency=4)",
-        text=True,
+        "tempo,ease", "names of models, with settings: tempo,ease(reg=500; recency=4)", text=True
     )
 
     weights_of_parts: str = param(
-        "auto", "what each part counts, such as 1,0.3; auto: what helps", text=True
+        "auto", "weight of each part, such as 1,0.3; auto: learned by validation", text=True
     )
-
-    #: Every model that can be a part, by name; `talerec.models` fills it.
-    known: ClassVar[dict[str, type[Model]]] = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._given_weights(len(self.made()))
+        self._fixed_weights(len(self.build_parts()))
 
-    def made(self) -> list[Model]:
-        """The parts, not fitted."""
-        found = []
-        for name, settings in _parts.named(self.parts):
-            if name not in self.known:
-                names = ", ".join(self.known)
+    def build_parts(self) -> list[Model]:
+        """Return new, unfitted models of the parts, as the parameter `parts` names them.
+
+        Neural parts for which trainings from elsewhere were assigned get these trainings.
+        """
+        parts: list[Model] = []
+        for name, settings in parse_parts(self.parts):
+            if name not in PART_MODELS:
+                names = ", ".join(PART_MODELS)
                 raise TalerecError(f"parts names {name!r}; the models that blend are {names}")
-            kind = self.known[name]
-            found.append(params.build(kind, params.parse(kind, settings)))
-        given: dict[int, list[Any]] = self.__dict__.get(_TRAININGS, {})
-        for number, trainings in given.items():
-            vars(found[number])[_TRAININGS] = trainings
-        return found
+            kind = PART_MODELS[name]
+            parts.append(build_model(kind, parse_settings(kind, settings)))
+        for number, trainings in (self._trainings or {}).items():
+            part = parts[number]
+            assert isinstance(part, NeuralModel)
+            part.use_trainings(trainings)
+        return parts
 
-    def _given_weights(self, parts: int) -> Array | None:
-        """The weights that were set; None where the log chooses."""
-        if self.weights_of_parts.strip() == params.AUTO:
+    def _fixed_weights(self, n_parts: int) -> Array | None:
+        """Return the weights that `weights_of_parts` sets; None if it is "auto" (learned)."""
+        if self.weights_of_parts.strip() == AUTO:
             return None
         try:
-            weight = np.array([float(one) for one in self.weights_of_parts.split(",")])
+            weights = np.array([float(text) for text in self.weights_of_parts.split(",")])
         except ValueError:
-            weight = np.empty(0)
-        if len(weight) != parts or not np.isfinite(weight).all() or not weight.any():
+            weights = np.empty(0)
+        if len(weights) != n_parts or not np.isfinite(weights).all() or not weights.any():
             raise TalerecError(
-                f"weights_of_parts is {self.weights_of_parts!r}; it takes auto, or a number for each of {parts} parts"
+                f"weights_of_parts is {self.weights_of_parts!r}; "
+                f"it takes auto, or a number for each of {n_parts} parts"
             )
-        return weight
+        return weights
 
     @property
     def needs_time(self) -> bool:
-        return any(part.needs_time for part in self.made())
+        """Whether any part (model of the blend) uses times, and not only the order of rows."""
+        return any(part.needs_time for part in self.build_parts())
 
     @property
     def takes_weights(self) -> bool:
-        return all(part.takes_weights for part in self.made())
+        """Whether all parts (models of the blend) use the weights of rows."""
+        return all(part.takes_weights for part in self.build_parts())
 
-    # -- learning --
+    # -- fitting --
 
     @staticmethod
     def first_rows(log: Log) -> Log | None:
-        """The rows on which parts are fitted first, to be asked about the others; None where a log is too small.
+        """Return the rows that parts are first fitted on, to be ranked on the other rows.
+
+        None if the log is too small.
 
         Examples
         --------
@@ -114,22 +142,22 @@ class Blend(Model):
         >>> tr.Blend.first_rows(log).rows < log.rows
         True
         """
-        held = held_back(log, every_item=True)
-        return None if held is None else held.train
+        holdout = split_holdout(log, every_item=True)
+        return None if holdout is None else holdout.train
 
     @classmethod
     def from_trainings(cls, log: Log, trainings: Sequence[Any], **params: Any) -> Self:
-        """The fitted blend of neural parts that were trained elsewhere, and of others that are fitted here.
+        """Fit a blend whose neural parts were trained elsewhere; other parts are fitted here.
 
         Parameters
         ----------
         log : Log
             The rows of the blend.
         trainings : list of Training, or of paths
-            For each neural part one on the rows of `log`; where the log chooses the weights, also one on
+            For each neural part one on the rows of `log`; if the weights are learned, also one on
             those of `first_rows(log)`, with the same parameters.
         **params
-            Parameters of the blend. What a neural part does not say of itself is taken from its training.
+            Parameters of the blend. Settings that a neural part does not name are its training's.
 
         Returns
         -------
@@ -139,7 +167,7 @@ class Blend(Model):
         Raises
         ------
         TalerecError
-            Where a part has no training on its rows or more than one, or a training is no part's.
+            If a part has no training on its rows or several, or a training fits no part.
 
         Examples
         --------
@@ -149,175 +177,206 @@ class Blend(Model):
         [1.0]
         """
         blend = cls(**params)
-        alone = len(_parts.named(blend.parts)) == 1
-        chosen = blend._given_weights(len(blend.made())) is None and not alone
-        first = cls.first_rows(log) if chosen else None
-        text, found = _elsewhere.taken(blend.parts, cls.known, trainings, log, first)
-        made = cls(**{**params, "parts": text})
-        made.__dict__[_TRAININGS] = found
+        n_parts = len(parse_parts(blend.parts))
+        learns_weights = n_parts > 1 and blend._fixed_weights(n_parts) is None
+        first = cls.first_rows(log) if learns_weights else None
+        text, assigned = assign_trainings(blend.parts, trainings, log, first)
+        blend = cls(**{**params, "parts": text})
+        blend._trainings = assigned
         try:
-            return made.fit(log)
+            return blend.fit(log)
         finally:
-            del made.__dict__[_TRAININGS]
+            blend._trainings = None
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        parts = self.made()
+        """Return the stacked weights of all parts, each fitted to the log; no solver is named.
+
+        Weights of the parts are learned first, unless they are fixed; a part with weight 0 is not
+        fitted. clock: adds up the seconds of each stage.
+        """
+        parts = self.build_parts()
         for part in parts:
             part.check_ready()
         with clock("weigh"):
-            weight, enough = self.weighed(parts, lambda: _by_questions(parts, log))
+            weights, is_learned = self.choose_weights(parts, lambda: _validate_parts(parts, log))
         with clock("parts"):
             fitted = [
-                _parts.fitted(part, log) if counts else None
-                for part, counts in zip(self.made(), weight, strict=True)
+                fit_part(part, log) if weight else None
+                for part, weight in zip(self.build_parts(), weights, strict=True)
             ]
-        return stacked(fitted, weight, enough), None
+        return stack_parts(fitted, weights, is_learned), None
 
-    def weighed(self, parts: list[Model], ask: Callable[[], Array | None]) -> tuple[Array, bool]:
-        """What each part counts, and whether that is known: `ask` finds it out; the first one alone where a log is too small to tell."""
-        if (given := self._given_weights(len(parts))) is not None:
-            return given, True
-        alone = (np.arange(len(parts)) == 0).astype(np.float64)
+    def choose_weights(
+        self, parts: list[Model], validate: Callable[[], Array | None]
+    ) -> tuple[Array, bool]:
+        """Return the weight of each part, and False if the log is too small to learn weights.
+
+        validate: returns learned weights, or None if the log is too small; the first part then has
+        weight 1, and the others 0. It is called only for several parts without fixed weights.
+        """
+        if (fixed := self._fixed_weights(len(parts))) is not None:
+            return fixed, True
+        first_only = (np.arange(len(parts)) == 0).astype(np.float64)
         if len(parts) == 1:
-            return alone, True
-        found = ask()
-        return (alone, False) if found is None else (found, True)
+            return first_only, True
+        weights = validate()
+        return (first_only, False) if weights is None else (weights, True)
 
     def _check_loaded(self) -> None:
-        known, parts = self.fitted.weights.query_arrays, len(self.made())
+        """Raise TalerecError if arrays of the parts, loaded from an artifact, are inconsistent.
+
+        part_weight and part_blocks have a number per part: the factor of its scores, and how many
+        of the stored weight blocks are its own.
+        """
+        arrays, n_parts = self.fitted.weights.query_arrays, len(self.build_parts())
         for name in ("part_weight", "part_blocks"):
-            checks.need(known[name].shape == (parts,), f"{name} has not {parts} numbers")
-        checks.inside("part_blocks", known["part_blocks"], 0, 2**31)
-        blocks, said = len(self.fitted.weights.blocks), int(known["part_blocks"].sum())
-        checks.need(said == blocks, f"the parts have {said} blocks, not {blocks}")
+            require(arrays[name].shape == (n_parts,), f"{name} has not {n_parts} numbers")
+        check_range("part_blocks", arrays["part_blocks"], 0, 2**31)
+        blocks, in_parts = len(self.fitted.weights.blocks), int(arrays["part_blocks"].sum())
+        require(in_parts == blocks, f"the parts have {in_parts} blocks, not {blocks}")
         for _, part in self._fitted_parts:
             part._check_loaded()
 
-    # -- asking --
+    # -- queries --
 
     @property
     def part_weights(self) -> Array:
-        """What the scores of each part are multiplied by."""
+        """The factor of each part's scores."""
         return self.fitted.weights.query_arrays["part_weight"]
 
     @property
     def _fitted_parts(self) -> list[tuple[float, Model]]:
-        """The parts that count, each with its weight and its share of what was fitted."""
-        held: Any = self.__dict__.get("_held")
-        if held is None or held[0] is not self.fitted:
-            held = (self.fitted, _unstacked(self.made(), self.fitted))
-            self.__dict__["_held"] = held
-        found: list[tuple[float, Model]] = held[1]
-        return found
+        """The parts whose weight is not 0, as (weight, fitted part); cached for the fit.
 
-    def __getstate__(self) -> dict[str, Any]:
-        aside = ("_held", _TRAININGS)
-        return {name: value for name, value in self.__dict__.items() if name not in aside}
+        A part is a model of the blend; its weights are a slice of the blend's stacked weights.
+        """
+        if self._parts_cache is None or self._parts_cache[0] is not self.fitted:
+            self._parts_cache = (self.fitted, _unstack_parts(self.build_parts(), self.fitted))
+        return self._parts_cache[1]
 
     def query(self, histories: Histories) -> Query:
-        asked, first = [], 0
+        """Return x of each history: the queries of the parts, joined, times the parts' weights.
+
+        A source of x is a row of the stacked weights of all parts, in the order of the parts.
+        """
+        queries, first_source = [], 0
         for weight, part in self._fitted_parts:
             x = part.query(histories)
-            asked.append(Query(x.ptr, x.source + first, x.weight * weight))
-            first += sum(block.sources for block in part.fitted.weights.blocks)
-        return asked[0] if len(asked) == 1 else _side_by_side(asked, len(histories))
+            queries.append(Query(x.ptr, x.source + first_source, x.weight * weight))
+            first_source += sum(block.sources for block in part.fitted.weights.blocks)
+        return queries[0] if len(queries) == 1 else _join_queries(queries)
 
     def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
-        given = np.zeros((len(targets), len(history.item)))
+        """Return what each row of a history (column) adds to targets' scores (rows), over parts.
+
+        targets: item positions. Each part's contributions are multiplied by its weight; `x` is not
+        used.
+        """
+        total = np.zeros((len(targets), len(history.item)))
         for weight, part in self._fitted_parts:
-            given += weight * part.contributions(part.query(history), history, targets)
-        return given
+            total += weight * part.contributions(part.query(history), history, targets)
+        return total
 
     def base_score(self, history: Histories, target: int) -> float | None:
-        found = [(weight, part.base_score(history, target)) for weight, part in self._fitted_parts]
-        bases = [weight * base for weight, base in found if base is not None]
-        return sum(bases) if bases else None
+        """Return the weighted sum of the parts' base scores; None if no part has one."""
+        bases = [(weight, part.base_score(history, target)) for weight, part in self._fitted_parts]
+        weighted = [weight * base for weight, base in bases if base is not None]
+        return sum(weighted) if weighted else None
 
-    def row_weights(self, history: Histories) -> Array | None:
-        return None
-
-    def chosen(self) -> list[str]:
-        known = self.fitted.weights.query_arrays
-        names = [part.name for part in self.made()]
-        if not known["part_learned"][0]:
-            return [f"The log is too small to weigh the parts: {names[0]} counts alone."]
+    def describe_learned(self) -> list[str]:
+        """Return sentences on the weights of the parts, and on what each part learned."""
+        arrays = self.fitted.weights.query_arrays
+        names = [part.name for part in self.build_parts()]
+        if not arrays["part_learned"][0]:
+            return [f"The log is too small to learn weights of parts: only {names[0]} is used."]
         lines = []
-        for name, weight in zip(names, known["part_weight"], strict=True):
-            lines.append(
-                f"{name} counts {weight:.3g}."
-                if weight
-                else f"{name} gets no weight: it does not help."
-            )
+        for name, weight in zip(names, self.part_weights, strict=True):
+            reason = "." if weight else ": it does not improve the ranking."
+            lines.append(f"{name} has weight {weight:.3g}{reason}")
         for _, part in self._fitted_parts:
-            lines += [f"{part.name}: {line}" for line in part.chosen()]
+            lines += [f"{part.name}: {line}" for line in part.describe_learned()]
         return lines
 
 
-def _by_questions(parts: list[Model], log: Log) -> Array | None:
-    """What each part counts, by questions about rows that its first fit has not seen; None where a log is too small."""
-    held = held_back(log, every_item=True)
-    if held is None:
+def _validate_parts(parts: list[Model], log: Log) -> Array | None:
+    """Return the weights of parts learned on held-out queries; None if the log is too small.
+
+    Parts are fitted to rows of the log and ranked on users' next rows, which were held out.
+    """
+    holdout = split_holdout(log, every_item=True)
+    if holdout is None:
         return None
-    fitted = [_parts.fitted(part, held.train) for part in parts]
-    repeats = bool(_habits.repeat_weights(held.train)[0] > _habits.NEVER)
-    asked = (held.fresh, held.late)
-    return _parts.weights_of(fitted, asked, len(held.train.items), repeats=repeats)
+    fitted = [fit_part(part, holdout.train) for part in parts]
+    repeats = allows_repeats(measure_repeat_rates(holdout.train))
+    query_sets, n_items = (holdout.current, holdout.delayed), len(holdout.train.items)
+    return learn_part_weights(fitted, query_sets, n_items, repeats=repeats)
 
 
-def stacked(parts: list[Model | None], weight: Array, learned: bool) -> Weights:
-    """The weights of all parts that count, on top of each other; what their queries need, by the part's number."""
+def stack_parts(parts: list[Model | None], weights: Array, is_learned: bool) -> Weights:
+    """Return the weights of a blend: the blocks (matrices) of its fitted parts, stacked.
+
+    parts: in order, None for a part with weight 0. weights: of each part. is_learned: False if the
+    log was too small to learn them. Arrays that a part's queries need get its number as prefix.
+    """
     blocks: list[Any] = []
-    arrays = {"part_weight": weight, "part_learned": np.array([learned])}
-    counts, base = np.zeros(len(parts), np.int64), None
+    arrays = {"part_weight": weights, "part_learned": np.array([is_learned])}
+    n_blocks, base = np.zeros(len(parts), np.int64), None
     for number, part in enumerate(parts):
         if part is None:
             continue
-        mine = part.fitted.weights
-        blocks += mine.blocks
-        counts[number] = len(mine.blocks)
-        arrays |= {f"part{number}_{name}": array for name, array in mine.query_arrays.items()}
-        if mine.base is not None:
-            arrays[f"part{number}_base"] = np.nan_to_num(mine.base)
-        base = _added(base, None if mine.base is None else mine.base * weight[number])
-    return Weights(blocks, base, {**arrays, "part_blocks": counts})
+        stored = part.fitted.weights
+        blocks += stored.blocks
+        n_blocks[number] = len(stored.blocks)
+        arrays |= {f"part{number}_{name}": array for name, array in stored.query_arrays.items()}
+        if stored.base is not None:
+            arrays[f"part{number}_base"] = np.nan_to_num(stored.base)
+            base = _add_base(base, stored.base * weights[number])
+    return Weights(blocks, base, {**arrays, "part_blocks": n_blocks})
 
 
-def _added(one: Array | None, other: Array | None) -> Array | None:
-    """Base scores of two parts together: an item has one if either gives it one."""
-    if one is None or other is None:
-        return other if one is None else one
-    both: Array = np.nan_to_num(one) + np.nan_to_num(other)
-    return np.where(np.isnan(one) & np.isnan(other), np.nan, both)
+def _add_base(total: Array | None, base: Array) -> Array:
+    """Return the sum of two arrays of base scores per item (scores without a history).
+
+    NaN means no base score; the sum has one if either array has one. total: None for no scores yet.
+    """
+    if total is None:
+        return base
+    sums: Array = np.nan_to_num(total) + np.nan_to_num(base)
+    return np.where(np.isnan(total) & np.isnan(base), np.nan, sums)
 
 
-def _unstacked(parts: list[Model], fitted: Fitted) -> list[tuple[float, Model]]:
-    """The parts as they were before `_stacked`, as far as their queries and reasons go."""
-    known, found, first = fitted.weights.query_arrays, [], 0
+def _unstack_parts(parts: list[Model], fitted: Fitted) -> list[tuple[float, Model]]:
+    """Return (weight, fitted part) of the parts that `stack_parts` stacked in `fitted`.
+
+    parts: all parts, not fitted. The fit of a part is the blend's, with the part's weights only.
+    """
+    stacked, first, unstacked = fitted.weights.query_arrays, 0, []
     for number, part in enumerate(parts):
-        count = int(known["part_blocks"][number])
+        count, prefix = int(stacked["part_blocks"][number]), f"part{number}_"
         if not count:
             continue
-        mine = f"part{number}_"
-        arrays = {
-            name.removeprefix(mine): array for name, array in known.items() if name.startswith(mine)
-        }
+        names = [name for name in stacked if name.startswith(prefix)]
+        arrays = {name.removeprefix(prefix): stacked[name] for name in names}
         blocks = list(fitted.weights.blocks[first : first + count])
-        base = arrays.pop("base", None)
-        own = copy.copy(part)
-        own._fitted = replace(fitted, weights=Weights(blocks, base, arrays))
-        found.append((float(known["part_weight"][number]), own))
+        weights = Weights(blocks, arrays.pop("base", None), arrays)
+        part = copy.copy(part)
+        part.set_fitted(replace(fitted, weights=weights))
+        unstacked.append((float(stacked["part_weight"][number]), part))
         first += count
-    return found
+    return unstacked
 
 
-def _side_by_side(asked: list[Query], histories: int) -> Query:
-    """Queries of several parts as one: for each history, the sources of the first part, then of the second, ..."""
-    lengths = np.array([np.diff(x.ptr) for x in asked])  # part x history
-    ptr = np.concatenate([[0], np.cumsum(lengths.sum(axis=0))])
-    source, weight = np.empty(ptr[-1], np.int64), np.empty(ptr[-1])
-    before = ptr[:-1].copy()
-    for x, length in zip(asked, lengths, strict=True):
-        at = np.arange(len(x.source)) + np.repeat(before - x.ptr[:-1], length)
+def _join_queries(queries: list[Query]) -> Query:
+    """Join the queries of parts into one: per history the sources of part 0, then part 1, ...
+
+    The sources are numbered through all parts already.
+    """
+    lengths = np.array([np.diff(x.ptr) for x in queries])  # part x history
+    indptr = np.concatenate([[0], np.cumsum(lengths.sum(axis=0))])
+    source, weight = np.empty(indptr[-1], np.int64), np.empty(indptr[-1])
+    start = indptr[:-1].copy()
+    for x, length in zip(queries, lengths, strict=True):
+        at = np.arange(len(x.source)) + np.repeat(start - x.ptr[:-1], length)
         source[at], weight[at] = x.source, x.weight
-        before += length
-    return Query(ptr, source, weight)
+        start += length
+    return Query(indptr, source, weight)

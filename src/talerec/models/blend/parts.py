@@ -1,154 +1,287 @@
-"""The parts of a blend: how they are named, and how much each of them counts."""
+"""The parts of a blend: their names and options, their weights, and their trainings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from talerec.data.log import Log
+from talerec.data import Log
 from talerec.errors import TalerecError
-from talerec.models.core import inference as asking
-from talerec.models.core.base import Model
-from talerec.models.tempo.candidates import candidates
-from talerec.models.tempo.holdout import Questions
-from talerec.models.tempo.search import Choice, Parts, Scale
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel
+from talerec.models import counting, factors, linear, neighbors, networks, tempo
+from talerec.models.core import ItemFilter, Model, parse_settings, rank_top
+from talerec.models.networks import NeuralModel, log_rows, read_training
+from talerec.models.tempo import (
+    ComponentWeights,
+    CoordinateSearch,
+    HoldoutQueries,
+    ScoreComponents,
+    merge_candidates,
+)
+from talerec.runtime import Array, kernel
 
-_LIST = 200  # items that a part brings to each question
-_SEEN_LIST = 30  # and where people repeat, of a list with what was seen
-_PLACES = 20  # of a list that count
-_SURE = 2.0  # standard errors by which a part has to help
+_LIST = 200  # items of each part's list that are candidates
+_SEEN_LIST = 30  # and of its list with seen items, if users repeat items
+_K = 20  # ranks that count
+_MIN_Z = 2.0  # standard errors by which a part must help
 _ROUNDS = 3
-_STEPS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6, 2.5)  # weights of a part against the best one
+_STEPS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6, 2.5)  # weights relative to the best part
+
+#: Names of the classes that can be parts, by package; the default model first.
+_FAMILIES = {
+    tempo: "Tempo",
+    linear: "TALE SLIS SLIT SLIST EASE EDLAE RDLAE SWalk",
+    neighbors: "SKNN STAN",
+    counting: "Markov Rules Association Popular Trending",
+    factors: "FPMC",
+    networks: "SASRec GSASRec ESASRec GRU4Rec BERT4Rec DuoRec FEARec BSARec TiSASRec TCPSRec "
+    "TiCoSeRec LinRec LRURec HSTU",
+}
+
+#: Every model that can be a part, by name: all of the library's but blends.
+PART_MODELS: dict[str, type[Model]] = {
+    kind.name: kind
+    for family, names in _FAMILIES.items()
+    for kind in (getattr(family, name) for name in names.split())
+}
 
 _PART = re.compile(r"\s*([A-Za-z0-9_]+)\s*(?:\(([^()]*)\))?\s*(?:,|$)")
 
 
-def named(text: str) -> list[tuple[str, list[str]]]:
-    """`tempo, ease(reg=500; recency=4)` as names of models, each with its settings."""
-    found: list[tuple[str, list[str]]] = []
-    at = 0
-    while at < len(text) or not found:
-        part = _PART.match(text, at)
-        if part is None or part.end() == at:
-            raise TalerecError(
-                f"parts is {text!r}; it takes names of models such as tempo,ease or tempo,ease(reg=500)"
-            )
-        settings = [one.strip() for one in (part[2] or "").split(";") if one.strip()]
-        found.append((part[1], settings))
-        at = part.end()
-    return found
+def parse_parts(text: str) -> list[tuple[str, list[str]]]:
+    """Parse `tempo, ease(reg=500; recency=4)` into (model name, list of settings) pairs.
 
-
-def weights_of(
-    models: Sequence[Model], questions: Sequence[Questions], items: int, *, repeats: bool
-) -> Array:
-    """How much each of some models counts, fitted on rows without those that questions are about; 0 for one that does not help.
-
-    The best of them counts 1 by its own scale, and another what it adds to that.
+    A setting is text such as reg=500. Text of another form is a TalerecError; names and settings
+    are not checked.
     """
-    asked = [_written(models, one, items, repeats=repeats) for one in questions]
-    scales = _scales(asked)
-    for one in asked:
-        one.value[...] /= scales[:, None, None]
-    best = _best_alone(asked, len(models), repeats)
-    weight = np.zeros(len(models))
-    weight[best] = 1.0
-    scale = Scale(asked, _choice(weight), np.zeros(len(models), bool), repeats, _PLACES)
+    parts: list[tuple[str, list[str]]] = []
+    at = 0
+    while at < len(text) or not parts:
+        match = _PART.match(text, at)
+        if match is None or match.end() == at:
+            raise TalerecError(
+                f"parts is {text!r}; it takes names of models such as tempo,ease "
+                "or tempo,ease(reg=500)"
+            )
+        settings = [setting.strip() for setting in (match[2] or "").split(";")]
+        parts.append((match[1], list(filter(None, settings))))
+        at = match.end()
+    return parts
+
+
+def fit_part(model: Model, log: Log) -> Model:
+    """Fit a model to a log and return it; a TalerecError names it as a part of the blend."""
+    try:
+        return model.fit(log)
+    except TalerecError as error:
+        message = f"{model.name}, a part of the blend, cannot be fitted: {error}"
+        raise TalerecError(message) from error
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+
+def learn_part_weights(
+    models: Sequence[Model], query_sets: Sequence[HoldoutQueries], n_items: int, *, repeats: bool
+) -> Array:
+    """Return the weight of each fitted model's scores, learned on queries held out from it.
+
+    The best model has weight 1; a model that does not improve the ranking has weight 0. query_sets:
+    current and delayed queries, searched together. repeats: whether users repeat items, so that
+    lists with seen items count too.
+    """
+    n = len(models)
+    components = [_compute_components(models, queries, n_items, repeats) for queries in query_sets]
+    scales = _score_scales(components)
+    for query_set in components:
+        query_set.values[...] /= scales[:, None, None]
+    best = _best_alone(components, n, repeats)
+    weights = np.zeros(n)
+    weights[best] = 1.0
+    search = _start_search(components, weights, repeats)
     for _ in range(_ROUNDS):
-        before = weight
-        for part in range(len(models)):
+        before = weights
+        for part in range(n):
             if part == best:
                 continue
-            tried = [np.where(np.arange(len(models)) == part, step, weight) for step in _STEPS]
-            taken = scale.take_best((_choice(one) for one in tried), _SURE)
-            weight = weight if taken is None else tried[taken]
-        if np.array_equal(before, weight):
+            candidates = [np.where(np.arange(n) == part, step, weights) for step in _STEPS]
+            index = search.step(map(_component_weights, candidates), _MIN_Z)
+            weights = weights if index is None else candidates[index]
+        if np.array_equal(before, weights):
             break
-    found: Array = (weight / scales) / (weight[best] / scales[best])
-    return found
+    relative: Array = (weights / scales) / (weights[best] / scales[best])
+    return relative
 
 
-def _choice(weight: Array) -> Choice:
-    return Choice(weight[None, :], 0.0)
+def _component_weights(weights: Array) -> ComponentWeights:
+    """Return weights of parts for the coordinate search: one segment, no popularity exponent."""
+    return ComponentWeights(weights[None, :], 0.0)
 
 
-def _best_alone(asked: Sequence[Parts], parts: int, repeats: bool) -> int:
-    """The part that answers the questions best without the others."""
-    levels = []
-    for part in range(parts):
-        alone = _choice((np.arange(parts) == part).astype(np.float64))
-        scale = Scale(asked, alone, np.zeros(parts, bool), repeats, _PLACES)
-        lists = 2 if repeats else 1
-        levels.append(np.concatenate([kind.values.mean(axis=0)[:lists] for kind in scale.kinds]))
-    reached = np.array(levels)
-    return int(np.argmax((reached / np.maximum(reached.max(axis=0), 1e-9)).mean(axis=1)))
+def _start_search(
+    components: Sequence[ScoreComponents], weights: Array, repeats: bool
+) -> CoordinateSearch:
+    """Return a coordinate search over the weights of parts, starting from `weights`.
+
+    components: per set of held-out queries, each part's scores of the candidate items. No part's
+    scores are scaled by popularity. repeats: whether lists with seen items count.
+    """
+    unscaled = np.zeros(len(weights), bool)
+    return CoordinateSearch(components, _component_weights(weights), unscaled, repeats, _K)
 
 
-def _scales(asked: Sequence[Parts]) -> Array:
-    """How far the scores of each part differ between candidates, as a rule."""
-    spread = np.concatenate([one.value.std(axis=2) for one in asked], axis=1)
-    found: Array = spread.mean(axis=1, dtype=np.float64)
-    return np.where(found > 0, found, 1.0)
+def _best_alone(components: Sequence[ScoreComponents], n_parts: int, repeats: bool) -> int:
+    """Return the number of the part whose scores alone rank held-out targets best.
+
+    components: per query set, each part's scores of candidate items. A part's mean DCG, relative to
+    the best part's, is averaged over query sets and kinds of lists (with seen items, if `repeats`,
+    and without).
+    """
+    rows = []
+    for part in range(n_parts):
+        search = _start_search(components, (np.arange(n_parts) == part).astype(np.float64), repeats)
+        n_lists = 2 if repeats else 1
+        dcg = [queries.dcg.mean(axis=0)[:n_lists] for queries in search.query_sets]
+        rows.append(np.concatenate(dcg))
+    levels = np.array(rows)  # part x kind of list
+    return int(np.argmax((levels / np.maximum(levels.max(axis=0), 1e-9)).mean(axis=1)))
 
 
-def _written(models: Sequence[Model], questions: Questions, items: int, *, repeats: bool) -> Parts:
-    """The questions with each model's scores of what any of them puts first."""
-    histories = questions.histories
-    lists = []
+def _score_scales(components: Sequence[ScoreComponents]) -> Array:
+    """Return, by part, the mean standard deviation of scores among a query's candidates.
+
+    components: per set of held-out queries, the scores (part x query x candidate item). 1 for a
+    part whose scores do not differ.
+    """
+    deviations = np.concatenate([queries.values.std(axis=2) for queries in components], axis=1)
+    scales: Array = deviations.mean(axis=1, dtype=np.float64)
+    return np.where(scales > 0, scales, 1.0)
+
+
+def _compute_components(
+    models: Sequence[Model], queries: HoldoutQueries, n_items: int, repeats: bool
+) -> ScoreComponents:
+    """Return the models' scores of each query's candidates: its target, and all listed items.
+
+    queries: histories with the held-out item that came next, the target. Listed are the top items
+    of every model; `repeats`: also with seen items. There is one component per model; the single
+    segment and log popularity 0 leave scores unscaled.
+    """
+    histories = queries.histories
+    lists_of, unseen = [], ItemFilter(hide_seen=True)
     for model in models:
-        unseen = asking.top(model, histories, min(_LIST, items), hide_seen=True)
-        lists.append([unseen])
+        lists_of.append([rank_top(model, histories, min(_LIST, n_items), unseen)])
         if repeats:
-            lists[-1].append(asking.top(model, histories, min(_SEEN_LIST, items)))
-    every = np.ones(items, bool)
-    found = candidates(questions, [one[0] for mine in lists for one in mine], every)
-    most = int(found[1].max(initial=1))
-    item, seen = np.ascontiguousarray(found[0][:, :most]), np.ascontiguousarray(found[2][:, :most])
-    value = np.zeros((len(models), *item.shape), np.float32)
-    for number, mine in enumerate(lists):
-        for one in mine:
-            _look_up(item, found[1], *one, np.full(items, np.nan), value[number])
-    none = np.zeros(len(questions), np.int64)
-    return Parts(value, found[1], seen, none, np.zeros(item.shape, np.float32))
+            lists_of[-1].append(rank_top(model, histories, min(_SEEN_LIST, n_items)))
+    items = [ranked[0] for lists in lists_of for ranked in lists]
+    candidates = merge_candidates(queries, items, np.ones(n_items, bool))
+    values = np.zeros((len(models), *candidates.items.shape), np.float32)
+    for part, lists in enumerate(lists_of):
+        for ranked in lists:
+            scratch = np.full(n_items, np.nan)
+            _look_up(candidates.items, candidates.counts, *ranked, scratch, values[part])
+    segment = np.zeros(len(queries), np.int64)
+    log_popularity = np.zeros(candidates.items.shape, np.float32)
+    return ScoreComponents(values, candidates.counts, candidates.seen, segment, log_popularity)
 
 
 @kernel
 def _look_up(
-    candidates: Array,
-    counts: Array,
-    items: Array,
-    scores: Array,
-    lengths: Array,
-    known: Array,
+    candidates: Array, counts: Array, items: Array, scores: Array, lengths: Array, score_of: Array,
     out: Array,
-) -> None:
-    """Write the scores of a model's lists beside the candidates; one that is not listed gets no more than the last that is.
+) -> None:  # fmt: skip
+    """Write the scores of candidates from a model's lists to `out` (query x candidate).
 
-    known: NaN for every item, left as found.
+    candidates, counts: items of each query and their number. items, scores, lengths: the lists. An
+    unlisted candidate gets the list's lowest score, or 0 if the list is not full, unless `out` has
+    a score for it already. score_of: NaN for every item, left as it was.
     """
     for q in range(len(candidates)):
-        least = scores[q, lengths[q] - 1] if lengths[q] == items.shape[1] else 0.0
+        lowest = scores[q, lengths[q] - 1] if lengths[q] == items.shape[1] else 0.0
         for c in range(lengths[q]):
-            known[items[q, c]] = scores[q, c]
+            score_of[items[q, c]] = scores[q, c]
         for c in range(counts[q]):
-            score = known[candidates[q, c]]
+            score = score_of[candidates[q, c]]
             if not np.isnan(score):
                 out[q, c] = score
             elif out[q, c] == 0.0:
-                out[q, c] = least
+                out[q, c] = lowest
         for c in range(lengths[q]):
-            known[items[q, c]] = np.nan
+            score_of[items[q, c]] = np.nan
 
 
-def fitted(model: Model, log: Log) -> Model:
-    """A part, fitted; one that cannot be is named."""
-    try:
-        return model.fit(log)
-    except TalerecError as error:
+# -- trainings from elsewhere ----------------------------------------------------------------------
+
+_PLACE_PARAMETER = "device"  # where a network was trained, which says nothing about the network
+
+
+def assign_trainings(
+    text: str, trainings: Sequence[Any], log: Log, holdout_train: Log | None
+) -> tuple[str, dict[int, list[Any]]]:
+    """Return the parts with the settings of their trainings, and the trainings by part number.
+
+    A training is a neural network that was trained elsewhere. text: the parts as a blend names
+    them. trainings: `Training`s or paths. log: the rows of the final fit. holdout_train: the rows
+    that parts are first fitted on, to learn their weights; None for none.
+    """
+    available = [read_training(training) for training in trainings]
+    logs = [log] if holdout_train is None else [log, holdout_train]
+    fingerprints = [log_rows(rows).fingerprint() for rows in logs]
+    parts, assigned = [], {}
+    for number, (name, settings) in enumerate(parse_parts(text)):
+        kind = PART_MODELS.get(name)
+        if kind is not None and issubclass(kind, NeuralModel):
+            options = parse_settings(kind, settings)
+            chosen = [_find_training(kind, options, available, fingerprints[0], "the log")]
+            trained_with = chosen[0].facts["params"]
+            if holdout_train is not None:
+                same = {k: v for k, v in trained_with.items() if k != _PLACE_PARAMETER}
+                where = "the first fit (`first_rows`)"
+                chosen.append(_find_training(kind, same, available, fingerprints[1], where))
+            assigned[number], settings = chosen, _changed_settings(kind, trained_with)
+        parts.append(f"{name}({'; '.join(settings)})" if settings else name)
+    used = [id(training) for chosen in assigned.values() for training in chosen]
+    for number, training in enumerate(available, 1):
+        if id(training) not in used:
+            raise TalerecError(
+                f"training {number}, of {training.facts['kind']}, "
+                "does not fit any part and the rows that the part is fitted on"
+            )
+    return ", ".join(parts), assigned
+
+
+def _find_training(
+    kind: type[NeuralModel], options: Mapping[str, Any], trainings: Sequence[Any], rows: str,
+    where: str,
+) -> Any:  # fmt: skip
+    """Return the only training of a model class with these parameters on these rows.
+
+    rows: fingerprint of the training rows. where: the rows, as an error names them. None or several
+    matches are a TalerecError.
+    """
+    matches = [
+        training
+        for training in trainings
+        if training.facts["kind"] == kind.name
+        and training.facts["rows"] == rows
+        and options.items() <= training.facts["params"].items()
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise TalerecError(
-            f"{model.name}, a part of the blend, cannot be fitted: {error}"
-        ) from error
+            f"{len(matches)} trainings of {kind.name} are of the rows of {where}; "
+            f"name the part's settings, such as {kind.name}(seed=1)"
+        )
+    settings = ", ".join(_changed_settings(kind, {**kind().params, **options})) or "its defaults"
+    raise TalerecError(
+        f"{kind.name}, a part of the blend, has no training on the rows of {where} with {settings}"
+    )
+
+
+def _changed_settings(kind: type[NeuralModel], values: Mapping[str, Any]) -> list[str]:
+    """Return the values that differ from the defaults of a model class, as texts `name=value`."""
+    defaults = kind().params
+    return [f"{name}={value}" for name, value in values.items() if defaults[name] != value]

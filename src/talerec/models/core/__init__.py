@@ -1,1 +1,11 @@
-"""TODO: what this room is for."""
+"""The contract of models, and everything that all models share.
+
+`base` declares what a model defines and what it gets for nothing; `inference` ranks histories with
+a fitted model, under the `filters` and `boosts` of a request; `recommender` has the methods in
+external ids; `params` declares hyper-parameters; `persistence` stores a fit in an artifact,
+`checks` checks a loaded one, and `registry` finds model classes by name.
+"""
+
+from talerec.exports import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__)

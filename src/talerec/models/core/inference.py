@@ -1,146 +1,395 @@
-"""Asking a fitted model, in positions: what recommending, judging and serving have in common."""
+"""Inference: the only way to ask a fitted model, in positions of items.
+
+`rank_top` gives recommendation lists, `rank_targets` the ranks of held-out items, and
+`rank_with_reasons` lists with the history items that explain them. Commands, evaluation, Spark and
+the service all use these functions; a model defines the operations of `Scorer`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 
-from talerec.data.histories import Histories
+from talerec.data import Histories
 from talerec.errors import TalerecError
+from talerec.models.core.boosts import BoostSpec, ItemBoosts, boosts_of_item, check_boosts
+from talerec.models.core.filters import ColumnLimit, ItemFilter, item_table
 from talerec.models.core.persistence import Fitted
-from talerec.ranking import rank
-from talerec.ranking.ranks import Mask, Ranked
-from talerec.ranking.weights import Query
-from talerec.runtime.arrays import Array
-from talerec.runtime.threads import even
+from talerec.ranking import ExplainedLists, Mask, Ranked, explain_list
+from talerec.runtime import Array, kernel, sized_chunks
 
-Ids = Sequence[Any] | pl.Series
+_BLOCK = 65_536  # histories at a time: memory does not grow with the number of users
+_GROWTH = 4  # times longer: the next attempt at lists of which limits or boosts use up too much
+_MAX_ENTRIES = 2**22  # entries of such longer lists in memory at a time
+_RANGE_DEPTH = 100  # a list's score range: its first score less the score at this rank
 
-#: Histories that are turned into queries at a time: memory does not grow with the number of users.
-_BLOCK = 65_536
-
-
-class Asked(Protocol):
-    """A fitted model, as far as asking it goes."""
-
-    @property
-    def weighs_items(self) -> bool: ...
-
-    @property
-    def fitted(self) -> Fitted: ...
-
-    def query(self, histories: Histories) -> Query: ...
-
-    def contributions(self, x: Query, history: Histories, targets: Array) -> Array: ...
+NO_FILTER = ItemFilter()
 
 
-def check_k(model: Asked, k: int) -> None:
-    """Refuse a length of lists that the model cannot give."""
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise TalerecError(f"k is {k!r}; it takes a whole number from 1")
-    if k > len(model.fitted.items):
-        raise TalerecError(f"k is {k}, but the model knows {len(model.fitted.items)} items")
+class Scorer(ABC):
+    """The operations of a fitted model that recommendation, evaluation and explanation need.
 
-
-def top(
-    model: Asked,
-    histories: Histories,
-    k: int,
-    *,
-    hide_seen: bool = False,
-    allowed: Array | None = None,
-) -> tuple[Array, Array, Array]:
-    """The first k of every history: item positions and scores, both histories x k, and how many of the k there are."""
-    check_k(model, k)
-
-    def first(part: Histories, a: int, b: int) -> Ranked:
-        mask = Mask.make(part, hide_seen=hide_seen, allowed=allowed)
-        return rank.judge(model.fitted.weights, model.query(part), mask, k)
-
-    found = _ranked(histories, first, k)
-    return found.items, found.scores, found.counts
-
-
-def judge(
-    model: Asked, histories: Histories, targets: Array, k: int = 0, *, hide_seen: bool = False
-) -> Ranked:
-    """The places of each history's target among all items, and its first k items, in one pass over the scores.
-
-    Places count from 1, 0 for none, in two columns: with what was seen ranked like anything else, and with that
-    hidden. `hide_seen` says which of the two the list follows.
+    A subclass defines the abstract ones; `rank_masked_with_reasons` builds on them.
     """
 
-    def both(part: Histories, a: int, b: int) -> Ranked:
+    @property
+    @abstractmethod
+    def fitted(self) -> Fitted:
+        """The result of the fit."""
+
+    @abstractmethod
+    def rank_masked(
+        self, histories: Histories, mask: Mask, k: int, targets: Array | None = None
+    ) -> Ranked:
+        """Return the top k items that a mask allows, and the ranks of one target per history.
+
+        `targets` holds an item position per history; None: no ranks are computed.
+        """
+
+    @abstractmethod
+    def explain_targets(self, histories: Histories, targets: Sequence[Array]) -> Iterator[Array]:
+        """Yield, per history, what each of its rows (columns) adds to its targets' scores (rows).
+
+        `targets` holds an array of item positions per history.
+        """
+
+    @abstractmethod
+    def base_score(self, history: Histories, target: int) -> float | None:
+        """Return the part of an item's score that no history row contributes; None without one."""
+
+    def rank_masked_with_reasons(
+        self, histories: Histories, mask: Mask, k: int, n_reasons: int
+    ) -> ExplainedLists:
+        """Return the top k items that a mask allows, with the history items that explain them.
+
+        The reasons of an item are the `n_reasons` history items that contribute most to its score.
+        """
+        lists = TopItems(*self.rank_masked(histories, mask, k)[:3])
+        contributions = self.explain_targets(histories, lists.listed())
+        return join_reasons(histories, lists, contributions, n_reasons)
+
+
+class TopItems(NamedTuple):
+    """Recommendation lists, a row per history: item positions and scores, in k columns.
+
+    `counts` holds the length of each list; columns from there on hold -1 and NaN.
+    """
+
+    items: Array
+    scores: Array
+    counts: Array
+
+    @classmethod
+    def empty(cls, n_lists: int, k: int) -> TopItems:
+        """Return `n_lists` lists with room for k items each, and no items yet."""
+        items, scores = np.full((n_lists, k), -1, np.int32), np.full((n_lists, k), np.nan)
+        return cls(items, scores, np.zeros(n_lists, np.int64))
+
+    def listed(self) -> list[Array]:
+        """Return the items of each list."""
+        return [row[:count] for row, count in zip(self.items, self.counts, strict=True)]
+
+
+def check_k(model: Scorer, k: int) -> None:
+    """Raise TalerecError unless k is from 1 to the number of items."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise TalerecError(f"`k` is {k!r}; it takes a whole number from 1", "k")
+    if k > len(model.fitted.items):
+        raise TalerecError(f"`k` is {k}, but the model knows {len(model.fitted.items)} items", "k")
+
+
+def rank_top(
+    model: Scorer, histories: Histories, k: int, item_filter: ItemFilter = NO_FILTER
+) -> TopItems:
+    """Return the top k items of each history under a filter (with its limits and boosts)."""
+    check_k(model, k)
+    if item_filter.keeps_order:
+        return _rank_allowed(model, histories, k, item_filter.hide_seen, item_filter.allowed)
+    return _rank_limited(model, histories, k, item_filter)[0]
+
+
+def rank_targets(
+    model: Scorer, histories: Histories, targets: Array, k: int = 0, *, hide_seen: bool = False
+) -> Ranked:
+    """Return the ranks of each history's target among all items, and the top k items.
+
+    Both come from one pass over the scores. Ranks count from 1, 0 for an item without a score, in
+    two columns: with the items of the history ranked, and with them hidden. `hide_seen` says which
+    of the two the top k follow.
+    """
+
+    def work(part: Histories, a: int, b: int) -> Ranked:
         mask = Mask.make(part, hide_seen=hide_seen)
-        return rank.judge(model.fitted.weights, model.query(part), mask, k, targets[a:b])
+        return model.rank_masked(part, mask, k, targets[a:b])
 
-    return _ranked(histories, both, k)
-
-
-def places(model: Asked, histories: Histories, targets: Array) -> Array:
-    """The two places of each history's target; see `judge`."""
-    return judge(model, histories, targets).places
+    return _rank_blocks(histories, work, k)
 
 
-def _ranked(histories: Histories, work: Callable[[Histories, int, int], Ranked], k: int) -> Ranked:
-    """Histories in blocks."""
+def rank_with_reasons(
+    model: Scorer,
+    histories: Histories,
+    k: int,
+    item_filter: ItemFilter = NO_FILTER,
+    n_reasons: int = 3,
+) -> tuple[ExplainedLists, list[float] | None]:
+    """Return the top k items of each history with reasons, and the scores that boosts added.
+
+    The reasons of an item are the `n_reasons` history items that contribute most to its score.
+    Without boosts, the second value is None.
+    """
+    check_k(model, k)
+    if item_filter.keeps_order:
+        mask = Mask.make(histories, hide_seen=item_filter.hide_seen, allowed=item_filter.allowed)
+        return model.rank_masked_with_reasons(histories, mask, k, n_reasons), None
+    lists, score_range = _rank_limited(model, histories, k, item_filter)
+    contributions = model.explain_targets(histories, lists.listed())
+    answer = join_reasons(histories, lists, contributions, n_reasons)
+    if item_filter.boosts is None:
+        return answer, None
+    fractions = item_filter.boosts.fractions[answer.items]
+    added: list[float] = (fractions * np.repeat(score_range, lists.counts)).tolist()
+    return answer, added
+
+
+def join_reasons(
+    histories: Histories, lists: TopItems, contributions: Iterable[Array], n_reasons: int
+) -> ExplainedLists:
+    """Return lists with, for each item, the `n_reasons` history items that contribute most.
+
+    contributions: per history, what its rows (columns) add to the scores of its listed items
+    (rows).
+    """
+    answers = []
+    for h, (items, parts) in enumerate(zip(lists.listed(), contributions, strict=True)):
+        history_items = histories.item[histories.start[h] : histories.stop[h]]
+        scores = lists.scores[h, : len(items)]
+        answers.append(explain_list(items, scores, n_reasons, history_items, parts))
+    return ExplainedLists.concatenate(answers)
+
+
+def explain_boosts(
+    model: Scorer, history: Histories, target: int, boost: BoostSpec, item_filter: ItemFilter
+) -> list[tuple[str, Any, float]]:
+    """Return column, value and score of each boost that applies to an item after one history.
+
+    An item without a score after the history is not boosted. `item_filter` is that of the list
+    whose score range the boosts refer to.
+    """
+    table = item_table(model, "boost")
+    check_boosts(table, boost)
+    if not rank_targets(model, history, np.array([target])).ranks[0, 0]:
+        return []
+    size = min(_RANGE_DEPTH, len(model.fitted.items))
+    lists = _rank_allowed(model, history, size, item_filter.hide_seen, item_filter.allowed)
+    score_range = float(_score_ranges(lists)[0])
+    boosts = boosts_of_item(table, boost, target)
+    return [(column, value, fraction * score_range) for column, value, fraction in boosts]
+
+
+def _rank_allowed(
+    model: Scorer, histories: Histories, k: int, hide_seen: bool, allowed: Array | None
+) -> TopItems:
+    """Return the top k allowed items of each history, in the model's order.
+
+    `allowed` holds a flag (uint8) per item; None allows all. `hide_seen` leaves out history items.
+    """
+
+    def work(part: Histories, a: int, b: int) -> Ranked:
+        mask = Mask.make(part, hide_seen=hide_seen, allowed=allowed)
+        return model.rank_masked(part, mask, k)
+
+    return TopItems(*_rank_blocks(histories, work, k)[:3])
+
+
+def _rank_blocks(
+    histories: Histories, work: Callable[[Histories, int, int], Ranked], k: int
+) -> Ranked:
+    """Rank histories in blocks of limited size, and return the results joined.
+
+    `work(part, a, b)` ranks `part`, the histories from a to b - 1. `k` is the length of the lists.
+    """
     if 0 < len(histories) <= _BLOCK:
         return work(histories, 0, len(histories))
     empty = (np.empty((0, k), np.int32), np.empty((0, k)), np.empty(0, np.int64))
-    parts = [Ranked(*empty, np.empty((0, 2), np.int64)), *_blocks(histories, work)]
-    return Ranked(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    blocks = [Ranked(*empty, np.empty((0, 2), np.int64))]
+    blocks += [work(histories.slice(a, b), a, b) for a, b in sized_chunks(len(histories), _BLOCK)]
+    return Ranked(*(np.concatenate(columns) for columns in zip(*blocks, strict=True)))
 
 
-def _blocks(
-    histories: Histories, work: Callable[[Histories, int, int], Ranked]
-) -> Iterator[Ranked]:
-    for a, b in even(len(histories), _BLOCK):
-        yield work(histories.slice(a, b), a, b)
+# -- lists with column limits and boosts -----------------------------------------------------------
 
 
-def answer(
-    model: Asked,
+class _Prefix(NamedTuple):
+    """The beginning of each history's list, ordered by boosted scores.
+
+    lists         `counts` items of a row are certain: no item outside the row ranks before them
+    has_more      per history: whether other items may follow the certain ones
+    score_ranges  per history: first score less the hundredth (or last) of its list without boosts
+    """
+
+    lists: TopItems
+    has_more: Array
+    score_ranges: Array
+
+
+def _rank_limited(
+    model: Scorer, histories: Histories, k: int, item_filter: ItemFilter
+) -> tuple[TopItems, Array]:
+    """Return the top k items under limits and boosts, and each list's score range.
+
+    Limits leave out items, and boosts move up items from far behind; so longer lists are ranked
+    until the top k are certain or no more items are left.
+    """
+    n_items, n_histories = len(model.fitted.items), len(histories)
+    score_ranges, lists = np.zeros(n_histories), TopItems.empty(n_histories, k)
+    unfinished, attempt = np.arange(n_histories), 0
+    size = max(_GROWTH * k, 0 if item_filter.boosts is None else _RANGE_DEPTH)
+    while unfinished.size:
+        size, short = min(size, n_items), []
+        for a, b in sized_chunks(unfinished.size, max(1, _MAX_ENTRIES // size)):
+            rows = unfinished[a:b]
+            ranges = score_ranges[rows] if attempt else None
+            prefix = _rank_prefix(model, histories.take(rows), size, item_filter, ranges)
+            top = _apply_limits(prefix.lists, item_filter.limits, k)
+            lists.items[rows], lists.scores[rows], lists.counts[rows] = top
+            score_ranges[rows] = prefix.score_ranges
+            short.append(rows[(top.counts < k) & prefix.has_more])
+        unfinished, attempt = np.concatenate(short), attempt + 1
+        size *= 1 if attempt == 1 and item_filter.boosts is not None else _GROWTH
+    return lists, score_ranges
+
+
+def _rank_prefix(
+    model: Scorer,
     histories: Histories,
-    k: int,
-    *,
-    hide_seen: bool = False,
-    allowed: Array | None = None,
-    most: int = 3,
-) -> rank.Answer:
-    """The first k items of every history, each with the `most` items of the history that gave it most."""
-    check_k(model, k)
-    weights, query = model.fitted.weights, model.query(histories)
-    mask = Mask.make(histories, hide_seen=hide_seen, allowed=allowed)
-    if model.weighs_items:
-        return rank.answer(weights, query, mask, k, most)
+    size: int,
+    item_filter: ItemFilter,
+    score_ranges: Array | None,
+) -> _Prefix:
+    """Return the first items of each list by boosted scores, from lists of `size` items.
 
-    def one(q: int) -> rank.Answer:
-        x, history = query.one(q), histories.slice(q, q + 1)
-        given = partial(model.contributions, x, history)
-        return rank.answer_one(weights, x, mask.one(q), k, most, history.item, given)
-
-    return rank.Answer.joined(map(one, range(len(histories))))
-
-
-def reasons(
-    model: Asked, histories: Histories, found: tuple[Array, Array, Array], most: int
-) -> rank.Answer:
-    """Lists that were chosen (as `top` gives them), each item with the `most` items of the history that gave it most."""
-    query = model.query(histories)
-
-    def one(q: int) -> rank.Answer:
-        history, mine = histories.slice(q, q + 1), (q, slice(0, found[2][q]))
-        given = partial(model.contributions, query.one(q), history)
-        return rank.with_reasons(found[0][mine], found[1][mine], most, history.item, given)
-
-    return rank.Answer.joined(map(one, range(len(histories))))
+    At the first attempt (`score_ranges` is None), one list per history gives the score range too;
+    later, the raised items and the others are ranked apart, `size` of each.
+    """
+    boosts, n_items = item_filter.boosts, len(model.fitted.items)
+    hide_seen, allowed = item_filter.hide_seen, item_filter.allowed
+    if boosts is None or score_ranges is None:
+        lists = _rank_allowed(model, histories, size, hide_seen, allowed)
+        if boosts is None:
+            has_more = (lists.counts == size) & (size < n_items)
+            return _Prefix(lists, has_more, np.zeros(len(histories)))
+        largest = max(fraction for _, fraction in boosts.groups)
+        return _merge_boosted([(lists, largest)], boosts, _score_ranges(lists), n_items)
+    groups = []
+    for flags, fraction in boosts.groups:
+        group = flags if allowed is None else flags & allowed
+        groups.append((_rank_allowed(model, histories, size, hide_seen, group), fraction))
+    return _merge_boosted(groups, boosts, score_ranges, n_items)
 
 
-def last_rows(history: Histories, items: Array) -> list[int]:
-    """The last row of each of these items in one history."""
-    last = {item: row for row, item in enumerate(history.item.tolist())}
-    return [last[item] for item in items.tolist()]
+def _score_ranges(lists: TopItems) -> Array:
+    """Return each list's score range: its first score less its hundredth (or last).
+
+    0 for a list of fewer than two items, or if a score is not finite.
+    """
+    rows = np.arange(len(lists.scores))
+    last = lists.scores[rows, np.clip(lists.counts, 1, _RANGE_DEPTH) - 1]
+    score_range = np.where(lists.counts > 1, lists.scores[:, 0] - last, 0.0)
+    score_range[~np.isfinite(score_range)] = 0.0
+    return score_range
+
+
+def _merge_boosted(
+    groups: list[tuple[TopItems, float]], boosts: ItemBoosts, score_ranges: Array, n_items: int
+) -> _Prefix:
+    """Merge lists of disjoint groups of items into one order by boosted scores.
+
+    A boost adds an item's fraction of the score range. Each group comes with its items' largest
+    fraction: an item outside its list scores at most the list's last score plus that boost. Items
+    above this bound in all groups are certain.
+    """
+    items = np.concatenate([lists.items for lists, _ in groups], axis=1)
+    scores = np.concatenate([lists.scores for lists, _ in groups], axis=1)
+    fractions = np.where(items >= 0, boosts.fractions[items], 0.0)
+    scores = scores + fractions * score_ranges[:, None]
+    bound = np.full(len(items), -np.inf)
+    for lists, largest in groups:
+        size = lists.items.shape[1]
+        is_cut = (lists.counts == size) & (size < n_items)
+        limit = lists.scores[:, -1] + largest * score_ranges
+        bound = np.where(is_cut, np.maximum(bound, limit), bound)
+    order = np.lexsort((items, -scores), axis=-1)
+    items, scores = (np.take_along_axis(part, order, axis=1) for part in (items, scores))
+    counts = (scores > bound[:, None]).sum(axis=1)  # NaN is above nothing
+    return _Prefix(TopItems(items, scores, counts), np.isfinite(bound), score_ranges)
+
+
+def filter_ranking(
+    items: Array, scores: Array, k: int, item_filter: ItemFilter
+) -> tuple[Array, Array, Array]:
+    """Return the top k items of one ranking that a filter allows: items, scores, boosts added.
+
+    `items` (positions) and `scores` are best first. Returned scores include the boosts.
+    """
+    if item_filter.allowed is not None:
+        is_allowed = item_filter.allowed[items] != 0
+        items, scores = items[is_allowed], scores[is_allowed]
+    added = np.zeros(len(items))
+    n_left = np.array([len(items)])
+    if item_filter.boosts is not None and len(items):
+        score_range = _score_ranges(TopItems(items[None], scores[None], n_left))[0]
+        added = item_filter.boosts.fractions[items] * score_range
+        order = np.argsort(-(scores + added), kind="stable")
+        items, scores, added = items[order], (scores + added)[order], added[order]
+    if item_filter.limits:
+        ranking = TopItems(np.arange(len(items), dtype=np.int32)[None], scores[None], n_left)
+        limits = tuple(ColumnLimit(each.codes[items], each.limit) for each in item_filter.limits)
+        ranks, _, counts = _apply_limits(ranking, limits, min(k, len(items)))
+        left = ranks[0, : counts[0]]
+        items, scores, added = items[left], scores[left], added[left]
+    return items[:k], scores[:k], added[:k]
+
+
+def _apply_limits(lists: TopItems, limits: tuple[ColumnLimit, ...], k: int) -> TopItems:
+    """Return the first k items of each list that stay within the limits per column value."""
+    if not limits:
+        return TopItems(lists.items[:, :k], lists.scores[:, :k], np.minimum(lists.counts, k))
+    top = TopItems.empty(len(lists.items), k)
+    codes = np.stack([limit.codes for limit in limits])
+    most = np.array([limit.limit for limit in limits])
+    used = np.zeros((len(limits), int(codes.max(initial=0)) + 1), np.int64)
+    _take_within_limits(lists, codes, most, used, top)
+    return top
+
+
+@kernel
+def _take_within_limits(
+    lists: TopItems, codes: Array, most: Array, used: Array, top: TopItems
+) -> None:
+    """Fill `top` from the front of each list with items within the limits.
+
+    codes : limits x items, the code of each item's value in a column; -1 is not limited
+    most  : of each limit, how many items of a list may share a value
+    used  : limits x values, counts of the items taken; all 0 on entry and on return
+    """
+    for h in range(len(lists.items)):
+        n = 0
+        for position in range(lists.counts[h]):
+            if n == top.items.shape[1]:
+                break
+            item = lists.items[h, position]
+            fits = True
+            for c in range(len(most)):
+                fits = fits and (codes[c, item] < 0 or used[c, codes[c, item]] < most[c])
+            if fits:
+                top.items[h, n], top.scores[h, n] = item, lists.scores[h, position]
+                n += 1
+                for c in range(len(most)):
+                    used[c, max(codes[c, item], 0)] += codes[c, item] >= 0
+        top.counts[h] = n
+        for x in range(n):
+            for c in range(len(most)):
+                used[c, max(codes[c, top.items[h, x]], 0)] = 0

@@ -1,8 +1,9 @@
-"""What fitting leaves behind, and how it goes into an artifact and comes back."""
+"""The result of a fit, what an update continues from, and both in an artifact."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,137 +12,266 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.artifact import format as artifact
-from talerec.data.log import Log
-from talerec.data.vocabulary import Vocabulary
-from talerec.models.core.update_state import Settled
-from talerec.ranking.blocks import DenseBlock
-from talerec.ranking.weights import Weights
-from talerec.runtime import memory
-from talerec.runtime.arrays import Array
+from talerec.artifact import Bundle
+from talerec.data import Log, Vocabulary
+from talerec.gram import late_trend_counts, newest_rows, trend_counts
+from talerec.ranking import DenseBlock, Weights
+from talerec.runtime import CSR, Array, memory
+from talerec.solvers import LowerTriangle
 
 logger = logging.getLogger("talerec")
 
-#: Days before the log's last row: what was popular in them is shown where nothing is known of the asker.
+#: Days before the log's last row whose popular items are recommended to unknown users.
 RECENT_DAYS = 7.0
 
-#: Facts of the training of a model: the store whose events its histories hold, and up to which seq.
+#: Training facts of a model fitted from an event store: the store, and its last sequence number.
 STORE, STORE_SEQ = "store", "store_seq"
+
+_LARGE_WEIGHTS = 16 * 2**20  # bytes of dense weights, from which their size is logged
+
+#: Names of arrays and facts in artifacts of formats 1 and 2 -> their names since format 3.
+_FORMER = {
+    "worth": "weight",
+    "lately": "recent_counts",
+    "lacking": "residual",
+    "half_starts": "triangle_indptr",
+    "half_indices": "triangle_indices",
+    "half_values": "triangle_values",
+    "half_rank": "triangle_rank",
+    "half_diagonal": "triangle_diagonal",
+    "settled": "update",
+    "turned": "reverse_share",
+}
+
+#: Names of a triangle's arrays: those of its CSR matrix, then the ranks and the diagonal.
+_TRIANGLE = [f"triangle_{name}" for name in (*CSR._fields, "rank", "diagonal")]
+
+
+class FitCache:
+    """Cache of the last result of each step of a fit, to be reused by the next fit.
+
+    Used by tuning, where fits to one log differ in some parameters only.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[Any, Any]] = {}
+
+    def cached(self, step: str, key: Any, make: Callable[[], Any]) -> Any:
+        """Return the step's last result if it was computed for an equal key, else `make()`.
+
+        step: a name. key: everything that the result depends on. A new result replaces the last
+        one.
+        """
+        if step not in self._last or self._last[step][0] != key:
+            self._last.pop(step, None)  # free the old result before the new one is computed
+            self._last[step] = (key, make())
+        return self._last[step][1]
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateState:
+    """What an update continues from, besides histories and trend counts (`Log.trends`).
+
+    triangle       lower triangle of G = S'S; None where an update counts G from all rows
+    entries        number of entries of K = S'T at the fit; limits of the local solver depend on it
+    reverse_share  share of K' (reversed pairs) in K, for tempo
+    residual       by how much each target's weights are off since they were solved, as a share of
+                   its largest weight (`target_residuals`); None where an update refits
+    """
+
+    triangle: LowerTriangle | None = None
+    entries: int = 0
+    reverse_share: float = 0.0
+    residual: Array | None = None
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays that an artifact stores, by name; none for an empty state."""
+        arrays = {} if self.residual is None else {"residual": self.residual}
+        if self.triangle is None:
+            return arrays
+        parts = (*self.triangle.lower, self.triangle.rank, self.triangle.diagonal)
+        return arrays | dict(zip(_TRIANGLE, parts, strict=True))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the manifest of an artifact stores: "entries" and "reverse_share"."""
+        return {"entries": self.entries, "reverse_share": self.reverse_share}
+
+    @classmethod
+    def restore(cls, facts: dict[str, Any] | None, arrays: dict[str, Array]) -> UpdateState | None:
+        """Return the state that an artifact's manifest (`facts`) and arrays store.
+
+        None for an artifact without one (`facts` is None).
+        """
+        if facts is None:
+            return None
+        triangle = None
+        if "triangle_rank" in arrays:
+            *lower, rank, diagonal = (arrays[name] for name in _TRIANGLE)
+            triangle = LowerTriangle(CSR(*lower), rank, diagonal)
+        share = float(_current_names(facts)["reverse_share"])
+        return cls(triangle, int(facts["entries"]), share, arrays.get("residual"))
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What fitting leaves behind."""
+    """The result of a fit.
+
+    weights, items, info  learned weights, item ids in position order, and the item table or None
+    log                   training histories; None in an artifact saved without them
+    solver, seconds       the solver that ran (None: none), and the seconds of each step
+    training              counts and times of the training rows (`training_facts`)
+    stored_recent_counts  `recent_counts` of an artifact without histories
+    update_state          what an update continues from; None until one is prepared
+    """
 
     weights: Weights
     items: Vocabulary
     info: pl.DataFrame | None
-    log: Log | None  # training histories; None in an artifact saved without them
+    log: Log | None
     solver: str | None
     seconds: dict[str, float]
     training: dict[str, Any]
-    kept_recent_counts: Array | None = None
-    settled: Settled | None = None  # what an update needs
+    stored_recent_counts: Array | None = None
+    update_state: UpdateState | None = None
+
+    @classmethod
+    def from_log(
+        cls, log: Log, weights: Weights, solver: str | None, seconds: dict[str, float]
+    ) -> Fitted:
+        """Return the result of a fit to a log: its weights, with the log's items and counts.
+
+        solver: the name of the solver that ran, None for none. seconds: of each step.
+        """
+        return cls(weights, log.items, log.info, log, solver, seconds, training_facts(log))
 
     @property
     def unit(self) -> str:
-        """What the log's times were read as: numbers whose size does not tell their unit count in it too."""
+        """The unit of the log's times, in which small numbers of a caller count too."""
         return str(self.training.get("time_read_as", "s"))
 
     @cached_property
     def recent_counts(self) -> Array | None:
-        """Rows of each item in the training log's last days, for askers of whom nothing is known."""
-        return self.kept_recent_counts if self.log is None else self.log.counts(RECENT_DAYS)
+        """Rows of each item in the training log's last days, to recommend to unknown users."""
+        return self.stored_recent_counts if self.log is None else self.log.counts(RECENT_DAYS)
+
+    def without_update_state(self) -> Fitted:
+        """Return a copy without trend counts and update state, which only an update needs."""
+        training = {name: value for name, value in self.training.items() if name != "updatable"}
+        log = None if self.log is None else replace(self.log, trends=None)
+        return replace(self, log=log, training=training, update_state=None)
+
+    def store(self, name: str, params: dict[str, Any], *, histories: bool) -> Bundle:
+        """Return the fitted model as the contents of an artifact: facts (JSON), arrays and tables.
+
+        `histories` stores the training rows and the update state; without, counts of recent rows.
+        """
+        blocks, arrays = self.weights.stored()
+        dense = (b.values.nbytes for b in self.weights.blocks if isinstance(b, DenseBlock))
+        if (size := sum(dense)) >= _LARGE_WEIGHTS:
+            text = memory.format_bytes(size)
+            logger.info("dense weights take %s; solver=local stores fewer", text)
+        items = pl.DataFrame({columns.ITEM: self.items.ids}) if self.info is None else self.info
+        tables, log = {"items": items}, self.log
+        if histories and log is not None:
+            arrays |= {"ptr": log.ptr, "item": log.item, "time": log.time}
+            arrays |= {} if log.weight is None else {"weight": log.weight}
+            arrays |= {} if log.trends is None else {"trends": log.trends.astype(np.int32)}
+            arrays |= {} if self.update_state is None else self.update_state.arrays()
+            tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
+        elif self.recent_counts is not None:
+            arrays["recent_counts"] = self.recent_counts
+        facts: dict[str, Any] = {"model": name, "params": params, "solver": self.solver}
+        facts |= {"seconds": self.seconds, "training": self.training}
+        facts |= {"has_item_info": self.info is not None, "blocks": blocks}
+        if histories and self.update_state is not None:
+            facts["update"] = self.update_state.facts()
+        return Bundle(facts, arrays, tables)
+
+    @classmethod
+    def restore(cls, bundle: Bundle) -> Fitted:
+        """Return the result of a fit that an artifact of any format stores.
+
+        bundle: the artifact's contents: facts (the manifest), arrays and tables by name.
+        """
+        arrays, facts = _current_names(bundle.arrays), _current_names(bundle.facts)
+        table = bundle.tables["items"]
+        items = Vocabulary(table[columns.ITEM])
+        info = table if facts["has_item_info"] else None
+        weights = Weights.restored(facts.get("blocks"), arrays, len(items))
+        log = _restore_log(bundle, arrays, items, info)
+        state = UpdateState.restore(facts.get("update"), arrays)
+        fit = (facts["solver"], facts["seconds"], facts["training"], arrays.get("recent_counts"))
+        return cls(weights, items, info, log, *fit, state)
 
 
 def training_facts(log: Log) -> dict[str, Any]:
-    """What is said of the rows that a model was fitted on."""
-    return {
-        "users": len(log.users),
-        "items": len(log.items),
-        "rows": log.rows,
-        "first_time": int(log.time.min()),
-        "last_time": int(log.time.max()),
-        "ties": log.ties,
-        "time_read_as": log.unit,
-        **({} if log.weight is None else {"weighed": True}),
-        **({} if log.weight_unit is None else {"weight_unit": log.weight_unit}),
-    }
+    """Return what a model's manifest says about its training log, as a dict for JSON.
+
+    Numbers of users, items and rows, first and last time (microseconds), order of ties, time unit
+    and weights.
+    """
+    counts = {"users": len(log.users), "items": len(log.items), "rows": log.rows}
+    times = {"first_time": int(log.time.min()), "last_time": int(log.time.max())}
+    facts = {**counts, **times, "ties": log.ties, "time_read_as": log.unit}
+    facts |= {} if log.weight is None else {"weighed": True}
+    return facts | ({} if log.weight_unit is None else {"weight_unit": log.weight_unit})
 
 
-def not_updatable(fitted: Fitted) -> Fitted:
-    """What fitting left behind, without what only an update needs."""
-    training = {name: value for name, value in fitted.training.items() if name != "updatable"}
-    bare = None if fitted.log is None else replace(fitted.log, trends=None)
-    return replace(fitted, log=bare, training=training, settled=None)
+def _current_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Return arrays or facts of an artifact by their names of today's format.
+
+    values: by the names of the artifact's own format, some of which were renamed since.
+    """
+    return {_FORMER.get(name, name): value for name, value in values.items()}
 
 
-_WORTH_SAYING = 16 * 2**20  # bytes of dense weights
+def _restore_log(
+    bundle: Bundle, arrays: dict[str, Array], items: Vocabulary, info: pl.DataFrame | None
+) -> Log | None:
+    """Return the training histories of an artifact; None if it was saved without them.
 
-
-def say_size(fitted: Fitted) -> None:
-    """Say how large dense weights are, where they are large, before they are written."""
-    size = sum(b.values.nbytes for b in fitted.weights.blocks if isinstance(b, DenseBlock))
-    if size >= _WORTH_SAYING:
-        logger.info("dense weights take %s; solver=local keeps few of them", memory.human(size))
-
-
-def bundle(
-    name: str, params: dict[str, Any], fitted: Fitted, *, histories: bool
-) -> artifact.Bundle:
-    """A fitted model as plain facts, arrays and tables."""
-    blocks, arrays = fitted.weights.stored()
-    items = pl.DataFrame({columns.ITEM: fitted.items.ids}) if fitted.info is None else fitted.info
-    tables = {"items": items}
-    if histories and fitted.log is not None:
-        log = fitted.log
-        arrays |= {"ptr": log.ptr, "item": log.item, "time": log.time}
-        arrays |= {} if log.weight is None else {"worth": log.weight}
-        arrays |= {} if log.trends is None else {"trends": log.trends.astype(np.int32)}
-        arrays |= {} if fitted.settled is None else fitted.settled.arrays()
-        tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
-    elif fitted.recent_counts is not None:
-        arrays["lately"] = fitted.recent_counts
-    facts = {
-        "model": name,
-        "params": params,
-        "solver": fitted.solver,
-        "seconds": fitted.seconds,
-        "training": fitted.training,
-        "has_item_info": fitted.info is not None,
-        "blocks": blocks,
-    }
-    if histories and fitted.settled is not None:
-        facts["settled"] = fitted.settled.facts()
-    return artifact.Bundle(facts, arrays, tables)
-
-
-def restored(kept: artifact.Bundle) -> Fitted:
-    """What `bundle` kept."""
-    arrays, facts = kept.arrays, kept.facts
-    table = kept.tables["items"]
-    items = Vocabulary(table[columns.ITEM])
-    info = table if facts["has_item_info"] else None
-    return Fitted(
-        Weights.restored(facts.get("blocks"), arrays, len(items)),
-        items,
-        info,
-        _log(kept, items, info),
-        facts["solver"],
-        facts["seconds"],
-        facts["training"],
-        arrays.get("lately"),
-        Settled.restored(facts.get("settled"), arrays),
-    )
-
-
-def _log(kept: artifact.Bundle, items: Vocabulary, info: pl.DataFrame | None) -> Log | None:
-    arrays, training = kept.arrays, kept.facts["training"]
+    bundle: its contents. arrays: by their current names. items, info: ids and item table of the
+    log.
+    """
+    training = bundle.facts["training"]
     if "ptr" not in arrays:
         return None
-    users = Vocabulary(kept.tables["users"][columns.USER])
+    users = Vocabulary(bundle.tables["users"][columns.USER])
     unit, ties = training.get("time_read_as", "us"), training.get("ties", "file")
     rows = (arrays["ptr"], arrays["item"], arrays["time"])
-    trends, worth = arrays.get("trends"), arrays.get("worth")
+    trends, weight = arrays.get("trends"), arrays.get("weight")
     divisor = training.get("weight_unit")
-    return Log(*rows, users, items, info, unit, ties, trends, weight=worth, weight_unit=divisor)
+    return Log(*rows, users, items, info, unit, ties, trends, weight=weight, weight_unit=divisor)
+
+
+# -- trend counts of rows, which an update keeps ---------------------------------------------------
+
+
+def count_trends(params: dict[str, Any], log: Log) -> Array | None:
+    """Return the trend count of every row for these parameters; 1 for unused old rows.
+
+    A row's trend count is the number of rows of its item within `window` days around it. None for a
+    model without trends; counts that the log has already are returned. Only the last `max_history`
+    rows of a user are used.
+    """
+    if not params.get("trend") or log.trends is not None:
+        return log.trends
+    counts = np.ones(log.rows, np.int64)
+    is_used = log.recent(params["max_history"])
+    rows = newest_rows(log, params["max_history"])
+    window, side = params["window"], params.get("trend_side", "both")
+    counts[is_used] = trend_counts(rows.item, rows.time, len(log.items), window, side)
+    return counts
+
+
+def extend_trends(params: dict[str, Any], log: Log, is_new: Array, old_counts: Array) -> Array:
+    """Return trend counts (see `count_trends`) of all rows of a log after an update.
+
+    `is_new` flags the new rows, which are counted in the whole log; old rows keep `old_counts`.
+    """
+    counts = np.ones(log.rows, np.int64)
+    is_used = log.recent(params["max_history"])
+    window, side = params["window"], params.get("trend_side", "both")
+    counts[is_used] = late_trend_counts(log.keep(is_used), is_new[is_used], window, side)
+    counts[~is_new] = old_counts
+    return counts

@@ -1,50 +1,28 @@
-"""Recommending by external ids: what users of every model call."""
+"""Recommendation and explanation in external ids: the methods that every model has."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data.histories import Histories
-from talerec.data.log import Log
-from talerec.data.times import Moment, microseconds
+from talerec.data import Histories, Log, TimeLike, Vocabulary
 from talerec.errors import TalerecError
-from talerec.models.core import filters as choosing
-from talerec.models.core import frames
-from talerec.models.core import inference as asking
-from talerec.models.core.boosts import Wishes
-from talerec.models.core.inference import Ids
-from talerec.models.core.persistence import Fitted
-from talerec.ranking.weights import Query
-from talerec.runtime.arrays import Array
+from talerec.models.core.boosts import BoostSpec
+from talerec.models.core.filters import HasFit, Ids, ItemFilter, RecommendOptions
+from talerec.models.core.inference import Scorer, TopItems, check_k, explain_boosts, rank_top
+from talerec.runtime import Array, append_tables, listening, silent, sized_chunks, stage
+
+_BLOCK = 8192  # users at a time: memory does not grow with the number of users
 
 
-class Recommends:
-    """What a fitted model answers, in the ids of its log."""
-
-    weighs_items: ClassVar[bool]
-
-    @property
-    @abstractmethod
-    def fitted(self) -> Fitted:
-        """What fitting left behind."""
-
-    @abstractmethod
-    def query(self, histories: Histories) -> Query:
-        """How much each source counts for each history."""
-
-    @abstractmethod
-    def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
-        """What each row of one history gives to the scores of items."""
-
-    @abstractmethod
-    def base_score(self, history: Histories, target: int) -> float | None:
-        """What an item scores whatever is in the history."""
+class Recommender(Scorer):
+    """Recommendation methods in external ids, on the operations that a model defines."""
 
     @property
     def item_ids(self) -> pl.Series:
@@ -52,41 +30,36 @@ class Recommends:
         return self.fitted.items.ids
 
     def recommend(
-        self,
-        users: Ids,
-        k: int = 10,
-        *,
-        hide_seen: bool = False,
-        allow: Ids | None = None,
-        deny: Ids | None = None,
-        where: str | None = None,
-        per: Mapping[str, int] | None = None,
-        boost: Wishes | None = None,
-        unknown: str = "error",
-        as_of: Moment | None = None,
-    ) -> pl.DataFrame:
-        """The next items of users from the training log.
+        self, users: Ids, k: int = 10, *,
+        hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
+        where: str | None = None, per: Mapping[str, int] | None = None,
+        boost: BoostSpec | None = None, unknown: str = "error", as_of: TimeLike | None = None,
+    ) -> pl.DataFrame:  # fmt: skip
+        """Recommend the next items to users of the training log.
 
         Parameters
         ----------
         users : list of ids
             Users of the training log.
         k : int
-            How many items each gets; fewer only where masks or missing scores leave fewer.
+            Length of each list; lists are shorter only where filters or missing scores leave fewer.
         hide_seen : bool
-            Leave out what the user has already.
+            Leave out the items of the user's history.
         allow, deny, where : lists of ids, str, optional
-            The only items that may come, items that must not, and a condition (SQL) on the item table.
+            The only items that may be recommended, items that may not, and an SQL condition on the
+            item table.
         per : dict, optional
             By the item table: ``{"category": 2}`` for at most two items of a category in a list.
         boost : dict, optional
-            By the item table: ``{"brand": {"X": 0.2}}`` adds a fifth of the list's spread to the scores of brand X, a negative number
-            lowers them. The spread is the first score less the hundredth (or the last) of the list without boosts and `per`.
+            By the item table: ``{"brand": {"X": 0.2}}`` adds a fifth of the list's score range to
+            the scores of brand X; a negative number lowers them. The score range is the first score
+            less the hundredth (or the last) of the list without boosts and `per`.
         unknown : "error" or "skip"
-            What to do with ids that the model does not know.
+            Whether unknown ids are an error or are ignored.
         as_of : moment, optional
-            When they ask; without it, when the log ends. A date, a datetime, its text, or a number: of 10^8 and more,
-            its size tells whether it counts s, ms, us or ns; a smaller one counts what the log's times do.
+            Request time; by default the end of the log. A date, a datetime, its text, or a number:
+            the size of a number from 10^8 on tells whether it counts s, ms, us or ns; a smaller one
+            counts in the log's time unit.
 
         Returns
         -------
@@ -100,36 +73,28 @@ class Recommends:
         >>> len(tr.Markov().fit(log).recommend(log.users.ids[:2], k=3))
         6
         """
-        log = self._kept_log("recommend_histories")
-        found = log.users.positions(users, "user", unknown)
-        found = found[found >= 0]
-        limits = choosing.limits(self, allow, deny, where, per, unknown, boost)
-        rows = Histories.of_users(log, found).asked(self._when(as_of))
-        first = choosing.top(self, rows, k, limits, hide_seen=hide_seen)
-        return frames.recommendations(
-            first, self.item_ids, log.users.ids[found].alias(columns.USER)
-        )
+        options = RecommendOptions(k, hide_seen, allow, deny, where, per, boost, as_of, unknown)
+        log = self._training_log("recommend_histories")
+        positions = log.users.positions(users, "user", unknown)
+        positions = positions[positions >= 0]
+        item_filter = options.build_filter(self)
+        histories = Histories.of_users(log, positions).as_of(self._request_time(options))
+        lists = rank_top(self, histories, k, item_filter)
+        return lists_frame(lists, self.item_ids, log.users.ids[positions].alias(columns.USER))
 
     def recommend_histories(
-        self,
-        histories: Sequence[Sequence[Any]],
-        k: int = 10,
-        *,
-        hide_seen: bool = False,
-        allow: Ids | None = None,
-        deny: Ids | None = None,
-        where: str | None = None,
-        per: Mapping[str, int] | None = None,
-        boost: Wishes | None = None,
-        unknown: str = "error",
-        as_of: Moment | None = None,
-    ) -> pl.DataFrame:
-        """The next items after histories of your own.
+        self, histories: Sequence[Sequence[Any]], k: int = 10, *,
+        hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
+        where: str | None = None, per: Mapping[str, int] | None = None,
+        boost: BoostSpec | None = None, unknown: str = "error", as_of: TimeLike | None = None,
+    ) -> pl.DataFrame:  # fmt: skip
+        """Recommend the next items after given histories.
 
         Parameters
         ----------
         histories : list of lists
-            Each history a list of item ids, oldest first, or of (item id, time); a time is what `as_of` is.
+            Each history a list of item ids, oldest first, or of (item id, time), where a time is
+            written like `as_of`.
         k, hide_seen, allow, deny, where, per, boost, unknown, as_of
             As for `recommend`.
 
@@ -138,63 +103,46 @@ class Recommends:
         polars.DataFrame
             Columns history (its number, from 0), item_id, score, rank.
         """
-        given = self._histories_of(histories, unknown, as_of)
-        limits = choosing.limits(self, allow, deny, where, per, unknown, boost)
-        first = choosing.top(self, given, k, limits, hide_seen=hide_seen)
-        numbers = pl.Series(columns.HISTORY, np.arange(len(given)))
-        return frames.recommendations(first, self.item_ids, numbers)
+        options = RecommendOptions(k, hide_seen, allow, deny, where, per, boost, as_of, unknown)
+        rows = self._encode_histories(histories, options)
+        lists = rank_top(self, rows, k, options.build_filter(self))
+        return lists_frame(lists, self.item_ids, pl.Series(columns.HISTORY, np.arange(len(rows))))
 
     def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
-        """What the model expects after one item alone, without the item itself: columns item_id, score, rank."""
-        found = Histories.from_ids([[item]], self.fitted.items, "error")
-        first = asking.top(self, found, k, hide_seen=True)
-        return frames.recommendations(first, self.item_ids, pl.Series("item", [0])).drop("item")
+        """Recommend items after one item alone, without the item: columns item_id, score, rank."""
+        history = Histories.from_ids([[item]], self.fitted.items, "error")
+        lists = rank_top(self, history, k, ItemFilter(hide_seen=True))
+        return lists_frame(lists, self.item_ids, pl.Series("item", [0])).drop("item")
 
     def explain(
-        self,
-        history: Sequence[Any],
-        item: Any,
-        *,
-        hide_seen: bool = False,
-        allow: Ids | None = None,
-        deny: Ids | None = None,
-        where: str | None = None,
-        boost: Wishes | None = None,
-        unknown: str = "error",
-        as_of: Moment | None = None,
-    ) -> pl.DataFrame:
-        """What each row of a history gives to the score of an item, and what boosts add to it.
+        self, history: Sequence[Any], item: Any, *,
+        hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
+        where: str | None = None, boost: BoostSpec | None = None, unknown: str = "error",
+        as_of: TimeLike | None = None,
+    ) -> pl.DataFrame:  # fmt: skip
+        """Return what each row of a history, and each boost, contributes to the score of an item.
 
-        Of an item that occurs more than once, the last row counts. A model that gives scores without a history has one
-        more row, whose item_id is null. With `boost`, each boost that holds for the item is a row of its own, with the spread of
-        the list that the other options leave.
+        An item that occurs more than once in the history has its contribution in its last row. A
+        model that scores items without a history adds a row whose item_id is null. With `boost`,
+        each boost that applies to the item adds a row; its score range is that of the list with the
+        other options.
 
         Returns
         -------
         polars.DataFrame
-            Columns item_id, contribution; the contributions add up to the score. With `boost`, a column boost too, which names
-            the column and the value: brand=X.
+            Columns item_id, contribution; the contributions sum to the score. With `boost`, also a
+            column boost with the column and the value: brand=X.
         """
-        rows = self._histories_of([history], unknown, as_of)
-        if boost is None:
-            return self._shares(rows, item)
-        allowed = choosing.limits(self, allow, deny, where, None, unknown).allowed
-        return self._boosted_shares(rows, item, boost, allowed, hide_seen=hide_seen)
+        options = RecommendOptions(1, hide_seen, allow, deny, where, None, boost, as_of, unknown)
+        return self._explain_history(self._encode_histories([history], options), item, options)
 
     def explain_user(
-        self,
-        user: Any,
-        item: Any,
-        *,
-        hide_seen: bool = False,
-        allow: Ids | None = None,
-        deny: Ids | None = None,
-        where: str | None = None,
-        boost: Wishes | None = None,
-        unknown: str = "error",
-        as_of: Moment | None = None,
-    ) -> pl.DataFrame:
-        """What each row of a user of the training log gives to the score of an item.
+        self, user: Any, item: Any, *,
+        hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
+        where: str | None = None, boost: BoostSpec | None = None, unknown: str = "error",
+        as_of: TimeLike | None = None,
+    ) -> pl.DataFrame:  # fmt: skip
+        """Return what each training row of a user contributes to the score of an item.
 
         Parameters
         ----------
@@ -208,7 +156,7 @@ class Recommends:
         Returns
         -------
         polars.DataFrame
-            What `explain` gives, for the rows of the user; they add up to the score that `recommend` gives the item.
+            As for `explain`; the contributions sum to the score that `recommend` gives the item.
 
         Examples
         --------
@@ -216,52 +164,165 @@ class Recommends:
         >>> log = tr.synthetic_log(users=50, items=20)
         >>> model = tr.Markov().fit(log)
         >>> best = model.recommend([1], k=1)
-        >>> shares = model.explain_user(1, best["item_id"][0])["contribution"]
-        >>> abs(shares.sum() - best["score"][0]) < 1e-6
+        >>> contributions = model.explain_user(1, best["item_id"][0])["contribution"]
+        >>> abs(contributions.sum() - best["score"][0]) < 1e-6
         True
         """
-        log = self._kept_log("explain")
-        place = log.users.positions([user], "user", "error")
-        rows = Histories.of_users(log, place).asked(self._when(as_of)).slice(0, 1)
-        if boost is None:
-            return self._shares(rows, item)
-        allowed = choosing.limits(self, allow, deny, where, None, unknown).allowed
-        return self._boosted_shares(rows, item, boost, allowed, hide_seen=hide_seen)
+        options = RecommendOptions(1, hide_seen, allow, deny, where, None, boost, as_of, unknown)
+        log = self._training_log("explain")
+        position = log.users.positions([user], "user", "error")
+        history = Histories.of_users(log, position).as_of(self._request_time(options))
+        return self._explain_history(history.slice(0, 1), item, options)
 
-    def _kept_log(self, instead: str) -> Log:
-        """The training histories; an error that names what does without them, if they were not kept."""
+    def _training_log(self, alternative: str) -> Log:
+        """Return the training log; TalerecError if the model was saved without histories.
+
+        alternative: the method that the message recommends instead.
+        """
         if self.fitted.log is None:
-            raise TalerecError(f"this model was saved without histories: use {instead}")
+            raise TalerecError(f"this model was saved without histories: use {alternative}")
         return self.fitted.log
 
-    def _shares(self, rows: Histories, item: Any) -> pl.DataFrame:
-        """What the rows of one history give to the score of an item."""
+    def _explain_history(
+        self, history: Histories, item: Any, options: RecommendOptions
+    ) -> pl.DataFrame:
+        """Return the contributions of one history, and of boosts, to the score of an item.
+
+        `item` is an external id. Returns the columns that `explain` promises.
+        """
         fitted = self.fitted
         target = int(fitted.items.positions([item], "item", "error")[0])
-        given = self.contributions(self.query(rows), rows, np.array([target]))[0]
-        names = frames.names(fitted.items, rows.item)
-        if (base := self.base_score(rows, target)) is not None:
+        (contributions,) = next(self.explain_targets(history, [np.array([target])]))
+        names = names_at(fitted.items, history.item)
+        if (base := self.base_score(history, target)) is not None:
             names = names.append(pl.Series([None], dtype=names.dtype))
-            given = np.append(given, base)
-        return pl.DataFrame({columns.ITEM: names, columns.SHARE: given})
+            contributions = np.append(contributions, base)
+        frame = pl.DataFrame({columns.ITEM: names, columns.SHARE: contributions})
+        if options.boost is None:
+            return frame
+        item_filter = replace(options, boost=None).build_filter(self)
+        boosts = explain_boosts(self, history, target, options.boost, item_filter)
+        return _append_boosts(frame, boosts)
 
-    def _boosted_shares(
-        self, rows: Histories, item: Any, boost: Wishes, allowed: Array | None, *, hide_seen: bool
-    ) -> pl.DataFrame:
-        """The same, and what each boost adds."""
-        frame = self._shares(rows, item)
-        target = int(self.fitted.items.positions([item], "item", "error")[0])
-        added = choosing.boosts_of_target(self, rows, target, boost, allowed, hide_seen=hide_seen)
-        return frames.with_boosts(frame, added)
-
-    def _histories_of(
-        self, given: Sequence[Sequence[Any]], unknown: str, as_of: Moment | None
+    def _encode_histories(
+        self, histories: Sequence[Sequence[Any]], options: RecommendOptions
     ) -> Histories:
-        """Histories that people give, and when they ask."""
-        fitted = self.fitted
-        return Histories.from_ids(given, fitted.items, unknown, fitted.unit).asked(
-            self._when(as_of)
-        )
+        """Return histories of external item ids as item positions, with `options`' request time."""
+        items, unit = self.fitted.items, self.fitted.unit
+        rows = Histories.from_ids(histories, items, options.unknown, unit)
+        return rows.as_of(options.request_time(unit))
 
-    def _when(self, as_of: Moment | None) -> int | None:
-        return None if as_of is None else microseconds(as_of, self.fitted.unit)
+    def _request_time(self, options: RecommendOptions) -> int | None:
+        """Return the options' request time in microseconds; None: the log's end."""
+        return options.request_time(self.fitted.unit)
+
+
+def names_at(items: Vocabulary, positions: Array) -> pl.Series:
+    """Return the external ids at positions; null for -1."""
+    indices = pl.Series(np.where(positions >= 0, positions, 0), dtype=pl.Int64)
+    names = items.ids.gather(indices)
+    return pl.select(pl.when(pl.Series(positions >= 0)).then(names)).to_series()
+
+
+def lists_frame(lists: TopItems, item_ids: pl.Series, keys: pl.Series) -> pl.DataFrame:
+    """Return recommendation lists as a frame with a row per item, best first.
+
+    Columns: that of `keys` (one key per list, such as user_id), item_id, score, rank from 1.
+    """
+    is_listed = np.arange(lists.items.shape[1]) < lists.counts[:, None]
+    history, rank = np.nonzero(is_listed)
+    names = (keys.name, columns.ITEM, columns.SCORE, columns.RANK)
+    values = (keys[history], item_ids[lists.items[is_listed]], lists.scores[is_listed], rank + 1)
+    return pl.DataFrame(dict(zip(names, values, strict=True)))
+
+
+def _append_boosts(frame: pl.DataFrame, boosts: list[tuple[str, Any, float]]) -> pl.DataFrame:
+    """Return an explanation with one more row per boost: (column, value, score added).
+
+    frame: item_id and contribution of each history row. The result has a column boost, such as
+    brand=X; it is null for history rows.
+    """
+    unboosted = frame.with_columns(pl.lit(None, pl.String).alias(columns.BOOST))
+    rows = [(None, score, f"{column}={value}") for column, value, score in boosts]
+    return pl.concat([unboosted, pl.DataFrame(rows, unboosted.schema, orient="row")])
+
+
+# -- lists for many users --------------------------------------------------------------------------
+
+
+class WrittenLists(NamedTuple):
+    """Counts of a file of recommendation lists.
+
+    rows: rows of the file. users: users with at least one item. without: users without any.
+    """
+
+    rows: int
+    users: int
+    without: int
+
+
+def iterate_lists(
+    model: Scorer, log: Log, users: Array, options: RecommendOptions
+) -> Iterator[pl.DataFrame]:
+    """Return the lists of users (positions) of a log in blocks: user_id, item_id, score, rank.
+
+    `options` are checked at once, before the first block is asked for.
+    """
+    check_k(model, options.k)
+    request_time = options.request_time(model.fitted.unit)
+    item_filter = options.build_filter(model)
+
+    def blocks() -> Iterator[pl.DataFrame]:
+        """Yield the lists of one block of users at a time, as a frame."""
+        tick = stage("lists", float(len(users)))
+        for a, b in sized_chunks(len(users), _BLOCK):
+            histories = Histories.of_users(log, users[a:b]).as_of(request_time)
+            with listening(silent):  # one progress bar for all blocks
+                lists = rank_top(model, histories, options.k, item_filter)
+            names = log.users.ids.gather(users[a:b]).alias(columns.USER)
+            yield lists_frame(lists, model.fitted.items.ids, names)
+            tick(b - a)
+
+    return blocks()
+
+
+def write_lists(path: Path, lists: Iterator[pl.DataFrame], n_users: int) -> WrittenLists:
+    """Write lists of users to a file, which appears only once complete; return its counts.
+
+    `lists` yields frames as `iterate_lists` does; `n_users` counts users without items, too.
+    """
+    rows = users = 0
+    with append_tables(path) as append:
+        for frame in lists:
+            append(frame)
+            rows += len(frame)
+            users += frame[columns.USER].n_unique()
+    return WrittenLists(rows, users, n_users - users)
+
+
+def encode_log(model: HasFit, log: Log) -> Log:
+    """Return a log in a fitted model's item positions, with row weights in the model's unit.
+
+    Items that the model does not know get position -1.
+    """
+    fitted = model.fitted
+    positions = fitted.items.codes(fitted.items.cast_ids(log.items.ids)).astype(np.int32)
+    factor = weight_factor(fitted.training, log.weight_unit)
+    weight = log.weight
+    if factor is not None and (factor != 1 or weight is not None):
+        weight = factor * (np.ones(log.rows) if weight is None else weight)
+    return replace(log, item=positions[log.item], items=fitted.items, info=None, weight=weight)
+
+
+def weight_factor(training: Mapping[str, Any], unit: float | None) -> float | None:
+    """Return the factor from a log's row weights to a model's; None if neither has weights.
+
+    Row weights are stored divided by a unit: `unit` for the log, training["weight_unit"] for the
+    model. Raises TalerecError if only one of the two has weights.
+    """
+    model_unit = training.get("weight_unit")
+    if model_unit is None and unit is not None:
+        raise TalerecError("the model was fitted without weights of rows: leave them out")
+    if model_unit is not None and unit is None:
+        raise TalerecError("the model was fitted to weighted rows: give the weights of rows too")
+    return None if model_unit is None or unit is None else unit / model_unit

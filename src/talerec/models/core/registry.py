@@ -1,13 +1,15 @@
-"""Models that people write themselves: found by name once their class exists, and checked, since kernels check nothing.
+"""Registry of model classes by name, and checks of what third-party models return.
 
-Kernels read arrays without looking at their bounds: weights of a wrong shape, or a source that is not there, would end the process or
-give numbers of another array. talerec's own models are tested for that; what others give is looked at each time.
+Kernels read arrays without bounds checks: weights of a wrong shape or a source out of range would
+end the process or read other memory. The library's models are tested; the results of
+`learn_weights` and `query` of third-party models are checked at every call.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -15,120 +17,171 @@ from typing import Any
 import numpy as np
 
 from talerec.errors import TalerecError
-from talerec.models.core import checks
-from talerec.ranking.weights import Query, Weights
+from talerec.models.core.checks import check_indptr, check_range, check_weights, require
+from talerec.ranking import Query, Weights
 
-#: Classes of models by their names: talerec's, and every other that was defined in this process.
-KNOWN: dict[str, type[Any]] = {}
-#: Modules (with commas between) that define models, for commands that load one.
+#: Model classes by name: the library's, and every other class defined in this process.
+REGISTRY: dict[str, type[Any]] = {}
+#: Environment variable with modules (separated by commas) that define models.
 VARIABLE = "TALEREC_MODELS"
 
-_OURS = "talerec."
+#: Attributes of models that were renamed in version 0.3: old name -> new name.
+FORMER_ATTRIBUTES = {
+    "good_for": "summary",
+    "grows": "supports_update",
+    "weighs_items": "sources_are_items",
+    "chosen": "describe_learned",
+}
+
+_LIBRARY = "talerec."
 
 
-def adopt(kind: type[Any]) -> None:
-    """Remember a new class of models under its name, and check what it gives unless it is one of talerec's."""
+def register(kind: type[Any]) -> None:
+    """Add a model class to the registry under its `name`, if it defines one.
+
+    A third-party class must not take a name of the library; its methods are wrapped in checks.
+    """
     name = kind.__dict__.get("name")
     if isinstance(name, str):
-        before = KNOWN.get(name)
-        if before is not None and is_own(kind) and not is_own(before):
-            raise TalerecError(
-                f"there is a model {name!r} already: give {kind.__name__} another name"
-            )
-        KNOWN[name] = kind
-    if is_own(kind):
-        for method, checked in (("learn_weights", _learns), ("query", _asks)):
+        other = REGISTRY.get(name)
+        if other is not None and is_third_party(kind) and not is_third_party(other):
+            advice = f"give {kind.__name__} another name"
+            raise TalerecError(f"there is a model {name!r} already: {advice}")
+        REGISTRY[name] = kind
+    if is_third_party(kind):
+        _adapt_former_attributes(kind)
+        for method, checked in (("learn_weights", _check_learned), ("query", _check_query)):
             if method in kind.__dict__:
                 setattr(kind, method, checked(kind.__dict__[method]))
 
 
-def is_own(kind: type[Any]) -> bool:
-    """Is it a class that others wrote?"""
-    return not kind.__module__.startswith(_OURS)
+def is_third_party(kind: type[Any]) -> bool:
+    """Return whether a model class is defined outside this library."""
+    return not kind.__module__.startswith(_LIBRARY)
 
 
-def check_named(kind: type[Any]) -> None:
-    """Refuse to save a model that could not be found again."""
+def check_has_name(kind: type[Any]) -> None:
+    """Raise TalerecError for a class that loading could not find by its saved name."""
     name = getattr(kind, "name", None)
-    if not isinstance(name, str) or KNOWN.get(name) not in kind.__mro__:
-        known = "" if name is None else f" of its own ({name!r} is another model's)"
-        raise TalerecError(
-            f'{kind.__name__} needs a name{known}: name: ClassVar[str] = "{kind.__name__.lower()}"'
-        )
+    if not isinstance(name, str) or REGISTRY.get(name) not in kind.__mro__:
+        other = "" if name is None else f" of its own ({name!r} is another model's)"
+        example = f'name: ClassVar[str] = "{kind.__name__.lower()}"'
+        raise TalerecError(f"{kind.__name__} needs a name{other}: {example}")
 
 
-def find(name: str) -> type[Any] | None:
-    """The class with this name, or at this place (``module:Class``); modules that TALEREC_MODELS names are imported."""
+def find_class(name: str) -> type[Any] | None:
+    """Return the class with this name, or at ``module:Class``; None for an unknown name.
+
+    The modules that TALEREC_MODELS names are imported to find it.
+    """
     if ":" in name:
         module, _, attribute = name.partition(":")
-        found = getattr(_imported(module), attribute, None)
-        if not (isinstance(found, type) and hasattr(found, "learn_weights")):
+        kind = getattr(_import_module(module), attribute, None)
+        if not (isinstance(kind, type) and hasattr(kind, "learn_weights")):
             raise TalerecError(f"{module} has no model {attribute!r}")
-        return found
-    if name not in KNOWN:
-        _import_named()
-    return KNOWN.get(name)
+        return kind
+    if name not in REGISTRY:
+        _import_third_party()
+    return REGISTRY.get(name)
 
 
-def named() -> list[type[Any]]:
-    """The models of modules that TALEREC_MODELS names."""
-    modules = _import_named()
-    return [kind for kind in KNOWN.values() if kind.__module__ in modules]
+def third_party_classes() -> list[type[Any]]:
+    """Return the model classes of the modules that TALEREC_MODELS names, importing them."""
+    modules = _import_third_party()
+    return [kind for kind in REGISTRY.values() if kind.__module__ in modules]
 
 
-def _import_named() -> list[str]:
+def _import_third_party() -> list[str]:
+    """Import the modules that TALEREC_MODELS names, and return their names."""
     modules = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
     for module in modules:
-        _imported(module)
+        _import_module(module)
     return modules
 
 
-def _imported(module: str) -> Any:
+def _import_module(module: str) -> Any:
+    """Import a module by name, also from the working directory; TalerecError if that fails."""
     sys.path.insert(0, os.getcwd())
     try:
         return import_module(module)
     except ImportError as error:
-        raise TalerecError(
-            f"the module {module!r} of a model cannot be imported: {error}"
-        ) from None
+        message = f"the module {module!r} of a model cannot be imported: {error}"
+        raise TalerecError(message) from None
     finally:
         sys.path.remove(os.getcwd())
 
 
-# -- what own models give --------------------------------------------------------------------------
+def _adapt_former_attributes(kind: type[Any]) -> None:
+    """Copy attributes that a third-party class defines under former names to current names.
+
+    Each gives a DeprecationWarning.
+    """
+    for former, name in FORMER_ATTRIBUTES.items():
+        if former in kind.__dict__ and name not in kind.__dict__:
+            _warn_renamed(kind.__name__, former, name, stacklevel=6)
+            setattr(kind, name, kind.__dict__[former])
 
 
-def _learns(method: Any) -> Any:
+class FormerAttribute:
+    """Descriptor: read an attribute by its former name, with a DeprecationWarning."""
+
+    def __init__(self, former: str) -> None:
+        self._former, self._name = former, FORMER_ATTRIBUTES[former]
+
+    def __get__(self, model: Any, kind: type[Any]) -> Any:
+        _warn_renamed(kind.__name__, self._former, self._name, stacklevel=3)
+        return getattr(kind if model is None else model, self._name)
+
+
+def _warn_renamed(kind: str, former: str, name: str, *, stacklevel: int) -> None:
+    """Give a DeprecationWarning: attribute `former` of class `kind` is now `name`."""
+    message = f"{kind}: {former} is now {name}; the old name goes with version 0.4"
+    warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)
+
+
+# -- what third-party models return ----------------------------------------------------------------
+
+
+def _check_learned(method: Any) -> Any:
+    """Wrap `learn_weights` of a third-party class: its result is checked at every call."""
+
     @wraps(method)
     def learn_weights(self: Any, log: Any, clock: Any) -> tuple[Weights, str | None]:
-        found = method(self, log, clock)
-        what = f"learn_weights of {type(self).__name__}"
-        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Weights)):
-            raise TalerecError(f"{what} returns (talerec.Weights, name of the solver or None)")
+        """Return the result of `method`; TalerecError if its type or arrays are not valid."""
+        result = method(self, log, clock)
+        where = f"learn_weights of {type(self).__name__}"
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Weights)):
+            raise TalerecError(f"{where} returns (talerec.Weights, name of the solver or None)")
         try:
-            checks.check_weights(found[0], len(log.items))
+            check_weights(result[0], len(log.items))
         except TalerecError as error:
-            raise TalerecError(f"{what}: {error}") from None
-        return found
+            raise TalerecError(f"{where}: {error}") from None
+        return result
 
     return learn_weights
 
 
-def _asks(method: Any) -> Any:
+def _check_query(method: Any) -> Any:
+    """Wrap `query` of a third-party class: its result is checked at every call.
+
+    Sources (row numbers of the weights) must be in range, with one weight each.
+    """
+
     @wraps(method)
     def query(self: Any, histories: Any) -> Query:
-        found = method(self, histories)
-        what = f"query of {type(self).__name__}"
-        if not isinstance(found, Query):
-            raise TalerecError(f"{what} returns a talerec.Query, not {type(found).__name__}")
-        sources = sum(block.sources for block in self.fitted.weights.blocks)
+        """Return the result of `method`; TalerecError if its type or arrays are not valid."""
+        result = method(self, histories)
+        where = f"query of {type(self).__name__}"
+        if not isinstance(result, Query):
+            raise TalerecError(f"{where} returns a talerec.Query, not {type(result).__name__}")
+        n_sources = sum(block.sources for block in self.fitted.weights.blocks)
         try:
-            checks.bounds("ptr", np.asarray(found.ptr), len(histories), len(found.source))
-            checks.inside("source", np.asarray(found.source), 0, sources)
-            same = np.shape(found.weight) == np.shape(found.source)
-            checks.need(same, "there are other weights than sources")
+            check_indptr("ptr", np.asarray(result.ptr), len(histories), len(result.source))
+            check_range("source", np.asarray(result.source), 0, n_sources)
+            is_paired = np.shape(result.weight) == np.shape(result.source)
+            require(is_paired, "there are other weights than sources")
         except TalerecError as error:
-            raise TalerecError(f"{what}: {error}") from None
-        return found
+            raise TalerecError(f"{where}: {error}") from None
+        return result
 
     return query

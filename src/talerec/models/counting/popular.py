@@ -1,24 +1,20 @@
-"""Popularity, of all time or of the last days: what every other model has to beat."""
+"""Popularity, of all time or of the last days: the baseline of every other model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from talerec.data.histories import Histories
-from talerec.data.log import Log
-from talerec.models.core.base import Model
-from talerec.models.core.params import param
-from talerec.models.core.persistence import RECENT_DAYS
-from talerec.ranking.weights import Query, Weights, no_weights
-from talerec.runtime.clock import Clock
+from talerec.data import Histories, Log
+from talerec.models.core import RECENT_DAYS, Model, param
+from talerec.ranking import Query, Weights, empty_matrix
+from talerec.runtime import Clock
 
 
 @dataclass(eq=False)
 class Popular(Model):
-    """An item scores its rows in the training log, whatever the history.
+    """An item scores its rows in the training log, for all histories alike.
 
     Examples
     --------
@@ -28,25 +24,29 @@ class Popular(Model):
     [17, 86, 57]
     """
 
-    name: ClassVar[str] = "popular"
-    good_for: ClassVar[str] = "The least that a model has to beat"
+    name = "popular"
+    summary = "The least that a model has to beat"
 
-    @property
-    def takes_weights(self) -> bool:
-        return True
+    takes_weights = True
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        """Return item counts as base scores, and no item-item weights; no solver is used (None).
+
+        A base score is an item's score without any history. clock: adds up the seconds of each
+        stage.
+        """
         with clock("gram"):
             counts = log.counts()
-        return Weights(no_weights(len(log.items)), counts), None
+        return Weights(empty_matrix(len(log.items)), counts), None
 
     def query(self, histories: Histories) -> Query:
+        """Return queries without sources: histories do not change the scores."""
         return Query.empty(len(histories))
 
 
 @dataclass(eq=False, kw_only=True)
 class Trending(Popular):
-    """An item scores its rows in the last days of the training log; one without any has no score.
+    """An item scores its rows in the last days of the training log; without any, it has none.
 
     Examples
     --------
@@ -56,19 +56,21 @@ class Trending(Popular):
     [16, 22, 24]
     """
 
-    name: ClassVar[str] = "trending"
-    good_for: ClassVar[str] = "News and fashions; what a new user is shown"
+    name = "trending"
+    summary = "News and fashions; what a new user is shown"
 
     window: float = param(
-        RECENT_DAYS, "days before the log's last row that count", low=0, search=(0.1, 90)
+        RECENT_DAYS, "days before the log's last row that are counted", low=0, search=(0.1, 90)
     )
 
-    @property
-    def needs_time(self) -> bool:
-        return True
+    needs_time = True
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        """Return counts in the last `window` days as base scores; NaN (no score) for 0 rows.
+
+        A base score is an item's score without any history. No solver is used (None).
+        """
         with clock("gram"):
             counts = log.counts(self.window)
             counts[counts == 0] = np.nan
-        return Weights(no_weights(len(log.items)), counts), None
+        return Weights(empty_matrix(len(log.items)), counts), None

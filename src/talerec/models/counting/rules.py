@@ -1,36 +1,38 @@
-"""Counting models: Markov chains, sequential rules, association rules. Fast to fit, and hard to beat."""
+"""Models that count pairs of items: Markov chains, sequential rules, association rules."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from talerec.data.log import Log
-from talerec.gram.builders import gap_counts, slis_gram
-from talerec.models.core.params import param
-from talerec.models.linear.base import Linear
-from talerec.ranking.weights import Weights
-from talerec.runtime.arrays import Matrix, is_sparse
-from talerec.runtime.clock import Clock
-from talerec.runtime.lazy import sparse
+from talerec.data import Log
+from talerec.gram import lag_counts, slis_gram
+from talerec.models.core import param
+from talerec.models.linear import Linear
+from talerec.ranking import Weights
+from talerec.runtime import Clock, Matrix, is_sparse, sparse
 
 _PAPER = "A Comparison of Frequent Pattern Techniques and a Deep Learning Method, RecTemp 2017"
 
 
 @dataclass(eq=False, kw_only=True)
-class Counted(Linear):
-    """A model whose weights B are counts of pairs of items."""
+class CountModel(Linear):
+    """A model whose weights B (source item x target item) are counts of pairs of items.
 
-    paper: ClassVar[str] = _PAPER
+    A history scores x @ B, with x_i = exp(-lag / recency) of its items.
+    """
+
+    paper = _PAPER
 
     @abstractmethod
     def counts(self, log: Log) -> Matrix:
-        """The counts, source x target."""
+        """Return how often pairs of items were counted: a matrix, source item x target item."""
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        """Return the pair counts of a log as float32 weights B; no solver is used (None)."""
         with clock("gram"):
             counts = self.counts(log)
             if not is_sparse(counts):
@@ -41,8 +43,8 @@ class Counted(Linear):
 
 
 @dataclass(eq=False, kw_only=True)
-class Markov(Counted):
-    """B counts how often one item came right after another.
+class Markov(CountModel):
+    """B counts how often an item (column) came right after another (row).
 
     Examples
     --------
@@ -52,21 +54,20 @@ class Markov(Counted):
     [4, 70, 95]
     """
 
-    name: ClassVar[str] = "markov"
-    good_for: ClassVar[str] = "What comes right after; a baseline"
+    name = "markov"
+    summary = "What comes right after; a baseline"
 
-    @property
-    def takes_weights(self) -> bool:
-        return True
+    takes_weights = True
 
     def counts(self, log: Log) -> Matrix:
+        """Return how often each item (column) came right after another (row), item x item."""
         next_row = np.array([0.0, 1.0])
-        return gap_counts(log, next_row, max_history=self.max_history, memory=self.budget)
+        return lag_counts(log, next_row, max_history=self.max_history, memory=self.budget)
 
 
 @dataclass(eq=False, kw_only=True)
-class Rules(Counted):
-    """B counts how often one item came after another, each time as 1 / (rows from the one to the other).
+class Rules(CountModel):
+    """B counts how often an item came after another, with weight 1 / lag in rows.
 
     Examples
     --------
@@ -76,22 +77,21 @@ class Rules(Counted):
     [4, 70, 95]
     """
 
-    name: ClassVar[str] = "rules"
-    good_for: ClassVar[str] = "What comes soon after; in every comparison"
+    name = "rules"
+    summary = "What comes soon after; in every comparison"
 
-    steps: int = param(10, "rows that a rule may span", low=1, high=10_000, search=(1, 30))
+    steps: int = param(10, "largest lag, in rows", low=1, high=10_000, search=(1, 30))
 
-    @property
-    def takes_weights(self) -> bool:
-        return True
+    takes_weights = True
 
     def counts(self, log: Log) -> Matrix:
+        """Return weighted pair counts, item x later item: 1 / lag for lags up to `steps`."""
         weight = np.concatenate([[0.0], 1 / np.arange(1, self.steps + 1)])
-        return gap_counts(log, weight, max_history=self.max_history, memory=self.budget)
+        return lag_counts(log, weight, max_history=self.max_history, memory=self.budget)
 
 
 @dataclass(eq=False, kw_only=True)
-class Association(Counted):
+class Association(CountModel):
     """B counts the users who have both items.
 
     Examples
@@ -102,10 +102,11 @@ class Association(Counted):
     [17, 4, 37]
     """
 
-    name: ClassVar[str] = "association"
-    good_for: ClassVar[str] = "What people have together; a baseline without time"
+    name = "association"
+    summary = "What people have together; a baseline without time"
 
     def counts(self, log: Log) -> Matrix:
+        """Return the number of users who have both items (item x item), with a diagonal of 0."""
         together = slis_gram(log, max_history=self.max_history, memory=self.budget).G
         if is_sparse(together):
             return together - sparse.diags_array(together.diagonal(), format="csr")

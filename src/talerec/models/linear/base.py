@@ -1,132 +1,175 @@
-"""What item-item models share: histories weighed by recency, and weights that solve a linear system."""
+"""What linear models share: histories weighted by recency, and weights solved from a Gram."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
-from talerec.data.histories import Histories
-from talerec.data.log import Log
-from talerec.gram.gram import Gram
-from talerec.gram.terms import Summand, total
-from talerec.models.core.base import Model
-from talerec.models.core.params import LEARN, SCORE, SOLVE, param
-from talerec.models.core.update_state import Settled
-from talerec.ranking import places
-from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array, Matrix
-from talerec.runtime.clock import Clock
-from talerec.solvers.exact import require_torch
-from talerec.solvers.solver import SOLVERS, Solution, solve
-from talerec.solvers.triangle import halved
+from talerec.data import Histories, Log
+from talerec.gram import Gram, GramTerm, sum_terms
+from talerec.models.core import LEARN, SCORE, SOLVE, Model, UpdateState, param
+from talerec.ranking import Query, Weights, recency_query
+from talerec.runtime import Array, Clock, Matrix
+from talerec.solvers import SOLVERS, Solution, lower_triangle, require_torch, solve_gram
 
 
 @dataclass(eq=False, kw_only=True)
 class Linear(Model):
-    """A model whose scores are x @ B, with x_i = exp(-place / recency)."""
+    """A model whose scores are x @ B, with x_i = exp(-lag / recency) of a history's items.
+
+    B is item x item: row i (source) has what item i in a history adds to the score of each item
+    (target). A lag counts the rows from the last row of the history.
+    """
 
     recency: float = param(
         2.0,
-        "places in which a history row's weight falls to 1/e (tau_inf)",
+        "decay length of history weights, in rows (tau_inf)",
         above=0,
         search=(0.5, 32),
         stage=SCORE,
     )
-    memory: float = param(0.0, "GB that the Gram may take; 0: what is free", low=0)
+    memory: float = param(0.0, "GB of memory for the Gram; 0: all that is free", low=0)
     max_history: int = param(2500, "a user's last rows that are used", low=1)
 
     @property
     def budget(self) -> int | None:
-        """The bytes that the Gram may take; None: what is free."""
+        """The bytes of memory for the Gram; None: all that is free."""
         return round(self.memory * 1e9) or None
 
     def query(self, histories: Histories) -> Query:
-        every_row = np.empty(0, np.int64)  # a moment of its own
-        known = self.fitted.weights
-        return places.recency(known, histories, every_row, self.recency, self.max_history)
+        """Return x of each history: exp(-lag / recency) of its items, lag in rows from the last.
+
+        A `Query` has, per history, sources (rows of B: the distinct items) and their weights. Only
+        the last `max_history` rows are used.
+        """
+        ordered = np.empty(0, np.int64)  # no times: all rows are in order
+        weights = self.fitted.weights
+        return recency_query(weights, histories, ordered, self.recency, self.max_history)
 
 
 @dataclass(eq=False, kw_only=True)
-class Solved(Linear):
-    """A model whose weights B solve the normal equations of a Gram."""
+class RidgeModel(Linear):
+    """A model whose weights B solve ridge regression: B = (G + diag(penalty))^-1 K.
+
+    G = S'S and K = S'T (together: the Gram) are item x item. A row of S has the weighted earlier
+    items of a user (sources), the same row of T the weighted items that they predict (targets).
+    """
 
     reg: float = param(
-        100.0,
-        "ridge penalty (lambda)",
-        above=0,
-        high=1e12,
-        search=(1, 1000),
-        grid=(1, 5, 10, 50, 100, 500, 1000),
-        stage=SOLVE,
-    )
-    solver: str = param("auto", "how the system is solved", choices=SOLVERS, stage=SOLVE)
+        100.0, "ridge penalty (lambda)", above=0, high=1e12, search=(1, 1000),
+        grid=(1, 5, 10, 50, 100, 500, 1000), stage=SOLVE,
+    )  # fmt: skip
+    solver: str = param("auto", "solver of the linear system", choices=SOLVERS, stage=SOLVE)
     neighbors: int = param(100, "sources per target (local solver)", low=1, stage=SOLVE)
 
     def gram(self, log: Log) -> Gram:
-        """G and K of the training rows."""
-        return total(self.summands(log), self.budget)
+        """Return the Gram of the training rows: G = S'S and K = S'T, item x item.
 
-    def summands(self, log: Log) -> list[Summand]:
-        """The pairs of rows that the Gram is summed from; a model whose Gram is more than a sum has a `gram` of its own."""
+        S has the weighted source items of each training example, T its target items.
+        """
+        return sum_terms(self.gram_terms(log), self.budget)
+
+    def gram_terms(self, log: Log) -> list[GramTerm]:
+        """Return the summands of the Gram of a log: each has a G = S'S and a K = S'T, item x item.
+
+        S has the weighted source items of each training example, T its targets. Subclasses define
+        this, or override `gram` instead.
+        """
         raise NotImplementedError
 
-    def penalty(self, own: Array) -> Array:
-        """What is added to the diagonal of G, given that diagonal."""
-        return np.full(len(own), float(self.reg))
+    def penalty(self, diagonal: Array) -> Array:
+        """Return the ridge penalty that is added to each entry of the diagonal of G = S'S.
+
+        diagonal: the diagonal of G, one number per item; here every item has the penalty `reg`.
+        """
+        return np.full(len(diagonal), float(self.reg))
 
     def solution(self, gram: Gram) -> Solution:
-        """Weights from the Gram."""
+        """Return B = (G + diag(penalty))^-1 K, item x item, and the name of the solver that ran.
+
+        gram: G = S'S and K = S'T, with S the source items and T the targets of the training
+        examples.
+        """
         penalty = self.penalty(np.asarray(gram.G.diagonal()))
-        return solve(gram, penalty, solver=self.solver, neighbors=self.neighbors)
+        return solve_gram(gram, penalty, solver=self.solver, neighbors=self.neighbors)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        """Return the item x item weights B solved from a log's rows, and the name of the solver.
+
+        clock("name") adds the seconds of its block to that stage. The Gram (G = S'S and K = S'T)
+        comes from the cache of a tuning run, if parameters of the stage LEARN, on which it depends,
+        are equal.
+        """
         if self.solver == "torch":
-            require_torch()  # before the work whose result it is to solve
+            require_torch()  # before the Gram is built
         with clock("gram"):
             gram = self.cached(LEARN, log, lambda: self.gram(log))
         with clock("solve"):
-            found = self.solution(gram)
-        return Weights(found.weights), found.solver
+            solution = self.solution(gram)
+        return Weights(solution.weights), solution.solver
 
     # -- updating --
 
-    #: Whether the local solver's weights of a target are the solution of its own equations, and nothing else.
-    by_target: ClassVar[bool] = False
+    #: Whether the local solver solves each target's equations independently of other targets.
+    is_solved_by_target = False
 
     @property
-    def keeps_half(self) -> bool:
-        """Whether an update adds to a G that was kept, and counts K target by target (`target_columns`)."""
+    def supports_stored_gram(self) -> bool:
+        """Whether updates add to a stored G = S'S, and recount only some columns of K = S'T.
+
+        If not, G and K are counted from all rows again. See `target_columns`.
+        """
         return False
 
     def target_columns(self, log: Log, targets: Array) -> Matrix:
-        """The columns of K of some targets (a flag per item), counted from the log."""
+        """Return K = S'T (source x target) with only the columns of the flagged targets filled.
+
+        targets: a flag per item; the columns of all other items are empty. Used by updates of a
+        model that stores G; such models override this.
+        """
         raise NotImplementedError
 
-    def settle(self, log: Log) -> Settled:
-        none = np.zeros(len(log.items))
-        if self.fitted.solver != "local" or not self.by_target:
-            return Settled()
-        if not self.keeps_half:
-            return Settled(lacking=none)
-        gram = self.gram(log)
-        return Settled(
-            halved(gram.G), int(gram.K.nnz if gram.is_sparse else gram.items**2), lacking=none
-        )
+    def update_state(self, log: Log) -> UpdateState:
+        """Return what an update continues from; an empty state means that the update refits.
 
-    def as_settled(self, settled: Settled) -> Self:
-        return self.with_params(solver=self.fitted.solver or self.solver)
+        With the local solver: `residual`, by how much each target's weights are off (zeros after a
+        fit), and, if the model counts K = S'T by target, the lower triangle of G and K's number of
+        entries.
+        """
+        none = np.zeros(len(log.items))
+        if self.fitted.solver != "local" or not self.is_solved_by_target:
+            return UpdateState()
+        if not self.supports_stored_gram:
+            return UpdateState(residual=none)
+        gram = self.gram(log)
+        entries = int(gram.K.nnz if gram.is_sparse else gram.items**2)
+        return UpdateState(lower_triangle(gram.G), entries, residual=none)
+
+    def for_update(self, state: UpdateState) -> Self:
+        """Return a copy of the model that learns from new rows, with the solver of its fit.
+
+        state: what the update continues from, as `update_state` returns it.
+        """
+        return Model.for_update(self.with_params(solver=self.fitted.solver or self.solver), state)
 
     def item_weights(self) -> Matrix:
-        """What leads from item to item, as it was solved."""
+        """Return the item-item weights as the solver returned them."""
         return self.fitted.weights.matrix
 
-    def completed(self, item_weights: Matrix, log: Log, clock: Clock) -> Weights:
-        """All weights, given what leads from item to item."""
+    def complete_weights(self, item_weights: Matrix, log: Log, clock: Clock) -> Weights:
+        """Return all weights of the model, given the item-item weights B (here: only these).
+
+        Subclasses add further weights learned from `log`; `clock` adds up the seconds of their
+        stages.
+        """
         return Weights(item_weights)
 
 
-def dropout_penalty(own: Array, reg: float, dropout: float) -> Array:
-    """reg + p / (1 - p) diag(G): what dropping a share p of the sources does to the ridge penalty."""
-    return reg + dropout / (1 - dropout) * own
+def dropout_penalty(diagonal: Array, reg: float, dropout: float) -> Array:
+    """Return reg + p / (1 - p) diag(G): the ridge penalty if a share p of sources is dropped.
+
+    diagonal: diag(G) of G = S'S, one number per item. dropout: p, below 1.
+    """
+    return reg + dropout / (1 - dropout) * diagonal

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from talerec.data.log import Log
-from talerec.gram.builders import slis_gram
-from talerec.gram.gram import Gram
-from talerec.models.core.params import SCORE, SOLVE, param
-from talerec.models.linear.base import Solved, dropout_penalty
-from talerec.runtime.arrays import Array
-from talerec.solvers.solver import Solution, solve_bounded
+from talerec.data import Log
+from talerec.gram import Gram, slis_gram
+from talerec.models.core import SCORE, SOLVE, param
+from talerec.models.linear.base import RidgeModel, dropout_penalty
+from talerec.runtime import Array
+from talerec.solvers import Solution, solve_bounded
 
 
 @dataclass(eq=False, kw_only=True)
-class EASE(Solved):
-    """The items of a user predict each other, and none itself: B = I - P diag(1 / P_jj), P = (X'X + reg I)^-1.
+class EASE(RidgeModel):
+    """A user's items predict each other: B = I - P diag(1 / P_jj), P = (X'X + reg I)^-1.
 
-    X is user x item, 1 where the user has the item. The textbook's scores are the sum over a history's items;
-    here newer rows count more. ``recency=inf`` is the textbook.
+    X is user x item, 1 where the user has the item; the diagonal of B is 0. As published, scores
+    sum over all items of a history; here newer rows weigh more. ``recency=inf`` is as published.
 
     Examples
     --------
@@ -31,33 +30,40 @@ class EASE(Solved):
     [17, 4, 37]
     """
 
-    name: ClassVar[str] = "ease"
-    good_for: ClassVar[str] = "Logs without order or time; a strong simple baseline"
-    paper: ClassVar[str] = "Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019"
+    name = "ease"
+    summary = "Logs without order or time; a strong simple baseline"
+    paper = "Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019"
 
     recency: float = param(
         2.0,
-        "places in which a history row's weight falls to 1/e; not in the textbook, where all rows count alike (inf)",
+        "decay length of history weights, in rows; as published: inf",
         above=0,
         search=(0.5, 32),
         stage=SCORE,
     )
 
     def gram(self, log: Log) -> Gram:
+        """Return G = K = X'X, item x item; X is user x item, 1 where the user has the item."""
         return slis_gram(log, max_history=self.max_history, memory=self.budget)
 
     def solution(self, gram: Gram) -> Solution:
-        return self._bounded(gram, self.reg, 0.0)
+        """Return B of the ridge regression of G = X'X on itself, with a diagonal of 0."""
+        return self._solve_bounded(gram, self.reg, 0.0)
 
-    def _bounded(self, gram: Gram, penalty: Any, most: float) -> Solution:
-        return solve_bounded(gram, penalty, most, solver=self.solver, neighbors=self.neighbors)
+    def _solve_bounded(self, gram: Gram, penalty: Any, xi: float) -> Solution:
+        """Return B for a ridge penalty (a number, or one per item), its diagonal at most xi.
+
+        gram: G = X'X, X user x item. B is item x item; its diagonal has items' weights for
+        themselves.
+        """
+        return solve_bounded(gram, penalty, xi, solver=self.solver, neighbors=self.neighbors)
 
 
 @dataclass(eq=False, kw_only=True)
 class EDLAE(EASE):
     """EASE fitted as if a share of every history were dropped at random, in closed form.
 
-    The ridge penalty grows by p / (1 - p) diag(G), so that popular items are held back more.
+    The ridge penalty grows by p / (1 - p) diag(G), so that popular items are penalized more.
 
     Examples
     --------
@@ -67,29 +73,26 @@ class EDLAE(EASE):
     [17, 4, 37]
     """
 
-    name: ClassVar[str] = "edlae"
-    good_for: ClassVar[str] = "As ease, for sparse logs that it overfits"
-    paper: ClassVar[str] = "Autoencoders that don't overfit towards the Identity, NeurIPS 2020"
+    name = "edlae"
+    summary = "As ease, for sparse logs that it overfits"
+    paper = "Autoencoders that don't overfit towards the Identity, NeurIPS 2020"
 
     dropout: float = param(
-        0.3,
-        "share of a history that is dropped (p)",
-        low=0,
-        high=0.99,
-        search=(0.0, 0.9),
-        stage=SOLVE,
+        0.3, "dropped share of a history (p)", low=0, high=0.99, search=(0.0, 0.9), stage=SOLVE
     )
 
-    def penalty(self, own: Array) -> Array:
-        return dropout_penalty(own, self.reg, self.dropout)
+    def penalty(self, diagonal: Array) -> Array:
+        """Return reg + p / (1 - p) diag(G) by item, with p the dropout; diagonal: diag(G)."""
+        return dropout_penalty(diagonal, self.reg, self.dropout)
 
     def solution(self, gram: Gram) -> Solution:
-        return self._bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), 0.0)
+        """Return B (item x item) with a diagonal of 0, for the ridge penalty of dropout."""
+        return self._solve_bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), 0.0)
 
 
 @dataclass(eq=False, kw_only=True)
 class RDLAE(EDLAE):
-    """EDLAE in which an item may predict itself, by a weight of at most `xi`.
+    """EDLAE in which an item may predict itself, with a weight of at most `xi`.
 
     Examples
     --------
@@ -99,15 +102,14 @@ class RDLAE(EDLAE):
     [86, 11, 17]
     """
 
-    name: ClassVar[str] = "rdlae"
-    good_for: ClassVar[str] = "As edlae, where people come back to items"
-    paper: ClassVar[str] = (
-        "It's Enough: Relaxing Diagonal Constraints in Linear Autoencoders, SIGIR 2023"
-    )
+    name = "rdlae"
+    summary = "As edlae, where people come back to items"
+    paper = "It's Enough: Relaxing Diagonal Constraints in Linear Autoencoders, SIGIR 2023"
 
     xi: float = param(
-        0.3, "the most that an item may weigh for itself", low=0, search=(0.0, 1.0), stage=SOLVE
+        0.3, "largest weight of an item for itself", low=0, search=(0.0, 1.0), stage=SOLVE
     )
 
     def solution(self, gram: Gram) -> Solution:
-        return self._bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), self.xi)
+        """Return B (item x item), its diagonal at most `xi`, for the penalty of dropout."""
+        return self._solve_bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), self.xi)

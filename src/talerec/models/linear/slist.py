@@ -1,55 +1,66 @@
-"""SLIS, SLIT, and both in one, SLIST (WWW 2021): linear models of sessions."""
+"""SLIS, SLIT and their sum SLIST (WWW 2021): linear models of sessions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from talerec.data.log import Log
-from talerec.gram.builders import (
+from talerec.data import Log
+from talerec.gram import (
     NORMS,
     TARGETS,
-    slis_summand,
-    slit_summand,
+    Gram,
+    GramTerm,
+    SlitWeighting,
+    blend_terms,
+    slis_term,
+    slit_term,
 )
-from talerec.gram.gram import Gram
-from talerec.gram.terms import Summand, mixed
-from talerec.models.core.params import SOLVE, param
-from talerec.models.linear.base import Solved
-from talerec.solvers.solver import Solution, solve_bounded
+from talerec.models.core import SOLVE, param
+from talerec.models.linear.base import RidgeModel
+from talerec.solvers import Solution, solve_bounded
 
 _PAPER = "Session-aware Linear Item-Item Models for Session-based Recommendation, WWW 2021"
 
 
 @dataclass(eq=False, kw_only=True)
-class Sessions(Solved):
-    """What the three models share: users weighed by their age, and rows normalised."""
+class SessionModel(RidgeModel):
+    """What SLIS, SLIT and SLIST share: users weighted by age, and normalized rows.
 
-    paper: ClassVar[str] = _PAPER
+    A user's age is the time from its last row to the end of the log; S and T of the Gram (G = S'S,
+    K = S'T) have the users' rows as sources and as targets.
+    """
+
+    paper = _PAPER
 
     decay_user: float = param(
-        0.0, "days in which a user's weight falls to 1/e after the last row; 0: all alike", low=0
+        0.0, "days since the last row in which a user's weight falls to 1/e; 0: no decay", low=0
     )
-    norm: str = param("none", "rows divided by their sums (l1), or Eq. 4 of TALE", choices=NORMS)
+    norm: str = param(
+        "none", "normalization: rows divided by their sums (l1), or Eq. 4 of TALE", choices=NORMS
+    )
 
     @property
     def needs_time(self) -> bool:
+        """Whether times are used: only if users are weighted by age (`decay_user`)."""
         return self.decay_user > 0
 
-    def _slis(self, log: Log) -> Summand:
-        return slis_summand(log, **self._options)
+    def _slis(self, log: Log) -> GramTerm:
+        """Return the Gram term (G = S'S, K = S'T) of SLIS: a user's items predict each other."""
+        return slis_term(log, **self._options)
 
     @property
     def _options(self) -> dict[str, Any]:
+        """The parameters max_history, norm and decay_user by name, for the Gram terms."""
         names = ("max_history", "norm", "decay_user")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(eq=False, kw_only=True)
-class SLIS(Sessions):
-    """The items of a user predict each other: B = I - P diag(g), P = (X'WX + reg I)^-1, B_jj <= xi.
+class SLIS(SessionModel):
+    """A user's items predict each other: B = I - P diag(g), P = (X'WX + reg I)^-1, B_jj <= xi.
 
-    X is user x item, 1 where the user has the item; W weighs users by their age.
+    X is user x item, 1 where the user has the item; W weights users by their age.
 
     Examples
     --------
@@ -59,23 +70,24 @@ class SLIS(Sessions):
     [86, 11, 17]
     """
 
-    name: ClassVar[str] = "slis"
-    good_for: ClassVar[str] = "What goes together, whatever the order"
+    name = "slis"
+    summary = "What goes together, whatever the order"
 
     xi: float = param(
-        1.0, "the most that an item may weigh for itself", low=0, search=(0.0, 1.0), stage=SOLVE
+        1.0, "largest weight of an item for itself", low=0, search=(0.0, 1.0), stage=SOLVE
     )
 
-    def summands(self, log: Log) -> list[Summand]:
+    def gram_terms(self, log: Log) -> list[GramTerm]:
         return [self._slis(log)]
 
     def solution(self, gram: Gram) -> Solution:
+        """Return B (item x item) for the ridge penalty `reg`, its diagonal at most `xi`."""
         return solve_bounded(gram, self.reg, self.xi, solver=self.solver, neighbors=self.neighbors)
 
 
 @dataclass(eq=False, kw_only=True)
-class SLIT(Sessions):
-    """At every row, what came up to it predicts what comes after it, both weighed by their distance from it.
+class SLIT(SessionModel):
+    """At every row, earlier items predict later items, both weighted by their distance to it.
 
     Examples
     --------
@@ -85,25 +97,33 @@ class SLIT(Sessions):
     [4, 70, 95]
     """
 
-    name: ClassVar[str] = "slit"
-    good_for: ClassVar[str] = "What comes after, by rows and not by time; sessions"
-    by_target: ClassVar[bool] = True
+    name = "slit"
+    summary = "What comes after, by rows and not by time; sessions"
+    is_solved_by_target = True
 
     position: float = param(
-        1.0, "places in which a row's weight falls to 1/e", above=0, search=(0.25, 16)
+        1.0, "rows in which a row's weight falls to 1/e", above=0, search=(0.25, 16)
     )
-    targets: str = param("multi", "the next row is the target, or all later ones", choices=TARGETS)
+    targets: str = param(
+        "multi", "target of a row: the next row, or all later ones", choices=TARGETS
+    )
 
-    def summands(self, log: Log) -> list[Summand]:
+    def gram_terms(self, log: Log) -> list[GramTerm]:
         return [self._slit(log)]
 
-    def _slit(self, log: Log) -> Summand:
-        return slit_summand(log, position=self.position, targets=self.targets, **self._options)
+    def _slit(self, log: Log) -> GramTerm:
+        """Return the Gram of SLIT: at every row, earlier items (S) predict later ones (T).
+
+        A Gram term stands for G = S'S and K = S'T, to be built or added to another. `position` is
+        the number of rows in which the weight of an item falls to 1/e.
+        """
+        weighting = SlitWeighting(self.position, targets=self.targets, **self._options)
+        return slit_term(log, weighting)
 
 
 @dataclass(eq=False, kw_only=True)
 class SLIST(SLIT):
-    """SLIS and SLIT in one: alpha times the Gram of SLIS plus (1 - alpha) times that of SLIT, solved once.
+    """SLIS and SLIT together: the Gram is alpha times SLIS' plus (1 - alpha) times SLIT's.
 
     Examples
     --------
@@ -113,10 +133,11 @@ class SLIST(SLIT):
     [4, 70, 86]
     """
 
-    name: ClassVar[str] = "slist"
-    good_for: ClassVar[str] = "Sessions: what goes together and what comes after"
+    name = "slist"
+    summary = "Sessions: what goes together and what comes after"
 
     alpha: float = param(0.2, "share of SLIS; 0 is SLIT alone", low=0, high=1, search=(0.0, 1.0))
 
-    def summands(self, log: Log) -> list[Summand]:
-        return mixed(self.alpha, lambda: self._slis(log), lambda: self._slit(log))
+    def gram_terms(self, log: Log) -> list[GramTerm]:
+        """Return the summands of the Gram (G = S'S, K = S'T): alpha SLIS and 1 - alpha SLIT."""
+        return blend_terms(self.alpha, lambda: self._slis(log), lambda: self._slit(log))

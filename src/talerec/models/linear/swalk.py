@@ -1,30 +1,45 @@
-"""S-Walk (WSDM 2022): a random walk over SLIT's transitions that starts again from SLIS' similarities."""
+"""S-Walk (WSDM 2022): a random walk over SLIT's transitions with restarts along SLIS'."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data.log import Log
-from talerec.gram.gram import Gram
-from talerec.models.core.params import param
+from talerec.data import Log
+from talerec.gram import Gram
+from talerec.models.core import param
 from talerec.models.linear.slist import SLIT
-from talerec.models.linear.walks import stochastic, walk
-from talerec.ranking.weights import Weights
-from talerec.runtime.arrays import Matrix, is_sparse
-from talerec.runtime.clock import Clock
-from talerec.runtime.lazy import sparse
-from talerec.solvers.solver import solve
+from talerec.ranking import Weights
+from talerec.runtime import (
+    CSR,
+    Array,
+    Clock,
+    Matrix,
+    csr_rows,
+    dense,
+    is_sparse,
+    kernel,
+    require_memory,
+    run_chunks,
+    shrink_indptr,
+    sized_chunks,
+    sparse,
+    stage,
+    template,
+)
+from talerec.solvers import keep_largest, solve_gram
+
+_CHUNK = 256  # walks per task of a thread
 
 
 @dataclass(eq=False, kw_only=True)
 class SWalk(SLIT):
-    """A random walk over items: at each step it goes on along SLIT's weights, or starts again along those of SLIS.
+    """A random walk over items that follows SLIT's weights and restarts along those of SLIS.
 
-    M <- alpha M R + (1 - alpha) (beta T + (1 - beta) I), `steps` times from M = I, with R from SLIT, T from
-    SLIS, both without negative weights and every row with a sum of 1; B is the last M.
+    M <- alpha M R + (1 - alpha) (beta T + (1 - beta) I), `steps` times from M = I, with R from SLIT
+    and T from SLIS, both without negative weights and with row sums of 1; B is the last M.
 
     Examples
     --------
@@ -34,46 +49,207 @@ class SWalk(SLIT):
     [86, 11, 4]
     """
 
-    name: ClassVar[str] = "swalk"
-    good_for: ClassVar[str] = "Short sessions with few links between items"
-    by_target: ClassVar[bool] = False
-    paper: ClassVar[str] = (
+    name = "swalk"
+    summary = "Short sessions with few links between items"
+    is_solved_by_target = False
+    paper = (
         "S-Walk: Accurate and Scalable Session-based Recommendation with Random Walks, WSDM 2022"
     )
 
-    alpha: float = param(
-        0.5,
-        "chance that a walk goes on instead of starting again",
-        low=0,
-        high=1,
-        search=(0.1, 0.9),
-    )
+    alpha: float = param(0.5, "probability that a walk continues", low=0, high=1, search=(0.1, 0.9))
     beta: float = param(
-        0.5, "chance that a walk starts from a similar item and not where it is", low=0, high=1
+        0.5, "probability of a restart at a similar item, not the same", low=0, high=1
     )
     steps: int = param(5, "steps of a walk", low=1, high=1000)
-    width: int = param(200, "items that a walk keeps after every step (local solver)", low=1)
+    width: int = param(200, "items stored after every step of a walk (local solver)", low=1)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        """Return the walk's matrix M (item x item) as weights, and the name of the solver.
+
+        M has the probabilities that a walk from an item (row) is at another (column) after all
+        steps. clock("name") adds the seconds of its block to that stage.
+        """
         with clock("gram"):
-            slit, slis = self.gram(log), self._slis(log).gram(self.budget)
+            slit, slis = self.gram(log), self._slis(log).build(self.budget)
         with clock("solve"):
-            R, solver = self._transition_weights(slit, self.solver)
-            similar, _ = self._transition_weights(slis, solver)
-            T = _or_stay(similar, self.beta)
+            R, solver = self._solve_transitions(slit, self.solver)
+            similar, _ = self._solve_transitions(slis, solver)
+            T = _mix_identity(similar, self.beta)
             return Weights(walk(R, T, self.alpha, self.steps, self.width)), solver
 
-    def _transition_weights(self, gram: Gram, solver: str) -> tuple[Matrix, str]:
-        found = solve(gram, self.reg, solver=solver, neighbors=self.neighbors)
-        return stochastic(found.weights), found.solver
+    def _solve_transitions(self, gram: Gram, solver: str) -> tuple[Matrix, str]:
+        """Return the weights that solve a Gram as transition probabilities, and the solver's name.
+
+        gram: G = S'S and K = S'T of SLIT or SLIS; the weights are (G + reg I)^-1 K, item x item.
+        Negative ones are dropped, and rows sum to 1.
+        """
+        solution = solve_gram(gram, self.reg, solver=solver, neighbors=self.neighbors)
+        return normalize_rows(solution.weights), solution.solver
 
 
-def _or_stay(T: Matrix, beta: float) -> Matrix:
-    """beta T + (1 - beta) I: a walk goes along T, or stays."""
+def _mix_identity(T: Matrix, beta: float) -> Matrix:
+    """Return beta T + (1 - beta) I for an item x item matrix T, sparse or dense, as float32."""
     n = T.shape[0]
     if is_sparse(T):
-        made = beta * T + (1 - beta) * sparse.eye_array(n, format="csr", dtype=np.float32)
-        return made.astype(np.float32)
+        mixture = beta * T + (1 - beta) * sparse.eye_array(n, format="csr", dtype=np.float32)
+        return mixture.astype(np.float32)
     T = np.float32(beta) * T
     T.flat[:: n + 1] += np.float32(1 - beta)
     return T
+
+
+def normalize_rows(B: Matrix) -> Matrix:
+    """Return B without negative weights and with row sums of 1 (0 for rows without weights)."""
+    if not is_sparse(B):
+        positive = np.maximum(B, 0)
+        scale = _reciprocal(positive.sum(axis=1, dtype=np.float64))
+        return np.multiply(positive, scale[:, None], out=positive, casting="same_kind")
+    positive = B.maximum(0)
+    scale = _reciprocal(np.asarray(positive.sum(axis=1, dtype=np.float64)).ravel())
+    scaled = positive.data * np.repeat(scale, np.diff(positive.indptr))
+    positive.data = scaled.astype(B.dtype)
+    positive.eliminate_zeros()
+    return positive
+
+
+def _reciprocal(sums: Array) -> Array:
+    """Return 1 / sums, and 0 for 0."""
+    return np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)
+
+
+# -- walks -----------------------------------------------------------------------------------------
+
+
+class WalkGraphs(NamedTuple):
+    """The parameters of M <- alpha M R + (1 - alpha) T, `steps` times from M = I.
+
+    R and T are item x item matrices of transition probabilities.
+    """
+
+    R: CSR
+    T: CSR
+    alpha: float
+    steps: int
+
+
+class WalkRows(NamedTuple):
+    """Rows of M: the first sizes[i] columns of row i hold its entries, items ascending.
+
+    items, values: item x column.
+    """
+
+    items: Array
+    values: Array
+    sizes: Array
+
+
+class WalkScratch(NamedTuple):
+    """Work arrays of one walk, one entry per item; the walk starts at one item."""
+
+    share: Array  # probability of each item after a step; zeros between steps
+    reached: Array  # items with a probability
+    gain: Array  # their probabilities
+    top_items: Array  # the items that are kept after a step
+    top_shares: Array  # their probabilities
+
+
+def walk(R: Matrix, T: Matrix, alpha: float, steps: int, width: int) -> Matrix:
+    """Return M after `steps` times M <- alpha M R + (1 - alpha) T, from M = I.
+
+    With sparse R and T, each row of M keeps its `width` largest entries after every step, and the
+    result is sparse; otherwise it is dense.
+    """
+    n = R.shape[0]
+    if not (is_sparse(R) and is_sparse(T)):
+        return _walk_dense(dense(R), dense(T), alpha, steps)
+    width = min(width, n)
+    items, values = np.empty((n, width), np.int32), np.empty((n, width), np.float32)
+    out = WalkRows(items, values, np.empty(n, np.int64))
+    graphs = WalkGraphs(csr_rows(R), csr_rows(T), alpha, steps)
+    run_chunks("walk", lambda a, b: _walk_rows(graphs, a, b, out), sized_chunks(n, _CHUNK))
+    is_entry = np.arange(width) < out.sizes[:, None]
+    indptr = shrink_indptr(np.concatenate([[0], np.cumsum(out.sizes)]))
+    return sparse.csr_array((values[is_entry], items[is_entry], indptr), shape=(n, n))
+
+
+def _walk_dense(R: Array, T: Array, alpha: float, steps: int) -> Array:
+    """Return M after `steps` times M <- alpha M R + (1 - alpha) T, from M = I, in float32.
+
+    TalerecError if there is not enough memory.
+    """
+    n = len(R)
+    require_memory(3 * 4 * n * n, f"a walk over {n:,} items", "use solver=local")
+    M = (alpha * R + (1 - alpha) * T).astype(np.float32)
+    product = np.empty_like(M)
+    tick = stage("walk", float(steps))
+    tick(1.0)
+    for _ in range(steps - 1):
+        np.matmul(M, R, out=product)
+        product *= np.float32(alpha)
+        product += np.float32(1 - alpha) * T
+        M, product = product, M
+        tick(1.0)
+    return M
+
+
+@template
+def _add_row(graph: CSR, source: int, weight: float, scratch: WalkScratch, count: int) -> int:
+    """Add `weight` times row `source` of a graph to scratch.share; return the new `count`.
+
+    `count` is the number of items reached so far, which scratch.reached lists.
+    """
+    for x in range(graph.indptr[source], graph.indptr[source + 1]):
+        i, share = graph.indices[x], weight * graph.values[x]
+        if scratch.share[i] == 0.0 and share > 0.0:
+            scratch.reached[count] = i
+            count += 1
+        scratch.share[i] += share
+    return count
+
+
+@template
+def _keep_top(scratch: WalkScratch, count: int, width: int) -> int:
+    """Keep the `width` largest of the `count` reached items; return how many are kept.
+
+    Writes them to top_items and top_shares of the scratch arrays, and resets `share` to zeros.
+    """
+    share, reached, gain, top_items, top_shares = scratch
+    for x in range(count):
+        top_items[x], gain[x] = reached[x], share[reached[x]]
+    size = keep_largest(gain, top_items, count, width)
+    for x in range(size):
+        top_shares[x] = share[top_items[x]]
+    for x in range(count):
+        share[reached[x]] = 0.0
+    return size
+
+
+@template
+def _walk_from(i: int, graphs: WalkGraphs, width: int, scratch: WalkScratch) -> int:
+    """Make all steps of the walk from item i; return the number of entries of its row of M.
+
+    The entries are left in top_items and top_shares of the scratch arrays, in no order.
+    """
+    scratch.top_items[0], scratch.top_shares[0], size = i, 1.0, 1
+    for _ in range(graphs.steps):
+        count = _add_row(graphs.T, i, 1 - graphs.alpha, scratch, 0)
+        for x in range(size):
+            weight = graphs.alpha * scratch.top_shares[x]
+            count = _add_row(graphs.R, scratch.top_items[x], weight, scratch, count)
+        size = _keep_top(scratch, count, width)
+    return size
+
+
+@kernel
+def _walk_rows(graphs: WalkGraphs, a: int, b: int, out: WalkRows) -> None:
+    """Write rows a to b - 1 of M, the matrix of the walk, to `out`."""
+    n = len(graphs.R.indptr) - 1
+    reached, top_items = np.empty(n, np.int32), np.empty(n, np.int32)
+    scratch = WalkScratch(np.zeros(n), reached, np.empty(n), top_items, np.empty(n))
+    for i in range(a, b):
+        size = _walk_from(i, graphs, out.items.shape[1], scratch)
+        order = np.argsort(scratch.top_items[:size])
+        for x in range(size):
+            out.items[i, x] = scratch.top_items[order[x]]
+            out.values[i, x] = scratch.top_shares[order[x]]
+        out.sizes[i] = size

@@ -1,33 +1,35 @@
-"""TALE (WSDM 2025): single-target augmentation, time-interval weights, trend-aware normalisation."""
+"""TALE (WSDM 2025): single targets, time-interval weights, trend-aware normalization."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from talerec.data.histories import Histories
-from talerec.data.log import Log
-from talerec.gram.builders import (
+from talerec.data import Histories, Log
+from talerec.gram import (
     TARGETS,
-    slis_summand,
-    slit_summand,
+    GramTerm,
+    SlitWeighting,
+    TaleWeighting,
+    blend_terms,
+    slis_term,
+    slit_term,
     tale_columns,
-    tale_summand,
+    tale_term,
 )
-from talerec.gram.terms import Summand, mixed
-from talerec.models.core.params import param
-from talerec.models.linear.base import Solved
-from talerec.ranking import places
-from talerec.ranking.weights import Query
-from talerec.runtime.arrays import Array, Matrix
+from talerec.models.core import param
+from talerec.models.linear.base import RidgeModel
+from talerec.ranking import Query, recency_query
+from talerec.runtime import Array, Matrix
 
 
 @dataclass(eq=False, kw_only=True)
-class TALE(Solved):
-    """Earlier rows predict the next one, the less the older they are: B = (S'S + reg I)^-1 S'T (Eq. 6).
+class TALE(RidgeModel):
+    """Earlier rows predict the next one, with time decay: B = (S'S + reg I)^-1 S'T.
 
-    Every row after a user's first one is a row of T; S holds the rows before it, weighted by the time to it
-    (Eq. 13). Both are divided by a power of the item's count at the time (Eq. 14).
+    Every row after a user's first one is a row of T; S has the earlier rows, weighted by the time
+    to it. Both are divided by a power of the item's count at the time. These are Eq. 6, 13 and 14
+    of the paper.
 
     Examples
     --------
@@ -37,91 +39,100 @@ class TALE(Solved):
     [4, 70, 9]
     """
 
-    name: ClassVar[str] = "tale"
-    good_for: ClassVar[str] = "Next item where the time between rows matters"
-    by_target: ClassVar[bool] = True
-    paper: ClassVar[str] = (
-        "Temporal Linear Item-Item Model for Sequential Recommendation, WSDM 2025"
-    )
+    name = "tale"
+    summary = "Next item where the time between rows matters"
+    is_solved_by_target = True
+    paper = "Temporal Linear Item-Item Model for Sequential Recommendation, WSDM 2025"
 
     decay: float = param(
-        1.0,
-        "days in which a source's weight falls to 1/e (tau_time)",
-        above=0,
-        search=(1 / 512, 64),
-        grid=tuple(2.0**e for e in range(-10, 11)),
-    )
+        1.0, "days in which a source's weight falls to 1/e (tau_time)", above=0,
+        search=(1 / 512, 64), grid=tuple(2.0**e for e in range(-10, 11)),
+    )  # fmt: skip
     floor: float = param(
-        0.3,
-        "least weight of a source, however old (c)",
-        low=0,
-        high=1,
-        search=(0.0, 1.0),
-        grid=tuple(tenths / 10 for tenths in range(11)),
-    )
+        0.3, "least weight of a source, however old (c)", low=0, high=1,
+        search=(0.0, 1.0), grid=tuple(tenths / 10 for tenths in range(11)),
+    )  # fmt: skip
     window: float = param(
-        180.0,
-        "days around a row in which its item's rows count (N)",
-        low=0,
-        grid=(7, 30, 90, 180, 360, 720),
+        180.0, "days around a row to count its item in (N)", low=0, grid=(7, 30, 90, 180, 360, 720)
     )
     trend: float = param(
-        0.1,
-        "power of that count which divides a row (gamma); 0: off",
-        low=0,
-        high=10,
-        search=(0.0, 0.5),
+        0.1, "exponent of that count, a divisor (gamma); 0: off", low=0, high=10, search=(0.0, 0.5)
     )
     trend_side: str = param(
-        "both", "count on both sides of a row, or its past", choices=("both", "past")
+        "both", "days counted: on both sides of the row, or before it", choices=("both", "past")
     )
     alpha: float = param(0.0, "share of SLIS in the Gram (TALE+SLIS); 0: none", low=0, high=1)
     same_time: str = param(
-        "ordered",
-        "rows of one user at one instant: in order, or each other's source and target",
-        choices=("ordered", "joint"),
+        "ordered", "order of rows with equal times (joint: none)", choices=("ordered", "joint")
     )
-    targets: str = param("single", "the next row is the target, or all later ones", choices=TARGETS)
+    targets: str = param(
+        "single", "target of a row: the next row, or all later ones", choices=TARGETS
+    )
     position: float = param(
-        0.0, "weigh sources by place, as SLIT does, and not by time; 0: by time", low=0
+        0.0, "weight sources by distance in rows, as SLIT does; 0: by time", low=0
     )
 
-    @property
-    def needs_time(self) -> bool:
-        return True
+    needs_time = True
 
     @property
     def takes_weights(self) -> bool:
-        return self.keeps_half
+        """Whether weights of rows are used: only by TALE proper, see `supports_stored_gram`."""
+        return self.supports_stored_gram
 
-    def summands(self, log: Log) -> list[Summand]:
-        return mixed(
-            self.alpha, lambda: slis_summand(log, self.max_history), lambda: self._tale(log)
-        )
+    def gram_terms(self, log: Log) -> list[GramTerm]:
+        """Return the summands of the Gram: alpha times that of SLIS and 1 - alpha times TALE's.
 
-    def _tale(self, log: Log) -> Summand:
+        A Gram term has G = S'S and K = S'T, with S the source items and T the targets of examples.
+        """
+        terms = (lambda: slis_term(log, self.max_history), lambda: self._tale(log))
+        return blend_terms(self.alpha, *terms)
+
+    def _tale(self, log: Log) -> GramTerm:
+        """Return the Gram term of TALE: G = S'S and K = S'T, with sources in S and targets in T.
+
+        Sources are the rows before a target row. Sources are weighted by the time to the target; if
+        `position` is not 0, by their distance in rows instead (it is the number of rows in which
+        the weight falls to 1/e), as the model SLIT does.
+        """
         if self.position:
-            return slit_summand(log, self.position, targets=self.targets, **self._trend)
-        return tale_summand(log, targets=self.targets, **self._times, **self._trend)
+            return slit_term(log, SlitWeighting(self.position, targets=self.targets, **self._trend))
+        return tale_term(log, self._weighting, self.targets)
+
+    @property
+    def _weighting(self) -> TaleWeighting:
+        """How TALE weights sources: time decay, least weight, and division by trend counts."""
+        times = {name: getattr(self, name) for name in ("decay", "floor", "same_time")}
+        return TaleWeighting(**times, **self._trend)
 
     @property
     def _trend(self) -> dict[str, Any]:
+        """The parameters of the trend count by name, and max_history, for the Gram.
+
+        The trend count of a row is the number of its item's rows within `window` days of it.
+        """
         names = ("window", "trend", "trend_side", "max_history")
         return {name: getattr(self, name) for name in names}
 
     @property
-    def _times(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("decay", "floor", "same_time")}
+    def supports_stored_gram(self) -> bool:
+        """Whether updates add to a stored G = S'S, and recount only some columns of K = S'T.
 
-    @property
-    def keeps_half(self) -> bool:
+        True for TALE proper: no share of SLIS, the next row as only target, weights by time.
+        """
         return self.alpha == 0 and self.targets == "single" and not self.position
 
     def target_columns(self, log: Log, targets: Array) -> Matrix:
-        told = {**self._times, **self._trend, "memory": self.budget}
-        return tale_columns(log, targets, **told)
+        """Return K = S'T (source x target) of a log with only the flagged targets' columns filled.
+
+        targets: a flag per item. S has the weighted rows before each target row, T the target rows.
+        """
+        return tale_columns(log, self._weighting, targets, memory=self.budget)
 
     def query(self, histories: Histories) -> Query:
-        moments = histories.moments(joint=self.same_time == "joint")
-        known = self.fitted.weights
-        return places.recency(known, histories, moments, self.recency, self.max_history)
+        """Return x of each history: exp(-lag / recency) of its items, lag in rows from the last.
+
+        With same_time "joint", rows with equal times have equal lags.
+        """
+        times = histories.moments(joint=self.same_time == "joint")
+        weights = self.fitted.weights
+        return recency_query(weights, histories, times, self.recency, self.max_history)

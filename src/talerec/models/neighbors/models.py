@@ -1,30 +1,28 @@
-"""Nearest neighbours: what users with histories like this one have (SKNN), and have near what is shared (STAN)."""
+"""Nearest-neighbor models SKNN and STAN: items of the most similar histories."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from talerec.data.histories import Histories
-from talerec.data.log import Log
-from talerec.data.times import DAY
-from talerec.gram.row_weights import newest_rows
-from talerec.models.core.base import Model
-from talerec.models.core.params import param
-from talerec.models.neighbors import search as _neighbours
-from talerec.models.neighbors.search import Decays
-from talerec.ranking.blocks import RunsBlock
-from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array
-from talerec.runtime.clock import Clock
+from talerec.data import DAY, Histories, Log
+from talerec.gram import newest_rows
+from talerec.models.core import Model, param
+from talerec.models.neighbors.search import (
+    NeighborOptions,
+    build_index,
+    check_index,
+    find_neighbors,
+)
+from talerec.ranking import Query, SequenceBlock, Weights
+from talerec.runtime import Array, Clock
 
 
 @dataclass(eq=False, kw_only=True)
 class SKNN(Model):
-    """Each of the nearest histories gives its likeness to all of its items.
+    """An item scores the similarities of the nearest histories that have it.
 
     Examples
     --------
@@ -34,76 +32,104 @@ class SKNN(Model):
     [86, 17, 11]
     """
 
-    name: ClassVar[str] = "sknn"
-    good_for: ClassVar[str] = "Sessions that resemble earlier ones; nothing is solved"
-    paper: ClassVar[str] = (
-        "When Recurrent Neural Networks meet the Neighborhood for Session-Based Recommendation, RecSys 2017"
+    name = "sknn"
+    summary = "Sessions that resemble earlier ones; nothing is solved"
+    paper = (
+        "When Recurrent Neural Networks meet the Neighborhood for Session-Based Recommendation, "
+        "RecSys 2017"
     )
-    weighs_items: ClassVar[bool] = False
+    sources_are_items = False
 
-    nearest: int = param(100, "histories that are asked", low=1, high=100_000, search=(50, 1000))
-    sample: int = param(1000, "newest histories with a shared item to choose from; 0: all", low=0)
+    nearest: int = param(100, "neighbors of a history", low=1, high=100_000, search=(50, 1000))
+    sample: int = param(1000, "most recent histories with a shared item to compare; 0: all", low=0)
     max_history: int = param(2500, "a user's last rows that are used", low=1)
 
     @property
     def needs_time(self) -> bool:
+        """Whether times are used: only to select the most recent histories (`sample`)."""
         return self.sample > 0
 
     @property
-    def _decays(self) -> Decays:
-        return Decays(math.inf, math.inf)
+    def _decays(self) -> tuple[float, float]:
+        """The decays of similarity: by lag of the shared item (rows), by age (microseconds).
 
-    def _fade(self, longest: int) -> Array:
-        """What an item gets that stands so many places from the newest shared one."""
+        Infinite: no decay. The age is that of the neighbor's last row at the time of the query.
+        """
+        return math.inf, math.inf
+
+    def _distance_weights(self, longest: int) -> Array:
+        """Return the weight of a neighbor's item by its distance, in rows, to the shared item.
+
+        longest: rows of the longest history; distances are 0 to longest - 1.
+        """
         return np.ones(longest)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        """Return an index of users' newest rows, to find neighbors; no solver is used (None).
+
+        Its block holds the items of each user; its query arrays say which users have which items.
+        """
         with clock("gram"):
             recent = newest_rows(log, self.max_history)
-            return _neighbours.index(recent, self._fade(int(np.diff(recent.ptr).max()))), None
+            longest = int(np.diff(recent.ptr).max())
+            return build_index(recent, self._distance_weights(longest)), None
 
     def query(self, histories: Histories) -> Query:
-        room = min(self.nearest, self._histories.runs)
-        asked = (histories, self.max_history, room, self.sample, self._decays)
-        return _neighbours.neighbours(self.fitted.weights, *asked)
+        """Return the neighbors of each history as sources of x, weighted by similarity.
+
+        A source is an entry of the index: a neighbor's row of the newest item that it shares with
+        the history. Scores are x times what each entry's user adds to the items of its history.
+        """
+        nearest = min(self.nearest, self._histories.sequences)
+        options = NeighborOptions(self.max_history, self.sample, *self._decays)
+        return find_neighbors(self.fitted.weights, histories, nearest, options)
 
     def _check_loaded(self) -> None:
-        _neighbours.check_arrays(self.fitted.weights, self._histories.runs)
+        """Raise TalerecError if the index of neighbors, read from an artifact, is damaged."""
+        check_index(self.fitted.weights, self._histories.sequences)
 
     @property
-    def _histories(self) -> RunsBlock:
-        """The histories that are asked."""
-        block: RunsBlock = self.fitted.weights.blocks[0]
+    def _histories(self) -> SequenceBlock:
+        """The items of each training user: the only block (stored matrix of weights) of the fit."""
+        block: SequenceBlock = self.fitted.weights.blocks[0]
         return block
 
     def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
-        """A neighbour's part of the score, shared out among the history's items that it has."""
-        known, users = self._histories, self.fitted.weights.query_arrays["user"]
-        given = np.zeros((len(targets), len(history.item)))
-        rows = np.array(_newest(history.item, self.max_history), np.int64)
-        decays = np.exp((rows + 1 - len(history.item)) / self._decays.query)
-        for entry, likeness in zip(x.source.tolist(), x.weight.tolist(), strict=True):
-            lo, hi = known.indptr[users[entry]], known.indptr[users[entry] + 1]
-            theirs = known.indices[lo:hi]
-            wanted, place = np.nonzero(targets[:, None] == theirs)
-            if not wanted.size:
+        """Return what each row of a history (column) contributes to targets' scores (rows).
+
+        x: the neighbors of this one history with their similarities, as `query` returns them.
+        targets: item positions. Each neighbor's part of a score is divided among the history items
+        it shares.
+        """
+        block, users = self._histories, self.fitted.weights.query_arrays["user"]
+        shares = np.zeros((len(targets), len(history.item)))
+        rows = np.array(_last_rows(history.item, self.max_history), np.int64)
+        weights = np.exp((rows + 1 - len(history.item)) / self._decays[0])
+        for entry, similarity in zip(x.source.tolist(), x.weight.tolist(), strict=True):
+            lo, hi = block.indptr[users[entry]], block.indptr[users[entry] + 1]
+            neighbor_items = block.indices[lo:hi]
+            target, position = np.nonzero(targets[:, None] == neighbor_items)
+            if not target.size:
                 continue
-            part = likeness * known.fade[np.abs(entry - lo - place)]
-            shared = np.isin(history.item[rows], theirs)
-            share = decays[shared] / decays[shared].sum()
-            given[np.ix_(wanted, rows[shared])] += part[:, None] * share
-        return given
+            part = similarity * block.decay[np.abs(entry - lo - position)]
+            is_shared = np.isin(history.item[rows], neighbor_items)
+            share = weights[is_shared] / weights[is_shared].sum()
+            shares[np.ix_(target, rows[is_shared])] += part[:, None] * share
+        return shares
 
 
-def _newest(item: Array, longest: int) -> list[int]:
-    """The last row of every known item among the last `longest` rows."""
-    rows = range(max(0, len(item) - longest), len(item))
+def _last_rows(item: Array, max_history: int) -> list[int]:
+    """Return, ascending, the last row of each known item among the last `max_history` rows.
+
+    item: the item positions of one history, -1 for unknown ones.
+    """
+    rows = range(max(0, len(item) - max_history), len(item))
     return sorted({int(item[row]): row for row in rows if item[row] >= 0}.values())
 
 
 @dataclass(eq=False, kw_only=True)
 class STAN(SKNN):
-    """SKNN with three decays: place in the query, age of the neighbour, distance from the shared item.
+    """SKNN with decays by lag in the query, age of the neighbor, and distance in its history.
 
     Examples
     --------
@@ -113,23 +139,18 @@ class STAN(SKNN):
     [86, 11, 17]
     """
 
-    name: ClassVar[str] = "stan"
-    good_for: ClassVar[str] = "As sknn, where order and recent sessions matter"
-    paper: ClassVar[str] = (
-        "Sequence and Time Aware Neighborhood for Session-based Recommendations, SIGIR 2019"
-    )
+    name = "stan"
+    summary = "As sknn, where order and recent sessions matter"
+    paper = "Sequence and Time Aware Neighborhood for Session-based Recommendations, SIGIR 2019"
 
     recency: float = param(
-        2.0, "places in which a history row's weight falls to 1/e", above=0, search=(0.5, 32)
+        2.0, "decay length of history weights, in rows", above=0, search=(0.5, 32)
     )
     decay_user: float = param(
-        0.0, "days in which a neighbour's weight falls to 1/e; 0: age does not count", low=0
+        0.0, "days in which a neighbor's weight falls to 1/e; 0: no decay", low=0
     )
     position: float = param(
-        2.0,
-        "places from the shared item in which a neighbour's item falls to 1/e",
-        above=0,
-        search=(0.5, 32),
+        2.0, "decay length from the shared item, in rows", above=0, search=(0.5, 32)
     )
 
     @property
@@ -137,9 +158,11 @@ class STAN(SKNN):
         return self.sample > 0 or self.decay_user > 0
 
     @property
-    def _decays(self) -> Decays:
-        return Decays(self.recency, self.decay_user * DAY or math.inf)
+    def _decays(self) -> tuple[float, float]:
+        """The decays of similarity to 1/e: lag of the shared item (rows), age (microseconds)."""
+        return self.recency, self.decay_user * DAY or math.inf
 
-    def _fade(self, longest: int) -> Array:
-        fade: Array = np.exp(-np.arange(longest) / self.position)
-        return fade
+    def _distance_weights(self, longest: int) -> Array:
+        """Return exp(-d / position) for distances d of 0 to longest - 1 rows to the shared item."""
+        weights: Array = np.exp(-np.arange(longest) / self.position)
+        return weights

@@ -1,4 +1,4 @@
-"""Nearest histories: which users' histories are most like a query, found by the items that they share."""
+"""Nearest histories: the training users most similar to a query, by shared items."""
 
 from __future__ import annotations
 
@@ -6,230 +6,250 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.data import row_kernels
-from talerec.data.histories import Histories
-from talerec.data.log import Log
-from talerec.models.core import checks
-from talerec.ranking.blocks import RunsBlock
-from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array, Arrays, shrink_indptr
-from talerec.runtime.jit import kernel, template
-from talerec.runtime.threads import even, run_chunks
+from talerec.data import Histories, Log, group_rows, last_row_mask
+from talerec.models.core import check_indptr, check_range, require
+from talerec.ranking import Query, SequenceBlock, Weights, list_latest_rows
+from talerec.runtime import Array, Arrays, kernel, run_chunks, shrink_indptr, sized_chunks, template
 
-_BATCH = 64  # queries that a thread takes at a time
-_ROOM = 2**22  # neighbours held at a time
+_CHUNK = 64  # queries per task of a thread
+_MAX_ENTRIES = 2**22  # neighbors in memory at a time
 
 
-class Decays(NamedTuple):
-    """What makes a neighbour count less; infinity where nothing does."""
+class NeighborOptions(NamedTuple):
+    """Which users are neighbors of a query's history, and how similar they are."""
 
-    query: float  # places from the end of the query to the shared item
-    age: float  # microseconds from the neighbour's last row to the query's
+    max_history: int  # last rows of a query that are used
+    sample: int  # users with a shared item to compare, the most recent ones; 0: all
+    recency: float  # lags in which a shared item's weight falls to 1/e
+    decay: float  # microseconds in which a neighbor's similarity falls to 1/e
 
 
-class Index(NamedTuple):
-    """Whose history has which item. An entry is one item of one user; users who came last come first."""
+class NeighborIndex(NamedTuple):
+    """Which training users have which items; users are numbered from the most recent one on.
 
-    ptr: Array  # where each user's entries begin
-    holders: Array  # where each item's places in `entries` begin
+    An entry is an item of a user; entries are numbered user by user.
+    """
+
+    indptr: Array  # where each user's entries begin
+    item_indptr: Array  # where each item's positions in `entries` begin
     entries: Array  # by item
     user: Array  # of each entry
-    last: Array  # each user's last moment
+    last: Array  # time of each user's last row
 
 
-class Queries(NamedTuple):
-    """Histories that ask: query q is the rows start[q]..stop[q]."""
+class NeighborQueries(NamedTuple):
+    """Histories to find neighbors of: query q has the rows start[q] to stop[q] - 1.
+
+    item and time (microseconds) have one entry per row, oldest first.
+    """
 
     start: Array
     stop: Array
-    item: Array  # -1 where it is unknown
+    item: Array  # -1 for unknown items
     time: Array
 
 
-class Rules(NamedTuple):
-    """Who counts as a neighbour, and for how much."""
+class NeighborLists(NamedTuple):
+    """The first sizes[q] columns of row q are the neighbors of query q, most similar first."""
 
-    longest: int  # last rows of a query that are used
-    sample: int  # users with a shared item who are looked at, those who came last; 0: all
-    places: float  # in which a shared item's part falls to 1/e
-    age: float  # in which a neighbour's likeness falls to 1/e
-
-
-class Neighbours(NamedTuple):
-    """The first sizes[q] places of row q hold the neighbours of query q, the likest first."""
-
-    entry: Array  # of the query's newest item that the neighbour has
-    likeness: Array
+    entry: Array  # the neighbor's entry of the query's newest shared item
+    similarity: Array
     sizes: Array
 
 
-class Met(NamedTuple):
-    """Scratch: users who share an item with one query."""
+class _SharedItems(NamedTuple):
+    """Work arrays for the users who share an item with one query; reset between queries."""
 
-    user: Array  # in the order they were met
-    entry: Array  # by user: the first entry that was met; -1 for all others
-    shared: Array  # by user: the sum of what shared items count; 0 for all others
-    seen: Array  # by item: whether the query has it; all False between queries
+    user: Array  # in the order in which they were found
+    entry: Array  # by user: the first shared entry; -1 for users without
+    weight: Array  # by user: the weight of all shared items; 0 for users without
+    seen: Array  # by item: whether the query has it; False between queries
 
 
-def index(log: Log, fade: Array) -> Weights:
-    """Every user's items, each at its last row, the users who came last first; and who has each item."""
-    once = row_kernels.last_rows(log.ptr, log.item, len(log.items))
-    log = log.keep(once)
+def build_index(log: Log, distance_weights: Array) -> Weights:
+    """Return an index of every user's items, each at its last row, the most recent user first.
+
+    distance_weights: the weight of a neighbor's item d rows away from the shared item, by d. The
+    result holds the users' items as its block, and the arrays of `NeighborIndex` as query arrays.
+    """
+    log = log.keep(last_row_mask(log.ptr, log.item, len(log.items)))
     users = np.flatnonzero(np.diff(log.ptr))
     last = log.time[log.ptr[users + 1] - 1]
-    newest = np.argsort(-last, kind="stable")
-    users, last = users[newest], last[newest]
+    newest_first = np.argsort(-last, kind="stable")
+    users, last = users[newest_first], last[newest_first]
     count = log.ptr[users + 1] - log.ptr[users]
-    ptr = np.concatenate([[0], np.cumsum(count)])
-    item = log.item[np.arange(log.rows) + np.repeat(log.ptr[users] - ptr[:-1], count)]
-    holders, entries = row_kernels.group_rows(item, len(log.items))
-    histories = RunsBlock(items=len(log.items), indptr=shrink_indptr(ptr), indices=item, fade=fade)
+    indptr = np.concatenate([[0], np.cumsum(count)])
+    item = log.item[np.arange(log.rows) + np.repeat(log.ptr[users] - indptr[:-1], count)]
+    item_indptr, entries = group_rows(item, len(log.items))
+    rows = {"indptr": shrink_indptr(indptr), "indices": item, "decay": distance_weights}
+    histories = SequenceBlock(items=len(log.items), **rows)
     user = np.repeat(np.arange(len(count), dtype=np.int32), count)
-    query_arrays = {"holders": holders, "entries": entries, "user": user, "last": last}
-    return Weights(histories, query_arrays=query_arrays)
+    arrays = {"holders": item_indptr, "entries": entries, "user": user, "last": last}
+    return Weights(histories, query_arrays=arrays)
 
 
-def check_arrays(weights: Weights, users: int) -> None:
-    """Refuse arrays of an artifact that lead outside each other."""
-    known, entries = weights.query_arrays, len(weights.blocks[0].indices)
-    checks.bounds("holders", known["holders"], weights.items, entries)
-    checks.inside("entries", known["entries"], 0, entries)
-    checks.inside("user", known["user"], 0, users)
-    sizes = (len(known["entries"]), len(known["user"]), len(known["last"]))
-    checks.need(sizes == (entries, entries, users), "the index of neighbours does not fit them")
+def check_index(weights: Weights, n_users: int) -> None:
+    """Raise TalerecError if a neighbor index, read from an artifact, has numbers out of range.
+
+    weights: what `build_index` returned. n_users: users in the index.
+    """
+    arrays, n_entries = weights.query_arrays, len(weights.blocks[0].indices)
+    check_indptr("holders", arrays["holders"], weights.items, n_entries)
+    check_range("entries", arrays["entries"], 0, n_entries)
+    check_range("user", arrays["user"], 0, n_users)
+    sizes = tuple(len(arrays[name]) for name in ("entries", "user", "last"))
+    is_complete = sizes == (n_entries, n_entries, n_users)
+    require(is_complete, "the index of neighbors does not fit them")
 
 
-def neighbours(
-    weights: Weights,
-    histories: Histories,
-    longest: int,
-    nearest: int,
-    sample: int,
-    decays: Decays,
+def find_neighbors(
+    weights: Weights, histories: Histories, nearest: int, options: NeighborOptions
 ) -> Query:
-    """For each history the entries (its newest item in each neighbour) and the likeness of the neighbour."""
-    known = weights.query_arrays
-    index = (
-        weights.blocks[0].indptr, known["holders"], known["entries"], known["user"], known["last"]
-    )  # fmt: skip
-    rules = (longest, sample, *decays)
+    """Return the `nearest` neighbors of each history as a query: sources and similarities.
+
+    A source is an entry of the index: the neighbor's row of the history's newest shared item.
+    weights: the index that `build_index` returned.
+    """
+    arrays = weights.query_arrays
+    index = (weights.blocks[0].indptr, *(arrays[n] for n in ("holders", "entries", "user", "last")))
     start, stop, *rows = histories.start, histories.stop, histories.item, histories.time
     parts = [
-        _part(index, (start[a:b], stop[a:b], *rows), rules, nearest)
-        for a, b in even(len(histories), max(_BATCH, _ROOM // nearest))
+        _find_in_part(index, (start[a:b], stop[a:b], *rows), options, nearest)
+        for a, b in sized_chunks(len(histories), max(_CHUNK, _MAX_ENTRIES // nearest))
     ]
-    counts, entries, likeness = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return Query(np.concatenate([[0], np.cumsum(counts)]), entries, likeness)
+    counts, entries, similarity = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return Query(np.concatenate([[0], np.cumsum(counts)]), entries, similarity)
 
 
-def _part(
-    index: Arrays, queries: Arrays, rules: tuple[Any, ...], nearest: int
+def _find_in_part(
+    index: Arrays, queries: Arrays, options: NeighborOptions, nearest: int
 ) -> tuple[Array, Array, Array]:
-    """How many neighbours each query has, their entries and likenesses."""
+    """Return the number of neighbors of each query, then all their entries and similarities.
+
+    index, queries: the fields of `NeighborIndex` and `NeighborQueries`.
+    """
     n = len(queries[0])
-    entry, likeness = np.empty((n, nearest), np.int64), np.empty((n, nearest))
+    entry, similarity = np.empty((n, nearest), np.int64), np.empty((n, nearest))
     sizes = np.zeros(n, np.int64)
-    out = (entry, likeness, sizes)
-    run_chunks(
-        "neighbours",
-        lambda a, b: nearest_histories(index, queries, rules, a, b, out),
-        even(n, _BATCH),
-    )
-    there = np.arange(nearest) < sizes[:, None]
-    return sizes, entry[there], likeness[there]
+    out, plain_options = (entry, similarity, sizes), tuple(options)
+
+    def work(a: int, b: int) -> None:
+        write_neighbors(index, queries, plain_options, a, b, out)
+
+    run_chunks("neighbours", work, sized_chunks(n, _CHUNK))
+    is_neighbor = np.arange(nearest) < sizes[:, None]
+    return sizes, entry[is_neighbor], similarity[is_neighbor]
 
 
 @template
-def _meet_holders(index: Index, i: int, share: float, met: Met, found: int) -> int:
-    """Add `share` to everyone who has item i; returns how many users have been met."""
-    for x in range(index.holders[i], index.holders[i + 1]):
+def _add_users_of(
+    index: NeighborIndex, i: int, weight: float, shared: _SharedItems, count: int
+) -> int:
+    """Add `weight` to all users who have item i; return the number of users so far.
+
+    Changes `shared` (users who share an item with the query) in place; `count` is the number of
+    users found before.
+    """
+    for x in range(index.item_indptr[i], index.item_indptr[i + 1]):
         u = index.user[index.entries[x]]
-        if met.entry[u] < 0:
-            met.entry[u] = index.entries[x]
-            met.user[found] = u
-            found += 1
-        met.shared[u] += share
-    return found
+        if shared.entry[u] < 0:
+            shared.entry[u] = index.entries[x]
+            shared.user[count] = u
+            count += 1
+        shared.weight[u] += weight
+    return count
 
 
 @template
-def _meet(index: Index, queries: Queries, q: int, rules: Rules, met: Met) -> tuple[int, int]:
-    """Meet everyone who has an item of query q; returns how many different items it has, and how many users were met."""
-    size = found = 0
+def _add_shared_items(
+    index: NeighborIndex, queries: NeighborQueries, q: int, options: NeighborOptions,
+    shared: _SharedItems,
+) -> tuple[int, int]:  # fmt: skip
+    """Write the users who share an item with query q to `shared`.
+
+    Returns the number of distinct items of the query, and the number of these users.
+    """
     stop = queries.stop[q]
-    first = max(queries.start[q], stop - rules.longest)
-    for r in range(stop - 1, first - 1, -1):
-        i = queries.item[r]
-        if i < 0 or met.seen[i]:
-            continue
-        met.seen[i] = True
-        size += 1
-        share = np.exp(-(stop - 1 - r) / rules.places)
-        found = _meet_holders(index, i, share, met, found)
-    for r in range(first, stop):
-        if queries.item[r] >= 0:
-            met.seen[queries.item[r]] = False
-    return size, found
+    first = max(queries.start[q], stop - options.max_history)
+    rows, count = np.empty(stop - first, np.int64), 0
+    n_items = list_latest_rows(queries.item, first, stop, shared.seen, rows, 0)
+    for x in range(n_items):
+        weight = np.exp(-(stop - 1 - rows[x]) / options.recency)
+        count = _add_users_of(index, queries.item[rows[x]], weight, shared, count)
+    return n_items, count
 
 
 @template
-def _likenesses(
-    index: Index, users: Array, size: int, moment: int, age: float, shared: Array
+def _similarities(
+    index: NeighborIndex, users: Array, n_items: int, now: int, decay: float, weight: Array
 ) -> Array:
-    """How like each of these users is to a query of `size` items that ends at `moment`."""
+    """Return the similarity of users to a query of `n_items` items whose last row is at `now`.
+
+    weight: by user, the summed weight of shared items. decay, now: microseconds.
+    """
     out = np.empty(len(users))
     for x in range(len(users)):
         u = users[x]
-        out[x] = shared[u] / np.sqrt(size * (index.ptr[u + 1] - index.ptr[u]))
-        out[x] *= np.exp(-max(moment - index.last[u], 0) / age)
+        # sum of exp(-lag / recency) over shared items / sqrt(|query| |user|) * exp(-age / decay)
+        out[x] = weight[u] / np.sqrt(n_items * (index.indptr[u + 1] - index.indptr[u]))
+        out[x] *= np.exp(-max(now - index.last[u], 0) / decay)
     return out
 
 
 @template
-def _write_likest(out: Neighbours, q: int, users: Array, likeness: Array, entry: Array) -> None:
-    """Write the likest users, as many as there is room for; of equals the first is first."""
-    kept = 0
-    for x in np.argsort(-likeness, kind="mergesort")[: out.entry.shape[1]]:
-        if likeness[x] > 0.0:
-            out.entry[q, kept], out.likeness[q, kept] = entry[users[x]], likeness[x]
-            kept += 1
-    out.sizes[q] = kept
+def _write_most_similar(
+    out: NeighborLists, q: int, users: Array, similarity: Array, entry: Array
+) -> None:
+    """Write the most similar users to row q of `out`, as many as fit; ties keep their order.
+
+    similarity: of each of `users`; those with 0 are left out. entry: by user, the entry to write.
+    """
+    count = 0
+    for x in np.argsort(-similarity, kind="mergesort")[: out.entry.shape[1]]:
+        if similarity[x] > 0.0:
+            out.entry[q, count], out.similarity[q, count] = entry[users[x]], similarity[x]
+            count += 1
+    out.sizes[q] = count
 
 
 @template
-def _nearest(index: Index, queries: Queries, rules: Rules, a: int, b: int, out: Neighbours) -> None:
-    """Write the neighbours of queries a..b; the size of one that has none stays 0.
+def _write_neighbors(
+    index: NeighborIndex, queries: NeighborQueries, options: NeighborOptions, a: int, b: int,
+    out: NeighborLists,
+) -> None:  # fmt: skip
+    """Write the neighbors of queries a to b - 1 to `out`, most similar first.
 
-    Likeness: the sum of exp(-place / places) over the shared items, over the root of both lengths,
-    times exp(-age of the neighbour / age). Of equals the one that came last is first.
+    Of equally similar users the most recent one is first. The size of a query without neighbors is
+    not written: `out.sizes` must be 0 on entry.
     """
-    users, items = len(index.ptr) - 1, len(index.holders) - 1
-    met = Met(
-        np.empty(users, np.int64), np.full(users, -1, np.int64), np.zeros(users),
-        np.zeros(items, np.bool_),
+    n_users, n_items = len(index.indptr) - 1, len(index.item_indptr) - 1
+    shared = _SharedItems(
+        np.empty(n_users, np.int64), np.full(n_users, -1, np.int64), np.zeros(n_users),
+        np.zeros(n_items, np.bool_),
     )  # fmt: skip
     for q in range(a, b):
-        size, found = _meet(index, queries, q, rules, met)
-        if found == 0:
+        size, count = _add_shared_items(index, queries, q, options, shared)
+        if count == 0:
             continue
-        close = np.sort(met.user[:found])
-        if 0 < rules.sample < found:
-            close = close[: rules.sample]
-        moment = queries.time[queries.stop[q] - 1]
-        likeness = _likenesses(index, close, size, moment, rules.age, met.shared)
-        _write_likest(out, q, close, likeness, met.entry)
-        for x in range(found):
-            u = met.user[x]
-            met.shared[u], met.entry[u] = 0.0, -1
+        users = np.sort(shared.user[:count])
+        if 0 < options.sample < count:
+            users = users[: options.sample]
+        now = queries.time[queries.stop[q] - 1]
+        similarity = _similarities(index, users, size, now, options.decay, shared.weight)
+        _write_most_similar(out, q, users, similarity, shared.entry)
+        for x in range(count):
+            u = shared.user[x]
+            shared.weight[u], shared.entry[u] = 0.0, -1
 
 
 @kernel
-def nearest_histories(
-    index: Arrays, queries: Arrays, rules: tuple[Any, ...], a: int, b: int, out: Arrays
+def write_neighbors(
+    index: Arrays, queries: Arrays, options: tuple[Any, ...], a: int, b: int, out: Arrays
 ) -> None:
-    """Write the neighbours of queries a..b: an Index, Queries, Rules and Neighbours, all as plain tuples.
+    """Write the neighbors of queries a to b - 1 to `out`; see `_write_neighbors`.
 
-    Numba recognises those 10 microseconds sooner than named ones, and one query alone takes 60.
+    Arguments are named tuples as plain tuples: Numba recognizes these 10 microseconds sooner, and
+    one query alone takes 60.
     """
-    _nearest(Index(*index), Queries(*queries), Rules(*rules), a, b, Neighbours(*out))
+    requests = NeighborIndex(*index), NeighborQueries(*queries), NeighborOptions(*options)
+    _write_neighbors(*requests, a, b, NeighborLists(*out))

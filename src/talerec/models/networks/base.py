@@ -1,4 +1,4 @@
-"""What neural models share: parameters, training, and states as queries. torch is imported where it is used."""
+"""What neural models share: parameters, training, and states as queries."""
 
 from __future__ import annotations
 
@@ -7,92 +7,92 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from talerec.data.histories import UNTIMED, Histories
-from talerec.data.log import Log
+from talerec.data import UNTIMED, Histories, Log
 from talerec.errors import TalerecError
-from talerec.models.core import params
-from talerec.models.core.base import Model
-from talerec.models.core.params import param
-from talerec.ranking.blocks import block_of
-from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array
-from talerec.runtime.clock import Clock
+from talerec.models.core import Model, build_model, param
+from talerec.ranking import Query, Weights, make_block
+from talerec.runtime import Array, Clock
 
 if TYPE_CHECKING:
-    from talerec.neural.nets.base import Net
-    from talerec.neural.settings import Rows, Settings
+    from talerec.neural import Net, NetSettings, Rows
 
-_EXPLAINED = 16  # newest rows of a history that get a share of their own
-_CHECKPOINTS = "TALEREC_CHECKPOINTS"  # names a folder for them
-_ABOUT = ("kind", "params", "rows", "version")  # facts that a training has to have
-
-
-def other(kind: type, name: str, default: Any) -> Any:
-    """A parameter that a class inherits, with another default."""
-    return dataclasses.field(default=default, metadata=kind.__dataclass_fields__[name].metadata)  # type: ignore[attr-defined]
+_LOSSES = ("softmax", "sampled", "gbce", "bce")
+_MAX_EXPLAINED = 16  # newest rows of a history that get a contribution of their own
+_CHECKPOINT_VARIABLE = "TALEREC_CHECKPOINTS"  # names a folder for checkpoints
+_REQUIRED_FACTS = ("kind", "params", "rows", "version")  # of a training
 
 
-class _Networked(Model):
-    """Holds the network that is asked, which is no parameter and is not kept: it is made of arrays that are."""
+def with_default(kind: type, name: str, default: Any) -> Any:
+    """Return a parameter inherited from class `kind` as a field with another default."""
+    metadata = kind.__dataclass_fields__[name].metadata  # type: ignore[attr-defined]
+    return dataclasses.field(default=default, metadata=metadata)
 
+
+class _NetworkState(Model):
+    """Caches of a neural model, which are no parameters and not saved.
+
+    They are the network, and trainings: networks trained elsewhere, with facts about their
+    training.
+    """
+
+    #: The network, built from the stored arrays when it is first needed.
     _net: Net | None = None
-    #: Trainings from elsewhere, of this model with these parameters, while it is fitted by one of them.
+    #: Trainings from elsewhere, while the model is fitted with one of them.
     _trainings: Sequence[Any] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        aside = ("_net", "_trainings")
-        return {name: value for name, value in vars(self).items() if name not in aside}
+        transient = ("_net", "_trainings")
+        return {name: value for name, value in vars(self).items() if name not in transient}
 
     def _forget_fit(self) -> None:
+        """Drop the fit and the network built from it."""
         super()._forget_fit()
         self._net = None
 
 
 @dataclass(eq=False, kw_only=True)
-class Neural(_Networked):
-    """A network that reads a history row by row; the state after its last row, times item vectors, gives the scores."""
+class NeuralModel(_NetworkState):
+    """A network that reads a history row by row; scores are its last state times item vectors.
 
-    weighs_items: ClassVar[bool] = False
-    extra: ClassVar[str | None] = "torch"
-    grows: ClassVar[bool] = False
+    The state is a vector of size `dim` (and a 1 for a bias): its dimensions are the sources of the
+    query, and the item vectors are the weights B (dimension x item).
+    """
 
-    dim: int = param(64, "numbers in the vector of an item", low=1, high=8192)
-    layers: int = param(2, "blocks on top of each other", low=1, high=64, search=(1, 3))
+    sources_are_items = False
+    extra = "torch"
+    supports_update = False
+
+    dim: int = param(64, "size of an item's vector", low=1, high=8192)
+    layers: int = param(2, "blocks of the network", low=1, high=64, search=(1, 3))
     max_history: int = param(50, "a history's last rows that are read", low=2, high=10_000)
     dropout: float = param(
-        0.2, "share of numbers that a training step leaves out", low=0, high=0.95, search=(0.0, 0.5)
+        0.2, "share of values dropped in a training step", low=0, high=0.95, search=(0.0, 0.5)
     )
-    loss: str = param(
-        "softmax", "what is made smaller", choices=("softmax", "sampled", "gbce", "bce")
-    )
+    loss: str = param("softmax", "training objective", choices=_LOSSES)
     negatives: int = param(
-        256, "items that a target is compared with, unless the loss is softmax", low=1, high=10**6
+        256, "sampled items per target, unless the loss is softmax", low=1, high=10**6
     )
     samples: str = param(
-        "windows",
-        "targets of a training sample: at every row, or at the last alone",
-        choices=("windows", "prefixes"),
+        "windows", "targets: every row, or only the last", choices=("windows", "prefixes")
     )
     rate: float = param(1e-3, "learning rate", above=0, high=1, search=(3e-4, 3e-3))
-    reg: float = param(0.0, "shrinkage of matrices per step, times rate", low=0, high=1)
+    reg: float = param(0.0, "weight decay of matrices", low=0, high=1)
     batch: int = param(4096, "targets in a training step", low=1, high=10**7)
-    epochs: int = param(200, "passes over the log, at most", low=1, high=100_000)
+    epochs: int = param(200, "largest number of epochs", low=1, high=100_000)
     patience: int = param(
-        10, "passes without a better one after which training stops", low=1, high=100_000
+        10, "epochs without improvement after which training stops", low=1, high=100_000
     )
     judges: int = param(
-        10_000, "users whose last row is held back to find the best pass; 0: make all passes", low=0
+        10_000, "users whose last row is held out for early stopping; 0: train all epochs", low=0
     )
-    seed: int = param(0, "seed of the first weights, the order of samples and all draws", low=0)
-    device: str = param("auto", "where to train", choices=("auto", "cpu", "cuda"))
+    seed: int = param(0, "seed of the initial weights, the sample order and all draws", low=0)
+    device: str = param("auto", "device to train on", choices=("auto", "cpu", "cuda"))
     precision: str = param(
-        "auto",
-        "of large products: auto is TF32 on a GPU",
-        choices=("auto", "float32", "bfloat16"),
+        "auto", "of matrix products; auto: TF32 on a GPU", choices=("auto", "float32", "bfloat16")
     )
 
     def __post_init__(self) -> None:
@@ -100,65 +100,79 @@ class Neural(_Networked):
         self._check()
 
     def _check(self) -> None:
-        """Refuse parameters that do not go together."""
+        """Raise TalerecError if `samples` does not fit a network that sees later rows."""
         if self.samples == "windows" and self._sees_later():
             raise TalerecError(
-                f"{self.name} sees later rows, so samples is 'prefixes': windows would show it the targets"
+                f"{self.name} sees later rows, so samples is 'prefixes': "
+                "windows would show it the targets"
             )
 
     def _sees_later(self) -> bool:
-        """Does a row's state depend on rows after it?"""
+        """Return whether a row's state depends on later rows."""
         return False
 
     def set_params(self, **changes: Any) -> Self:
-        params.build(type(self), {**self.params, **changes})  # refused before anything is changed
+        self._copy_with(changes)  # refused before anything changes
         return super().set_params(**changes)
 
     # -- fitting --
 
     def check_ready(self) -> None:
-        """Refuse, before anything is fitted, where torch is not installed."""
-        library("training")
+        """Raise TalerecError, before anything is fitted, if torch is not installed."""
+        import_neural("training")
+
+    def use_trainings(self, trainings: Sequence[Any]) -> None:
+        """Let `fit` take one of these finished trainings, made elsewhere, instead of training."""
+        self._trainings = trainings
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        training, rows, settings = library("training"), rows_of(log), self.settings()
+        """Return the weights of a network trained on a log; no solver is named (None).
+
+        It is trained here, unless trainings from elsewhere were given (`use_trainings`). clock:
+        adds up the seconds of each stage.
+        """
+        training, rows, settings = import_neural("training"), log_rows(log), self.settings()
         if self._trainings:
-            given = of_rows(self._trainings, rows)
-            clock.seconds["solve"] = float(given.facts.get("seconds", 0.0))
-            return self._weights(given.arrays), None
-        checkpoint = _checkpoint(settings, rows)
+            available = _select_training(self._trainings, rows)
+            clock.seconds["solve"] = float(available.facts.get("seconds", 0.0))
+            return self._build_weights(available.arrays), None
+        checkpoint = _checkpoint_path(settings, rows)
         with clock("solve"):
-            made = training.train(rows, settings, checkpoint=checkpoint)
-        weights = self._weights(made.arrays)
+            result = training.train(rows, settings, checkpoint=checkpoint)
+        weights = self._build_weights(result.arrays)
         if checkpoint is not None:
             checkpoint.unlink(missing_ok=True)
         return weights, None
 
-    def settings(self) -> Settings:
-        """The parameters as a training takes them."""
-        found: Settings = library("settings").Settings.of(self.name, self.params)
-        return found
+    def settings(self) -> NetSettings:
+        """Return the model's name and parameters as the `NetSettings` of a training."""
+        settings: NetSettings = import_neural("settings").NetSettings.of(self.name, self.params)
+        return settings
 
-    def _weights(self, arrays: Mapping[str, Array]) -> Weights:
-        """A network's arrays as weights: scores are states times item vectors."""
-        scorer = library("asking").scorer(self.settings(), arrays)
-        block = block_of(scorer.table, source_item=np.full(len(scorer.table), -1, np.int32))
-        kept = {name.replace(".", "__"): array for name, array in scorer.kept.items()}
+    def _build_weights(self, arrays: Mapping[str, Array]) -> Weights:
+        """Return a network's arrays as weights: item vectors as B, the others as query arrays.
+
+        arrays: all trained parameters by name. B is state dimension x item; queries need the
+        encoder.
+        """
+        scorer = import_neural("inference").output_layer(self.settings(), arrays)
+        block = make_block(scorer.table, source_item=np.full(len(scorer.table), -1, np.int32))
+        stored = {name.replace(".", "__"): array for name, array in scorer.encoder.items()}
         self._net = None
-        return Weights(block, query_arrays=kept)
+        return Weights(block, query_arrays=stored)
 
     @classmethod
     def from_training(cls, log: Log, arrays: Any, **changes: Any) -> Self:
-        """The fitted model of a training that was made elsewhere, from rows of `log` and nothing else.
+        """Return the fitted model of a training that was made elsewhere on the rows of `log`.
 
         Parameters
         ----------
         log : Log
             The rows that it was trained on.
         arrays : Training, or path
-            What `talerec.neural.training.train` gave, or the file that it was saved to.
+            The result of `talerec.neural.training.train`, or the file that it was saved to.
         **changes
-            Parameters that it has to have been trained with; those not given are taken from it.
+            Parameters that the training must have; others are taken from it.
 
         Returns
         -------
@@ -168,128 +182,150 @@ class Neural(_Networked):
         Raises
         ------
         TalerecError
-            Where it is a training of another model, of other rows, or with other parameters.
+            If the training is of another model, of other rows, or with other parameters.
         """
-        made = read_training(arrays)
-        if made.facts["kind"] != cls.name:
-            raise TalerecError(f"this is a training of {made.facts['kind']}, not of {cls.name}")
+        training = read_training(arrays)
+        if training.facts["kind"] != cls.name:
+            raise TalerecError(f"this is a training of {training.facts['kind']}, not of {cls.name}")
+        trained_with = training.facts["params"]
         for name, value in changes.items():
-            if made.facts["params"].get(name) != value:
-                raise TalerecError(
-                    f"the training has {name} {made.facts['params'].get(name)!r}, not {value!r}"
-                )
-        model: Self = params.build(cls, made.facts["params"])
-        model._trainings = [made]
+            if (trained := trained_with.get(name)) != value:
+                raise TalerecError(f"the training has {name} {trained!r}, not {value!r}")
+        model: Self = build_model(cls, trained_with)
+        model.use_trainings([training])
         try:
             return model.fit(log)
         finally:
-            model._trainings = ()
+            model.use_trainings(())
 
-    # -- asking --
+    # -- queries --
 
     def query(self, histories: Histories) -> Query:
-        codes, known = self._states(histories)
-        dims = self.fitted.weights.blocks[0].sources
-        if dims > codes.shape[1]:  # the last source is the bias
-            codes = np.hstack([codes, np.ones((len(codes), 1), codes.dtype)])
-        ptr = np.concatenate([[0], np.cumsum(known * dims)])
-        source = np.tile(np.arange(dims), int(known.sum()))
-        return Query(ptr, source, codes[known].ravel().astype(np.float64))
+        """Return x of each history: the network's state after it, and a 1 for a bias.
+
+        Sources are dimensions of the state; a history without a state has none.
+        """
+        states, has_state = self._states(histories)
+        n_sources = self.fitted.weights.blocks[0].sources
+        if n_sources > states.shape[1]:  # the last source is the bias
+            states = np.hstack([states, np.ones((len(states), 1), states.dtype)])
+        indptr = np.concatenate([[0], np.cumsum(has_state * n_sources)])
+        source = np.tile(np.arange(n_sources), int(has_state.sum()))
+        return Query(indptr, source, states[has_state].ravel().astype(np.float64))
 
     def _states(self, histories: Histories) -> tuple[Array, Array]:
-        asking = library("asking")
+        """Return the state after each history (history x dim), and a flag whether it has one.
+
+        The state is the network's output vector; a history without known items has none.
+        """
+        neural = import_neural("inference")
         last = histories.last()
         now = last if histories.now is None else np.where(last > UNTIMED, histories.now, last)
         if len(histories.time):
             newest = histories.time[np.maximum(histories.stop - 1, 0)]
             now = np.where(last > UNTIMED, now, newest)
-        runs = asking.Runs(histories.start, histories.stop, histories.item, histories.time, now)
-        found: tuple[Array, Array] = asking.states(self._network(), runs, self._vectors)
-        return found
+        runs = neural.HistoryRows(
+            histories.start, histories.stop, histories.item, histories.time, now
+        )
+        states: tuple[Array, Array] = neural.encode_histories(self._network(), runs, self._vectors)
+        return states
 
     def _network(self) -> Net:
-        """The network that is asked, made of the arrays that fitting left."""
+        """Return the encoder network, built from the stored arrays at the first call."""
         if self._net is None:
-            arrays = {
-                name.replace("__", "."): array
-                for name, array in self.fitted.weights.query_arrays.items()
-            }
-            self._net = library("asking").reader(self.settings(), arrays)
+            stored = self.fitted.weights.query_arrays
+            arrays = {name.replace("__", "."): array for name, array in stored.items()}
+            self._net = import_neural("inference").load_encoder(self.settings(), arrays)
         return self._net
 
     def _vectors(self, items: Array) -> Array:
-        """The vectors of items, as the network reads them."""
+        """Return the network's input vectors of items (positions): item x dim."""
         weights = self.fitted.weights
-        own = weights.query_arrays.get("items")
-        found: Array = weights.matrix[: self.dim, items].T if own is None else own[items]
-        return found
+        table = weights.query_arrays.get("items")
+        vectors: Array = weights.matrix[: self.dim, items].T if table is None else table[items]
+        return vectors
 
-    # -- explaining --
+    # -- explanations --
 
     def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
-        """Of the newest rows, each gives what the score loses without it."""
-        given = np.zeros((len(targets), len(history.item)))
-        rows = np.flatnonzero(history.item >= 0)[-self.max_history :][-_EXPLAINED:]
+        """Return what each target's score (row) loses without each row of a history (column).
+
+        Only the newest 16 known rows are left out in turn; other columns are 0.
+        """
+        losses = np.zeros((len(targets), len(history.item)))
+        rows = np.flatnonzero(history.item >= 0)[-self.max_history :][-_MAX_EXPLAINED:]
         if rows.size:
-            scores = self._scores(self.query(_without(history, rows)), targets)
-            given[:, rows] = self._scores(x, targets) - scores
-        return given
+            scores = self._scores(self.query(_leave_one_out(history, rows)), targets)
+            losses[:, rows] = self._scores(x, targets) - scores
+        return losses
 
     def base_score(self, history: Histories, target: int) -> float | None:
-        """What is left of the score after every row has got its share."""
-        wanted, x = np.array([target]), self.query(history)
-        shares = self.contributions(x, history, wanted)
-        return float(self._scores(x, wanted)[0, 0] - shares.sum())
+        """Return the target's score less the contributions of all rows of the history.
+
+        A row's contribution is what the score loses without it; target: an item position.
+        """
+        targets, x = np.array([target]), self.query(history)
+        contributions = self.contributions(x, history, targets)
+        return float(self._scores(x, targets)[0, 0] - contributions.sum())
 
     def _scores(self, x: Query, targets: Array) -> Array:
-        """The scores of items (rows) for queries (columns); 0 for a query without sources."""
+        """Return scores, target x query; 0 for a query without sources.
+
+        x: the state of each history as a query. targets: item positions.
+        """
         weights = self.fitted.weights
-        found = np.zeros((len(targets), len(x)))
+        scores = np.zeros((len(targets), len(x)))
         for q in range(len(x)):
-            found[:, q] = weights.contributions(x.one(q), targets).sum(1)
-        return found
+            scores[:, q] = weights.contributions(x.select(q), targets).sum(1)
+        return scores
 
 
 @dataclass(eq=False, kw_only=True)
-class Attentive(Neural):
-    """A network whose rows look at each other."""
+class AttentionModel(NeuralModel):
+    """A network with attention between the rows of a history; `heads` must divide `dim`."""
 
-    heads: int = param(2, "heads of attention; they divide dim", low=1, high=1024)
+    heads: int = param(2, "attention heads; they divide dim", low=1, high=1024)
 
     def _check(self) -> None:
+        """Raise TalerecError if parameters do not fit together: `heads` must divide `dim`, too."""
         super()._check()
         if self.dim % self.heads:
-            raise TalerecError(
-                f"dim is {self.dim} and heads is {self.heads}; heads must divide dim"
-            )
+            values = f"dim is {self.dim} and heads is {self.heads}"
+            raise TalerecError(f"{values}; heads must divide dim")
 
 
-def rows_of(log: Log) -> Rows:
-    """A log as the plain arrays that a training takes."""
-    found: Rows = library("settings").Rows(log.ptr, log.item, log.time, len(log.items))
-    return found
+def log_rows(log: Log) -> Rows:
+    """Return a log's rows as plain arrays (`talerec.neural` Rows), the input of a training."""
+    rows: Rows = import_neural("settings").Rows(log.ptr, log.item, log.time, len(log.items))
+    return rows
 
 
-def read_training(given: Any) -> Any:
-    """A training that has ended, as it is or from the file that it was saved to."""
-    training = library("training")
-    made = given if isinstance(given, training.Training) else training.Training.load(given)
-    if any(name not in made.facts for name in _ABOUT):
+def read_training(source: Any) -> Any:
+    """Return a finished training, given the `Training` itself or the file it was saved to.
+
+    TalerecError if facts are missing that a finished training has.
+    """
+    kind = import_neural("training").Training
+    training = source if isinstance(source, kind) else kind.load(source)
+    if any(name not in training.facts for name in _REQUIRED_FACTS):
         raise TalerecError("these arrays are not those of a training that has ended")
-    return made
+    return training
 
 
-def of_rows(trainings: Sequence[Any], rows: Rows) -> Any:
-    """The training that was made of exactly these rows."""
-    wanted = rows.fingerprint()
-    found = [made for made in trainings if made.facts["rows"] == wanted]
-    if not found:
-        raise TalerecError("this is a training of other rows than the log's")
-    return found[0]
+def _select_training(trainings: Sequence[Any], rows: Rows) -> Any:
+    """Return the first training that was made on exactly these rows; TalerecError without one.
+
+    A training is the result of training a network elsewhere; its facts have a hash of its rows.
+    """
+    fingerprint = rows.fingerprint()
+    for training in trainings:
+        if training.facts["rows"] == fingerprint:
+            return training
+    raise TalerecError("this is a training of other rows than the log's")
 
 
-def library(name: str) -> Any:
-    """A module of the networks; where torch is missing, an error that says how to get it."""
+def import_neural(name: str) -> Any:
+    """Import a module of `talerec.neural`; without torch, the error says how to install it."""
     from importlib import import_module
 
     try:
@@ -302,17 +338,20 @@ def library(name: str) -> Any:
         ) from None
 
 
-def _checkpoint(settings: Settings, rows: Rows) -> Path | None:
-    """The file that keeps this training while it lasts, where the user wants one."""
-    folder = os.environ.get(_CHECKPOINTS)
+def _checkpoint_path(settings: NetSettings, rows: Rows) -> Path | None:
+    """Return the checkpoint file of a training; None if TALEREC_CHECKPOINTS is not set.
+
+    The name has the model's name and a hash of the settings and the training rows.
+    """
+    folder = os.environ.get(_CHECKPOINT_VARIABLE)
     return Path(folder) / f"{settings.kind}-{settings.key(rows)}.npz" if folder else None
 
 
-def _without(history: Histories, rows: Array) -> Histories:
-    """One history without its row rows[0], without rows[1], and so on."""
+def _leave_one_out(history: Histories, rows: Array) -> Histories:
+    """Return copies of one history: without rows[0], without rows[1], and so on."""
     size = len(history.item)
-    keep = np.array([[n for n in range(size) if n != row] for row in rows.tolist()], np.int64)
+    others = np.array([[n for n in range(size) if n != row] for row in rows.tolist()], np.int64)
     bounds = np.arange(len(rows) + 1) * (size - 1)
-    flat = keep.reshape(-1)
+    flat = others.reshape(-1)
     now = None if history.now is None else np.repeat(history.now, len(rows))
     return Histories(bounds[:-1], bounds[1:], history.item[flat], history.time[flat], now)

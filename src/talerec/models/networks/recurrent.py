@@ -1,19 +1,19 @@
-"""Recurrent networks: a state that each row moves on (GRU4Rec), and one that moves on linearly (LRURec)."""
+"""Recurrent networks: gated units (GRU4Rec) and linear recurrent units (LRURec)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from talerec.models.core.params import param
-from talerec.models.networks.base import Neural, other
+from talerec.models.core import param
+from talerec.models.networks.base import NeuralModel, with_default
 
 
 @dataclass(eq=False, kw_only=True)
-class GRU4Rec(Neural):
-    """A gated recurrent unit over the rows, and a bias of each item. Needs torch.
+class GRU4Rec(NeuralModel):
+    """A gated recurrent unit over the rows, and a bias per item. Needs torch.
 
-    It is GRU4Rec's network and losses with the trainer of all others: full back-propagation through the window, Adam.
+    The network and losses are GRU4Rec's; the training is that of the other models: full
+    back-propagation through the window, with Adam.
 
     Examples
     --------
@@ -22,24 +22,23 @@ class GRU4Rec(Neural):
     0.5
     """
 
-    name: ClassVar[str] = "gru4rec"
-    good_for: ClassVar[str] = "Sessions; a recurrent baseline"
-    paper: ClassVar[str] = (
+    name = "gru4rec"
+    summary = "Sessions; a recurrent baseline"
+    paper = (
         "Recurrent Neural Networks with Top-k Gains for Session-based Recommendations, CIKM 2018"
     )
 
     popularity: float = param(
-        0.0,
-        "sampled items are drawn by their counts to this power, and corrected for it",
-        low=0,
-        high=2,
+        0.0, "exponent of item counts in sampling, corrected in the loss", low=0, high=2
     )
-    layers: int = other(Neural, "layers", 1)
+    layers: int = with_default(NeuralModel, "layers", 1)
 
 
 @dataclass(eq=False, kw_only=True)
-class LRURec(Neural):
-    """Linear recurrent units: a state that moves on by a complex factor, so that all rows are found at once. Needs torch.
+class LRURec(NeuralModel):
+    """Linear recurrent units with complex factors, so that all rows are computed in parallel.
+
+    Needs torch.
 
     Examples
     --------
@@ -48,8 +47,8 @@ class LRURec(Neural):
     0.01
     """
 
-    name: ClassVar[str] = "lrurec"
-    good_for: ClassVar[str] = "As gru4rec, trained on all rows of a history at once"
-    paper: ClassVar[str] = "Linear Recurrent Units for Sequential Recommendation, WSDM 2024"
+    name = "lrurec"
+    summary = "As gru4rec, trained on all rows of a history at once"
+    paper = "Linear Recurrent Units for Sequential Recommendation, WSDM 2024"
 
-    reg: float = other(Neural, "reg", 0.01)
+    reg: float = with_default(NeuralModel, "reg", 0.01)

@@ -1,18 +1,17 @@
-"""Networks that look at frequencies: a filter beside attention (BSARec), attention on frequencies (FEARec)."""
+"""Networks in the frequency domain: BSARec (filter and attention) and FEARec (bands)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from talerec.errors import TalerecError
-from talerec.models.core.params import param
-from talerec.models.networks.base import Attentive, other
+from talerec.models.core import param
+from talerec.models.networks.base import AttentionModel, with_default
 
 
 @dataclass(eq=False, kw_only=True)
-class BSARec(Attentive):
-    """Attention, and beside it a filter that weighs slow and fast changes along the history. Needs torch.
+class BSARec(AttentionModel):
+    """Attention combined with a filter of slow and fast changes. Needs torch.
 
     Examples
     --------
@@ -21,26 +20,30 @@ class BSARec(Attentive):
     'prefixes'
     """
 
-    name: ClassVar[str] = "bsarec"
-    good_for: ClassVar[str] = "As sasrec, with slow and fast changes of taste"
-    paper: ClassVar[str] = (
-        "An Attentive Inductive Bias for Sequential Recommendation beyond the Self-Attention, AAAI 2024"
+    name = "bsarec"
+    summary = "As sasrec, with slow and fast changes of taste"
+    paper = (
+        "An Attentive Inductive Bias for Sequential Recommendation beyond the Self-Attention, "
+        "AAAI 2024"
     )
 
     share: float = param(
-        0.7, "of the filter, the rest is attention's", low=0, high=1, search=(0.1, 0.9)
+        0.7, "share of the filter; the rest is attention", low=0, high=1, search=(0.1, 0.9)
     )
-    bins: int = param(5, "half of it and one are the slow frequencies", low=0, high=10_000)
-    samples: str = other(Attentive, "samples", "prefixes")
-    batch: int = other(Attentive, "batch", 2048)
+    bins: int = param(
+        5, "half of it, plus one, is the number of slow frequencies", low=0, high=10_000
+    )
+    samples: str = with_default(AttentionModel, "samples", "prefixes")
+    batch: int = with_default(AttentionModel, "batch", 2048)
 
     def _sees_later(self) -> bool:
+        """Return True: the filter over all rows makes a row's state depend on later rows."""
         return True
 
 
 @dataclass(eq=False, kw_only=True)
-class FEARec(Attentive):
-    """Attention on bands of frequencies and along lags at which a history resembles itself. Needs torch.
+class FEARec(AttentionModel):
+    """Attention on frequency bands, and by autocorrelation along lags. Needs torch.
 
     Examples
     --------
@@ -49,27 +52,29 @@ class FEARec(Attentive):
     0.6
     """
 
-    name: ClassVar[str] = "fearec"
-    good_for: ClassVar[str] = "Histories with rhythms"
-    paper: ClassVar[str] = (
-        "Frequency Enhanced Hybrid Attention Network for Sequential Recommendation, SIGIR 2023"
-    )
+    name = "fearec"
+    summary = "Histories with rhythms"
+    paper = "Frequency Enhanced Hybrid Attention Network for Sequential Recommendation, SIGIR 2023"
 
     band: float = param(0.6, "share of the frequencies that a layer sees", above=0, high=1)
-    time_share: float = param(0.1, "of attention between rows, beside lags", low=0, high=1)
-    lags: float = param(1.0, "lags are so many times the logarithm of max_history", above=0)
-    contrast: float = param(
-        0.1, "weight of the loss that makes samples with the same target alike", low=0, high=100
+    time_share: float = param(
+        0.1, "share of attention between rows; the rest is by lags", low=0, high=1
     )
-    samples: str = other(Attentive, "samples", "prefixes")
-    batch: int = other(Attentive, "batch", 256)
+    lags: float = param(
+        1.0, "number of lags, as a multiple of the logarithm of max_history", above=0
+    )
+    contrast: float = param(
+        0.1, "weight of the contrastive loss between samples with the same target", low=0, high=100
+    )
+    samples: str = with_default(AttentionModel, "samples", "prefixes")
+    batch: int = with_default(AttentionModel, "batch", 256)
 
     def _sees_later(self) -> bool:
         return True
 
     def _check(self) -> None:
+        """Raise TalerecError if parameters do not fit together: `max_history` must be even, too."""
         super()._check()
         if self.max_history % 2:
-            raise TalerecError(
-                f"max_history is {self.max_history}; fearec takes an even number of rows"
-            )
+            limit = "fearec takes an even number of rows"
+            raise TalerecError(f"max_history is {self.max_history}; {limit}")

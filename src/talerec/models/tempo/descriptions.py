@@ -1,4 +1,4 @@
-"""What a log chose for tempo, in sentences."""
+"""Sentences that report what tempo learned from a log."""
 
 from __future__ import annotations
 
@@ -6,88 +6,110 @@ from collections.abc import Iterator, Set
 
 import numpy as np
 
-from talerec.data.times import DAY
-from talerec.models.tempo.query_params import NOW, RECENCY, Numbers
-from talerec.runtime.arrays import Array
+from talerec.data import DAY
+from talerec.models.tempo.query_params import (
+    DEFAULT_POPULARITY_WEIGHT,
+    DEFAULT_RECENCY,
+    QueryParams,
+)
+from talerec.runtime import Array
 
-_PLACE = 8  # rows back, at which a place is compared with the last one
-_LONG = 3.0  # times as much: worth a sentence of its own
+_LAG = 8  # whose weight is compared with the latest row's
+_LARGE_FACTOR = 3.0  # of the default weight, from which a factor is reported
 
 
-def in_words(numbers: Numbers | None, lifetime: Array, chose: Set[str]) -> list[str]:
-    """What was chosen. lifetime: of each memory, in microseconds; chose: what was left to the log, of recency, repeats and now."""
-    if numbers is None:
+def describe_params(params: QueryParams | None, lifetime: Array, auto_names: Set[str]) -> list[str]:
+    """Return sentences about learned query parameters; None: the log was too small.
+
+    lifetime: microseconds that each popularity horizon spans (infinite: long term). auto_names:
+    which of recency, repeats and popularity_weight were left to validation. The first half of the
+    segments (rows of the parameters) is for requests soon after the log.
+    """
+    if params is None:
         return ["The log is too small to learn from: the default weights stay."]
-    half = len(numbers.recency) // 2
-    said = _told(numbers, lifetime, slice(0, half), chose)
-    if "repeats" in chose:
-        said += _repeats(numbers)
-    if not _alike(numbers, slice(0, half), slice(half, None)):
-        later = _told(numbers, lifetime, slice(half, None), chose)
-        said += [f"Asked long after the last row of the log: {_small(line)}" for line in later]
-    if numbers.lift[0]:
-        more = "raised" if numbers.lift[0] > 0 else "lowered"
-        said.append(
-            f"Among what follows the history, popular items are {more} (scores times popularity to the power {numbers.lift[0]:+.2g})."
-        )
-    return said or ["Rows that were held back left every weight at its default."]
+    n = len(params.recency) // 2
+    current, delayed = slice(0, n), slice(n, None)
+    lines = list(_describe_segments(params, lifetime, current, auto_names))
+    if "repeats" in auto_names:
+        lines += _describe_repeats(params)
+    per_segment = (params.recency, params.min_weight, params.popularity_weight)
+    if not all(np.array_equal(values[current], values[delayed]) for values in per_segment):
+        for line in _describe_segments(params, lifetime, delayed, auto_names):
+            lines.append(f"For requests long after the log's end: {line[0].lower()}{line[1:]}")
+    if exponent := params.popularity_exponent[0]:
+        direction = "raised" if exponent > 0 else "lowered"
+        scale = f"item-item weights are multiplied by popularity to the power {exponent:+.2g}"
+        lines.append(f"Popular items are {direction}: {scale}.")
+    return lines or ["Validation kept every default weight."]
 
 
-def _told(numbers: Numbers, lifetime: Array, classes: slice, chose: Set[str]) -> list[str]:
-    """Places and what is popular, for some classes."""
-    said = list(_places(numbers, classes)) if "recency" in chose else []
-    return [*said, *_popular(numbers, lifetime, classes)] if "now" in chose else said
+def _describe_segments(
+    params: QueryParams, lifetime: Array, segments: slice, auto_names: Set[str]
+) -> Iterator[str]:
+    """Yield sentences on the weights of lags and of popularity in some segments of requests.
+
+    segments: rows of the parameters; a segment groups requests by inactivity and delay. lifetime:
+    microseconds that each popularity horizon spans. auto_names: parameters left to validation.
+    """
+    if "recency" in auto_names:
+        yield from _describe_lags(params, segments)
+    if "popularity_weight" in auto_names:
+        yield from _describe_popularity(params.popularity_weight[segments].mean(axis=0), lifetime)
 
 
-def _small(line: str) -> str:
-    return line[0].lower() + line[1:]
+def _describe_lags(params: QueryParams, segments: slice) -> Iterator[str]:
+    """Yield a sentence on the weight of a row at lag 8; none if all weights are the default.
 
-
-def _alike(numbers: Numbers, one: slice, other: slice) -> bool:
-    """Do two sets of classes count everything alike?"""
-    named = (numbers.recency, numbers.lasting, numbers.now)
-    return all(np.array_equal(values[one], values[other]) for values in named)
-
-
-def _places(numbers: Numbers, classes: slice) -> Iterator[str]:
-    weights = numbers.place_weights(np.array([0.0, _PLACE]))[classes].mean(axis=0)
-    if (numbers.recency[classes] != RECENCY).any() or numbers.lasting[classes].any():
-        share = weights[1] / weights[0]
-        told = f"{share:.0%}" if share >= 0.005 else "next to nothing"
-        usual = f"{np.exp(-_PLACE / RECENCY):.0%}"
-        yield f"A row {_PLACE} rows back counts {told} of what the last row counts (by default {usual})."
-
-
-def _repeats(numbers: Numbers) -> Iterator[str]:
-    if numbers.often.any():
-        yield f"An item that makes up much of a history comes again (up to {numbers.often.max():.2g} times its share is added to its score)."
-    again = float(numbers.again.mean())
-    if again != 1.0:
-        yield f"An item of the history comes again {again:.2g} times as readily as repeats of its kind did in the log."
-    if (fading := float(numbers.fading.mean())) != 0.0:
-        yield f"The further back an item is, the {'less' if fading > 0 else 'more'} it comes again."
-
-
-def _popular(numbers: Numbers, lifetime: Array, classes: slice) -> Iterator[str]:
-    weights = numbers.now[classes].mean(axis=0)
-    if not weights.any():
-        yield "What is popular at the time adds nothing to a score."
+    segments: rows of the parameters (groups of requests) to average over.
+    """
+    is_default = (params.recency[segments] == DEFAULT_RECENCY).all()
+    if is_default and not params.min_weight[segments].any():
         return
-    short = np.isfinite(lifetime)
-    for weight, lasts in zip(weights[short], lifetime[short], strict=True):
+    latest, earlier = params.lag_weights(np.array([0.0, _LAG]))[segments].mean(axis=0)
+    default = f"(default {100 * np.exp(-_LAG / DEFAULT_RECENCY):.0f} %)"
+    if (share := earlier / latest) < 0.005:
+        rank = f"the {_LAG}th most recent"
+        yield f"Only the latest rows matter: {rank} has almost no weight {default}."
+    else:
+        weight = f"{100 * share:.0f} % of the latest row's weight"
+        yield f"The {_LAG}th most recent row has {weight} {default}."
+
+
+def _describe_repeats(params: QueryParams) -> Iterator[str]:
+    """Yield sentences on weights of repeats and frequencies that differ from the default."""
+    if params.frequency_weight.any():
+        largest = f"up to {params.frequency_weight.max():.2g} times"
+        yield f"Often repeated items are raised: {largest} an item's share of the history is added."
+    if (factor := float(params.repeat_weight.mean())) != 1.0:
+        yield f"Repeat purchases are weighted {factor:.2g} times."
+    if (decay := float(params.repeat_decay.mean())) != 0.0:
+        yield f"Repeats of older rows are weighted {'less' if decay > 0 else 'more'}."
+
+
+def _describe_popularity(weights: Array, lifetime: Array) -> Iterator[str]:
+    """Yield sentences on the weight of each popularity horizon.
+
+    weights: by horizon. lifetime: microseconds that it spans; infinite for long-term popularity.
+    """
+    if not weights.any():
+        yield "Popularity adds nothing to scores."
+        return
+    is_short = np.isfinite(lifetime)
+    for weight, duration in zip(weights[is_short], lifetime[is_short], strict=True):
         if weight:
-            yield f"What was popular in the last {_duration(lasts)} is added to scores (weight {weight:.2g})."
-    usual = float(weights[~short].sum())
-    if usual >= _LONG * NOW:
-        yield f"What is popular in the long run is added with {usual / NOW:.2g} times its usual weight."
-    elif usual != NOW:
-        yield f"What is popular in the long run is added to scores with weight {usual:.2g} (by default {NOW:g})."
+            recent = f"Popularity in the last {_format_duration(duration)}"
+            yield f"{recent} is added to scores (weight {weight:.2g})."
+    long_term, default = float(weights[~is_short].sum()), DEFAULT_POPULARITY_WEIGHT
+    if long_term >= _LARGE_FACTOR * default:
+        yield f"Long-term popularity has {long_term / default:.2g} times its default weight."
+    elif long_term != default:
+        yield f"Long-term popularity has weight {long_term:.2g} (default {default:g})."
 
 
-def _duration(microseconds: float) -> str:
-    """A time in words."""
+def _format_duration(microseconds: float) -> str:
+    """Format a duration in the largest unit of which it has at least two: days to seconds."""
     days = microseconds / DAY
-    for unit, size in (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0)):
-        if days * size >= 2:
-            return f"{days * size:.0f} {unit}"
+    for unit, per_day in (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0)):
+        if days * per_day >= 2:
+            return f"{days * per_day:.0f} {unit}"
     return f"{max(days * 86400, 1):.0f} seconds"

@@ -1,8 +1,8 @@
-"""Questions that a log asks of itself: rows held back from a first fit, of two kinds.
+"""Held-out queries of a log: rows left out of a first fit, which that fit must predict.
 
-Fresh questions are asked when everything up to them is known, as a service asks. Late ones are asked from behind an end
-of the rows: what was popular is as old as that end, and the asker has often been away for long. Nothing but the rows of
-the log that is fitted is looked at.
+Current queries ask for a user's last row before a cutoff, when all earlier rows are known. Delayed
+queries ask for a user's first row after the cutoff: the model is then as old as the cutoff, and the
+user has often been inactive. Only rows of the log that is fitted are used.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data.histories import Histories
-from talerec.data.log import Log
-from talerec.runtime.arrays import Array
+from talerec.data import Histories, Log
+from talerec.runtime import Array
 
-_ENDS = (0.85, 0.9, 0.8, 0.7, 0.6, 0.5)  # shares of the rows after which the first fit may end
-_LATE = (
-    500  # questions behind an end with which it is good enough; else the end with the most is taken
-)
-_MOST = 4096  # questions of a kind: a sample teaches as well as all
-_LEAST = 512
-_ROWS_PER_QUESTION = 40  # of small logs: learning must not take longer than fitting
-_ALL_ITEMS = 4000  # up to so many, all items are asked for
-_FEW = 200  # questions with a known answer, below which nothing can be learned
+_CUTOFF_SHARES = (0.85, 0.9, 0.8, 0.7, 0.6, 0.5)  # of the rows before a cutoff, by preference
+_ENOUGH_DELAYED = 500  # users on both sides of a cutoff with which it is taken
+_MAX_SAMPLE, _MIN_SAMPLE = 4096, 512  # users sampled for each kind of query
+_ROWS_PER_QUERY = 40  # in small logs: learning must not take longer than fitting
+_SMALL_CATALOGUE = 4000  # items, up to which all of them are targets
+_MIN_QUERIES = 200  # answerable current queries below which nothing can be learned
 
 
-class Questions(NamedTuple):
-    """Histories, the moment at which each is asked, and what came next."""
+class HoldoutQueries(NamedTuple):
+    """Queries of a validation: histories with request times, and the held-out item of each.
+
+    target: the item position of the row that came next, which is not in the history.
+    `histories.now` has the request times, in microseconds.
+    """
 
     histories: Histories
     target: Array
@@ -37,135 +37,161 @@ class Questions(NamedTuple):
         return len(self.target)
 
 
-class HeldBack(NamedTuple):
-    """The rows of a first fit, with the vocabularies of the whole log, and what was held back from it."""
+class Holdout(NamedTuple):
+    """Training rows of a first fit (with all ids of the log), and queries held out from it.
+
+    Current queries ask for a user's last row before the cutoff, delayed ones for the first row
+    after it, which may be long after the training rows.
+    """
 
     train: Log
-    fresh: Questions
-    late: Questions
-    wanted: Array  # one flag per item: the first fit is asked for these alone
+    current: HoldoutQueries
+    delayed: HoldoutQueries
+    target_mask: Array  # per item: whether queries may ask for it
 
 
-def held_back(log: Log, *, every_item: bool = False) -> HeldBack | None:
-    """Rows for a first fit and questions about the others; None where the log is too small to ask enough.
+def split_holdout(log: Log, *, every_item: bool = False) -> Holdout | None:
+    """Split a log into training rows and held-out queries; None if the queries are too few.
 
-    Of a large catalogue, half of the items are asked for, or all of them (`every_item`).
+    every_item: make all items of a large catalogue targets, not only about half of them.
     """
-    ends = end_choices(np.sort(log.time))
-    cut = Cut.at(log, chosen_end(ends, users_across(log, ends)))
-    wanted = wanted_items(len(log.items), every_item=every_item)
-    fresh_askers, late_askers = (sample(one, log.rows) for one in cut.askers(wanted))
-    train = cut.train(fresh_askers)
-    there = np.bincount(train.item, minlength=len(train.items)) > 0
-    fresh = known_answers(cut.fresh(fresh_askers), there)
-    if are_few(fresh):
+    cutoffs = candidate_cutoffs(np.sort(log.time))
+    cut = TimeCut.at(log, choose_cutoff(cutoffs, count_users_across(log, cutoffs)))
+    target_mask = sample_target_items(len(log.items), every_item=every_item)
+    eligible = cut.eligible_users(target_mask)
+    current_users, delayed_users = (sample_users(users, log.rows) for users in eligible)
+    train = cut.training_rows(current_users)
+    in_train = np.bincount(train.item, minlength=len(train.items)) > 0
+    current = select_answerable(cut.current_queries(current_users), in_train)
+    if not has_enough_queries(current):
         return None
-    return HeldBack(train, fresh, known_answers(cut.late(late_askers), there), wanted)
+    delayed = select_answerable(cut.delayed_queries(delayed_users), in_train)
+    return Holdout(train, current, delayed, target_mask)
 
 
-class Cut(NamedTuple):
-    """A log, or a part of its users, that is cut at an end of the rows."""
+class TimeCut(NamedTuple):
+    """A log cut at a point in time, to hold out rows on both sides as targets of queries."""
 
     log: Log
-    known: Log  # the rows before it
-    first: Array  # the first row of each user behind it, -1 where there is none
+    before: Log  # the rows before the cutoff
+    first_after: Array  # the first row of each user at or after the cutoff, -1 if there is none
 
     @classmethod
-    def at(cls, log: Log, end: int) -> Cut:
-        """Cut a log before the rows of a moment."""
-        before = log.time < end
-        return cls(log, log.keep(before), _first_rows(log, ~before))
+    def at(cls, log: Log, cutoff: int) -> TimeCut:
+        """Return a log cut at time `cutoff` (microseconds); rows at that time are after the cut."""
+        is_before = log.time < cutoff
+        first_after = np.full(len(log.users), -1, np.int64)
+        rows = np.flatnonzero(~is_before)[::-1]
+        first_after[log.user_codes()[rows]] = rows  # the earliest row is written last
+        return cls(log, log.keep(is_before), first_after)
 
-    def askers(self, wanted: Array) -> tuple[Array, Array]:
-        """The users who can be asked fresh questions, and late ones, about wanted items (a flag each)."""
-        known, length = self.known, np.diff(self.known.ptr)
-        fresh = np.flatnonzero(length >= 3)
-        late = np.flatnonzero((self.first >= 0) & (length > 0))
+    def eligible_users(self, target_mask: Array) -> tuple[Array, Array]:
+        """Return users with a current query, and users with a delayed one, for an allowed target.
+
+        A current query asks for a user's last row before the cutoff (from three rows on), a delayed
+        one for the first row after it. target_mask: a flag per item.
+        """
+        before, length = self.before, np.diff(self.before.ptr)
+        current = np.flatnonzero(length >= 3)
+        delayed = np.flatnonzero((self.first_after >= 0) & (length > 0))
         return (
-            fresh[wanted[known.item[known.ptr[fresh + 1] - 1]]],
-            late[wanted[self.log.item[self.first[late]]]],
+            current[target_mask[before.item[before.ptr[current + 1] - 1]]],
+            delayed[target_mask[self.log.item[self.first_after[delayed]]]],
         )
 
-    def train(self, askers: Array) -> Log:
-        """The rows of the first fit: those before the end, without the last one of each asker of a fresh question."""
-        kept = np.ones(self.known.rows, bool)
-        kept[self.known.ptr[askers + 1] - 1] = False
-        return self.known.keep(kept)
+    def training_rows(self, current_users: Array) -> Log:
+        """Return the rows before the cutoff, without the last row of each of these users.
 
-    def fresh(self, askers: Array) -> Questions:
-        """Users are asked for their last row before the end."""
-        known = self.known
-        last = known.ptr[askers + 1] - 1
-        return _questions(known, known.ptr[askers], last, known.item[last], known.time[last])
+        These last rows are held out: they are the targets of the current queries.
+        """
+        is_train = np.ones(self.before.rows, bool)
+        is_train[self.before.ptr[current_users + 1] - 1] = False
+        return self.before.keep(is_train)
 
-    def late(self, askers: Array) -> Questions:
-        """Users are asked for their first row behind the end."""
-        known, row = self.known, self.first[askers]
-        start, stop = known.ptr[askers], known.ptr[askers + 1]
-        return _questions(known, start, stop, self.log.item[row], self.log.time[row])
+    def current_queries(self, users: Array) -> HoldoutQueries:
+        """Return one query per user: its last row before the cutoff is the target to predict.
+
+        users: their numbers. The history is the user's rows before that row, and the request time
+        is that row's time.
+        """
+        last = self.before.ptr[users + 1] - 1
+        return self._queries(users, last, self.before.item[last], self.before.time[last])
+
+    def delayed_queries(self, users: Array) -> HoldoutQueries:
+        """Return one query per user: its first row after the cutoff is the target to predict.
+
+        users: their numbers. The history is the user's rows before the cutoff, and the request time
+        is the target row's time.
+        """
+        row, stop = self.first_after[users], self.before.ptr[users + 1]
+        return self._queries(users, stop, self.log.item[row], self.log.time[row])
+
+    def _queries(self, users: Array, stop: Array, target: Array, now: Array) -> HoldoutQueries:
+        """Return one query per user, whose history is the user's rows before row number `stop`.
+
+        target: item positions to predict. now: request times (microseconds). All have an entry per
+        user.
+        """
+        before = self.before
+        histories = Histories(before.ptr[users], stop, before.item, before.time, now)
+        return HoldoutQueries(histories, target.astype(np.int64))
 
 
-def wanted_items(items: int, *, every_item: bool) -> Array:
-    """The items that questions are about: all of a small catalogue, every second one of a large one, by a hash of its number.
+def sample_target_items(n_items: int, *, every_item: bool) -> Array:
+    """Return a flag per item: all items of a small catalogue, half of a large one by a hash.
 
-    Among every second item the order of all items is the same, and half of them are solved for in half the time.
+    Ranking within half of the items orders models alike, and its weights take half the time.
     """
-    if every_item or items <= _ALL_ITEMS:
-        return np.ones(items, bool)
-    mixed = np.arange(items, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    half: Array = (mixed >> np.uint64(40)) % np.uint64(2) == 0
-    return half
+    if every_item or n_items <= _SMALL_CATALOGUE:
+        return np.ones(n_items, bool)
+    hashes = np.arange(n_items, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    is_target: Array = (hashes >> np.uint64(40)) % np.uint64(2) == 0
+    return is_target
 
 
-def end_choices(times: Array) -> Array:
-    """The moments at which a first fit may end, the best one first, from all times in order."""
-    return np.array([times[int(share * (len(times) - 1))] for share in _ENDS])
+def candidate_cutoffs(times: Array) -> Array:
+    """Return the times at which a log may be cut, the preferred one first; `times` ascend."""
+    return np.array([times[int(share * (len(times) - 1))] for share in _CUTOFF_SHARES])
 
 
-def users_across(log: Log, ends: Array) -> Array:
-    """How many users have rows both before and behind each of some ends."""
-    there = np.diff(log.ptr) > 0
-    first, last = log.time[log.ptr[:-1][there]], log.time[log.ptr[1:][there] - 1]
-    return np.array([np.count_nonzero((first < end) & (last >= end)) for end in ends])
+def count_users_across(log: Log, cutoffs: Array) -> Array:
+    """Return how many users have rows on both sides of each cutoff."""
+    has_rows = np.diff(log.ptr) > 0
+    first, last = log.time[log.ptr[:-1][has_rows]], log.time[log.ptr[1:][has_rows] - 1]
+    return np.array([np.count_nonzero((first < end) & (last >= end)) for end in cutoffs])
 
 
-def chosen_end(ends: Array, late: Array) -> int:
-    """The first end behind which enough users are asked, or that with the most."""
-    enough = np.flatnonzero(late >= _LATE)
-    return int(ends[enough[0] if enough.size else int(np.argmax(late))])
+def choose_cutoff(cutoffs: Array, n_users: Array) -> int:
+    """Return the first cutoff with at least 500 users across, or the one with the most.
+
+    cutoffs: times (microseconds) to cut a log at. n_users: for each, the users with rows on both
+    sides.
+    """
+    enough = np.flatnonzero(n_users >= _ENOUGH_DELAYED)
+    return int(cutoffs[enough[0] if enough.size else int(np.argmax(n_users))])
 
 
-def sample(users: Array, rows: int) -> Array:
-    """As many of the users as are asked where a log has so many rows, evenly spread."""
-    most = int(np.clip(rows // _ROWS_PER_QUESTION, _LEAST, _MOST))
-    if len(users) <= most:
+def sample_users(users: Array, n_rows: int) -> Array:
+    """Return an evenly spread sample of users, sized for a log of `n_rows`."""
+    size = int(np.clip(n_rows // _ROWS_PER_QUERY, _MIN_SAMPLE, _MAX_SAMPLE))
+    if len(users) <= size:
         return users
-    chosen: Array = users[np.linspace(0, len(users) - 1, most).astype(np.int64)]
-    return chosen
+    sample: Array = users[np.linspace(0, len(users) - 1, size).astype(np.int64)]
+    return sample
 
 
-def are_few(fresh: Questions) -> bool:
-    """Are there too few questions to learn from?"""
-    return len(fresh) < _FEW
+def has_enough_queries(current: HoldoutQueries) -> bool:
+    """Return whether there are enough answerable current queries (200) to learn weights from."""
+    return len(current) >= _MIN_QUERIES
 
 
-def _first_rows(log: Log, wanted: Array) -> Array:
-    """The first wanted row of each user, -1 where there is none."""
-    first = np.full(len(log.users), -1, np.int64)
-    rows = np.flatnonzero(wanted)[::-1]
-    first[log.user_codes()[rows]] = rows  # the earliest is written last
-    return first
+def select_answerable(queries: HoldoutQueries, in_train: Array) -> HoldoutQueries:
+    """Return the queries with a nonempty history and a target that occurs in training.
 
-
-def _questions(known: Log, start: Array, stop: Array, target: Array, now: Array) -> Questions:
-    return Questions(Histories(start, stop, known.item, known.time, now), target.astype(np.int64))
-
-
-def known_answers(asked: Questions, there: Array) -> Questions:
-    """The questions with a history whose answers the first fit can know (a flag per item)."""
-    histories, target = asked
+    in_train: a flag per item.
+    """
+    histories, target = queries
     assert histories.now is not None
-    ok = there[target] & (histories.stop > histories.start)
-    bounds = (histories.start[ok], histories.stop[ok])
-    kept = replace(histories, start=bounds[0], stop=bounds[1], now=histories.now[ok])
-    return Questions(kept, target[ok])
+    ok = in_train[target] & (histories.stop > histories.start)
+    start, stop, now = histories.start[ok], histories.stop[ok], histories.now[ok]
+    return HoldoutQueries(replace(histories, start=start, stop=stop, now=now), target[ok])

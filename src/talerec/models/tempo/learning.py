@@ -1,260 +1,284 @@
-"""Tempo's numbers, learned: questions are asked of a first fit, and the numbers change where the answers get better."""
+"""Learn tempo's query parameters by coordinate search on held-out queries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data.histories import Histories
-from talerec.models.tempo.candidates import candidates, parts
-from talerec.models.tempo.holdout import Questions
-from talerec.models.tempo.log_statistics import octave
-from talerec.models.tempo.popularity import LENGTHS, InTime, Memories, memories
-from talerec.models.tempo.query import absences, classes, remaining
-from talerec.models.tempo.query_params import KNOTS, OCTAVES, OFTEN, RECENCY, Numbers
-from talerec.models.tempo.search import Parts, Scale
-from talerec.ranking import places, rank
-from talerec.ranking.blocks import Block, IdentityBlock, block_of
-from talerec.ranking.ranks import Mask
-from talerec.ranking.shares import GroupedQueries
-from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel, template
+from talerec.data import Histories
+from talerec.models.tempo.holdout import HoldoutQueries
+from talerec.models.tempo.log_statistics import allows_repeats, lag_bucket
+from talerec.models.tempo.popularity import HORIZONS, PopularitySnapshots, log_popularity
+from talerec.models.tempo.query import (
+    HistoryRules,
+    RequestHistories,
+    assign_segments,
+    compute_inactivity,
+)
+from talerec.models.tempo.query_params import (
+    DEFAULT_RECENCY,
+    FREQUENCY_DECAYS,
+    LAG_KNOTS,
+    N_LAG_BUCKETS,
+    QueryParams,
+)
+from talerec.models.tempo.search import (
+    CoordinateSearch,
+    ScoreComponents,
+    merge_candidates,
+    sum_components,
+)
+from talerec.ranking import (
+    Block,
+    GroupedQueries,
+    IdentityBlock,
+    Mask,
+    Query,
+    Weights,
+    make_block,
+    top_items,
+)
+from talerec.runtime import Array, kernel, template
 
-_SURE = 1.9  # standard errors that a change has to gain by, for all classes of askers together
-_SURE_OF_SOME = 2.5  # and for some classes: there are more ways to be wrong
+_MIN_Z = 1.9  # standard errors that a change must gain, in all segments together
+_MIN_Z_SOME = 2.5  # and in some segments only: with more trials, more are good by chance
 _ROUNDS = 2
-_PLACES = 20  # of a list that count; half of them where half of the items are asked for, or seen ones may come again
-_AGAIN = 3  # steps in a row with one number
-_ROWS = 256  # of a history that the learner looks at
+_MAX_STEPS = 3  # successive steps with one parameter
+_K = 20  # ranks that count; half of them if only half of the items are ranked, or seen ones are
+_MAX_ROWS = 256  # of a history that the search looks at
 
-#: How many items each way of asking brings: the defaults, the last row above all, all rows alike, each memory alone.
-_USUAL_LIST, _OTHER_LIST, _MEMORY_LIST = 40, 15, 10
-_LAST_ROW, _ALL_ROWS = 1.0, 60.0  # recencies of the other ways
-_SEEN_LIST = 16  # and of what was seen, where people repeat
-
-
-@dataclass(frozen=True, eq=False)
-class FirstFit:
-    """What a first fit says: the weights that lead from item to item, the habits of its rows, and what was popular in them."""
-
-    leads: Block
-    repeat_rates: Array  # empty where people do not repeat
-    joint: bool
-    decay: float  # days
-    floor: float
-    max_history: int
-    popular: Memories  # one of each length
-    counts: Array  # rows of each item, by their worth
-    time: tuple[int, int]  # of the first row, and of the last
+#: Candidates per query: (recency, items) of several queries, then items of each horizon.
+_CANDIDATE_LISTS = ((DEFAULT_RECENCY, 40), (1.0, 15), (60.0, 15))
+_POPULAR_CANDIDATES = 10
+_SEEN_CANDIDATES = 16  # of the history itself, if users repeat items
 
 
-def first_memories(rows: InTime, span: float) -> Memories:
-    """What a first fit may choose from: a memory of each length."""
-    return memories(rows, span, LENGTHS, share=False)
+class HoldoutFit(NamedTuple):
+    """A small tempo fitted to training rows, to learn query parameters on held-out queries.
+
+    item_weights is B (source item x target item); snapshots hold items' shares of recent rows over
+    time, at several horizons (how quickly rows are forgotten).
+    """
+
+    item_weights: Block
+    repeat_rates: Array  # of the training rows
+    snapshots: PopularitySnapshots  # at all horizons
+    counts: Array  # weighted rows of each item
+    time_range: tuple[int, int]  # of the first row and of the last
+    rules: HistoryRules
 
 
-def learned(first: FirstFit, kinds: Sequence[Questions], wanted: Array) -> Numbers:
-    """The numbers that questions of some kinds choose, from the defaults on; `wanted`: a flag per item, asked for or not."""
-    asked = _Asked(first, wanted)
-    away = np.concatenate([_away(one.histories) for one in kinds])
-    edges = np.unique(np.quantile(away, (1 / 3, 2 / 3)))
-    numbers = Numbers.usual(edges)
-    known = [asked.parts(one, numbers) for one in kinds]
-    repeats = len(first.repeat_rates) > 0
-    bends = np.arange(asked.number) < len(KNOTS)
-    length = _PLACES if wanted.all() and not repeats else _PLACES // 2
-    scale = Scale(known, numbers.choice(first.repeat_rates), bends, repeats, length)
-    for name, column, some, sure in _plan(len(numbers.recency), repeats):
-        for _ in range(_AGAIN):
-            tried = list(numbers.changes(name, column, some))
-            taken = scale.take_best((one.choice(first.repeat_rates) for one in tried), sure)
-            if taken is None:
+def learn_params(
+    fit: HoldoutFit, query_sets: Sequence[HoldoutQueries], target_mask: Array
+) -> QueryParams:
+    """Return the query parameters that rank held-out targets best, searched from the defaults.
+
+    fit: a model of the training rows. query_sets: current and delayed queries (for a user's last
+    row before a cutoff, and first row after it). target_mask: a flag per item that is ranked.
+    """
+    inactivity = np.concatenate([_inactivity(queries.histories) for queries in query_sets])
+    params = QueryParams.default(np.unique(np.quantile(inactivity, (1 / 3, 2 / 3))))
+    has_repeats = allows_repeats(fit.repeat_rates)
+    rates = fit.repeat_rates if has_repeats else fit.repeat_rates[:0]
+    evaluator = _Components(fit, target_mask)
+    components = [evaluator.compute(queries, params.edges) for queries in query_sets]
+    is_scaled = np.arange(evaluator.n_components) < len(LAG_KNOTS)
+    k = _K if target_mask.all() and not has_repeats else _K // 2
+    weights = params.component_weights(rates)
+    search = CoordinateSearch(components, weights, is_scaled, has_repeats, k)
+    for name, column, segments, min_z in _coordinates(len(params.recency), has_repeats):
+        for _ in range(_MAX_STEPS):
+            candidates = list(params.candidate_steps(name, column, segments))
+            best = search.step((new.component_weights(rates) for new in candidates), min_z)
+            if best is None:
                 break
-            numbers = tried[taken]
-    return numbers
+            params = candidates[best]
+    return params
 
 
-def _plan(classes: int, repeats: bool) -> Iterator[tuple[str, int | None, list[int], float]]:
-    """Which number is looked at when, in which classes, and how sure a change of it must be."""
-    everyone = list(range(classes))
-    up_to_date, behind = everyone[: classes // 2], everyone[classes // 2 :]
-    told: list[tuple[str, int | None]] = [("recency", None), ("lasting", None)]
-    if repeats:
-        told += [("again", None), ("fading", None), *(("often", m) for m in range(len(OFTEN)))]
-    told += [("now", m) for m in range(len(LENGTHS))]
+def _coordinates(
+    n_segments: int, has_repeats: bool
+) -> Iterator[tuple[str, int | None, list[int], float]]:
+    """Yield the search order: parameter, column, segments, z-score that a change must exceed.
+
+    Segments group requests by inactivity and delay: the first half of their numbers is for requests
+    soon after the log. column: frequency decay or popularity horizon; None for parameters without.
+    """
+    every = list(range(n_segments))
+    current, delayed = every[: n_segments // 2], every[n_segments // 2 :]
+    columns: list[tuple[str, int | None]] = [("recency", None), ("min_weight", None)]
+    if has_repeats:
+        columns += [("repeat_weight", None), ("repeat_decay", None)]
+        columns += [("frequency_weight", d) for d in range(len(FREQUENCY_DECAYS))]
+    columns += [("popularity_weight", m) for m in range(len(HORIZONS))]
     for turn in range(_ROUNDS):
-        for name, column in told:
-            yield name, column, everyone, _SURE
-        yield "lift", None, [0], _SURE
-        for name, column in told if turn else ():
-            for some in (up_to_date, behind):
-                yield name, column, some, _SURE_OF_SOME
+        for name, column in columns:
+            yield name, column, every, _MIN_Z
+        yield "popularity_exponent", None, [0], _MIN_Z
+        for name, column in columns if turn else ():
+            for segments in (current, delayed):
+                yield name, column, segments, _MIN_Z_SOME
 
 
-class _Asked:
-    """A first fit, asked the questions that were held back from it."""
+class _Components:
+    """Score components of held-out queries, computed with the weights of a `HoldoutFit`.
 
-    def __init__(self, first: FirstFit, wanted: Array) -> None:
-        self.first, self.wanted = first, wanted
-        self.popular = first.popular
-        moments = block_of(self.popular.shares)
-        self.weights = Weights([first.leads, IdentityBlock(items=first.leads.items), moments])
-        self.span = first.time
-        self.own = OCTAVES + len(OFTEN) if len(first.repeat_rates) else 0
-        self.number = len(KNOTS) + self.own + len(LENGTHS)
+    A component is the part of a score that one kind of source adds: lag knots (history items by
+    lag), then lag buckets of repeats and frequencies (if users repeat items), then popularity
+    horizons.
+    """
 
-    def parts(self, asked: Questions, numbers: Numbers) -> Parts:
-        """The questions, written down."""
-        histories = asked.histories
-        assert histories.now is not None
-        groups = classes(numbers.edges, _away(histories), histories.now, *self.span)
-        found = candidates(asked, list(self._lists(histories)), self.wanted)
-        drawn = appeal(self.first.counts)
-        return parts(self.weights, self._queries(histories), found, groups, drawn, self.number)
+    def __init__(self, fit: HoldoutFit, target_mask: Array) -> None:
+        self.fit, self.target_mask = fit, target_mask
+        repeats = IdentityBlock(items=fit.item_weights.items)
+        self.weights = Weights([fit.item_weights, repeats, make_block(fit.snapshots.shares)])
+        self.has_repeats = allows_repeats(fit.repeat_rates)
+        n_repeats = N_LAG_BUCKETS + len(FREQUENCY_DECAYS) if self.has_repeats else 0
+        self.n_components = len(LAG_KNOTS) + n_repeats + len(HORIZONS)
 
-    def _places(self, histories: Histories) -> tuple[Array, Array, Array]:
-        rows = histories.moments(joint=self.first.joint)
-        return places.last_places(self.weights, histories, rows, min(_ROWS, self.first.max_history))
+    def compute(self, queries: HoldoutQueries, edges: Array) -> ScoreComponents:
+        """Return the score components (parts of scores, by kind of source) of queries' items.
 
-    def _lists(self, histories: Histories) -> Iterator[Array]:
-        """Items that may come first, by different ways of asking."""
-        n, ptr_item_place = self.weights.items, self._places(histories)
-        unseen = Mask.make(histories, hide_seen=True, allowed=self.wanted.astype(np.uint8))
-        for recency, length in (
-            (RECENCY, _USUAL_LIST),
-            (_LAST_ROW, _OTHER_LIST),
-            (_ALL_ROWS, _OTHER_LIST),
-        ):
-            ptr, item, place = ptr_item_place
-            query = Query(ptr, item, np.exp(-place / recency))
-            yield rank.top(self.weights, query, unseen, min(length, n))[0]
-        shares = self.popular.shares
-        rows = (shares.indptr.astype(np.int64), shares.indices, shares.data)
-        yield _largest(*rows, self.popular.latest(histories), _MEMORY_LIST)
-        if self.own:
-            yield _first_of(ptr_item_place[0], ptr_item_place[1], _SEEN_LIST)
+        queries: histories with a held-out target each. edges: inactivity (microseconds) that
+        separates the segments of requests, see `QueryParams`.
+        """
+        fit = self.fit
+        rules = fit.rules._replace(max_history=min(_MAX_ROWS, fit.rules.max_history))
+        requests = RequestHistories.build(self.weights, queries.histories, rules, fit.time_range[1])
+        segments = assign_segments(edges, requests.inactivity, requests.now, *fit.time_range)
+        latest = fit.snapshots.latest(queries.histories)
+        lists = list(self._candidate_lists(queries.histories, requests, latest))
+        candidates = merge_candidates(queries, lists, self.target_mask)
+        freshness = fit.snapshots.freshness(queries.histories, fit.time_range[1])
+        popularity = freshness / requests.left[:, None]
+        n_items, options = self.weights.items, (latest, popularity, _MAX_ROWS)
+        grouped = GroupedQueries(*_group_sources(requests, n_items, self.has_repeats, *options))
+        values = sum_components(self.weights, grouped, candidates, self.n_components)
+        log_pop = log_popularity(fit.counts)[candidates.items].astype(np.float32)
+        return ScoreComponents(values, candidates.counts, candidates.seen, segments, log_pop)
 
-    def _queries(self, histories: Histories) -> GroupedQueries:
-        ptr, item, place = self._places(histories)
-        snapshots = self.popular.latest(histories)
-        popular = (
-            self.popular.worth(histories, self.span[1])
-            / remaining(_away(histories), self.first.decay, self.first.floor)[:, None]
-        )
-        return GroupedQueries(
-            *_grouped(
-                ptr, item, place, histories.start, histories.stop, histories.item,
-                self.weights.items, self.own > 0, snapshots, popular, _ROWS,
-            )
-        )  # fmt: skip
+    def _candidate_lists(
+        self, histories: Histories, requests: RequestHistories, latest: Array
+    ) -> Iterator[Array]:
+        """Yield lists of candidates (query x rank, -1: none) by recency, popularity, and history.
+
+        requests: the histories as arrays, with lags. latest: query x horizon, the number of the
+        last popularity snapshot before the request, or -1.
+        """
+        unseen = Mask.make(histories, hide_seen=True, allowed=self.target_mask.astype(np.uint8))
+        for recency, length in _CANDIDATE_LISTS:
+            x = Query(requests.indptr, requests.item, np.exp(-requests.lag / recency))
+            yield top_items(self.weights, x, unseen, min(length, self.weights.items))[0]
+        shares = self.fit.snapshots.shares
+        csr = (shares.indptr.astype(np.int64), shares.indices, shares.data)
+        yield _largest_entries(*csr, latest, _POPULAR_CANDIDATES)
+        if self.has_repeats:
+            yield _first_entries(requests.indptr, requests.item, _SEEN_CANDIDATES)
 
 
-def _away(histories: Histories) -> Array:
+def _inactivity(histories: Histories) -> Array:
+    """Return the microseconds from each history's last event to its request time."""
     assert histories.now is not None
-    return absences(histories.last(), histories.now)
+    return compute_inactivity(histories.last(), histories.now)
 
 
-def appeal(counts: Array) -> Array:
-    """The logarithm of how popular each item is, against the mean of those that have rows."""
-    logs = np.log(np.maximum(counts, 1.0))
-    there = counts > 0
-    found: Array = np.where(there, logs - logs[there].mean() if there.any() else 0.0, 0.0)
-    return found
-
-
-def _first_of(ptr: Array, item: Array, most: int) -> Array:
-    """The first items of each run as rows of a matrix, -1 where there are no more."""
-    at = ptr[:-1, None] + np.arange(most)
-    there = at < ptr[1:, None]
-    return np.where(there, item[np.minimum(at, max(len(item) - 1, 0))] if len(item) else -1, -1)
+def _first_entries(indptr: Array, item: Array, count: int) -> Array:
+    """Return the first `count` items of each run item[indptr[q]:indptr[q+1]], padded with -1."""
+    at = indptr[:-1, None] + np.arange(count)
+    exists = at < indptr[1:, None]
+    return np.where(exists, item[np.minimum(at, max(len(item) - 1, 0))] if len(item) else -1, -1)
 
 
 @kernel
-def _largest(bounds: Array, items: Array, values: Array, row: Array, most: int) -> Array:
-    """The items with the largest values of some sparse rows, `most` of each column's row side by side; -1 for none."""
-    found = np.full((len(row), row.shape[1] * most), -1, np.int32)
-    best = np.empty(most)
-    for q in range(len(row)):
-        for m in range(row.shape[1]):
-            low, mine, held = row[q, m], found[q, m * most : (m + 1) * most], 0
-            for e in range(bounds[low] if low >= 0 else 0, bounds[low + 1] if low >= 0 else 0):
-                if held == most and values[e] <= best[most - 1]:
+def _largest_entries(indptr: Array, indices: Array, values: Array, rows: Array, top: int) -> Array:
+    """Return the columns of the `top` largest values of rows of a CSR matrix, padded with -1.
+
+    rows: query x horizon, numbers of matrix rows, -1 for none. Returns query x (horizon * top).
+    """
+    columns = np.full((len(rows), rows.shape[1] * top), -1, np.int32)
+    best = np.empty(top)
+    for q in range(len(rows)):
+        for m in range(rows.shape[1]):
+            row, out, count = rows[q, m], columns[q, m * top : (m + 1) * top], 0
+            for e in range(indptr[row] if row >= 0 else 0, indptr[row + 1] if row >= 0 else 0):
+                if count == top and values[e] <= best[top - 1]:
                     continue
-                at = min(held, most - 1)
+                at = min(count, top - 1)
                 while at > 0 and best[at - 1] < values[e]:
-                    best[at], mine[at] = best[at - 1], mine[at - 1]
+                    best[at], out[at] = best[at - 1], out[at - 1]
                     at -= 1
-                best[at], mine[at] = values[e], items[e]
-                held = min(held + 1, most)
-    return found
+                best[at], out[at] = values[e], indices[e]
+                count = min(count + 1, top)
+    return columns
+
+
+_LAST_KNOT = len(LAG_KNOTS) - 1
+_N_BUCKETS, _SHORT_DECAY, _LONG_DECAY = N_LAG_BUCKETS, FREQUENCY_DECAYS[0], FREQUENCY_DECAYS[1]
 
 
 @template
-def _knot(place: int) -> tuple[int, float]:
-    """The last knot that is not beyond a place, and how far on the way to the next one the place is."""
-    z = np.log2(1.0 + place)
+def _interpolate_lag(lag: int) -> tuple[int, float]:
+    """Return the number of the last lag knot up to a lag, and the weight of the next knot.
+
+    Knots are at lags 2^n - 1; interpolation is linear in log2(1 + lag).
+    """
+    z = np.log2(1.0 + lag)
     if z >= _LAST_KNOT:
         return _LAST_KNOT, 0.0
     return int(z), z - int(z)
 
 
-_LAST_KNOT = len(KNOTS) - 1
-_OCTAVES, _OFTEN_1, _OFTEN_2 = OCTAVES, OFTEN[0], OFTEN[1]
-
-
 @kernel
-def _grouped(
-    ptr: Array,
-    item: Array,
-    place: Array,
-    start: Array,
-    stop: Array,
-    rows: Array,
-    n: int,
-    repeats: bool,
-    snapshots: Array,
-    popular: Array,
-    longest: int,
-) -> tuple[Array, Array, Array, Array]:
-    """The sources of each question with the parts that they belong to: knots, octaves, shares of the history, memories."""
-    knots, memories = _LAST_KNOT + 1, snapshots.shape[1]
-    room = 3 * len(item) + memories * len(start)
-    for q in range(len(start) if repeats else 0):
-        room += 2 * min(stop[q] - start[q], longest)
-    starts, source = np.zeros(len(ptr), np.int64), np.empty(room, np.int64)
-    share, group, end = np.empty(room), np.empty(room, np.int64), 0
+def _group_sources(
+    requests: RequestHistories, n_items: int, has_repeats: bool, latest: Array, popularity: Array,
+    max_rows: int,
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    """Return the sources of each query by score component: (indptr, source, share, component).
+
+    A source is a row of the stacked weights [B; I; P] (items, repeats, popularity snapshots); its
+    share is its weight within the component. latest: query x horizon, the snapshot to use or -1.
+    popularity: the share of that snapshot. max_rows: newest rows that count for frequencies.
+    has_repeats: add repeats and frequencies.
+    """
+    indptr, item, lag = requests.indptr, requests.item, requests.lag
+    start, stop, rows = requests.start, requests.stop, requests.rows
+    n_knots, n_horizons = _LAST_KNOT + 1, latest.shape[1]
+    room = 3 * len(item) + n_horizons * len(start)
+    for q in range(len(start) if has_repeats else 0):
+        room += 2 * min(stop[q] - start[q], max_rows)
+    starts, source = np.zeros(len(indptr), np.int64), np.empty(room, np.int64)
+    share, component, end = np.empty(room), np.empty(room, np.int64), 0
     for q in range(len(start)):
-        for r in range(ptr[q], ptr[q + 1]):
-            knot, on = _knot(place[r])
-            source[end], share[end], group[end] = item[r], 1.0 - on, knot
+        for r in range(indptr[q], indptr[q + 1]):
+            knot, next_share = _interpolate_lag(lag[r])
+            source[end], share[end], component[end] = item[r], 1.0 - next_share, knot
             end += 1
-            if on > 0.0:
-                source[end], share[end], group[end] = item[r], on, knot + 1
+            if next_share > 0.0:
+                source[end], share[end], component[end] = item[r], next_share, knot + 1
                 end += 1
-        for r in range(ptr[q], ptr[q + 1] if repeats else ptr[q]):
-            source[end], share[end] = n + item[r], 1.0
-            group[end] = knots + min(octave(place[r]), _OCTAVES - 1)
+        for r in range(indptr[q], indptr[q + 1] if has_repeats else indptr[q]):
+            source[end], share[end] = n_items + item[r], 1.0
+            component[end] = n_knots + min(lag_bucket(lag[r]), _N_BUCKETS - 1)
             end += 1
-        low = max(start[q], stop[q] - longest) if repeats else stop[q]
-        for memory in range(2):
-            fade, whole, first = (_OFTEN_1 if memory == 0 else _OFTEN_2), 0.0, end
+        low = max(start[q], stop[q] - max_rows) if has_repeats else stop[q]
+        for d in range(2):
+            decay, weight_sum, first = (_SHORT_DECAY if d == 0 else _LONG_DECAY), 0.0, end
             for r in range(low, stop[q]):
-                weight = np.exp((r + 1 - stop[q]) / fade)
-                whole += weight
+                weight = np.exp((r + 1 - stop[q]) / decay)
+                weight_sum += weight
                 if rows[r] >= 0:
-                    source[end], share[end] = n + rows[r], weight
-                    group[end] = knots + _OCTAVES + memory
+                    source[end], share[end] = n_items + rows[r], weight
+                    component[end] = n_knots + _N_BUCKETS + d
                     end += 1
             for x in range(first, end):
-                share[x] /= whole
-        own = _OCTAVES + 2 if repeats else 0
-        for m in range(memories):
-            if snapshots[q, m] >= 0:
-                source[end], share[end] = 2 * n + snapshots[q, m], popular[q, m]
-                group[end] = knots + own + m
+                share[x] /= weight_sum
+        n_repeats = _N_BUCKETS + 2 if has_repeats else 0
+        for m in range(n_horizons):
+            if latest[q, m] >= 0:
+                source[end], share[end] = 2 * n_items + latest[q, m], popularity[q, m]
+                component[end] = n_knots + n_repeats + m
                 end += 1
         starts[q + 1] = end
-    return starts, source[:end], share[:end], group[:end]
+    return starts, source[:end], share[:end], component[:end]

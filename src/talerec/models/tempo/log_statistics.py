@@ -1,4 +1,4 @@
-"""What a log says of its users: how fast they are, and whether they repeat items."""
+"""Statistics of a log: median interval, repeat rates, order of simultaneous rows."""
 
 from __future__ import annotations
 
@@ -6,184 +6,225 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data.log import Log
-from talerec.data.times import DAY
-from talerec.models.core import checks
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel, template
+from talerec.data import DAY, Log
+from talerec.models.core import require
+from talerec.runtime import Array, kernel, template
 
-#: What a seen item loses where users do not repeat items: far more than any score, and exact in float64.
-NEVER = -1000.0
-_SELDOM = (
-    0.01  # of the rows: with fewer repeats than this, seen items are not worth recommending again
-)
+#: Score of a seen item if users do not repeat items: far below any score, and exact in float64.
+NEVER_REPEAT = -1000.0
+_MIN_REPEAT_SHARE = 0.01  # share of repeats among rows below which seen items are not recommended
 
-_NEAR = 8  # simultaneous rows are compared where they are at most so many rows apart
-_ENOUGH = 2**15  # pairs of them that are compared at most
-_SURE = 5.0  # standard deviations by which their order has to differ from chance
+_MAX_DISTANCE = 8  # rows between two simultaneous rows whose order is compared
+_MAX_PAIRS = 2**15  # pairs of simultaneous rows that are compared
+_MIN_Z = 5.0  # standard deviations by which their order must differ from chance
 
-_OCTAVES = 32  # places 0, 1-2, 3-6, ...: more than any history has
+_MAX_BUCKETS = 32  # lag buckets 0, 1-2, 3-6, ...: more than any history has
 
 
-def check_arrays(known: dict[str, Array]) -> None:
-    """Refuse arrays of an artifact that no log gives: weights by octave, and single numbers."""
-    checks.need(known["repeats"].shape == (_OCTAVES,), f"repeats has not {_OCTAVES} weights")
-    for name in ("decay", "joint"):
-        checks.need(known[name].shape == (1,), f"{name} is not a single number")
-    checks.need(known["decay"][0] > 0, "decay is not above 0")
+class LogStatistics(NamedTuple):
+    """Statistics of a log that tempo's weights and queries depend on."""
 
-
-class Habits(NamedTuple):
-    """What a log says of its users."""
-
-    interval: float  # from a row to the next one, in days
-    joint: bool  # whether the order of simultaneous rows is chance
-    repeats: Array  # see `repeat_weights`
+    median_interval: float  # days from a user's row to the next one
+    is_joint: bool  # rows of one user with equal times are treated as unordered
+    repeat_rates: Array  # see `measure_repeat_rates`
 
     @property
-    def does_repeat(self) -> bool:
-        """Do people come back to what they had?"""
-        return bool(self.repeats[0] > NEVER)
+    def has_repeats(self) -> bool:
+        """Whether users repeat items: at least one row in a hundred does."""
+        return allows_repeats(self.repeat_rates)
 
 
-def interval(log: Log) -> float:
-    """The median time from a user's row to the next one, in days, simultaneous rows aside; a day where there is none."""
-    found = gaps(log)
-    return in_days(float(np.median(found)) if found.size else None)
+def check_arrays(arrays: dict[str, Array]) -> None:
+    """Raise TalerecError if statistics, read from an artifact, have another shape or range.
+
+    arrays: "repeats" (repeat rates by lag bucket), "decay" (days) and "joint" (a flag), by name.
+    """
+    is_complete = arrays["repeats"].shape == (_MAX_BUCKETS,)
+    require(is_complete, f"repeats does not have {_MAX_BUCKETS} weights")
+    for name in ("decay", "joint"):
+        require(arrays[name].shape == (1,), f"{name} is not a single number")
+    require(arrays["decay"][0] > 0, "decay is not above 0")
 
 
-def gaps(log: Log) -> Array:
-    """The times (microseconds) from users' rows to their next ones, simultaneous rows aside."""
-    found = np.diff(log.time)
-    found[log.ptr[1:-1][(log.ptr[1:-1] > 0) & (log.ptr[1:-1] < log.rows)] - 1] = (
-        0  # the next row is another user's
-    )
-    return found[found > 0]
+def median_interval(log: Log) -> float:
+    """Return the median positive time between a user's consecutive rows, in days (default 1)."""
+    intervals = positive_intervals(log)
+    return median_in_days(float(np.median(intervals)) if intervals.size else None)
 
 
-def in_days(median: float | None) -> float:
-    """A median gap in days; a day where there is none."""
+def positive_intervals(log: Log) -> Array:
+    """Return the times between users' consecutive rows (microseconds) that are above 0."""
+    intervals = np.diff(log.time)
+    first_rows = log.ptr[1:-1][(log.ptr[1:-1] > 0) & (log.ptr[1:-1] < log.rows)]
+    intervals[first_rows - 1] = 0  # the next row is another user's
+    return intervals[intervals > 0]
+
+
+def median_in_days(median: float | None) -> float:
+    """Convert a median interval from microseconds to days; 1 for None (no intervals)."""
     return 1.0 if median is None else median / DAY
 
 
 # -- simultaneous rows -----------------------------------------------------------------------------
 
 
-def are_ordered(log: Log) -> bool:
-    """Whether the order of a user's simultaneous rows says something, or is chance.
+def has_meaningful_order(log: Log) -> bool:
+    """Return whether the order of a user's simultaneous rows carries information.
 
-    Of n times that two items stood side by side at one instant, let them stand in one order d times more often than
-    in the other. By chance d^2 is n on average, with variance 2n(n - 1); where their order is always the same it
-    is n^2. They are ordered where the sum over all pairs is nearer to that, and far beyond chance.
+    For two items that occur simultaneously n times, let one order occur d times more often than
+    the other. By chance E[d^2] = n, with variance 2n(n - 1); if the order is always the same,
+    d^2 = n^2. The order is meaningful if the sum of d^2 over all pairs is nearer to the latter,
+    and far from chance.
     """
-    return tell_order(*side_by_side(log), len(log.items))
+    return is_order_significant(*simultaneous_pairs(log), len(log.items))
 
 
-def side_by_side(log: Log) -> tuple[Array, Array]:
-    """Items of different rows of one user at one instant, in their order: those of the first users, and enough of them."""
-    left, right = _side_by_side(log.ptr, log.time, log.item)
+def simultaneous_pairs(log: Log) -> tuple[Array, Array]:
+    """Return item pairs (left before right) of one user at one time, at most 2^15 pairs.
+
+    Two arrays of item positions. Only pairs of different items, at most 8 rows apart.
+    """
+    left, right = _simultaneous_pairs(log.ptr, log.time, log.item)
     return left, right
 
 
-def tell_order(left: Array, right: Array, items: int) -> bool:
-    """Whether the order of such pairs of items says something (see `are_ordered`); no more than enough are looked at."""
-    left, right = left[:_ENOUGH], right[:_ENOUGH]
+def is_order_significant(left: Array, right: Array, n_items: int) -> bool:
+    """Return whether the order of item pairs (left before right) differs from chance.
+
+    The first 2^15 pairs are tested as `has_meaningful_order` describes.
+    """
+    left, right = left[:_MAX_PAIRS], right[:_MAX_PAIRS]
     low, high = np.minimum(left, right), np.maximum(left, right)
-    _, pair, count = np.unique(low * items + high, return_inverse=True, return_counts=True)
-    more = np.bincount(pair, np.where(left < right, 1.0, -1.0))
-    found = float((more**2).sum() - count.sum())
-    most = float((count.astype(np.float64) ** 2).sum() - count.sum())
-    return found > most / 2 and found > _SURE * np.sqrt(2 * most)
+    _, pair, n = np.unique(low * n_items + high, return_inverse=True, return_counts=True)
+    d = np.bincount(pair, np.where(left < right, 1.0, -1.0))
+    # sum (d^2 - n) against its largest value, sum (n^2 - n), and its deviation, sqrt(sum 2n(n - 1))
+    excess = float((d**2).sum() - n.sum())
+    max_excess = float((n.astype(np.float64) ** 2).sum() - n.sum())
+    return excess > max_excess / 2 and excess > _MIN_Z * np.sqrt(2 * max_excess)
 
 
 @template
 def _instant_end(time: Array, r: int, end: int) -> int:
-    """The row after those that follow row r at its instant, before row `end` and at most `_NEAR` rows away."""
+    """Return the first row after r with another time, at most `_MAX_DISTANCE` + 1 rows on.
+
+    `end` is the end of the user's rows.
+    """
     s = r + 1
-    while s < min(end, r + 1 + _NEAR) and time[s] == time[r]:
+    while s < min(end, r + 1 + _MAX_DISTANCE) and time[s] == time[r]:
         s += 1
     return s
 
 
 @template
-def _add_pairs(item: Array, r: int, end: int, left: Array, right: Array, found: int) -> int:
-    """Write row r's item beside each other item of the rows up to `end`, while there is room; returns how many stand there."""
+def _add_pairs(item: Array, r: int, end: int, left: Array, right: Array, count: int) -> int:
+    """Append pairs of row r's item and other items of rows r + 1 to end - 1.
+
+    Writes to `left` and `right` from `count` on, as far as they have room; returns the new count.
+    """
     for s in range(r + 1, end):
-        if item[s] != item[r] and found < len(left):
-            left[found], right[found] = item[r], item[s]
-            found += 1
-    return found
+        if item[s] != item[r] and count < len(left):
+            left[count], right[count] = item[r], item[s]
+            count += 1
+    return count
 
 
 @kernel
-def _side_by_side(ptr: Array, time: Array, item: Array) -> tuple[Array, Array]:
-    """Pairs of different items of one user at one instant, at most `_NEAR` rows apart, in their order; enough of them."""
-    left, right = np.empty(_ENOUGH, np.int64), np.empty(_ENOUGH, np.int64)
-    found = 0
+def _simultaneous_pairs(ptr: Array, time: Array, item: Array) -> tuple[Array, Array]:
+    """Return pairs of different items of one user at one time, at most `_MAX_PAIRS`.
+
+    The result is (left, right): items of the earlier and of the later row of each pair. ptr: where
+    each user's rows begin. Rows of a user ascend in time.
+    """
+    left, right = np.empty(_MAX_PAIRS, np.int64), np.empty(_MAX_PAIRS, np.int64)
+    count = 0
     for u in range(len(ptr) - 1):
         for r in range(ptr[u], ptr[u + 1]):
             end = _instant_end(time, r, ptr[u + 1])
-            found = _add_pairs(item, r, end, left, right, found)
-        if found == _ENOUGH:
+            count = _add_pairs(item, r, end, left, right, count)
+        if count == _MAX_PAIRS:
             break
-    return left[:found], right[:found]
+    return left[:count], right[:count]
 
 
 # -- repeats ---------------------------------------------------------------------------------------
 
 
 @template
-def octave(place: int) -> int:
-    """The octave of a place: places 0, 1-2, 3-6, 7-14, ... are octaves 0, 1, 2, 3, ..."""
-    found, first = 0, 0
-    while 2 * first + 1 <= place:
-        found, first = found + 1, 2 * first + 1
-    return found
+def lag_bucket(lag: int) -> int:
+    """Return the bucket of a lag: lags 0, 1-2, 3-6, 7-14, ... are in buckets 0, 1, 2, 3, ..."""
+    bucket, first = 0, 0
+    while 2 * first + 1 <= lag:
+        bucket, first = bucket + 1, 2 * first + 1
+    return bucket
 
 
-def repeat_weights(log: Log) -> Array:
-    """For each octave of places, the probability that the next row repeats the row at such a place.
+def measure_repeat_rates(log: Log) -> Array:
+    """Return, by lag bucket, the probability that the next row repeats a row at such a lag.
 
-    It is `NEVER` for all of them where less than one row in a hundred repeats anything.
+    Lag buckets are 0, 1-2, 3-6, ... rows back. All are `NEVER_REPEAT` if fewer than one row in a
+    hundred repeats an item.
     """
-    return repeat_rates(*repeat_counts(log))
+    return rates_from_counts(*repeat_counts(log))
+
+
+def allows_repeats(rates: Array) -> bool:
+    """Return whether repeat rates (by lag bucket) are those of users who repeat items.
+
+    All rates of other logs are the constant `NEVER_REPEAT`, -1000.
+    """
+    return bool(rates[0] > NEVER_REPEAT)
 
 
 def repeat_counts(log: Log) -> tuple[Array, Array, int]:
-    """Repeats by octave, the chances of one, and rows that could be one: those of parts of a log add up to those of the log."""
-    hits, chances, rows = _repeats(log.ptr, log.item, len(log.items), _OCTAVES)
-    return hits, chances, rows
+    """Return repeats by lag bucket, opportunities by lag bucket, and rows with an earlier row.
+
+    A row repeats its item's last row of the same user; the lag counts the rows between. Lag buckets
+    are 0, 1-2, 3-6, ... The counts of several parts of a log add up to those of the log.
+    """
+    hits, chances, n_rows = _repeat_counts(log.ptr, log.item, len(log.items))
+    return hits, chances, n_rows
 
 
-def repeat_rates(hits: Array, chances: Array, rows: int) -> Array:
-    """What `repeat_counts` says, as `repeat_weights`."""
-    if hits.sum() < _SELDOM * rows or not rows:
-        return np.full(_OCTAVES, NEVER)
-    rates: Array = np.divide(hits, chances, out=np.zeros(_OCTAVES), where=chances > 0)
+def rates_from_counts(hits: Array, chances: Array, n_rows: int) -> Array:
+    """Return repeat rates by lag bucket, hits / chances, from the counts of `repeat_counts`.
+
+    hits, chances: by lag bucket, repeats and rows that could have been repeated. n_rows: rows with
+    an earlier row. All rates are `NEVER_REPEAT` if fewer than one row in a hundred repeats an item.
+    """
+    if hits.sum() < _MIN_REPEAT_SHARE * n_rows or not n_rows:
+        return np.full(_MAX_BUCKETS, NEVER_REPEAT)
+    rates: Array = np.divide(hits, chances, out=np.zeros(_MAX_BUCKETS), where=chances > 0)
     return rates
 
 
 @template
-def _add_chances(chances: Array, earlier: int) -> None:
-    """Count the places of `earlier` rows by octave."""
-    o, first = 0, 0
-    while first < earlier:
-        chances[o] += min(earlier, 2 * first + 1) - first
-        o, first = o + 1, 2 * first + 1
+def _add_chances(chances: Array, n_earlier: int) -> None:
+    """Count, by bucket, the lags 0 to n_earlier - 1 of the rows that could have been repeated.
+
+    n_earlier: the user's earlier rows. Adds to `chances` (by lag bucket 0, 1-2, 3-6, ...) in place.
+    """
+    bucket, first = 0, 0
+    while first < n_earlier:
+        chances[bucket] += min(n_earlier, 2 * first + 1) - first
+        bucket, first = bucket + 1, 2 * first + 1
 
 
 @kernel
-def _repeats(ptr: Array, item: Array, items: int, octaves: int) -> tuple[Array, Array, int]:
-    """Repeats by octave, pairs of a row and an earlier one by octave, and rows that have an earlier one."""
-    hits, chances = np.zeros(octaves), np.zeros(octaves)
-    user_of, last = np.full(items, -1, np.int64), np.empty(items, np.int64)
-    rows = 0
+def _repeat_counts(ptr: Array, item: Array, n_items: int) -> tuple[Array, Array, int]:
+    """Return repeats by lag bucket, opportunities by lag bucket, and rows with an earlier row.
+
+    A row repeats its item's last row of the same user; its lag counts the rows between the two.
+    Each earlier row of the user is an opportunity. ptr: where each user's rows begin.
+    """
+    hits, chances = np.zeros(_MAX_BUCKETS), np.zeros(_MAX_BUCKETS)
+    user_of, last = np.full(n_items, -1, np.int64), np.empty(n_items, np.int64)
+    n_rows = 0
     for u in range(len(ptr) - 1):
         for r in range(ptr[u], ptr[u + 1]):
             i = item[r]
             _add_chances(chances, r - ptr[u])
-            rows += r > ptr[u]
+            n_rows += r > ptr[u]
             if user_of[i] == u:
-                hits[octave(r - 1 - last[i])] += 1
+                hits[lag_bucket(r - 1 - last[i])] += 1
             user_of[i], last[i] = u, r
-    return hits, chances, rows
+    return hits, chances, n_rows

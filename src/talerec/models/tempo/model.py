@@ -1,61 +1,94 @@
-"""Tempo: TALE's parts, set by the log's own pace, and three things that a log knows besides."""
+"""Tempo: TALE's weights at the log's own time scale, with repeats and popularity."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 
-from talerec.data.histories import Histories
-from talerec.data.log import Log
+from talerec.data import Histories, Log
 from talerec.errors import TalerecError
-from talerec.gram.builders import tale_columns, tale_summand, tied_weight
-from talerec.gram.gram import Gram
-from talerec.gram.row_weights import counted, newest_rows
-from talerec.gram.terms import Summand
-from talerec.models.core import checks
-from talerec.models.core.cache import FitCache
-from talerec.models.core.params import AUTO, LEARN, SCORE, SOLVE, is_auto, param
-from talerec.models.core.persistence import Fitted
-from talerec.models.core.update_state import Settled
-from talerec.models.linear.base import Solved, dropout_penalty
-from talerec.models.tempo import log_statistics as _habits
-from talerec.models.tempo.blocks import POPULAR, Kept, assembled, lift, other_blocks, times
-from talerec.models.tempo.descriptions import in_words
-from talerec.models.tempo.holdout import held_back
-from talerec.models.tempo.learning import FirstFit, first_memories, learned
-from talerec.models.tempo.log_statistics import Habits
-from talerec.models.tempo.popularity import InTime, Memories, memories
-from talerec.models.tempo.query import (
-    Asked,
-    Moments,
-    Plan,
-    absences,
-    made_queries,
-    remaining,
-    rules,
+from talerec.gram import (
+    Gram,
+    GramTerm,
+    TaleWeighting,
+    newest_rows,
+    simultaneous_weight,
+    tale_columns,
+    tale_term,
+    with_trend_counts,
 )
-from talerec.models.tempo.query_params import OFTEN, Numbers
-from talerec.ranking import places
-from talerec.ranking.blocks import Block, block_of
-from talerec.ranking.weights import Query, Weights
-from talerec.runtime.arrays import Array, Matrix, readonly
-from talerec.runtime.clock import Clock
-from talerec.solvers.solver import Solution, solve
-from talerec.solvers.triangle import halved
+from talerec.models.core import (
+    AUTO,
+    LEARN,
+    SCORE,
+    SOLVE,
+    FitCache,
+    Fitted,
+    UpdateState,
+    accept_former_names,
+    is_auto,
+    param,
+)
+from talerec.models.linear import RidgeModel, dropout_penalty
+from talerec.models.tempo.descriptions import describe_params
+from talerec.models.tempo.holdout import split_holdout
+from talerec.models.tempo.learning import HoldoutFit, learn_params
+from talerec.models.tempo.log_statistics import (
+    LogStatistics,
+    allows_repeats,
+    has_meaningful_order,
+    measure_repeat_rates,
+    median_interval,
+)
+from talerec.models.tempo.popularity import (
+    HORIZONS,
+    PopularitySnapshots,
+    TimedRows,
+    build_snapshots,
+)
+from talerec.models.tempo.query import (
+    FIRST_HORIZON,
+    POPULARITY_BLOCK,
+    HistoryRules,
+    QueryPlan,
+    SnapshotArrays,
+    assemble_weights,
+    check_weights,
+    popularity_scale,
+    scale_targets,
+    split_blocks,
+)
+from talerec.models.tempo.query_params import FitConstants, QueryParams
+from talerec.ranking import Query, Weights, latest_row_weights, make_block
+from talerec.runtime import Array, Clock, Matrix, as_readonly
+from talerec.solvers import Solution, lower_triangle, solve_gram
 
 logger = logging.getLogger("talerec")
 
+_HOLDOUT_NEIGHBORS = 30  # sources per target of the fit that validation ranks with
 
+
+class _Planned(RidgeModel):
+    """A ridge model that caches the `QueryPlan` built from its fit; the cache is not saved."""
+
+    _plan_cache: tuple[Any, QueryPlan] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_plan_cache"}
+
+
+@accept_former_names
 @dataclass(eq=False, kw_only=True)
-class Tempo(Solved):
-    """Scores are x @ [B; I; P]: what follows the history, what it repeats, what is popular at the time.
+class Tempo(_Planned):
+    """Scores are x @ [B; I; P]: what follows the history, repeats, and current popularity.
 
-    B = (G + diag(reg + p/(1-p) diag(G)))^-1 (K + c K'), G and K of TALE with joint instants;
-    c as far as the direction of pairs is chance.
+    B = (G + diag(reg + p/(1-p) diag(G)))^-1 (K + c K'), with TALE's G = S'S and K = S'T, and p the
+    dropout; c is larger the more of the difference between K and K' is explained by chance. I is
+    the identity (repeats), and P holds item shares over time (popularity snapshots).
 
     Examples
     --------
@@ -65,342 +98,301 @@ class Tempo(Solved):
     [31, 16, 94]
     """
 
-    name: ClassVar[str] = "tempo"
-    good_for: ClassVar[str] = "Start here: it sets itself by the log"
-    by_target: ClassVar[bool] = True
+    name = "tempo"
+    summary = "Start here: it sets itself by the log"
+    is_solved_by_target = True
 
     pace: float = param(
-        16.0, "median intervals of the log in which a source's weight falls to 1/e", above=0,
-        search=(0.25, 64),
-    )  # fmt: skip
+        16.0, "decay time, in median gaps between events", above=0, search=(0.25, 64)
+    )
     floor: float = param(
         0.15, "least weight of a source, however old", low=0, high=1, search=(0.0, 0.8)
     )
-    window: float = param(180.0, "days around a row in which its item's rows count", low=0)
+    window: float = param(180.0, "days around a row in which its item's rows are counted", low=0)
     trend: float = param(
-        0.1, "power of that count which divides a row; 0: off", low=0, high=10, search=(0.0, 0.3)
+        0.1, "exponent of that count, a divisor; 0: off", low=0, high=10, search=(0.0, 0.3)
     )
     same_time: str = param(
         "auto",
-        "rows of one user at one instant: each other's source and target, in order, or by what their order says",
+        "rows of a user with equal times: unordered (joint), ordered, or tested by their order",
         choices=("auto", "joint", "ordered"),
     )
     span: float = param(
-        1.0, "rows per item in which what is popular falls to 1/e", above=0, high=1e6
+        1.0, "how quickly popularity is forgotten, in rows per item", above=0, high=1e6
     )
-    even: float = param(
-        0.75, "how far the two directions of a pair are evened out where chance set them apart",
-        low=0, high=10, search=(0.0, 2.0),
+    shrinkage: float = param(
+        0.75, "shrinkage of the difference between K and K' that chance explains",
+        low=0, high=10, search=(0.0, 2.0), former="even",
     )  # fmt: skip
     dropout: float = param(
-        0.5, "share of a history that is dropped (p)", low=0, high=0.99, search=(0.0, 0.7),
-        stage=SOLVE,
-    )  # fmt: skip
+        0.5, "dropped share of a history (p)", low=0, high=0.99, search=(0.0, 0.7), stage=SOLVE
+    )
     reg: float = param(300.0, "ridge penalty", above=0, high=1e12, search=(50, 2000), stage=SOLVE)
     recency: float = param(
-        "auto", "places in which a history row's weight falls to 1/e", above=0, auto=True,
-        stage=SCORE,
-    )  # fmt: skip
+        "auto", "decay length of history weights, in rows", above=0, auto=True, stage=SCORE
+    )
     neighbors: int = param(60, "sources per target (local solver)", low=1, stage=SOLVE)
-    now: float = param(
-        "auto", "weight of what is popular at the moment of asking", low=0, auto=True, stage=SCORE
+    popularity_weight: float = param(
+        "auto", "weight of current popularity", low=0, auto=True, stage=SCORE, former="now"
     )
     repeats: str = param(
-        "learned",
-        "a seen item scores how often such items come again, or like any other",
-        choices=("learned", "ignored"),
-        stage=SCORE,
-    )
+        "learned", "score seen items by the log's repeat rates, or like all others",
+        choices=("learned", "ignored"), stage=SCORE,
+    )  # fmt: skip
     learn: str = param(
-        "auto",
-        "whether the log chooses what a place, a repeat and what is popular count; off: the defaults",
-        choices=("auto", "off"),
-        stage=SOLVE,
-    )
+        "auto", "learn the weights of lags, repeats and popularity by validation; off: defaults",
+        choices=("auto", "off"), stage=SOLVE,
+    )  # fmt: skip
 
-    @property
-    def needs_time(self) -> bool:
-        return True
+    needs_time = True
 
-    @property
-    def takes_weights(self) -> bool:
-        return True
+    takes_weights = True
 
-    # -- learning --
+    # -- the Gram --
 
     def gram(self, log: Log) -> Gram:
-        rows, joint = self._counted(log), self._joint(log)
-        if self._kept is not None:
-            made = tale_summand(rows, **self._weighing(self._kept.decay, joint))
-            return made.gram(self.budget).with_turned(self._kept.turned)
-        made, tied = self.one_way(rows, _habits.interval(log), joint)
-        return made.gram(self.budget).two_way(self.even, tied)
+        """Return G = S'S and K = S'T of the log, K with a share of K' (reversed pairs) added.
 
-    def one_way(self, rows: Log, interval: float, joint: bool) -> tuple[Summand, float]:
-        """The pairs of rows whose pace is known, and what simultaneous rows have in K: those of parts of a log add up."""
-        made = tale_summand(rows, **self._weighing(self.pace * interval, joint))
-        return made, self._tied(rows, joint)
+        During an update, the decay and the share are those of the first fit.
+        """
+        rows, is_joint = self._count_trends(log), self._is_joint(log)
+        if self._fixed is not None:
+            term = tale_term(rows, self._weighting(self._fixed.decay, is_joint))
+            return term.build(self.budget).add_reverse(self._fixed.reverse_share)
+        term, simultaneous = self.gram_term(rows, median_interval(log), is_joint)
+        return term.build(self.budget).symmetrize(self.shrinkage, simultaneous)
 
-    def _counted(self, log: Log) -> Log:
-        return counted(newest_rows(log, self.max_history), self.window, self.trend, "both")
+    def gram_term(self, rows: Log, interval: float, is_joint: bool) -> tuple[GramTerm, float]:
+        """Return the Gram term (G = S'S, K = S'T), and the weight of simultaneous pairs in K.
 
-    def _weighing(self, decay: float, joint: bool) -> dict[str, Any]:
-        """By what pairs of rows weigh; `decay`: days in which a source's weight falls to 1/e."""
-        return {
-            "decay": decay,
-            "floor": self.floor,
-            "window": self.window,
-            "trend": self.trend,
-            "trend_side": "both",
-            "same_time": "joint" if joint else "ordered",
-            "max_history": self.max_history,
-        }
+        interval: median interval of the log, in days. Both results are sums over users: those of
+        parts of a log add up. is_joint: whether rows of a user with equal times are unordered.
+        """
+        term = tale_term(rows, self._weighting(self.pace * interval, is_joint))
+        return term, self._simultaneous_weight(rows, is_joint)
 
-    def _tied(self, rows: Log, joint: bool) -> float:
-        """What simultaneous rows have in K."""
-        return tied_weight(rows, self.window, self.trend, self.max_history) if joint else 0.0
+    def _count_trends(self, log: Log) -> Log:
+        """Return users' newest rows with trend counts: rows of the item within `window` days."""
+        rows = newest_rows(log, self.max_history)
+        return with_trend_counts(rows, self.window, self.trend, "both")
 
-    def _joint(self, log: Log) -> bool:
-        if self._kept is not None:
-            return bool(self._kept.joint)
-        return self.is_joint(lambda: _habits.are_ordered(log))
+    def _weighting(self, decay: float, is_joint: bool) -> TaleWeighting:
+        """Return TALE's weighting; decay: days to 1/e; is_joint: equal times are unordered."""
+        trend = (self.window, self.trend, "both")
+        same_time = "joint" if is_joint else "ordered"
+        return TaleWeighting(decay, self.floor, *trend, same_time, self.max_history)
 
-    def is_joint(self, are_ordered: Callable[[], bool]) -> bool:
-        """Are simultaneous rows each other's source and target? Where `auto` decides, it asks whether they are ordered."""
+    def _simultaneous_weight(self, rows: Log, is_joint: bool) -> float:
+        """Return the weight in K = S'T of pairs of rows with equal times; 0 if ordered."""
+        if not is_joint:
+            return 0.0
+        return simultaneous_weight(rows, self.window, self.trend, self.max_history)
+
+    def _is_joint(self, log: Log) -> bool:
+        """Return whether a user's rows with equal times are unordered; updates keep the fit's."""
+        if self._fixed is not None:
+            return bool(self._fixed.is_joint)
+        return self.resolve_same_time(lambda: has_meaningful_order(log))
+
+    def resolve_same_time(self, has_order: Callable[[], bool]) -> bool:
+        """Return whether rows of a user with equal times are unordered.
+
+        `has_order` tests the log for a meaningful order; it is called only if same_time is "auto".
+        """
         if self.same_time != "auto":
             return self.same_time == "joint"
-        ordered = are_ordered()
-        why = "says something" if ordered else "is no more than chance"
-        chosen = "ordered" if ordered else "joint"
-        logger.info("same_time auto: %s (the order of simultaneous rows %s)", chosen, why)
-        return not ordered
+        is_ordered = has_order()
+        state = "ordered" if is_ordered else "unordered"
+        logger.info("Rows with equal times are treated as %s.", state)
+        return not is_ordered
 
-    def habits(self, log: Log) -> Habits:
-        """What the rows of a log say of its users."""
-        return Habits(_habits.interval(log), self._joint(log), _habits.repeat_weights(log))
+    # -- fitting --
 
-    def penalty(self, own: Array) -> Array:
-        return dropout_penalty(own, self.reg, self.dropout)
+    def measure(self, log: Log) -> LogStatistics:
+        """Return a log's median interval, repeat rates, and whether equal times are unordered."""
+        return LogStatistics(median_interval(log), self._is_joint(log), measure_repeat_rates(log))
 
-    def solution(self, gram: Gram, wanted: Array | None = None) -> Solution:
-        """Weights from the Gram, to all targets or to the wanted ones."""
+    def penalty(self, diagonal: Array) -> Array:
+        return dropout_penalty(diagonal, self.reg, self.dropout)
+
+    def solution(self, gram: Gram, target_mask: Array | None = None) -> Solution:
+        """Return B that solves (G + diag(penalty)) B = K of a Gram: source x target item.
+
+        target_mask: flags of the target items to solve for; None: all.
+        """
         penalty = self.penalty(np.asarray(gram.G.diagonal()))
-        return solve(gram, penalty, solver=self.solver, neighbors=self.neighbors, wanted=wanted)
+        solver, neighbors = self.solver, self.neighbors
+        return solve_gram(gram, penalty, solver=solver, neighbors=neighbors, targets=target_mask)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        found, solver = super().learn_weights(log, clock)
-        return self.completed(found.matrix, log, clock), solver
+        """Return the stacked weights (items, repeats, popularity) and the solver's name."""
+        item_weights, solver = super().learn_weights(log, clock)
+        return self.complete_weights(item_weights.matrix, log, clock), solver
 
-    def completed(self, item_weights: Matrix, log: Log, clock: Clock) -> Weights:
-        numbers = self._chosen(log, clock)
+    def complete_weights(self, item_weights: Matrix, log: Log, clock: Clock) -> Weights:
+        """Return all weights, stacked: the given item-item ones, repeats and popularity.
+
+        Query parameters are learned if `learn` is auto; during an update, they are the fit's.
+        """
+        params = None
+        if self._fixed is not None:
+            params = self._fixed.params
+        elif self.learn == AUTO:
+            params = self._learn_params(log, clock)
         with clock("habits"):
-            return self.assembled(
-                block_of(item_weights),
-                self.habits(log),
-                numbers,
-                log.counts(),
-                lambda lengths: memories(InTime.of(log), self.span, lengths),
-            )
+            statistics, rows = self.measure(log), TimedRows.from_log(log)
+            decay = self._fixed.decay if self._fixed else self.pace * statistics.median_interval
+            measured = (make_block(item_weights), statistics, decay, params, log.counts())
+            return assemble_weights(*measured, lambda h: build_snapshots(rows, self.span, h))
 
-    def assembled(
-        self,
-        leads: Block,
-        habits: Habits,
-        numbers: Numbers | None,
-        counts: Array,
-        remembered: Callable[[list[float]], Memories],
-    ) -> Weights:
-        """All blocks of the weights, and what queries are made by (see `_blocks.assembled`)."""
-        decay = self.pace * habits.interval if self._kept is None else self._kept.decay
-        return assembled(leads, habits, decay, numbers, counts, remembered)
+    def _learn_params(self, log: Log, clock: Clock) -> QueryParams | None:
+        """Return the query parameters learned on held-out queries; None if there are too few.
 
-    def _chosen(self, log: Log, clock: Clock) -> Numbers | None:
-        """The numbers that queries are made by; None: the defaults."""
-        if self._kept is not None:
-            return Kept._make(self._kept).numbers
-        return self._numbers(log, clock) if self.learn == AUTO else None
-
-    def _numbers(self, log: Log, clock: Clock) -> Numbers | None:
-        """The numbers that the log chooses; None where it is too small to ask enough questions."""
+        A smaller model is fitted to the rows that are not held out, and ranks the held-out items.
+        """
         cache = FitCache() if self._cache is None else self._cache
-        every = bool(
-            _habits.repeat_weights(log)[0] > _habits.NEVER
-        )  # seen items are few: ask for all
-        held = cache.cached("held back", log, lambda: held_back(log, every_item=every))
-        if held is None:
+        every_item = allows_repeats(measure_repeat_rates(log))  # seen items are few
+        holdout = cache.cached("held back", log, lambda: split_holdout(log, every_item=every_item))
+        if holdout is None:
             return None
-        first = self.first_fit()
-        first._cache = cache.cached("first fit", log, FitCache)
+        model, train = self.holdout_model(), holdout.train
+        model._cache = cache.cached("first fit", log, FitCache)
         with clock("learn"):
-            gram = first.cached(LEARN, held.train, lambda: first.gram(held.train))
-            found = block_of(first.solution(gram, held.wanted).weights)
-            train = held.train
-            popular = first_memories(InTime.of(train), self.span)
-            span = (int(train.time.min()), int(train.time.max()))
-            known = self.known(found, self.habits(train), popular, train.counts(), span)
-            return learned(known, (held.fresh, held.late), held.wanted)
+            gram = model.cached(LEARN, train, lambda: model.gram(train))
+            item_weights = make_block(model.solution(gram, holdout.target_mask).weights)
+            rows = TimedRows.from_log(train)
+            snapshots = build_snapshots(rows, self.span, HORIZONS, share_room=False)
+            time_range = (int(rows.time[0]), int(rows.time[-1]))
+            statistics, counts = self.measure(train), train.counts()
+            rules = self.history_rules(statistics)
+            rates = statistics.repeat_rates
+            fit = HoldoutFit(item_weights, rates, snapshots, counts, time_range, rules)
+            return learn_params(fit, (holdout.current, holdout.delayed), holdout.target_mask)
 
-    def first_fit(self) -> Tempo:
-        """The model that questions are asked of."""
-        return replace(self, learn="off", neighbors=min(self.neighbors, _FIRST_NEIGHBORS))
+    def holdout_model(self) -> Tempo:
+        """Return the unfitted model that is fitted to the training rows of a holdout."""
+        return replace(self, learn="off", neighbors=min(self.neighbors, _HOLDOUT_NEIGHBORS))
 
-    def known(
-        self,
-        leads: Block, habits: Habits, popular: Memories, counts: Array, time: tuple[int, int],
-    ) -> FirstFit:  # fmt: skip
-        """What a first fit says; `counts` and `time` are of its rows."""
-        return FirstFit(
-            leads=leads,
-            repeat_rates=habits.repeats if habits.does_repeat else habits.repeats[:0],
-            joint=habits.joint,
-            decay=self.pace * habits.interval,
-            floor=self.floor,
-            max_history=self.max_history,
-            popular=popular,
-            counts=counts,
-            time=time,
-        )
+    def history_rules(self, statistics: LogStatistics) -> HistoryRules:
+        """Return the decay, least weight and length limit of histories, by a log's statistics."""
+        decay = self.pace * statistics.median_interval
+        return HistoryRules(statistics.is_joint, self.max_history, decay, self.floor)
 
     # -- updating --
 
-    @property
-    def keeps_half(self) -> bool:
-        return True
+    supports_stored_gram = True
 
     def target_columns(self, log: Log, targets: Array) -> Matrix:
-        assert self._kept is not None
-        weighing = self._weighing(self._kept.decay, bool(self._kept.joint))
-        weighing |= {"turned": self._kept.turned, "memory": self.budget}
-        return tale_columns(self._counted(log), targets, **weighing)
+        """Return K = S'T (source x target) with only the columns of flagged targets filled.
 
-    def settle(self, log: Log) -> Settled:
-        known = self.fitted.weights.query_arrays
-        if "lengths" not in known:
-            raise TalerecError("this tempo was fitted by an earlier version: fit it anew")
-        rows, kept = self._counted(log), self._as_kept(0.0)
-        gram = tale_summand(rows, **self._weighing(kept.decay, kept.joint)).gram(self.budget)
-        turned = gram.turned_share(self.even, self._tied(rows, kept.joint))
+        Used by updates: decay and share of reversed pairs are those of the first fit.
+        """
+        assert self._fixed is not None
+        weighting = self._weighting(self._fixed.decay, bool(self._fixed.is_joint))
+        share, memory = self._fixed.reverse_share, self.budget
+        rows = self._count_trends(log)
+        return tale_columns(rows, weighting, targets, reverse_share=share, memory=memory)
+
+    def update_state(self, log: Log) -> UpdateState:
+        """Return what an update continues from: G, residuals (local solver), share of K'."""
+        if "lengths" not in self.fitted.weights.query_arrays:
+            raise TalerecError("this tempo was fitted by version 0.1; refit it to update it")
+        rows, constants = self._count_trends(log), self._constants(0.0)
+        weighting = self._weighting(constants.decay, constants.is_joint)
+        gram = tale_term(rows, weighting).build(self.budget)
+        simultaneous = self._simultaneous_weight(rows, constants.is_joint)
+        share = gram.reverse_share(self.shrinkage, simultaneous)
         if self.fitted.solver != "local":
-            return Settled(turned=turned)
-        entries = gram.with_turned(turned).K.nnz if gram.is_sparse else gram.items**2
-        return Settled(halved(gram.G), int(entries), turned, np.zeros(len(log.items)))
+            return UpdateState(reverse_share=share)
+        entries = gram.add_reverse(share).K.nnz if gram.is_sparse else gram.items**2
+        return UpdateState(lower_triangle(gram.G), int(entries), share, np.zeros(len(log.items)))
 
-    def as_settled(self, settled: Settled) -> Self:
-        own = super().as_settled(settled)
-        own._kept = self._as_kept(settled.turned)
-        return own
+    @property
+    def _fixed(self) -> FitConstants | None:
+        """What the fit fixed, while the model learns for an update; else None."""
+        state = self._update_state
+        return None if state is None else self._constants(state.reverse_share)
 
-    def _as_kept(self, turned: float) -> Kept:
-        known = self.fitted.weights.query_arrays
-        numbers = Numbers.restored(known)
-        return Kept(
-            float(known["decay"][0]), bool(known["joint"][0]), turned,
-            None if numbers is None else numbers.among_all(known["lengths"].tolist()),
-        )  # fmt: skip
+    def _constants(self, reverse_share: float) -> FitConstants:
+        """Return what updates keep of the fit; `reverse_share`: of K' (reversed pairs) in K."""
+        arrays = self.fitted.weights.query_arrays
+        params = QueryParams.from_arrays(arrays)
+        if params is not None:
+            params = params.with_all_horizons(arrays["lengths"].tolist())
+        decay, is_joint = float(arrays["decay"][0]), bool(arrays["joint"][0])
+        return FitConstants(decay, is_joint, reverse_share, params)
 
     def item_weights(self) -> Matrix:
-        fitted = self.fitted
-        numbers = Numbers.restored(fitted.weights.query_arrays)
-        if numbers is None or fitted.log is None:
-            return fitted.weights.matrix
-        return times(fitted.weights.blocks[0], 1 / lift(fitted.log.counts(), numbers)).matrix
+        """Return the item-item weights as the solver returned them, without popularity scaling."""
+        weights, log = self.fitted.weights, self.fitted.log
+        params = QueryParams.from_arrays(weights.query_arrays)
+        if params is None or log is None:
+            return weights.matrix
+        return scale_targets(weights.blocks[0], 1 / popularity_scale(log.counts(), params)).matrix
 
-    def _upgraded(self, fitted: Fitted) -> Fitted:
-        """Version 0.1 stored all three blocks, the one of seen items too, as one matrix."""
-        weights = fitted.weights
-        if len(weights.blocks) > 1:
-            return fitted
-        n, whole = weights.items, weights.blocks[0]
-        blocks = [whole.rows(0, n), *other_blocks(whole.rows(2 * n, whole.sources))]
-        return replace(fitted, weights=Weights(blocks, query_arrays=weights.query_arrays))
+    def _upgrade_fitted(self, fitted: Fitted) -> Fitted:
+        return replace(fitted, weights=split_blocks(fitted.weights))
 
     def _check_loaded(self) -> None:
         super()._check_loaded()
-        blocks, known = self.fitted.weights.blocks, self.fitted.weights.query_arrays
-        _habits.check_arrays(known)
-        memories = self._memories
-        memories.check(blocks[POPULAR].sources)
-        usual = known.get("usual", _FIRST)
-        checks.inside("usual", usual, 0, max(len(memories.lifetime), 1))
-        if (numbers := Numbers.restored(known)) is not None:
-            numbers.check(len(memories.lifetime))
-        if "lengths" in known:  # version 0.1 had none
-            memories.check_lengths(known["lengths"], int(usual[0]))
+        check_weights(self.fitted.weights)
 
-    # -- asking --
+    # -- queries --
 
     def query(self, histories: Histories) -> Query:
-        weights, plan = self.fitted.weights, self._plan
-        rows = histories.moments(joint=plan.joint)
-        found = places.last_places(weights, histories, rows, self.max_history)
-        last, now = histories.last(), histories.now
-        if now is None:
-            now = np.maximum(last, plan.moments.end) + 1
-        absence = absences(last, now)
-        left = remaining(absence, plan.decay, self.floor)
-        asked = Asked(
-            *found, histories.start, histories.stop, readonly(histories.item), absence, now, left
-        )
-        room = np.zeros((len(OFTEN), weights.items)) if plan.numbers.often.size else _NO_ROOM
-        x = Query(
-            *made_queries(asked, plan.numbers, plan.moments, weights.items, self.max_history, room)
-        )
+        """Return x of each history (its sources are rows of [B; I; P]), times row weights."""
+        weights = self.fitted.weights
+        x = self._plan.query(weights, histories)
         if histories.weight is not None:
-            own = x.source < weights.items
-            x.weight[own] *= places.row_worth(weights, histories, self.max_history)
+            is_item = x.source < weights.items
+            x.weight[is_item] *= latest_row_weights(weights, histories, self.max_history)
         return x
 
     @property
-    def _plan(self) -> Plan:
-        """By what queries are made; it is kept as long as the fit and the parameters stay."""
-        made_from = (self.fitted, self.recency, self.now, self.repeats, self.learn)
-        kept: tuple[Any, Plan] | None = self.__dict__.get("_kept_plan")
-        if kept is None or kept[0] != made_from:
-            kept = (made_from, self._new_plan())
-            self.__dict__["_kept_plan"] = kept
-        return kept[1]
+    def _plan(self) -> QueryPlan:
+        """Everything that queries are built from, cached while fit and parameters stay."""
+        params = (self.recency, self.popularity_weight, self.repeats, self.learn)
+        key = (self.fitted, *params, self.max_history, self.floor)
+        if self._plan_cache is None or self._plan_cache[0] != key:
+            self._plan_cache = (key, self._build_plan())
+        return self._plan_cache[1]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_kept_plan"}
-
-    def _new_plan(self) -> Plan:
+    def _build_plan(self) -> QueryPlan:
+        """Return the query plan of the fit: learned or default parameters, unless they are set."""
         weights, facts = self.fitted.weights, self.fitted.training
-        known, memories = weights.query_arrays, self._memories
-        usual = int(known.get("usual", _FIRST)[0])
-        numbers = Numbers.restored(known) if self.learn == AUTO else None
-        if numbers is None:
-            numbers = Numbers.usual(np.empty(0), len(memories.lifetime), usual)
+        arrays, stored = weights.query_arrays, self._snapshots
+        default = int(arrays.get("usual", FIRST_HORIZON)[0])
+        params = QueryParams.from_arrays(arrays) if self.learn == AUTO else None
+        if params is None:
+            params = QueryParams.default(np.empty(0), len(stored.lifetime), default)
         if not is_auto(self.recency):
-            numbers = numbers.with_recency(self.recency)
-        if not is_auto(self.now):
-            numbers = numbers.with_now(self.now, usual)
-        rates = known["repeats"] if self.repeats == "learned" else known["repeats"][:0]
-        moments = Moments(
-            readonly(memories.moments), readonly(memories.ptr), readonly(memories.lifetime),
-            weights.first_source(POPULAR), facts["first_time"], facts["last_time"],
+            params = params.with_recency(self.recency)
+        if not is_auto(self.popularity_weight):
+            params = params.with_popularity_weight(self.popularity_weight, default)
+        rates = arrays["repeats"] if self.repeats == "learned" else arrays["repeats"][:0]
+        snapshots = SnapshotArrays(
+            as_readonly(stored.times), as_readonly(stored.indptr), as_readonly(stored.lifetime),
+            weights.first_source(POPULARITY_BLOCK), facts["first_time"], facts["last_time"],
         )  # fmt: skip
-        return Plan(
-            rules(numbers, rates), moments, float(known["decay"][0]), bool(known["joint"][0])
-        )
+        decay, is_joint = float(arrays["decay"][0]), bool(arrays["joint"][0])
+        rules = HistoryRules(is_joint, self.max_history, decay, self.floor)
+        return QueryPlan.build(params, rates, snapshots, rules)
 
     @property
-    def _memories(self) -> Memories:
-        return Memories.restored(None, self.fitted.weights.query_arrays)
+    def _snapshots(self) -> PopularitySnapshots:
+        return PopularitySnapshots.from_arrays(None, self.fitted.weights.query_arrays)
 
     def base_score(self, history: Histories, target: int) -> float | None:
-        """What the target scores for being popular now; None where that does not count."""
-        counts = self.now != 0 and len(self._memories.lifetime) > 0
-        return super().base_score(history, target) if counts else None
+        """Return what popularity adds to the target's score; None if popularity has no weight."""
+        has_popularity = self.popularity_weight != 0 and len(self._snapshots.lifetime) > 0
+        return super().base_score(history, target) if has_popularity else None
 
-    def chosen(self) -> list[str]:
-        known = self.fitted.weights.query_arrays
-        if self.learn != AUTO or "lifetime" not in known:  # version 0.1 did not ask
+    def describe_learned(self) -> list[str]:
+        """Return sentences on learned query parameters; empty if `learn` is off."""
+        arrays = self.fitted.weights.query_arrays
+        if self.learn != AUTO or "lifetime" not in arrays:  # version 0.1 did not learn
             return []
-        left = {name for name in ("recency", "now") if is_auto(getattr(self, name))}
-        left |= {"repeats"} if self.repeats == "learned" else set()
-        return in_words(Numbers.restored(known), self._memories.lifetime, left)
-
-
-_NO_ROOM = np.empty((0, 0))
-_FIRST = np.zeros(1, np.int64)
-_FIRST_NEIGHBORS = 30  # of the first fit: it only has to say how much its answers are worth
+        auto = {"repeats"} if self.repeats == "learned" else set()
+        auto |= {"recency"} if is_auto(self.recency) else set()
+        auto |= {"popularity_weight"} if is_auto(self.popularity_weight) else set()
+        return describe_params(QueryParams.from_arrays(arrays), self._snapshots.lifetime, auto)

@@ -1,7 +1,7 @@
-"""What is popular, moment by moment: memories of different length, in snapshots.
+"""Popularity over time: decayed item shares at several horizons, as snapshots.
 
-A row's weight in a memory falls to 1/e while the log grows by so many rows: the busier the log, the shorter the time that
-it remembers. All memories of a model together take no more entries than one of them did alone.
+At a horizon, an event's weight falls to 1/e while the log grows by a number of rows, so that a busy
+log forgets in less time. All horizons together store no more entries than a single one may.
 """
 
 from __future__ import annotations
@@ -12,220 +12,260 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data.histories import Histories
-from talerec.data.log import Log
-from talerec.models.core import checks
-from talerec.runtime.arrays import Array, Matrix, readonly
-from talerec.runtime.jit import kernel, template
-from talerec.runtime.lazy import sparse
-from talerec.runtime.threads import even, run_chunks
+from talerec.data import Histories, Log
+from talerec.models.core import check_indptr, require
+from talerec.runtime import (
+    Array,
+    Matrix,
+    as_readonly,
+    kernel,
+    run_chunks,
+    sized_chunks,
+    sparse,
+    template,
+)
 
-_TOP = 300  # items that a snapshot keeps
-_STEP = 0.25  # rows between snapshots, as a share of those in which a row's weight falls to 1/e
-_WIDE_STEP = 0.5  # the same, where there are several memories
-_SNAPSHOTS = 1024  # the most that are taken of one memory alone
-_FEWEST_ROWS = 16.0  # that a memory lasts
-_FEWEST_ITEMS = 64  # that a snapshot keeps, where many snapshots share the room
-_WINDOW = 5.0  # times the rows that a memory lasts, beyond which it has forgotten
-_LARGEST = 1e200  # weight of a row, at which all weights are made smaller
-_HALVINGS = 16  # of the range of values, to find the largest
+_TOP_ITEMS = 300  # items that a snapshot stores at most
+_STEP = 0.25  # rows between snapshots, as a share of the rows in which a weight falls to 1/e
+_WIDE_STEP = 0.5  # the same, with several horizons
+_MAX_SNAPSHOTS = 1024  # of a single horizon
+_MIN_DECAY_ROWS = 16.0
+_MIN_ITEMS = 64  # items per snapshot, where many snapshots share the room
+_WINDOW = 5.0  # decay lengths after which an event is forgotten
+_MAX_WEIGHT = 1e200  # of an event, at which all weights are rescaled
+_BISECTIONS = 16  # steps to find the smallest of the largest values
 
-#: How long the memories are that a log may choose from, as multiples of `span`. One of them is `span` itself.
-LENGTHS = (1 / 128, 1 / 16, 1.0, 8.0)
-USUAL = LENGTHS.index(1.0)
+#: Horizons that validation chooses from, as multiples of tempo's parameter `span`.
+HORIZONS: tuple[float, ...] = (1 / 128, 1 / 16, 1.0, 8.0)
+DEFAULT_HORIZON: int = HORIZONS.index(1.0)
 
 
-class Memories(NamedTuple):
-    """Snapshots of some memories on top of each other: those of memory m are rows ptr[m]..ptr[m+1].
+class PopularitySnapshots(NamedTuple):
+    """Item shares over time; the snapshots of horizon m are rows indptr[m]..indptr[m+1].
 
-    shares    snapshot x item (CSR): the share of each item in what was popular
-    moments   when each was taken, ascending within a memory
-    ptr       where the snapshots of each memory begin
-    lifetime  microseconds that the rows of each memory took in the end; infinite for those that do not age
+    shares    snapshot x item (CSR): the item's share of the decayed event weight
+    times     when each snapshot was taken (microseconds), ascending within a horizon
+    indptr    where the snapshots of each horizon begin
+    lifetime  microseconds that the last decay length of rows took, per horizon;
+              infinite for horizons that do not age
     """
 
     shares: Matrix
-    moments: Array
-    ptr: Array
+    times: Array
+    indptr: Array
     lifetime: Array
 
     def latest(self, histories: Histories) -> Array:
-        """The last snapshot of each memory (column) strictly before each history (row) is asked about; -1 where there is none."""
-        found, now = np.empty((len(histories), len(self.ptr) - 1), np.int64), histories.now
+        """Return the number of the last snapshot before each request: request x horizon, or -1.
+
+        Requests are histories with request times; a snapshot is a row of `shares`.
+        """
+        now = histories.now
         assert now is not None
-        for m, (a, b) in enumerate(pairwise(self.ptr)):
-            at = np.searchsorted(self.moments[a:b], now, side="left") - 1
-            found[:, m] = np.where(at >= 0, a + at, -1)
-        return found
+        latest = np.empty((len(histories), len(self.indptr) - 1), np.int64)
+        for m, (a, b) in enumerate(pairwise(self.indptr)):
+            at = np.searchsorted(self.times[a:b], now, side="left") - 1
+            latest[:, m] = np.where(at >= 0, a + at, -1)
+        return latest
 
-    def worth(self, histories: Histories, end: int) -> Array:
-        """What is left of each memory of rows up to `end` when a history is asked about: a short one ages soon."""
+    def freshness(self, histories: Histories, log_end: int) -> Array:
+        """Return 1 / (1 + age / lifetime): request x horizon, age from `log_end` to the request.
+
+        All times are microseconds; requests before the log's end have age 0.
+        """
         assert histories.now is not None
-        age = np.maximum(histories.now[:, None] - end, 0)
-        left: Array = 1.0 / (1.0 + age / self.lifetime)
-        return left
+        age = np.maximum(histories.now[:, None] - log_end, 0)
+        fresh: Array = 1.0 / (1.0 + age / self.lifetime)
+        return fresh
 
-    def arrays(self) -> dict[str, Array]:
-        """What an artifact keeps beside the shares."""
-        ages = np.where(np.isfinite(self.lifetime), self.lifetime, 0.0)
-        return {"moments": self.moments, "memories": self.ptr, "lifetime": ages}
+    def to_arrays(self) -> dict[str, Array]:
+        """Return the arrays, by name, that an artifact stores besides the shares.
+
+        An infinite lifetime is stored as 0.
+        """
+        lifetime = np.where(np.isfinite(self.lifetime), self.lifetime, 0.0)
+        return {"moments": self.times, "memories": self.indptr, "lifetime": lifetime}
 
     @classmethod
-    def restored(cls, shares: Matrix, arrays: dict[str, Array]) -> Memories:
-        """What `arrays` gave; version 0.1 had one memory, which did not age."""
-        moments = arrays["moments"]
-        ptr = arrays.get("memories", np.array([0, len(moments)]))
-        ages = arrays.get("lifetime", np.zeros(len(ptr) - 1))
-        return cls(shares, moments, ptr, np.where(ages > 0, ages, np.inf))
+    def from_arrays(cls, shares: Matrix, arrays: dict[str, Array]) -> PopularitySnapshots:
+        """Read the arrays of `to_arrays`; version 0.1 had a single horizon that did not age."""
+        times = arrays["moments"]
+        indptr = arrays.get("memories", np.array([0, len(times)]))
+        lifetime = arrays.get("lifetime", np.zeros(len(indptr) - 1))
+        return cls(shares, times, indptr, np.where(lifetime > 0, lifetime, np.inf))
 
-    def check(self, snapshots: int) -> None:
-        """Refuse what came from an artifact and does not lead to so many snapshots."""
-        checks.bounds("memories", self.ptr, len(self.ptr) - 1, snapshots)
-        checks.need(self.moments.shape == (snapshots,), "there are other moments than snapshots")
-        checks.need(self.lifetime.shape == (len(self.ptr) - 1,), "lifetime has another length")
-        for a, b in pairwise(self.ptr):
-            mine = self.moments[a:b]
-            checks.need((mine[1:] >= mine[:-1]).all(), "the moments of snapshots fall")
+    def check(self, n_snapshots: int) -> None:
+        """Raise TalerecError if the arrays, read from an artifact, do not fit `n_snapshots`.
 
-    def check_lengths(self, lengths: Array, usual: int) -> None:
-        """Refuse lengths from an artifact that are not those of these memories; number `usual` is the usual one."""
-        same = lengths.shape == self.lifetime.shape
-        checks.need(same, "there are other lengths than memories")
-        checks.need(lengths[usual] == 1, "the usual memory has another length than 1")
-        checks.need(set(lengths.tolist()) <= set(LENGTHS), "lengths that no memory has")
+        n_snapshots: rows of the stored shares. Times must ascend within each horizon.
+        """
+        n_horizons = len(self.indptr) - 1
+        check_indptr("memories", self.indptr, n_horizons, n_snapshots)
+        require(self.times.shape == (n_snapshots,), "moments has another length than snapshots")
+        require(self.lifetime.shape == (n_horizons,), "lifetime has another length")
+        for a, b in pairwise(self.indptr):
+            times = self.times[a:b]
+            require((times[1:] >= times[:-1]).all(), "moments of snapshots are not ascending")
+
+    def check_horizons(self, horizons: Array, default: int) -> None:
+        """Raise TalerecError if horizons, read from an artifact, are not of these snapshots.
+
+        horizons: multiples of tempo's parameter `span`. default: the number of the horizon that
+        must be 1.
+        """
+        has_same_size = horizons.shape == self.lifetime.shape
+        require(has_same_size, "lengths and memories differ in number")
+        require(horizons[default] == 1, "the default memory has another length than 1")
+        require(set(horizons.tolist()) <= set(HORIZONS), "lengths has unsupported values")
 
 
-class InTime(NamedTuple):
-    """The rows of a log in the order of time: items and times."""
+class TimedRows(NamedTuple):
+    """The rows of all users of a log, ordered by time (microseconds); items are positions."""
 
     item: Array
     time: Array
-    items: int  # in all
+    n_items: int
 
     @classmethod
-    def of(cls, log: Log) -> InTime:
-        """The rows of a log; those of one moment in the order of users, and as they stand."""
+    def from_log(cls, log: Log) -> TimedRows:
+        """Order the rows of a log by time; rows with equal times keep the order of the log."""
         order = np.argsort(log.time, kind="stable")
         return cls(log.item[order], log.time[order], len(log.items))
 
 
-def snapshots(rows: InTime, span: float) -> tuple[Matrix, Array]:
-    """Shares of the items in what was popular, moment by moment (CSR, moment x item), and the moments.
+def log_popularity(counts: Array) -> Array:
+    """Return the log of each item's count, minus its mean over items with events; 0 without."""
+    logs = np.log(np.maximum(counts, 1.0))
+    has_events = counts > 0
+    mean = logs[has_events].mean() if has_events.any() else 0.0
+    centered: Array = np.where(has_events, logs - mean, 0.0)
+    return centered
 
-    A row's weight falls to 1/e while the log grows by `span` rows for every item. A snapshot counts the rows up to its
-    moment, and keeps the most popular items only.
+
+def build_default_horizon(rows: TimedRows, span: float) -> tuple[Matrix, Array]:
+    """Return the item shares (CSR, snapshot x item) at the default horizon, and their times.
+
+    An event's weight falls to 1/e while the log grows by `span` rows per item. A snapshot counts
+    the rows up to its time, and stores the most popular items only.
     """
-    (item, time, n), all_rows = rows, len(rows.item)
-    lasting = max(span * n, 1.0)
-    count = int(min(_SNAPSHOTS, all_rows, max(all_rows / (_STEP * lasting), 1)))
-    cuts = _cuts(all_rows, count)
-    total, a, kept = np.zeros(n), 0, []
+    (item, time, n_items), n_rows = rows, len(rows.item)
+    decay_rows = max(span * n_items, 1.0)
+    count = int(min(_MAX_SNAPSHOTS, n_rows, max(n_rows / (_STEP * decay_rows), 1)))
+    cuts = _spread_cuts(n_rows, count)
+    total, a, snapshots = np.zeros(n_items), 0, []
     for b in cuts:
-        total *= np.exp((a - b) / lasting)
-        total += np.bincount(item[a:b], np.exp((np.arange(a, b) + 1 - b) / lasting), n)
-        kept.append(_largest(total / total.sum()))
+        # w_b(i) = w_a(i) e^((a - b) / decay) + sum of e^((r + 1 - b) / decay), rows r of i in a..b
+        total *= np.exp((a - b) / decay_rows)
+        total += np.bincount(item[a:b], np.exp((np.arange(a, b) + 1 - b) / decay_rows), n_items)
+        snapshots.append(_top_shares(total / total.sum()))
         a = b
-    return sparse.vstack(kept, format="csr"), time[cuts - 1]
+    return sparse.vstack(snapshots, format="csr"), time[cuts - 1]
 
 
-def memories(
-    rows: InTime, span: float, lengths: Sequence[float], *, share: bool = True
-) -> Memories:
-    """A memory for each length, a multiple of `span`; where they share, together they take the room of one."""
-    if tuple(lengths) == (1.0,):
-        shares, moments = snapshots(rows, span)
-        return Memories(shares, moments, np.array([0, len(moments)]), np.array([np.inf]))
-    (item, time, n), all_rows = rows, len(rows.item)
-    room = _SNAPSHOTS * _TOP // (len(lengths) if share else 1)
-    parts: list[Matrix] = [None] * len(lengths)
-    taken: list[Array] = [_START] * len(lengths)
-    lifetimes = np.empty(len(lengths))
+def build_snapshots(
+    rows: TimedRows, span: float, horizons: Sequence[float], *, share_room: bool = True
+) -> PopularitySnapshots:
+    """Return popularity snapshots at each horizon, a multiple of `span` (rows per item).
 
-    def remember(m: int, _: int) -> None:
-        lasting = max(lengths[m] * span * n, _FEWEST_ROWS)
-        most = min(all_rows / (_WIDE_STEP * lasting), room / _FEWEST_ITEMS, all_rows)
-        cuts = _cuts(all_rows, int(max(most, 1)))
-        found = _recent_shares(readonly(item), cuts, lasting, min(_TOP, room // len(cuts)), n)
-        parts[m] = sparse.csr_array(found, shape=(len(cuts), n))
-        taken[m] = time[cuts - 1]
-        took = max(int(time[-1] - time[-min(int(lasting), all_rows)]), 1)
-        lifetimes[m] = float(took) if lengths[m] < 1 else np.inf
+    At a horizon, an event's weight falls to 1/e while the log grows by that many rows per item.
+    share_room: all horizons together store no more entries than one alone may.
+    """
+    if tuple(horizons) == (1.0,):
+        shares, times = build_default_horizon(rows, span)
+        indptr = np.array([0, len(times)])
+        return PopularitySnapshots(shares, times, indptr, np.array([np.inf]))
+    (item, time, n_items), n_rows = rows, len(rows.item)
+    room = _MAX_SNAPSHOTS * _TOP_ITEMS // (len(horizons) if share_room else 1)
+    shares_of: list[Matrix] = [None] * len(horizons)
+    times_of: list[Array] = [_ZERO] * len(horizons)
+    lifetime = np.empty(len(horizons))
 
-    run_chunks("habits", remember, even(len(lengths), 1))
-    bounds = np.concatenate([_START, np.cumsum([len(moments) for moments in taken])])
-    shares = sparse.vstack(parts, format="csr")
-    return Memories(shares, np.concatenate(taken), bounds, lifetimes)
+    def build(m: int, _: int) -> None:
+        """Take the snapshots of horizon number m; write them to the lists above."""
+        decay_rows = max(horizons[m] * span * n_items, _MIN_DECAY_ROWS)
+        count = min(n_rows / (_WIDE_STEP * decay_rows), room / _MIN_ITEMS, n_rows)
+        cuts = _spread_cuts(n_rows, int(max(count, 1)))
+        top = min(_TOP_ITEMS, room // len(cuts))
+        csr = _decayed_shares(as_readonly(item), cuts, decay_rows, top, n_items)
+        shares_of[m] = sparse.csr_array(csr, shape=(len(cuts), n_items))
+        times_of[m] = time[cuts - 1]
+        duration = max(int(time[-1] - time[-min(int(decay_rows), n_rows)]), 1)
+        lifetime[m] = float(duration) if horizons[m] < 1 else np.inf
+
+    run_chunks("habits", build, sized_chunks(len(horizons), 1))
+    indptr = np.concatenate([_ZERO, np.cumsum([len(times) for times in times_of])])
+    shares = sparse.vstack(shares_of, format="csr")
+    return PopularitySnapshots(shares, np.concatenate(times_of), indptr, lifetime)
 
 
-_START = np.zeros(1, np.int64)
+_ZERO = np.zeros(1, np.int64)
 
 
-def _cuts(rows: int, count: int) -> Array:
-    """So many numbers of rows, evenly spread, the last of them all rows."""
-    return np.unique(np.linspace(0, rows, count + 1).astype(np.int64)[1:])
+def _spread_cuts(n_rows: int, count: int) -> Array:
+    """Return `count` row numbers, evenly spread, the last of them `n_rows`."""
+    return np.unique(np.linspace(0, n_rows, count + 1).astype(np.int64)[1:])
 
 
-def _largest(shares: Array) -> Matrix:
-    """The largest shares, as a sparse row."""
+def _top_shares(shares: Array) -> Matrix:
+    """Return the largest item shares (at most 300, above 0) as a sparse row, float32."""
     best = np.arange(len(shares))
-    if len(shares) > _TOP:
-        best = np.sort(np.argpartition(-shares, _TOP)[:_TOP])
+    if len(shares) > _TOP_ITEMS:
+        best = np.sort(np.argpartition(-shares, _TOP_ITEMS)[:_TOP_ITEMS])
     best = best[shares[best] > 0]
-    return sparse.csr_array(
-        (shares[best].astype(np.float32), best.astype(np.int32), np.array([0, len(best)])),
-        shape=(1, len(shares)),
-    )
+    csr = (shares[best].astype(np.float32), best.astype(np.int32), np.array([0, len(best)]))
+    return sparse.csr_array(csr, shape=(1, len(shares)))
 
 
 @kernel
-def _recent_shares(
-    item: Array, cuts: Array, lasting: float, top: int, items: int
+def _decayed_shares(
+    item: Array, cuts: Array, decay_rows: float, top: int, n_items: int
 ) -> tuple[Array, Array, Array]:
-    """The largest shares at each cut as compressed rows (values, items, bounds), of rows in the order of time.
+    """Return the largest decayed item shares at each cut as CSR (values, indices, indptr).
 
-    Rows gain weight as they come, instead of losing it as they go: nothing has to be touched twice.
+    item: of each row, in time order. cuts: numbers of rows, ascending; a snapshot counts the rows
+    before its cut. top: most items per snapshot. Row r weighs exp(r / decay_rows), which after
+    normalization is a decay by age: weights grow with new rows, so that old weights stay untouched.
     """
-    total, listed = np.zeros(items), np.full(items, -1, np.int64)
-    found, held = np.empty(items, np.int64), np.empty(items)
+    total, last_listed = np.zeros(n_items), np.full(n_items, -1, np.int64)
+    recent, recent_total = np.empty(n_items, np.int64), np.empty(n_items)
     values, indices = np.empty(len(cuts) * top, np.float32), np.empty(len(cuts) * top, np.int32)
-    bounds, end, row = np.zeros(len(cuts) + 1, np.int64), 0, 0
-    growth, weight, whole = np.exp(1.0 / lasting), 1.0, 0.0
+    indptr, end, row = np.zeros(len(cuts) + 1, np.int64), 0, 0
+    growth, weight, weight_sum = np.exp(1.0 / decay_rows), 1.0, 0.0
     for s in range(len(cuts)):
         while row < cuts[s]:
             weight *= growth
-            if weight > _LARGEST:
+            if weight > _MAX_WEIGHT:
                 total /= weight
-                whole, weight = whole / weight, 1.0
+                weight_sum, weight = weight_sum / weight, 1.0
             total[item[row]] += weight
-            whole += weight
+            weight_sum += weight
             row += 1
-        seen = 0
-        for r in range(max(0, row - int(_WINDOW * lasting)), row):
-            if listed[item[r]] != s:
-                listed[item[r]] = s
-                found[seen], held[seen] = item[r], total[item[r]]
-                seen += 1
-        least = _least_of_largest(held[:seen], top)
-        kept = np.sort(found[:seen][held[:seen] > least])
-        for i in kept:
-            values[end], indices[end] = total[i] / whole, i
+        count = 0
+        for r in range(max(0, row - int(_WINDOW * decay_rows)), row):
+            if last_listed[item[r]] != s:
+                last_listed[item[r]] = s
+                recent[count], recent_total[count] = item[r], total[item[r]]
+                count += 1
+        threshold = _top_threshold(recent_total[:count], top)
+        for i in np.sort(recent[:count][recent_total[:count] > threshold]):
+            values[end], indices[end] = total[i] / weight_sum, i
             end += 1
-        bounds[s + 1] = end
-    return values[:end], indices[:end], bounds
+        indptr[s + 1] = end
+    return values[:end], indices[:end], indptr
 
 
 @template
-def _least_of_largest(values: Array, most: int) -> float:
-    """A value that at most so many of these positive ones are larger than, and nearly so many are."""
-    if len(values) <= most:
+def _top_threshold(values: Array, top: int) -> float:
+    """Return a threshold that at most `top`, and nearly `top`, of the positive values exceed."""
+    if len(values) <= top:
         return 0.0
     low, high = 0.0, values.max()
-    for _ in range(_HALVINGS):
+    for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        more = 0
+        count = 0
         for value in values:
-            more += value > middle
-        if more > most:
+            count += value > middle
+        if count > top:
             low = middle
         else:
             high = middle

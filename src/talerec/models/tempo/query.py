@@ -1,181 +1,387 @@
-"""Tempo's queries, made: which class an asker is in, what each of its rows counts, and which snapshots."""
+"""Tempo's queries and weight blocks: x and [B; I; P] of scores x @ [B; I; P].
+
+Sources of a query are history items (rows of B), the same items as repeats (rows of I), and
+popularity snapshots (rows of P).
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.data.histories import UNTIMED
-from talerec.data.times import DAY
-from talerec.models.tempo.log_statistics import NEVER, octave
-from talerec.models.tempo.query_params import OFTEN, Numbers
-from talerec.runtime.arrays import Array, readonly
-from talerec.runtime.jit import kernel, template
+from talerec.data import DAY, UNTIMED, Histories
+from talerec.models.core import check_range
+from talerec.models.tempo.log_statistics import (
+    LogStatistics,
+    allows_repeats,
+    check_arrays,
+    lag_bucket,
+)
+from talerec.models.tempo.popularity import (
+    DEFAULT_HORIZON,
+    HORIZONS,
+    PopularitySnapshots,
+    log_popularity,
+)
+from talerec.models.tempo.query_params import FREQUENCY_DECAYS, QueryParams
+from talerec.ranking import (
+    Block,
+    DenseBlock,
+    IdentityBlock,
+    Query,
+    SparseBlock,
+    Weights,
+    latest_lags,
+    make_block,
+)
+from talerec.runtime import Array, Arrays, as_readonly, kernel, template
 
-_LEAST_LEFT = 0.01  # what is left of a history of any age, against what is popular now
-_WELL_BEHIND = 0.01  # of the time that the rows span: the end of the rows is further back than that
-_OFTEN = OFTEN
+POPULARITY_BLOCK = 2  # number of the block of snapshots, after item-item weights and repeats
+
+_MIN_HISTORY_WEIGHT = 0.01  # of a history after any inactivity
+_DELAY_SHARE = 0.01  # of the log's time span, after whose end requests count as delayed
+FIRST_HORIZON = np.zeros(1, np.int64)  # the default horizon of version 0.1, which had one only
+_NO_SCRATCH = np.empty((0, 0))
 
 
-class Asked(NamedTuple):
-    """Histories for kernels: their items with places (`places.last_places`), their rows, and when they are asked about.
+# -- weight blocks ---------------------------------------------------------------------------------
 
-    absence and now are in microseconds; left is what is left of the history after the absence (`remaining`).
+
+def assemble_weights(
+    item_weights: Block, statistics: LogStatistics, decay: float, params: QueryParams | None,
+    counts: Array, build_snapshots: Callable[[list[float]], PopularitySnapshots],
+) -> Weights:  # fmt: skip
+    """Return all blocks of tempo's weights, with the arrays that its queries need.
+
+    Blocks are matrices, stacked: item-item weights B, the identity (repeats), popularity snapshots.
+    item_weights: B. decay: days in which a source's weight falls to 1/e. params: learned query
+    parameters; None for the defaults. counts: weighted rows of each item. build_snapshots: takes
+    the popularity horizons to store, and returns their snapshots.
+    """
+    used = [DEFAULT_HORIZON]
+    arrays = {
+        "repeats": statistics.repeat_rates,
+        "decay": np.array([decay]),
+        "joint": np.array([statistics.is_joint]),
+    }
+    if params is not None:
+        item_weights = scale_targets(item_weights, popularity_scale(counts, params))
+        used = params.used_horizons()
+        params = params._replace(popularity_weight=params.popularity_weight[:, used])
+        arrays |= params.to_arrays()
+    horizons = [HORIZONS[m] for m in used]
+    snapshots = build_snapshots(horizons)
+    arrays |= snapshots.to_arrays()
+    arrays["usual"] = np.array([used.index(DEFAULT_HORIZON)])
+    arrays["lengths"] = np.array(horizons)
+    blocks = [item_weights, *repeat_and_popularity_blocks(make_block(snapshots.shares))]
+    return Weights(blocks, query_arrays=arrays)
+
+
+def popularity_scale(counts: Array, params: QueryParams) -> Array:
+    """Return popularity ** popularity_exponent of each item, a factor of its weights.
+
+    counts: weighted rows of each item; popularity is relative to the geometric mean of the counts.
+    """
+    return np.exp(float(params.popularity_exponent[0]) * log_popularity(counts))
+
+
+def scale_targets(item_weights: Block, factor: Array) -> Block:
+    """Return a copy of item-item weights with each target's column times its factor.
+
+    item_weights: a matrix in one storage format, source item x target item. factor: one number per
+    item. If all are 1, the weights themselves are returned.
+    """
+    if (factor == 1).all():
+        return item_weights
+    factor = factor.astype(np.float32)
+    if isinstance(item_weights, SparseBlock):
+        values = item_weights.values * factor[item_weights.indices]
+        return replace(item_weights, values=values, stored_peaks=None)
+    assert isinstance(item_weights, DenseBlock)
+    return replace(item_weights, values=item_weights.values * factor)
+
+
+def repeat_and_popularity_blocks(snapshots: Block) -> list[Block]:
+    """Return two blocks of weights: the identity for repeats, and the popularity snapshots.
+
+    A block is a matrix of weights, source x item. Sources of the identity are items; those of the
+    snapshots stand for no item (-1).
+    """
+    no_items = np.full(snapshots.sources, -1, np.int32)
+    return [IdentityBlock(items=snapshots.items), replace(snapshots, source_item=no_items)]
+
+
+def split_blocks(weights: Weights) -> Weights:
+    """Return weights in three blocks: items, repeats, popularity snapshots.
+
+    Version 0.1 stored all of them as a single matrix; weights with several blocks stay as they are.
+    """
+    if len(weights.blocks) > 1:
+        return weights
+    n, whole = weights.items, weights.blocks[0]
+    snapshots = whole.rows(2 * n, whole.sources)
+    blocks = [whole.rows(0, n), *repeat_and_popularity_blocks(snapshots)]
+    return Weights(blocks, query_arrays=weights.query_arrays)
+
+
+def check_weights(weights: Weights) -> None:
+    """Raise TalerecError if arrays that queries need, read from an artifact, do not fit.
+
+    Checked are repeat rates, popularity snapshots and their horizons, and learned query parameters.
+    """
+    arrays = weights.query_arrays
+    check_arrays(arrays)
+    snapshots = PopularitySnapshots.from_arrays(None, arrays)
+    snapshots.check(weights.blocks[POPULARITY_BLOCK].sources)
+    n_horizons = len(snapshots.lifetime)
+    default = arrays.get("usual", FIRST_HORIZON)
+    check_range("usual", default, 0, max(n_horizons, 1))
+    if (params := QueryParams.from_arrays(arrays)) is not None:
+        params.check(n_horizons)
+    if "lengths" in arrays:  # version 0.1 had none
+        snapshots.check_horizons(arrays["lengths"], int(default[0]))
+
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+class RequestHistories(NamedTuple):
+    """Histories of requests as arrays for kernels. A row's lag is how many rows back it is.
+
+    indptr, item, lag  distinct items of each history, newest first, and the lag of their last row
+    start, stop, rows  all rows: history q has the items rows[start[q]:stop[q]]; -1 is unknown
+    inactivity, now    microseconds since the last event, and the request time
+    left               share of the history's weight that is left after the inactivity
     """
 
-    ptr: Array
+    indptr: Array
     item: Array
-    place: Array
+    lag: Array
     start: Array
     stop: Array
     rows: Array
-    absence: Array
+    inactivity: Array
     now: Array
     left: Array
 
+    @classmethod
+    def build(
+        cls, weights: Weights, histories: Histories, rules: HistoryRules, log_end: int
+    ) -> RequestHistories:
+        """Build the arrays; histories without request times are queried right after the log's end.
 
-class Moments(NamedTuple):
-    """Snapshots of what was popular (`Memories`), the number of the first of them as a source, and the span of the rows."""
+        log_end: time of the training log's last row, in microseconds.
+        """
+        last, now = histories.last(), histories.now
+        if now is None:
+            now = np.maximum(last, log_end) + 1
+        times = histories.moments(joint=rules.is_joint)
+        items = latest_lags(weights, histories, times, rules.max_history)
+        rows = (histories.start, histories.stop, as_readonly(histories.item))
+        inactivity = compute_inactivity(last, now)
+        # max(exp(-t / decay), floor), as a source's weight in training
+        least = max(rules.floor, _MIN_HISTORY_WEIGHT)
+        left = np.maximum(np.exp(-inactivity / (rules.decay * DAY)), least)
+        return cls(*items, *rows, inactivity, now, left)
 
-    moments: Array
-    ptr: Array
+
+class HistoryRules(NamedTuple):
+    """How histories become requests: rows that are used, and weight after inactivity.
+
+    Inactivity is the time from a history's last row to the request.
+    """
+
+    is_joint: bool  # rows with equal times are treated as unordered
+    max_history: int  # last rows that are used
+    decay: float  # days of inactivity in which a history's weight falls to 1/e
+    floor: float  # least weight
+
+
+class SnapshotArrays(NamedTuple):
+    """`PopularitySnapshots` as arrays for kernels, and the log's time span (microseconds).
+
+    Snapshots indptr[m] to indptr[m + 1] - 1 are those of horizon m; a source is a row of the
+    weights.
+    """
+
+    times: Array
+    indptr: Array
     lifetime: Array
-    source: int
-    first: int
-    end: int
+    first_source: int  # number of the first snapshot among the sources
+    log_start: int
+    log_end: int
 
 
-class Rules(NamedTuple):
-    """`Numbers` for kernels; `repeats` is what a repeat is worth, class x octave, and `often` is empty where it counts nothing."""
+class QueryPlan(NamedTuple):
+    """What queries of a fitted tempo are built from, as plain tuples.
 
-    edges: Array
-    recency: Array
-    lasting: Array
-    repeats: Array
-    often: Array
-    now: Array
+    Numba recognizes plain tuples some microseconds sooner than named ones.
+    """
+
+    params: Arrays  # `QueryParams`
+    repeat_weights: Array  # segment x lag bucket; no columns: repeats are ignored
+    snapshots: tuple[Any, ...]  # `SnapshotArrays`
+    rules: HistoryRules
+
+    @classmethod
+    def build(
+        cls, params: QueryParams, rates: Array, snapshots: SnapshotArrays, rules: HistoryRules
+    ) -> QueryPlan:
+        """Build a plan from query parameters, repeat rates, snapshots and history rules.
+
+        rates: repeat rates by lag bucket (0, 1-2, 3-6, ... rows back), empty to ignore repeats.
+        """
+        has_rates = len(rates) > 0 and allows_repeats(rates)
+        n_segments = len(params.recency)
+        repeats = params.repeat_weights(rates) if has_rates else np.tile(rates, (n_segments, 1))
+        if not (has_rates and params.frequency_weight.any()):
+            params = params._replace(frequency_weight=_NO_SCRATCH)
+        # read-only, as arrays of a mapped artifact are: kernels are compiled for one type
+        return cls(tuple(map(as_readonly, params)), as_readonly(repeats), tuple(snapshots), rules)
+
+    def query(self, weights: Weights, histories: Histories) -> Query:
+        """Return x of every history: the sources (rows of the weights) and their weights.
+
+        Sources are popularity snapshots, history items as repeats, and history items. weights: the
+        blocks of the fitted model.
+        """
+        rules, log_end = self.rules, self.snapshots[-1]
+        plan = (self.params, self.repeat_weights, self.snapshots)
+        requests = tuple(RequestHistories.build(weights, histories, rules, log_end))
+        n_items, scratch = weights.items, _NO_SCRATCH
+        if QueryParams(*self.params).frequency_weight.size:
+            scratch = np.zeros((len(FREQUENCY_DECAYS), n_items))
+        return Query(*_build_queries(requests, *plan, n_items, rules.max_history, scratch))
 
 
-class Plan(NamedTuple):
-    """By what queries are made: the numbers, where what is popular stands, the decay (days), and whether instants are joint."""
-
-    numbers: Rules
-    moments: Moments
-    decay: float
-    joint: bool
-
-
-def rules(numbers: Numbers, rates: Array) -> Rules:
-    """The numbers for kernels, given how often repeats came; no rates: they are ignored."""
-    learnt = len(rates) > 0 and bool(rates[0] > NEVER)
-    classes = len(numbers.recency)
-    repeats = numbers.repeat_weights(rates) if learnt else np.tile(rates, (classes, 1))
-    often = numbers.often if learnt and numbers.often.any() else np.empty((0, 0))
-    found = Rules(numbers.edges, numbers.recency, numbers.lasting, repeats, often, numbers.now)
-    return Rules(*map(readonly, found))  # as mapped ones are: kernels know one kind
-
-
-def absences(last: Array, now: Array) -> Array:
-    """How long each asker has been away, from its last row to now, in microseconds; 0 where that is not known."""
-    away: Array = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
-    return away
-
-
-def remaining(absence: Array, decay: float, floor: float) -> Array:
-    """What is left of a history after an absence (decay: days); what is popular counts the more, the less that is."""
-    left: Array = np.maximum(np.exp(-absence / (decay * DAY)), max(floor, _LEAST_LEFT))
-    return left
+def compute_inactivity(last: Array, now: Array) -> Array:
+    """Return the microseconds from each user's last event to now; 0 if its time is unknown."""
+    inactivity: Array = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
+    return inactivity
 
 
 @template
-def class_of(edges: Array, absence: float, behind: float, span: float) -> int:
-    """The class of an asker: how long away, and whether the end of the rows, which span so much, is well behind."""
-    found = 0
-    while found < len(edges) and edges[found] <= absence:
-        found += 1
-    return found + (len(edges) + 1 if behind > _WELL_BEHIND * span else 0)
+def segment_of(edges: Array, inactivity: float, delay: float, span: float) -> int:
+    """Return the number of a request's segment, by inactivity and by delay (microseconds).
+
+    `edges` ascend and separate segments by inactivity. Requests delayed after the log's end by over
+    1 % of its `span` have segments of their own, in the second half.
+    """
+    segment = 0
+    while segment < len(edges) and edges[segment] <= inactivity:
+        segment += 1
+    return segment + (len(edges) + 1 if delay > _DELAY_SHARE * span else 0)
 
 
 @kernel
-def classes(edges: Array, absence: Array, now: Array, first: int, end: int) -> Array:
-    """The class of each asker (`class_of`), of rows from `first` to `end`."""
-    found = np.empty(len(now), np.int64)
+def assign_segments(
+    edges: Array, inactivity: Array, now: Array, log_start: int, log_end: int
+) -> Array:
+    """Return the segment number of each request (see `segment_of`); times are microseconds."""
+    segments = np.empty(len(now), np.int64)
     for q in range(len(now)):
-        found[q] = class_of(edges, absence[q], now[q] - end, end - first)
-    return found
+        segments[q] = segment_of(edges, inactivity[q], now[q] - log_end, log_end - log_start)
+    return segments
 
 
 @template
-def _latest(moments: Array, low: int, high: int, now: int) -> int:
-    """The last of moments low..high before now; -1 where there is none."""
+def _latest(times: Array, low: int, high: int, now: int) -> int:
+    """Return the last index from low to high - 1 whose time is before now; -1 if none is.
+
+    times[low:high] must ascend.
+    """
     first = low
     while low < high:
         middle = (low + high) // 2
-        if moments[middle] < now:
+        if times[middle] < now:
             low = middle + 1
         else:
             high = middle
     return low - 1 if low > first else -1
 
 
-@template
-def worth(lifetime: float, now: int, end: int) -> float:
-    """What is left of a memory of rows up to `end`: a short one ages soon."""
-    return 1.0 / (1.0 + max(now - end, 0) / lifetime)
-
-
 @kernel
-def made_queries(
-    asked: Asked, numbers: Rules, known: Moments, n: int, longest: int, room: Array
-) -> tuple[Array, Array, Array]:
-    """x of every history: what is popular, what it has seen (where that has weights, by octaves), what it leads to.
+def _build_queries(
+    requests: Arrays, params: Arrays, repeat_weights: Array, snapshots: tuple[Any, ...],
+    n_items: int, max_history: int, scratch: Array,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Return x of every request as (indptr, source, weight).
 
-    room: zeros, one row of all items for each memory of how often they come in a history; left as found.
+    The tuples are the fields of `RequestHistories`, `QueryParams` and `SnapshotArrays`; for the
+    others see `_fill_queries`.
     """
-    again, memories = numbers.repeats.shape[1] > 0, len(known.ptr) - 1
-    most = memories * len(asked.start) + (2 if again else 1) * len(asked.item)
-    starts, source, x = np.zeros(len(asked.ptr), np.int64), np.empty(most, np.int64), np.empty(most)
-    end = 0
-    for q in range(len(asked.start)):
-        behind = asked.now[q] - known.end
-        g = class_of(numbers.edges, asked.absence[q], behind, known.end - known.first)
-        g = min(g, len(numbers.recency) - 1)
-        for m in range(memories):
-            at = _latest(known.moments, known.ptr[m], known.ptr[m + 1], asked.now[q])
-            if at >= 0 and numbers.now[g, m] > 0:
-                fresh = worth(known.lifetime[m], asked.now[q], known.end)
-                source[end], x[end] = known.source + at, numbers.now[g, m] * fresh / asked.left[q]
-                end += 1
-        first = end
-        for r in range(asked.ptr[q], asked.ptr[q + 1] if again else asked.ptr[q]):
-            source[end] = n + asked.item[r]
-            x[end] = numbers.repeats[g, octave(asked.place[r])]
-            end += 1
-        if len(numbers.often):
-            _add_shares(
-                asked, q, numbers.often[g], n, longest, room, source[first:end], x[first:end]
-            )
-        for r in range(asked.ptr[q], asked.ptr[q + 1]):
-            source[end] = asked.item[r]
-            x[end] = max(np.exp(-asked.place[r] / numbers.recency[g]), numbers.lasting[g])
-            end += 1
-        starts[q + 1] = end
-    return starts, source[:end], x[:end]
+    plan = (QueryParams(*params), repeat_weights, SnapshotArrays(*snapshots))
+    return _fill_queries(RequestHistories(*requests), *plan, n_items, max_history, scratch)
 
 
 @template
-def _add_shares(
-    asked: Asked, q: int, often: Array, n: int, longest: int, room: Array, source: Array, x: Array
-) -> None:
-    """Add to x what each item's share in the rows of history q counts, newer rows counting more."""
-    for memory in range(len(room)):
-        fade, whole, total = _OFTEN[memory], 0.0, room[memory]
-        for r in range(max(asked.start[q], asked.stop[q] - longest), asked.stop[q]):
-            weight = np.exp((r + 1 - asked.stop[q]) / fade)
-            whole += weight
-            if asked.rows[r] >= 0:
-                total[asked.rows[r]] += weight
+def _fill_queries(
+    requests: RequestHistories, params: QueryParams, repeat_weights: Array,
+    snapshots: SnapshotArrays, n_items: int, max_history: int, scratch: Array,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Return x of every request as (indptr, source, weight).
+
+    Sources are popularity snapshots, repeats and history items, in this order.
+    repeat_weights: segment x lag bucket; no columns: repeats are ignored.
+    scratch: zeros, frequency decay x item, left as zeros; empty if frequencies have no weight.
+    """
+    has_repeats, n_horizons = repeat_weights.shape[1] > 0, len(snapshots.indptr) - 1
+    n = n_horizons * len(requests.start) + (2 if has_repeats else 1) * len(requests.item)
+    indptr, source, x = np.zeros(len(requests.indptr), np.int64), np.empty(n, np.int64), np.empty(n)
+    end, span = 0, snapshots.log_end - snapshots.log_start
+    for q in range(len(requests.start)):
+        low, high, now = requests.indptr[q], requests.indptr[q + 1], requests.now[q]
+        delay = now - snapshots.log_end
+        g = segment_of(params.edges, requests.inactivity[q], delay, span)
+        g = min(g, len(params.recency) - 1)
+        # P: popularity_weight * freshness / (weight that is left of the history)
+        for m in range(n_horizons):
+            weight = params.popularity_weight[g, m]
+            at = _latest(snapshots.times, snapshots.indptr[m], snapshots.indptr[m + 1], now)
+            if at >= 0 and weight > 0:
+                fresh = 1.0 / (1.0 + max(delay, 0) / snapshots.lifetime[m])
+                source[end], x[end] = snapshots.first_source + at, weight * fresh / requests.left[q]
+                end += 1
+        # I: the repeat weight of the lag, and frequencies
+        first = end
+        for r in range(low, high if has_repeats else low):
+            source[end] = n_items + requests.item[r]
+            x[end] = repeat_weights[g, lag_bucket(requests.lag[r])]
+            end += 1
+        if len(params.frequency_weight):
+            weights, repeats = params.frequency_weight[g], (source[first:end], x[first:end])
+            _add_frequencies(requests, q, weights, max_history, scratch, *repeats)
+        # B: max(exp(-lag / recency), min_weight)
+        for r in range(low, high):
+            source[end] = requests.item[r]
+            x[end] = max(np.exp(-requests.lag[r] / params.recency[g]), params.min_weight[g])
+            end += 1
+        indptr[q + 1] = end
+    return indptr, source[:end], x[:end]
+
+
+@template
+def _add_frequencies(
+    requests: RequestHistories, q: int, weights: Array, max_history: int, scratch: Array,
+    source: Array, x: Array,
+) -> None:  # fmt: skip
+    """Add to x, in place, each item's share of the rows of history q; newer rows weigh more.
+
+    weights: by frequency decay. scratch: decay x item, zeros, left as zeros. source: the repeat
+    sources of the query, numbered n_items + item, all distinct items of the history.
+    """
+    n_items = scratch.shape[1]
+    for d in range(len(scratch)):
+        decay, weight_sum, total = FREQUENCY_DECAYS[d], 0.0, scratch[d]
+        for r in range(max(requests.start[q], requests.stop[q] - max_history), requests.stop[q]):
+            weight = np.exp((r + 1 - requests.stop[q]) / decay)
+            weight_sum += weight
+            if requests.rows[r] >= 0:
+                total[requests.rows[r]] += weight
         for s in range(len(source)):
-            x[s] += often[memory] * total[source[s] - n] / whole
-            total[source[s] - n] = 0.0
+            x[s] += weights[d] * total[source[s] - n_items] / weight_sum
+            total[source[s] - n_items] = 0.0

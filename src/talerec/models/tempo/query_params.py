@@ -1,168 +1,212 @@
-"""The numbers of tempo's queries: what a place is worth, a repeat, and what is popular; by default, or as a log chose them.
+"""Tempo's query parameters: weights of lags, repeats and popularity per segment.
 
-Askers are in classes, by how long they have been away and whether they ask from behind the end of the rows. Every number
-has a value for each class.
+A segment groups requests by the user's inactivity (time since the last event) and by whether the
+request comes long after the end of the training log. Every parameter has one value per segment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.models.core import checks
-from talerec.models.tempo.popularity import LENGTHS, USUAL
-from talerec.models.tempo.search import Choice
-from talerec.runtime.arrays import Array
+from talerec.models.core import require
+from talerec.models.tempo.popularity import DEFAULT_HORIZON, HORIZONS
+from talerec.models.tempo.search import ComponentWeights
+from talerec.runtime import Array
 
-#: Places at which the learner tells rows apart; between them it interpolates, by the logarithm of the place.
-KNOTS = 2.0 ** np.arange(8) - 1
-OCTAVES = len(KNOTS)  # of places, for repeats
-#: Places in which a row's part in "how often lately" falls to 1/e, for each of the two memories of that.
-OFTEN = (10.0, 100.0)
+#: Lags (rows back) with a weight of their own; others interpolate linearly in log2(1 + lag).
+LAG_KNOTS = 2.0 ** np.arange(8) - 1
+N_LAG_BUCKETS = len(LAG_KNOTS)  # buckets 0, 1-2, 3-6, ... of lags; the last one takes all others
+#: Rows in which an event's weight in an item's frequency falls to 1/e: short term, long term.
+FREQUENCY_DECAYS = (10.0, 100.0)
 
-RECENCY, NOW = 6.0, 0.3  # where nothing is learned
+DEFAULT_RECENCY, DEFAULT_POPULARITY_WEIGHT = 6.0, 0.3
 
 
-@dataclass(frozen=True, eq=False)
-class Numbers:
-    """What a query is made by, for each class of askers (rows).
+class QueryParams(NamedTuple):
+    """Query parameters of tempo; arrays have one entry (or row) per segment of requests.
 
-    edges    absences (microseconds) at which the classes part; as many classes again are for askers behind the end of the rows
-    recency  places in which a row's weight falls to 1/e
-    lasting  the least weight of a row, however far back
-    again    what a repeat counts, times how often such repeats came
-    fading   by how much (as a power of e) it counts less with every octave of places
-    often    what the share of an item in the history counts, by each of two memories
-    now      what each memory of what is popular counts
-    lift     the power of an item's popularity by which what leads to it is multiplied (one for all classes)
+    edges                inactivity (microseconds) between segments; the second half of the
+                         segments repeats them for requests long after the end of the log
+    recency              lags in which a history row's weight falls to 1/e
+    min_weight           least weight of a history row
+    repeat_weight        factor of the repeat rates
+    repeat_decay         decay of that factor per lag bucket (a power of e)
+    frequency_weight     segment x decay: weight of an item's frequency in the history
+    popularity_weight    segment x horizon: weight of the item's share of recent events
+    popularity_exponent  item-item weights are multiplied by popularity to this power (one value)
     """
 
     edges: Array
     recency: Array
-    lasting: Array
-    again: Array
-    fading: Array
-    often: Array
-    now: Array
-    lift: Array
+    min_weight: Array
+    repeat_weight: Array
+    repeat_decay: Array
+    frequency_weight: Array
+    popularity_weight: Array
+    popularity_exponent: Array
 
     @classmethod
-    def usual(cls, edges: Array, memories: int = len(LENGTHS), at: int = USUAL) -> Numbers:
-        """The defaults."""
-        classes = 2 * (len(edges) + 1)
-        now = np.zeros((classes, memories))
-        now[:, at] = NOW
-        one, none = np.ones(classes), np.zeros(classes)
-        often = np.zeros((classes, len(OFTEN)))
-        recency = np.full(classes, RECENCY)
-        return cls(edges, recency, none, one, none, often, now, np.zeros(1))
+    def default(
+        cls, edges: Array, n_horizons: int = len(HORIZONS), horizon: int = DEFAULT_HORIZON
+    ) -> QueryParams:
+        """Return the defaults: popularity has weight at one horizon, number `horizon`, only.
 
-    def arrays(self) -> dict[str, Array]:
-        """What an artifact keeps."""
-        return {f"{_PREFIX}{f.name}": getattr(self, f.name) for f in fields(self)}
+        edges: see the class. n_horizons: popularity horizons.
+        """
+        n = 2 * (len(edges) + 1)
+        popularity_weight = np.zeros((n, n_horizons))
+        popularity_weight[:, horizon] = DEFAULT_POPULARITY_WEIGHT
+        return cls(
+            edges,
+            recency=np.full(n, DEFAULT_RECENCY),
+            min_weight=np.zeros(n),
+            repeat_weight=np.ones(n),
+            repeat_decay=np.zeros(n),
+            frequency_weight=np.zeros((n, len(FREQUENCY_DECAYS))),
+            popularity_weight=popularity_weight,
+            popularity_exponent=np.zeros(1),
+        )
+
+    def to_arrays(self) -> dict[str, Array]:
+        """Return the arrays that an artifact stores."""
+        return dict(zip(_ARRAY_NAMES, self, strict=True))
 
     @classmethod
-    def restored(cls, arrays: dict[str, Array]) -> Numbers | None:
-        """What `arrays` gave; None where nothing was learned."""
-        if f"{_PREFIX}recency" not in arrays:
+    def from_arrays(cls, arrays: dict[str, Array]) -> QueryParams | None:
+        """Read the arrays of `to_arrays`; None if nothing was learned."""
+        if _ARRAY_NAMES[0] not in arrays:
             return None
-        return cls(**{f.name: arrays[f"{_PREFIX}{f.name}"] for f in fields(cls)})
+        return cls(*(arrays[name] for name in _ARRAY_NAMES))
 
-    def check(self, memories: int) -> None:
-        """Refuse numbers that came from an artifact and fit no classes of askers, or not so many memories."""
-        classes = 2 * (len(self.edges) + 1)
-        for name, shape in _shapes(classes, memories).items():
-            found = getattr(self, name).shape
-            checks.need(found == shape, f"{_PREFIX}{name} has the shape {found}, not {shape}")
-        checks.need((self.recency > 0).all(), f"{_PREFIX}recency is not above 0")
+    def check(self, n_horizons: int) -> None:
+        """Raise TalerecError if shapes, read from an artifact, do not fit `n_horizons`."""
+        n = 2 * (len(self.edges) + 1)
+        shapes = [(n,)] * 4 + [(n, len(FREQUENCY_DECAYS)), (n, n_horizons), (1,)]
+        for name, array, shape in zip(_ARRAY_NAMES[1:], self[1:], shapes, strict=True):
+            require(array.shape == shape, f"{name} has the shape {array.shape}, not {shape}")
+        require((self.recency > 0).all(), f"{_ARRAY_NAMES[1]} is not above 0")
 
-    def place_weights(self, places: Array) -> Array:
-        """What places are worth, class x place."""
-        found: Array = np.maximum(np.exp(-places / self.recency[:, None]), self.lasting[:, None])
-        return found
-
-    def choice(self, repeat_rates: Array) -> Choice:
-        """The numbers as weights of the learner's parts: knots, octaves of repeats, shares of the history, memories."""
-        parts = [self.place_weights(KNOTS)]
-        if len(repeat_rates):
-            parts += [self.repeat_weights(repeat_rates[:OCTAVES]), self.often]
-        return Choice(np.concatenate([*parts, self.now], axis=1), float(self.lift[0]))
+    def lag_weights(self, lags: Array) -> Array:
+        """Return max(exp(-lag / recency), min_weight): segment x lag; lags in rows."""
+        weights: Array = np.maximum(np.exp(-lags / self.recency[:, None]), self.min_weight[:, None])
+        return weights
 
     def repeat_weights(self, rates: Array) -> Array:
-        """What a repeat is worth, class x octave, given how often such repeats came."""
-        fades = np.exp(-self.fading[:, None] * np.minimum(np.arange(len(rates)), OCTAVES - 1))
-        worth: Array = rates * (fades * self.again[:, None])
-        return worth
+        """Return rate * repeat_weight * exp(-repeat_decay * bucket): segment x lag bucket.
 
-    def with_recency(self, recency: float) -> Numbers:
-        """The same with a recency that somebody set."""
-        none = np.zeros_like(self.lasting)
-        return replace(self, recency=np.full_like(self.recency, recency), lasting=none)
+        rates: by lag bucket (0, 1-2, 3-6, ... rows back), how often a row is repeated.
+        """
+        bucket = np.minimum(np.arange(len(rates)), N_LAG_BUCKETS - 1)
+        decay = np.exp(-self.repeat_decay[:, None] * bucket)
+        weights: Array = rates * (decay * self.repeat_weight[:, None])
+        return weights
 
-    def with_now(self, weight: float, at: int) -> Numbers:
-        """The same with a weight of what is popular that somebody set: that of the usual memory, number `at`."""
-        now = np.zeros_like(self.now)
-        now[:, at] = weight
-        return replace(self, now=now)
+    def component_weights(self, repeat_rates: Array) -> ComponentWeights:
+        """Return the weights of score components, for validation: segment x component.
 
-    def among_all(self, lengths: list[float]) -> Numbers:
-        """Numbers that know memories of these lengths alone, as numbers of all memories."""
-        now = np.zeros((len(self.now), len(LENGTHS)))
-        now[:, [LENGTHS.index(one) for one in lengths]] = self.now
-        return replace(self, now=now)
+        A score is a weighted sum of components: the lag knots (lags 0, 1, 3, 7, ...), the lag
+        buckets of repeats and the frequencies (both only if `repeat_rates` is not empty), and the
+        popularity horizons.
+        """
+        columns = [self.lag_weights(LAG_KNOTS)]
+        if len(repeat_rates):
+            columns += [self.repeat_weights(repeat_rates[:N_LAG_BUCKETS]), self.frequency_weight]
+        weights = np.concatenate([*columns, self.popularity_weight], axis=1)
+        return ComponentWeights(weights, float(self.popularity_exponent[0]))
 
-    def kept_memories(self) -> list[int]:
-        """The memories that count in any class, and the usual one, which a weight that somebody sets is for."""
-        return [m for m in range(self.now.shape[1]) if m == USUAL or self.now[:, m].any()]
+    def with_recency(self, recency: float) -> QueryParams:
+        """Return a copy with the given recency in all segments, and no least weight."""
+        return self._replace(
+            recency=np.full_like(self.recency, recency), min_weight=np.zeros_like(self.min_weight)
+        )
 
-    # -- other numbers --
+    def with_popularity_weight(self, weight: float, horizon: int) -> QueryParams:
+        """Return a copy with this popularity weight at horizon number `horizon`, 0 at others."""
+        weights = np.zeros_like(self.popularity_weight)
+        weights[:, horizon] = weight
+        return self._replace(popularity_weight=weights)
 
-    def changes(self, name: str, column: int | None, classes: list[int]) -> Iterator[Numbers]:
-        """These numbers with one of them changed in some classes, to each value that may be tried next."""
+    def with_all_horizons(self, horizons: list[float]) -> QueryParams:
+        """Return a copy whose popularity weights have a column for each of `HORIZONS`.
+
+        horizons: those of the present columns; new columns are 0.
+        """
+        weights = np.zeros((len(self.popularity_weight), len(HORIZONS)))
+        weights[:, [HORIZONS.index(horizon) for horizon in horizons]] = self.popularity_weight
+        return self._replace(popularity_weight=weights)
+
+    def used_horizons(self) -> list[int]:
+        """Return the numbers of horizons with a weight in any segment, and the default one's."""
+        weights = self.popularity_weight
+        return [m for m in range(weights.shape[1]) if m == DEFAULT_HORIZON or weights[:, m].any()]
+
+    def candidate_steps(
+        self, name: str, column: int | None, segments: list[int]
+    ) -> Iterator[QueryParams]:
+        """Yield copies with one parameter moved by each search step in the given segments.
+
+        name: a field. column: its frequency decay or popularity horizon; None for fields with one
+        value per segment. Copies that equal this are left out.
+        """
         values = getattr(self, name)
-        at: Any = (classes, column) if column is not None else (classes,)
+        at: Any = (segments, column) if column is not None else (segments,)
         for step in _STEPS[name]:
             changed = values.copy()
             changed[at] = [step(value) for value in values[at]]
             if not np.array_equal(changed, values):
-                yield replace(self, **{name: changed})
+                yield self._replace(**{name: changed})
 
 
-_PREFIX = "number_"
+class FitConstants(NamedTuple):
+    """What a fit measured and learned, which updates of the model leave as it is.
+
+    is_joint: a user's rows with equal times are unordered. params: None if nothing was learned.
+    """
+
+    decay: float  # days
+    is_joint: bool
+    reverse_share: float  # of K' in K
+    params: QueryParams | None
 
 
-def _shapes(classes: int, memories: int) -> dict[str, tuple[int, ...]]:
-    """The shape of each number's values."""
-    each = dict.fromkeys(("recency", "lasting", "again", "fading"), (classes,))
-    often, now = (classes, len(OFTEN)), (classes, memories)
-    return {**each, "often": often, "now": now, "lift": (1,)}
+#: Names of the arrays in an artifact, in the order of the fields.
+_ARRAY_NAMES = (
+    "number_edges", "number_recency", "number_lasting", "number_again", "number_fading",
+    "number_often", "number_now", "number_lift",
+)  # fmt: skip
 
 
-def _times(factor: float, start: float) -> Any:
-    """Multiply by a factor; from 0, go to a first value."""
+def _multiply(factor: float, start: float) -> Callable[[float], float]:
+    """Return a step that multiplies by a factor, and goes from 0 to `start`."""
     return lambda value: value * factor if value else start
 
 
-def _to(target: float) -> Any:
+def _set(target: float) -> Callable[[float], float]:
+    """Return a search step that replaces a value by `target`."""
     return lambda value: target
 
 
-def _plus(step: float) -> Any:
-    return lambda value: value + step
+def _add(difference: float) -> Callable[[float], float]:
+    """Return a search step that adds `difference` to a value."""
+    return lambda value: value + difference
 
 
-#: What may be tried next for each number.
-_STEPS: dict[str, list[Any]] = {
-    "recency": [_times(factor, RECENCY) for factor in (0.5, 1 / 1.3, 1.3, 2.0)],
-    "lasting": [_to(value) for value in (0.0, 0.01, 0.03, 0.08, 0.2)],
-    "again": [_times(factor, 1.0) for factor in (0.5, 1 / 1.3, 1.3, 2.0)],
-    "fading": [_plus(step) for step in (-0.3, -0.1, 0.1, 0.3)],
-    "often": [_to(0.0), _times(1 / 3, 0.003), _times(3.0, 0.01), _times(1.5, 0.03), _times(6, 0.1)],
-    "now": [
-        _to(0.0), _times(1 / 3, 0.03), _times(1 / 1.6, 0.1), _times(1.6, 0.3), _times(3.0, 1.0),
+#: Steps of the coordinate search, by parameter.
+_STEPS: dict[str, list[Callable[[float], float]]] = {
+    "recency": [_multiply(factor, DEFAULT_RECENCY) for factor in (0.5, 1 / 1.3, 1.3, 2.0)],
+    "min_weight": [_set(value) for value in (0.0, 0.01, 0.03, 0.08, 0.2)],
+    "repeat_weight": [_multiply(factor, 1.0) for factor in (0.5, 1 / 1.3, 1.3, 2.0)],
+    "repeat_decay": [_add(step) for step in (-0.3, -0.1, 0.1, 0.3)],
+    "frequency_weight": [
+        _set(0.0), _multiply(1 / 3, 0.003), _multiply(3.0, 0.01), _multiply(1.5, 0.03),
+        _multiply(6, 0.1),
     ],
-    "lift": [_plus(step) for step in (-0.1, -0.05, 0.05, 0.1)],
+    "popularity_weight": [
+        _set(0.0), _multiply(1 / 3, 0.03), _multiply(1 / 1.6, 0.1), _multiply(1.6, 0.3),
+        _multiply(3.0, 1.0),
+    ],
+    "popularity_exponent": [_add(step) for step in (-0.1, -0.05, 0.05, 0.1)],
 }  # fmt: skip

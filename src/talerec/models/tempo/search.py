@@ -1,9 +1,8 @@
-"""Numbers that a log chooses: small changes, one after the other, each kept only where held-back questions gain by it.
+"""Coordinate search: weights of score components that rank held-out targets higher.
 
-Scores are sums of parts, and what is sought is how much each part counts. For every question some items that could
-come first are written down with their parts; a change of numbers is then judged by adding, without asking the model
-again. A change is kept where the rank of what came next gains on all questions by more than chance, and neither
-kind of questions loses.
+A score is a weighted sum of components. For each held-out query, the components of some candidate
+items are computed once; other weights are then compared by sums, without new queries. A change is
+accepted if the target's DCG improves significantly over all queries, and no set of queries loses.
 """
 
 from __future__ import annotations
@@ -14,246 +13,362 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.runtime.arrays import Array
-from talerec.runtime.jit import kernel
-from talerec.runtime.threads import even, run_chunks
+from talerec.models.tempo.holdout import HoldoutQueries
+from talerec.ranking import GroupedQueries, Weights, add_group_contributions
+from talerec.runtime import Array, kernel, run_chunks, sized_chunks
 
-_CHUNK = 2048  # questions that a thread takes at a time
-_HARM = 1.0  # standard errors that one kind of list may lose by a change that its questions gain by
-_FEW = 150  # questions of a kind, below which it is not asked
+_CHUNK = 2048  # queries per task of a thread
+_COMPONENT_CHUNK = 256  # the same, while components are computed
+_MAX_LOSS = 1.0  # standard errors that one kind of list may lose by an accepted change
+_MIN_QUERIES = 150  # queries below which a set is ignored
 
 
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """Questions of one kind, and what the scores of their candidates are made of.
+# -- candidates and their components ---------------------------------------------------------------
 
-    value    part x question x candidate (float32); candidate 0 is what came next
-    count    how many candidates each question has
-    seen     question x candidate: is it in the asker's history?
-    group    the class that each question is in: numbers are chosen for each class
-    appeal   question x candidate: the logarithm of how popular it is, against the mean
+
+class Candidates(NamedTuple):
+    """Items whose scores are compared, query x candidate; candidate 0 is the target.
+
+    A query is a history whose next item, the target, was held out.
     """
 
-    value: Array
-    count: Array
-    seen: Array
-    group: Array
-    appeal: Array
-
-    def __len__(self) -> int:
-        return len(self.count)
+    items: Array
+    counts: Array  # candidates of each query
+    seen: Array  # whether a candidate is in the history
 
 
-class Choice(NamedTuple):
-    """How much each part counts in each class of questions (class x part), and the power of popularity for parts that bend."""
+class ScoreComponents(NamedTuple):
+    """What the scores of each query's candidates are summed from (weights times components).
 
-    weight: Array
-    lift: float
-
-
-@dataclass(eq=False)
-class Scale:
-    """Where the questions stand under the present choice.
-
-    bends: which parts are multiplied by popularity ** lift.
-    repeats: whether lists with seen items count beside lists without them.
-    length: how many places of a list count.
+    values          component x query x candidate (float32); candidate 0 is the target
+    counts          candidates of each query
+    seen            query x candidate: whether it is in the history
+    segment         segment of each query: weights differ by segment
+    log_popularity  query x candidate: log of the item's popularity, relative to the mean
     """
 
-    parts: Sequence[Parts]
-    choice: Choice
-    bends: Array
-    repeats: bool
-    length: int
-    kinds: list[_Kind] = field(init=False)
-
-    def __post_init__(self) -> None:
-        enough = [one for one in self.parts if len(one) >= _FEW]
-        worth = 1 / np.log2(np.arange(self.length) + 2)
-        self.kinds = [_Kind(one, self.choice, self.bends, self.repeats, worth) for one in enough]
-
-    def take_best(self, choices: Iterable[Choice], sure: float) -> int | None:
-        """Take the choice that gains most and for sure: its number; None where none does."""
-        best: tuple[float, int, Choice, list[_Trial]] | None = None
-        for number, choice in enumerate(choices):
-            trials = [kind.tried(self.choice, choice) for kind in self.kinds]
-            gain = self._gain(trials, sure)
-            if gain is not None and (best is None or gain > best[0]):
-                best = (gain, number, choice, trials)
-        if best is None:
-            return None
-        _, number, self.choice, taken = best
-        for kind, trial in zip(self.kinds, taken, strict=True):
-            kind.take(trial)
-        return number
-
-    def _gain(self, trials: list[_Trial], sure: float) -> float | None:
-        """What the questions gain that a change touches, in standard errors; None where that may be chance, or some lose."""
-        touched = [trial.steps for trial in trials if any(error > 0 for _, error in trial.steps)]
-        if not touched or any(map(_loses, touched)):
-            return None
-        sureness = _sureness([step for steps in touched for step in steps])
-        if sureness <= sure:
-            return None
-        in_all = (k.compared(k.first, t.values) for k, t in zip(self.kinds, trials, strict=True))
-        return None if any(map(_loses, in_all)) else sureness
-
-
-def _sureness(steps: list[tuple[float, float]]) -> float:
-    """What is gained in all, in standard errors; each gain counts by how exactly it is known."""
-    known = np.array([step for step in steps if step[1] > 0])
-    if not len(known):
-        return 0.0
-    gains, errors = known.T
-    return float((gains / errors**2).sum() / np.linalg.norm(1 / errors))
-
-
-def _loses(steps: list[tuple[float, float]]) -> bool:
-    """Does one kind of questions lose by a change: over both kinds of lists, or by one of them beyond a standard error?"""
-    return _sureness(steps) < 0 or any(gain < -_HARM * error for gain, error in steps)
-
-
-class _Trial(NamedTuple):
-    """Scores and values under another choice, what that gains against the last one, and the errors of that."""
-
-    score: Array
     values: Array
-    steps: list[tuple[float, float]]
-
-
-class _Kind:
-    """Questions of one kind, scored."""
-
-    def __init__(
-        self, parts: Parts, choice: Choice, bends: Array, repeats: bool, worth: Array
-    ) -> None:
-        self.parts, self.bends, self.repeats, self.worth = parts, bends, repeats, worth
-        self._bends: dict[float, Array] = {}
-        none = choice._replace(weight=np.zeros_like(choice.weight))
-        self.score = np.zeros(parts.seen.shape, np.float32)
-        self.values = np.zeros((len(parts), 2))
-        self.score, self.values = self._scored(none, choice)
-        self.first = self.values
-        self.level = np.maximum(self.values.mean(axis=0), 1e-4)
-
-    def tried(self, old: Choice, new: Choice) -> _Trial:
-        """What another choice would give."""
-        score, values = self._scored(old, new)
-        return _Trial(score, values, self.compared(self.values, values))
-
-    def take(self, trial: _Trial) -> None:
-        """Go on from a trial."""
-        self.score, self.values = trial.score, trial.values
-
-    def compared(self, old: Array, new: Array) -> list[tuple[float, float]]:
-        """How much is gained, as a share of what there was at first, and its standard error, for each kind of list."""
-        gained = (new - old) / self.level
-        found = []
-        for column in range(2 if self.repeats else 1):
-            mine = gained[:, column]
-            mean = float(mine.mean())
-            spread = max(float(mine @ mine) / len(mine) - mean * mean, 0.0)
-            found.append((mean, float(np.sqrt(spread / len(mine)))))
-        return found
-
-    def _scored(self, old: Choice, new: Choice) -> tuple[Array, Array]:
-        parts, other_lift = self.parts, old.lift != new.lift
-        changed = np.flatnonzero((old.weight != new.weight).any(axis=0) | (other_lift & self.bends))
-        score = np.empty_like(self.score)
-        values = np.empty((len(parts), 2))
-        work = _Work(
-            parts.value,
-            parts.count,
-            parts.seen,
-            parts.group,
-            self._bend(old.lift),
-            self._bend(new.lift),
-            changed,
-            old.weight[:, changed].astype(np.float32),
-            new.weight[:, changed].astype(np.float32),
-            self.bends[changed],
-        )
-
-        def run(a: int, b: int) -> None:
-            _judge(
-                work,
-                self.score,
-                self.values,
-                other_lift,
-                self.repeats,
-                self.worth,
-                a,
-                b,
-                score,
-                values,
-            )
-
-        run_chunks("weigh", run, even(len(parts), _CHUNK))
-        return score, values
-
-    def _bend(self, lift: float) -> Array:
-        """What parts that bend are multiplied by."""
-        if lift not in self._bends:
-            self._bends[lift] = np.exp(np.float32(lift) * self.parts.appeal)
-        return self._bends[lift]
-
-
-class _Work(NamedTuple):
-    """What a change of numbers is judged by (`Parts`), which parts change, and how much they counted and will count."""
-
-    value: Array
     counts: Array
     seen: Array
-    group: Array
-    old_bend: Array
-    new_bend: Array
-    changed: Array
-    old: Array
-    new: Array
-    bends: Array
+    segment: Array
+    log_popularity: Array
+
+
+def merge_candidates(
+    queries: HoldoutQueries, lists: Sequence[Array], target_mask: Array
+) -> Candidates:
+    """Return each query's candidates: its target, then allowed items of its lists, once each.
+
+    lists: arrays query x rank of items, -1 for none. target_mask: a flag per allowed item.
+    """
+    histories = queries.histories
+    joined = np.concatenate([queries.target[:, None], *lists], axis=1).astype(np.int32)
+    rows = (histories.start, histories.stop, histories.item)
+    mark = np.zeros(len(target_mask), np.int64)
+    items, counts, seen = _merge_lists(joined, *rows, target_mask, mark)
+    n = int(counts.max(initial=1))
+    return Candidates(np.ascontiguousarray(items[:, :n]), counts, np.ascontiguousarray(seen[:, :n]))
 
 
 @kernel
-def _judge(
-    work: _Work,
-    before: Array,
-    values_before: Array,
-    other_lift: bool,
-    repeats: bool,
-    worth: Array,
-    a: int,
-    b: int,
-    score: Array,
-    values: Array,
-) -> None:
-    """Scores after a change, and what the place of candidate 0 is worth: with seen items ranked, and without them."""
+def _merge_lists(
+    lists: Array, start: Array, stop: Array, item: Array, target_mask: Array, mark: Array
+) -> tuple[Array, Array, Array]:
+    """Return the lists without duplicates, -1 and disallowed items; lengths; which are seen.
+
+    start, stop, item: the history of query q is item[start[q]:stop[q]]. mark: a 0 for every item,
+    overwritten.
+    """
+    merged = np.zeros(lists.shape, np.int32)
+    seen, counts = np.zeros(lists.shape, np.bool_), np.zeros(len(lists), np.int64)
+    for q in range(len(lists)):
+        in_list, in_history = 2 * q + 2, 2 * q + 1
+        for r in range(start[q], stop[q]):
+            if item[r] >= 0:
+                mark[item[r]] = in_history
+        for c in range(lists.shape[1]):
+            i = lists[q, c]
+            if i >= 0 and target_mask[i] and mark[i] != in_list:
+                merged[q, counts[q]], seen[q, counts[q]] = i, mark[i] == in_history
+                mark[i] = in_list
+                counts[q] += 1
+    return merged, counts, seen
+
+
+def sum_components(
+    weights: Weights, queries: GroupedQueries, candidates: Candidates, n_components: int
+) -> Array:
+    """Return the scores of candidates by component: component x query x candidate, float32.
+
+    weights: rows are sources, columns items. queries: each query's sources with their weights, and
+    the component (group of sources) that each belongs to.
+    """
+    items, counts, _ = candidates
+    values = np.zeros((n_components, *items.shape), np.float32)
+
+    def work(a: int, b: int) -> None:
+        sources = (weights.kernel_weights, queries, items, counts, weights.items)
+        add_group_contributions(*sources, a, b, values)
+
+    run_chunks("weigh", work, sized_chunks(len(items), _COMPONENT_CHUNK))
+    return values
+
+
+# -- the search ------------------------------------------------------------------------------------
+
+
+class ComponentWeights(NamedTuple):
+    """Weights of score components, and the exponent of popularity for scaled components.
+
+    values: segment of requests x component.
+    """
+
+    values: Array
+    popularity_exponent: float
+
+
+@dataclass(eq=False)
+class CoordinateSearch:
+    """Component weights, and the DCG that they give on sets of held-out queries.
+
+    components      one entry per set of queries; sets below 150 queries are ignored
+    weights         the present weights
+    is_scaled       a flag per component: whether popularity ** exponent multiplies it
+    has_repeats     whether lists with seen items count, besides lists without them
+    k               ranks of a list that count
+    """
+
+    components: Sequence[ScoreComponents]
+    weights: ComponentWeights
+    is_scaled: Array
+    has_repeats: bool
+    k: int
+    query_sets: list[_QuerySet] = field(init=False)
+
+    def __post_init__(self) -> None:
+        large = [one_set for one_set in self.components if len(one_set.counts) >= _MIN_QUERIES]
+        discounts = 1 / np.log2(np.arange(self.k) + 2)
+        self.query_sets = [
+            _QuerySet(one_set, self.weights, self.is_scaled, self.has_repeats, discounts)
+            for one_set in large
+        ]
+
+    def step(self, candidates: Iterable[ComponentWeights], min_z: float) -> int | None:
+        """Move to the candidate weights that improve most; return their index.
+
+        An improvement is a z-score of the targets' DCG above `min_z` without a loss in any set of
+        held-out queries. None: no candidate improves, and the weights stay.
+        """
+        best: tuple[float, int, ComponentWeights, list[_Trial]] | None = None
+        for index, weights in enumerate(candidates):
+            trials = [queries.evaluate(self.weights, weights) for queries in self.query_sets]
+            z = self._improvement(trials, min_z)
+            if z is not None and (best is None or z > best[0]):
+                best = (z, index, weights, trials)
+        if best is None:
+            return None
+        _, index, self.weights, trials = best
+        for queries, trial in zip(self.query_sets, trials, strict=True):
+            queries.accept(trial)
+        return index
+
+    def _improvement(self, trials: list[_Trial], min_z: float) -> float | None:
+        """Return the z-score of the gain in DCG; None if it is not above `min_z`, or a set loses.
+
+        trials: one per query set. Losses are tested against the present weights and the initial
+        ones.
+        """
+        changed = [trial.gains for trial in trials if any(error > 0 for _, error in trial.gains)]
+        if not changed or any(map(_is_loss, changed)):
+            return None
+        z = _pooled_z([gain for gains in changed for gain in gains])
+        if z <= min_z:
+            return None
+        since_start = (
+            queries.compare(queries.initial_dcg, trial.dcg)
+            for queries, trial in zip(self.query_sets, trials, strict=True)
+        )
+        return None if any(map(_is_loss, since_start)) else z
+
+
+def _pooled_z(gains: list[tuple[float, float]]) -> float:
+    """Return the z-score of pooled (mean, standard error) pairs, weighted by 1 / error^2.
+
+    gains: such pairs of changes in DCG; those with error 0 are left out. 0 if none is left.
+    """
+    pairs = np.array([pair for pair in gains if pair[1] > 0])
+    if not len(pairs):
+        return 0.0
+    means, errors = pairs.T
+    return float((means / errors**2).sum() / np.linalg.norm(1 / errors))
+
+
+def _is_loss(gains: list[tuple[float, float]]) -> bool:
+    """Return whether the gains of one query set are a loss: pooled, or by over 1 error in one.
+
+    gains: (mean, standard error) per kind of list (with seen items, without).
+    """
+    return _pooled_z(gains) < 0 or any(mean < -_MAX_LOSS * error for mean, error in gains)
+
+
+class _Trial(NamedTuple):
+    """The effect of other weights on one query set, compared with the present weights.
+
+    scores: query x candidate. dcg: query x kind of list (with seen items, without).
+    gains: (mean, standard error) of the relative change in DCG per kind of list.
+    """
+
+    scores: Array
+    dcg: Array
+    gains: list[tuple[float, float]]
+
+
+class _QuerySet:
+    """Held-out queries with the scores of their candidates under the present weights.
+
+    `scores` is query x candidate. `dcg` has two columns: the target's DCG in lists with seen items,
+    and in lists without; the first equals the second if `has_repeats` is false.
+    """
+
+    def __init__(
+        self, components: ScoreComponents, weights: ComponentWeights, is_scaled: Array,
+        has_repeats: bool, discounts: Array,
+    ) -> None:  # fmt: skip
+        self.components, self.is_scaled = components, is_scaled
+        self.has_repeats, self.discounts = has_repeats, discounts
+        self._scale_of: dict[float, Array] = {}
+        self.scores = np.zeros(components.seen.shape, np.float32)
+        self.dcg = np.zeros((len(components.counts), 2))
+        zeros = weights._replace(values=np.zeros_like(weights.values))
+        self.scores, self.dcg = self._rescore(zeros, weights)
+        self.initial_dcg = self.dcg
+        self._level = np.maximum(self.dcg.mean(axis=0), 1e-4)
+
+    def evaluate(self, old: ComponentWeights, new: ComponentWeights) -> _Trial:
+        """Return the scores of candidates, DCG of the targets and gains under new weights.
+
+        `old`: the present weights, under which self.scores and self.dcg were computed.
+        """
+        scores, dcg = self._rescore(old, new)
+        return _Trial(scores, dcg, self.compare(self.dcg, dcg))
+
+    def accept(self, trial: _Trial) -> None:
+        """Make a trial's scores and DCG (those under other weights) the present ones."""
+        self.scores, self.dcg = trial.scores, trial.dcg
+
+    def compare(self, old: Array, new: Array) -> list[tuple[float, float]]:
+        """Return the mean gain in DCG and its standard error for each kind of list.
+
+        old, new: DCG, query x kind of list. Gains are relative to the initial mean DCG.
+        """
+        relative = (new - old) / self._level
+        gains = []
+        for column in range(2 if self.has_repeats else 1):
+            gain = relative[:, column]
+            mean = float(gain.mean())
+            variance = max(float(gain @ gain) / len(gain) - mean * mean, 0.0)
+            gains.append((mean, float(np.sqrt(variance / len(gain)))))
+        return gains
+
+    def _rescore(self, old: ComponentWeights, new: ComponentWeights) -> tuple[Array, Array]:
+        """Return scores and DCG under new weights; self.scores are those under the old weights.
+
+        Only the components whose weights change are added up again.
+        """
+        components = self.components
+        rescales = old.popularity_exponent != new.popularity_exponent
+        is_changed = (old.values != new.values).any(axis=0) | (rescales & self.is_scaled)
+        changed = np.flatnonzero(is_changed)
+        scores, dcg = np.empty_like(self.scores), np.empty((len(components.counts), 2))
+        change = _WeightChange(
+            changed,
+            old.values[:, changed].astype(np.float32),
+            new.values[:, changed].astype(np.float32),
+            self.is_scaled[changed],
+            self._scale(old.popularity_exponent),
+            self._scale(new.popularity_exponent),
+            rescales,
+        )
+        before = _Ranking(self.scores, self.dcg, self.discounts, self.has_repeats)
+
+        def run(a: int, b: int) -> None:
+            _apply_change(components, change, before, a, b, scores, dcg)
+
+        run_chunks("weigh", run, sized_chunks(len(components.counts), _CHUNK))
+        return scores, dcg
+
+    def _scale(self, exponent: float) -> Array:
+        """Return popularity ** exponent of each candidate (query x candidate), cached."""
+        if exponent not in self._scale_of:
+            scale = np.exp(np.float32(exponent) * self.components.log_popularity)
+            self._scale_of[exponent] = scale
+        return self._scale_of[exponent]
+
+
+class _WeightChange(NamedTuple):
+    """A change of weights: the components that change, with old and new weights and scales.
+
+    A scale is popularity ** exponent of a candidate, which multiplies scaled components.
+    """
+
+    components: Array
+    old: Array  # segment x changed component
+    new: Array
+    is_scaled: Array  # per changed component
+    old_scale: Array  # query x candidate
+    new_scale: Array
+    rescales: bool  # whether the scales differ
+
+
+class _Ranking(NamedTuple):
+    """Scores (query x candidate) and DCG (query x kind of list) before a change of weights."""
+
+    scores: Array
+    dcg: Array
+    discounts: Array  # by rank
+    has_repeats: bool
+
+
+@kernel
+def _apply_change(
+    components: ScoreComponents, change: _WeightChange, before: _Ranking, a: int, b: int,
+    scores: Array, dcg: Array,
+) -> None:  # fmt: skip
+    """Write, for queries a to b - 1, the scores after a change and the target's DCG.
+
+    scores: query x candidate, written. dcg: query x 2, written: in lists with seen items, and in
+    lists without. Candidate 0 is the target; ties rank it last.
+    """
+    discounts = before.discounts
     for q in range(a, b):
-        group, count = work.group[q], work.counts[q]
-        mine = score[q]
+        segment, count = components.segment[q], components.counts[q]
+        row = scores[q]
         for c in range(count):
-            mine[c] = before[q, c]
-        touched = False
-        for j in range(len(work.changed)):
-            old, new = work.old[group, j], work.new[group, j]
-            touched = touched or other_lift or old != new
-        if not touched:
-            values[q, 0], values[q, 1] = values_before[q, 0], values_before[q, 1]
+            row[c] = before.scores[q, c]
+        is_touched = False
+        for j in range(len(change.components)):
+            old, new = change.old[segment, j], change.new[segment, j]
+            is_touched = is_touched or change.rescales or old != new
+        if not is_touched:
+            dcg[q, 0], dcg[q, 1] = before.dcg[q, 0], before.dcg[q, 1]
             continue
-        for j in range(len(work.changed)):
-            old, new, part = work.old[group, j], work.new[group, j], work.value[work.changed[j], q]
-            if work.bends[j]:
+        for j in range(len(change.components)):
+            old, new = change.old[segment, j], change.new[segment, j]
+            values = components.values[change.components[j], q]
+            if change.is_scaled[j]:
                 for c in range(count):
-                    change = new * work.new_bend[q, c] - old * work.old_bend[q, c]
-                    mine[c] += change * part[c]
+                    step = new * change.new_scale[q, c] - old * change.old_scale[q, c]
+                    row[c] += step * values[c]
             elif old != new:
                 for c in range(count):
-                    mine[c] += (new - old) * part[c]
-        shown, unseen = 0, 0
+                    row[c] += (new - old) * values[c]
+        rank, unseen_rank = 0, 0
         for c in range(1, count):
-            if mine[c] >= mine[0]:
-                shown += 1
-                unseen += not work.seen[q, c]
-        hidden = work.seen[q, 0]
-        shown = shown if repeats else (len(worth) if hidden else unseen)
-        values[q, 0] = worth[shown] if shown < len(worth) else 0.0
-        values[q, 1] = worth[unseen] if unseen < len(worth) and not hidden else 0.0
+            if row[c] >= row[0]:
+                rank += 1
+                unseen_rank += not components.seen[q, c]
+        is_hidden = components.seen[q, 0]
+        rank = rank if before.has_repeats else (len(discounts) if is_hidden else unseen_rank)
+        dcg[q, 0] = discounts[rank] if rank < len(discounts) else 0.0
+        is_ranked = unseen_rank < len(discounts) and not is_hidden
+        dcg[q, 1] = discounts[unseen_rank] if is_ranked else 0.0

@@ -1,1 +1,1 @@
-"""Networks: one short file per family."""
+"""The networks, one short file per family: each encodes the rows of a batch as states."""

@@ -1,4 +1,4 @@
-"""What all networks have in common: a table of item vectors, states of rows, and scores."""
+"""The base of all networks: a table of item vectors, states of rows, and the loss."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from talerec.neural.losses import Criterion, Head
 from talerec.neural.samples import Batch, Feed
-from talerec.neural.settings import Rows, Settings
-
-Tensor = torch.Tensor
+from talerec.neural.settings import NetSettings, Rows
 
 _SPREAD = 0.02  # standard deviation of every matrix and table before the first step
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What a loss may ask for besides its batch."""
+    """What a network's loss may need apart from its batch.
+
+    feed : all training samples; criterion : loss of states against targets; rng : for all draws of
+    the epoch; epoch : completed epochs so far
+    """
 
     feed: Feed
     criterion: Criterion
@@ -30,12 +32,14 @@ class Step:
 
 
 class Net(nn.Module):
-    """A network that turns rows into states; the state of a row is compared with the vectors of all items.
+    """A network that encodes rows as states, which are scored against item vectors.
 
-    causal : a row's state depends on no later row, so that one window serves every row of it as a target
-    hides_rows : it learns by finding rows that were hidden from it, not by what comes next
+    The state of a row is a vector of size dim that predicts the next item.
+    items : input vectors, items x dim; bias : of each item's score, or None
+    causal : a row's state depends on no later row, so that every row of a window can have a target
+    hides_rows : it is trained to predict masked rows, not the next row
     fixed_width : every sample is padded to `max_history`, which is part of the model
-    shares_table : items are read and scored by the same vectors
+    shares_table : input vectors and output vectors of items are the same
     """
 
     causal: bool = True
@@ -43,7 +47,7 @@ class Net(nn.Module):
     hides_rows: ClassVar[bool] = False
     shares_table: bool = True
 
-    def __init__(self, items: int, settings: Settings) -> None:
+    def __init__(self, items: int, settings: NetSettings) -> None:
         super().__init__()
         self.settings = settings
         self.items = nn.Parameter(torch.empty(items, settings.dim))
@@ -51,19 +55,22 @@ class Net(nn.Module):
 
     @property
     def warmup(self) -> int:
-        """Epochs before the first one that is judged."""
-        return 0
+        """Return the number of epochs before the first validation."""
+        return int(self.settings.specific.get("warmup", 0))
 
     @property
-    def longest_asked(self) -> int:
-        """The newest rows of a history that are read when it is asked about."""
+    def longest_history(self) -> int:
+        """Return how many of the newest rows of a history are read at inference."""
         return self.settings.max_history
 
     def prepare(self, rows: Rows) -> None:
-        """Learn from the rows what no step learns; before the first one."""
+        """Compute statistics of the training rows before the first step."""
 
     def reset(self) -> None:
-        """Draw the first parameters: N(0, .02) for matrices and tables, 0 for biases, 1 for scales of norms."""
+        """Initialise all parameters in place: N(0, 0.02) for matrices, 0 for vectors.
+
+        Scales of layer norms are 1.
+        """
         for module in self.modules():
             for name, value in module.named_parameters(recurse=False):
                 if isinstance(module, nn.LayerNorm):
@@ -74,44 +81,48 @@ class Net(nn.Module):
                     nn.init.zeros_(value)
 
     def embed(self, batch: Batch) -> Tensor:
-        """The vectors of a batch's items, b x width x dim."""
+        """Return the input vectors of a batch's items, b x width x dim.
+
+        They come from the batch if it carries them, else from the network's item table.
+        """
         vectors: Tensor = batch.vectors
         return F.embedding(batch.item, self.items) if vectors is None else vectors
 
     def encode(self, batch: Batch) -> Tensor:
-        """The states of a batch's rows, b x width x dim."""
+        """Return the states of a batch's rows, b x width x dim."""
         raise NotImplementedError
 
-    def ask(self, batch: Batch) -> Tensor:
-        """The state from which each sample's next item is found, b x dim: that of its last row."""
+    def encode_last(self, batch: Batch) -> Tensor:
+        """Return the state of each sample's last row, b x dim, which scores its next item."""
         states = self.encode(batch)
         return states[torch.arange(len(states), device=states.device), batch.count - 1]
 
     def head(self) -> Head:
-        """What states are compared with."""
+        """Return the output layer: item vectors (items x dim) and biases that score a state."""
         return Head(self.items, self.bias)
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        """What a step makes smaller: the loss at every row that has a target."""
-        states = self.encode(batch).flatten(0, 1)[batch.place]
+        """Return the training loss of a batch: the mean over all rows that have a target.
+
+        step : the loss function, random draws and number of the epoch.
+        """
+        states = self.encode(batch).flatten(0, 1)[batch.position]
         return step.criterion(states, self.head(), batch.target)
 
 
 class PrefixNet(Net):
-    """A network whose states know later rows, so that a sample has one target: the row after its last."""
+    """A network in which a row's state may depend on later rows of its sample.
+
+    So a sample has one target, the row after its last.
+    """
 
     causal: bool = False
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        return step.criterion(self.ask(batch), self.head(), batch.target)
+        """Return the mean loss of each sample's one target, predicted by its last row's state."""
+        return step.criterion(self.encode_last(batch), self.head(), batch.target)
 
 
 def causal_mask(width: int, device: torch.device) -> Tensor:
-    """Which columns (second axis) a row may look at: itself and those before it."""
+    """Return the width x width mask with which a row attends to itself and earlier rows."""
     return torch.ones(width, width, dtype=torch.bool, device=device).tril()
-
-
-def key_mask(batch: Batch) -> Tensor:
-    """Which cells of a batch every row may look at, b x 1 x 1 x width."""
-    known: Tensor = batch.known[:, None, None]
-    return known

@@ -1,4 +1,4 @@
-"""BERT4Rec: attention in both directions, trained by finding rows that were hidden."""
+"""BERT4Rec: bidirectional attention, trained to predict masked rows."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from talerec.neural.nets.base import Net, Step
-from talerec.neural.nets.blocks import PostBlock
+from talerec.neural.nets.blocks import PostBlock, apply_blocks
 from talerec.neural.samples import Batch
-from talerec.neural.settings import Settings
-from talerec.runtime.arrays import Array
+from talerec.neural.settings import NetSettings
+from talerec.runtime import Array
 
-Tensor = torch.Tensor
-
-_LAST_ALONE = 0.5  # share of the batches in which only the last row is hidden, as when it is asked
+_LAST_ONLY = 0.5  # share of the batches in which only the last row is masked, as at inference
 
 
 class BERT4RecNet(Net):
-    """Post-LN blocks that look both ways. When it is asked, a hidden row follows the history, and its state is the answer."""
+    """Bidirectional post-LN transformer; at inference a mask row follows the history.
+
+    places : position vectors; hidden : the input vector of a masked row; edge : the input's layer
+    norm; last, last_norm : the output transformation
+    """
 
     causal: bool = False
     hides_rows: ClassVar[bool] = True
 
-    def __init__(self, items: int, settings: Settings) -> None:
+    def __init__(self, items: int, settings: NetSettings) -> None:
         super().__init__(items, settings)
         dim = settings.dim
         self.places = nn.Parameter(torch.empty(settings.max_history, dim))
@@ -40,42 +42,51 @@ class BERT4RecNet(Net):
         self.bias = nn.Parameter(torch.empty(items))
 
     @property
-    def longest_asked(self) -> int:
+    def longest_history(self) -> int:
+        """Return how many of the newest rows are read: one less, as a mask row follows them."""
         return self.settings.max_history - 1
 
-    def _states(self, vectors: Tensor, known: Tensor) -> Tensor:
-        x = self.drop(self.edge(vectors + self.places[: vectors.shape[1]]))
-        for block in self.blocks:
-            x = block(x, known[:, None, None])
-        made: Tensor = self.last_norm(F.gelu(self.last(x)))
-        return made
+    def _states(self, vectors: Tensor, is_row: Tensor) -> Tensor:
+        """Return the states of all columns, b x width x dim.
 
-    def ask(self, batch: Batch) -> Tensor:
+        vectors : input vectors, b x width x dim; is_row : b x width, False for padding
+        """
+        x = self.drop(self.edge(vectors + self.places[: vectors.shape[1]]))
+        x = apply_blocks(self.blocks, x, is_row[:, None, None])
+        return self.last_norm(F.gelu(self.last(x)))
+
+    def encode_last(self, batch: Batch) -> Tensor:
+        """Return the state of a mask row appended to each history, b x dim."""
         width = int(batch.lengths.max())
         vectors = F.pad(self.embed(batch)[:, :width], (0, 0, 0, 1))
         column = torch.arange(width + 1, device=vectors.device)
-        asked = column == batch.count[:, None]
+        is_mask = column == batch.count[:, None]
         states = self._states(
-            torch.where(asked[..., None], self.hidden, vectors), column <= batch.count[:, None]
+            torch.where(is_mask[..., None], self.hidden, vectors), column <= batch.count[:, None]
         )
         return states[torch.arange(len(batch), device=vectors.device), batch.count]
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Return the mean loss of predicting randomly masked rows of the batch."""
         device = batch.item.device
-        hide = hidden_rows(batch, self.settings.own["masked"], step.rng)
+        hide = draw_masked_rows(batch, self.settings.specific["masked"], step.rng)
         vectors = torch.where(
             torch.as_tensor(hide).to(device)[..., None], self.hidden, self.embed(batch)
         )
-        place = torch.as_tensor(np.flatnonzero(hide)).to(device)
-        states = self._states(vectors, batch.known).flatten(0, 1)[place]
-        return step.criterion(states, self.head(), batch.item.view(-1)[place])
+        position = torch.as_tensor(np.flatnonzero(hide)).to(device)
+        states = self._states(vectors, batch.is_row).flatten(0, 1)[position]
+        return step.criterion(states, self.head(), batch.item.view(-1)[position])
 
 
-def hidden_rows(batch: Batch, share: float, rng: np.random.Generator) -> Array:
-    """Which cells are hidden: a share of the rows, or the last row of each sample; at least one of each sample."""
+def draw_masked_rows(batch: Batch, share: float, rng: np.random.Generator) -> Array:
+    """Return a b x width mask of the rows to hide from the network, which predicts them.
+
+    With probability 1/2 only each sample's last row, as at inference; else each row with
+    probability `share`, and the last row of samples where none was drawn. Padding is never masked.
+    """
     column = np.arange(batch.width)
     last: Array = column == (batch.lengths - 1)[:, None]
-    if rng.random() < _LAST_ALONE:
+    if rng.random() < _LAST_ONLY:
         return last
     hide: Array = (rng.random(last.shape) < share) & (column < batch.lengths[:, None])
     hide |= last & ~hide.any(1, keepdims=True)

@@ -1,34 +1,46 @@
-"""Attention, the layer after it, and four ways to put them together into a block."""
+"""Attention, feed-forward layers, and four transformer blocks built from them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
-
-Tensor = torch.Tensor
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """b x width x dim as b x heads x width x dim / heads."""
+    """Reshape b x width x dim to b x heads x width x (dim / heads)."""
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """The inverse of `split_heads`."""
+    """Invert `split_heads`."""
     return x.transpose(1, 2).flatten(2)
 
 
 def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the cells that a row may look at; a row that may look at none gets the mean of all."""
+    """Return the softmax of scores over the last axis, where `mask` is True; 0 elsewhere.
+
+    A row whose mask is all False gets equal weights over all columns.
+    """
     return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
 
 
+def apply_blocks(blocks: Iterable[nn.Module], x: Tensor, *inputs: Any) -> Tensor:
+    """Return the output of blocks applied to x one after the other; each also gets `inputs`."""
+    for block in blocks:
+        x = block(x, *inputs)
+    return x
+
+
 class Attention(nn.Module):
-    """softmax(Q K^T / sqrt(e)) V per head; `project`: a last product with a matrix."""
+    """Multi-head attention softmax(Q K^T / sqrt(e)) V, where e = dim / heads.
+
+    project : with an output projection; bias : linear layers have a bias
+    """
 
     def __init__(
         self, dim: int, heads: int, dropout: float, project: bool = True, bias: bool = True
@@ -40,18 +52,21 @@ class Attention(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, source: Tensor, mask: Tensor, *more: Any) -> Tensor:
-        """x: rows that look, source: rows that are looked at; more: for attention of other kinds"""
+        """Return the attended values of rows `x` (queries) over `source` (keys and values).
+
+        x, source : b x width x dim; mask : True where a query may attend to a key, broadcast to
+        b x heads x width x width; more : inputs of subclasses, ignored here
+        """
         q, k, v = (
             split_heads(layer(part), self.heads)
             for layer, part in ((self.query, x), (self.key, source), (self.value, source))
         )
         weights = attention_weights(q @ k.mT / math.sqrt(q.shape[-1]), mask)
-        made: Tensor = self.out(merge_heads(self.drop(weights) @ v))
-        return made
+        return self.out(merge_heads(self.drop(weights) @ v))
 
 
 class Feedforward(nn.Module):
-    """W2 act(W1 x + c1) + c2."""
+    """Two-layer network W2 act(W1 x + c1) + c2 with `inner` hidden units, applied to each row."""
 
     def __init__(self, dim: int, inner: int, activation: type[nn.Module] = nn.GELU) -> None:
         super().__init__()
@@ -59,12 +74,14 @@ class Feedforward(nn.Module):
         self.activation = activation()
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.second(self.activation(self.first(x)))
-        return made
+        return self.second(self.activation(self.first(x)))
 
 
 class PostBlock(nn.Module):
-    """y = LN(x + drop(Att(x))), z = LN(y + drop(FFN(y))); another layer may stand in for attention."""
+    """Post-LN transformer block: y = LN(x + drop(Att(x))), z = LN(y + drop(FFN(y))).
+
+    `attention` replaces the softmax attention Att.
+    """
 
     def __init__(
         self, dim: int, heads: int, dropout: float, attention: nn.Module | None = None
@@ -76,16 +93,16 @@ class PostBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.after(self.norm(x + self.drop(self.attention(x, x, mask))))
+        """Return z for rows x, both b x width x dim; mask : True where attention is allowed."""
+        return self.feed_forward(self.norm(x + self.drop(self.attention(x, x, mask))))
 
-    def after(self, y: Tensor) -> Tensor:
-        """The second half of the block."""
-        made: Tensor = self.feed_norm(y + self.drop(self.feed(y)))
-        return made
+    def feed_forward(self, y: Tensor) -> Tensor:
+        """Return LN(y + drop(FFN(y)))."""
+        return self.feed_norm(y + self.drop(self.feed(y)))
 
 
 class PreBlock(nn.Module):
-    """y = x + drop(Att(LN x)), z = y + drop(FFN(LN y))."""
+    """Pre-LN transformer block: y = x + drop(Att(LN x)), z = y + drop(FFN(LN y))."""
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -94,14 +111,18 @@ class PreBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Return z for rows x, both b x width x dim; mask : True where attention is allowed."""
         rows = self.norm(x)
         y = x + self.drop(self.attention(rows, rows, mask))
-        made: Tensor = y + self.drop(self.feed(self.feed_norm(y)))
-        return made
+        return y + self.drop(self.feed(self.feed_norm(y)))
 
 
 class OriginalBlock(nn.Module):
-    """SASRec as published: y = LN(x) + Att(LN x, x), z = LN(y) + FFN(LN y), FFN with ReLU inside and of the same size."""
+    """SASRec's block as published: y = LN(LN(x) + Att(LN x, x)), z = y + drop(FFN(y)).
+
+    Queries come from LN(x), keys and values from x; FFN has ReLU and dim hidden units. `attention`
+    replaces the softmax attention Att, and gets the further inputs `more` of the forward pass.
+    """
 
     def __init__(
         self, dim: int, heads: int, dropout: float, attention: Attention | None = None
@@ -113,14 +134,20 @@ class OriginalBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor, *more: Any) -> Tensor:
+        """Return z for rows x, both b x width x dim; mask : True where attention is allowed.
+
+        more : further inputs of the attention
+        """
         rows = self.norm(x)
         rows = self.feed_norm(rows + self.attention(rows, x, mask, *more))
-        made: Tensor = rows + self.drop(self.feed(rows))
-        return made
+        return rows + self.drop(self.feed(rows))
 
 
 class GatedBlock(nn.Module):
-    """LiGR: y = x + sigmoid(G1 x) * drop(Att(LN x)), z = y + sigmoid(G2 y) * drop(SwiGLU(LN y))."""
+    """LiGR's transformer block, in which learned gates scale both residual branches.
+
+    y = x + sigmoid(G1 x) * drop(Att(LN x)), z = y + sigmoid(G2 y) * drop(SwiGLU(LN y))
+    """
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -132,12 +159,11 @@ class GatedBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Return z for rows x, both b x width x dim; mask : True where attention is allowed."""
         rows = self.norm(x)
         y = x + self.gate(x).sigmoid() * self.drop(self.attention(rows, rows, mask))
-        made: Tensor = y + self.feed_gate(y).sigmoid() * self.drop(self._swiglu(self.feed_norm(y)))
-        return made
+        return y + self.feed_gate(y).sigmoid() * self.drop(self._swiglu(self.feed_norm(y)))
 
     def _swiglu(self, u: Tensor) -> Tensor:
-        """W2 drop(silu(W1 u) * W3 u)"""
-        made: Tensor = self.second(self.drop(F.silu(self.first(u)) * self.third(u)))
-        return made
+        """Return W2 drop(silu(W1 u) * W3 u)."""
+        return self.second(self.drop(F.silu(self.first(u)) * self.third(u)))

@@ -1,4 +1,4 @@
-"""From values to places on an axis, and numbers as they are written."""
+"""Axes that map values to coordinates, and number formats for labels."""
 
 from __future__ import annotations
 
@@ -15,54 +15,66 @@ _DIGITS = 4  # significant digits of a short number
 _POWERS = 8  # ticks of a logarithmic axis
 
 
-def real(value: Any) -> float | None:
-    """A value as a finite number; None where it is missing, not a number or too large for an axis."""
+def finite_number(value: Any) -> float | None:
+    """Return a value as a float; None if it is missing, text, not finite or beyond 1e300."""
     if value is None or isinstance(value, str):
         return None
     number = float(value)
     return number if abs(number) < _HUGE else None
 
 
-def written(value: float, decimals: int) -> str:
-    """A number with commas between thousands and a true minus sign; zero is never written as -0."""
+def finite_numbers(values: Iterable[Any]) -> list[float]:
+    """Return the values that `finite_number` accepts, as floats."""
+    return [number for number in map(finite_number, values) if number is not None]
+
+
+def format_fixed(value: float, decimals: int) -> str:
+    """Return a number with so many decimals, thousands separators and a true minus; never -0."""
     text = f"{value:,.{decimals}f}"
     if not text.strip("-0.,"):
         text = text.lstrip("-")
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def short(value: Any) -> str:
-    """A number to read: four significant digits at most, whole numbers in full; a dash for a missing one."""
-    number = real(value)
+def format_short(value: Any) -> str:
+    """Return a number as text with at most four significant digits; a dash if it is missing.
+
+    Whole numbers below 1e12 are written in full.
+    """
+    number = finite_number(value)
     if number is None:
         return "\N{EN DASH}"
     size = abs(number)
     if size >= 1e12 or 0 < size < 1e-5:
         return f"{number:.{_DIGITS - 1}g}".replace("-", "\N{MINUS SIGN}")
     if number.is_integer():
-        return written(number, 0)
-    text = written(number, min(max(_DIGITS - 1 - _magnitude(size), 0), _DIGITS + 1))
+        return format_fixed(number, 0)
+    text = format_fixed(number, min(max(_DIGITS - 1 - _magnitude(size), 0), _DIGITS + 1))
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def interval(value: Any, low: Any, high: Any) -> str:
-    """A value with its interval, as far as they are known: 3 [1, 7]."""
-    alone = real(low) is None and real(high) is None
-    return short(value) if alone else f"{short(value)} [{short(low)}, {short(high)}]"
+def format_interval(value: Any, low: Any, high: Any) -> str:
+    """Return a value as short text with its interval, if it has one: "3 [1, 7]"."""
+    if not finite_numbers([low, high]):
+        return format_short(value)
+    return f"{format_short(value)} [{format_short(low)}, {format_short(high)}]"
 
 
-def power(value: float, base: int) -> str:
-    """A power of 2 or 10 as people say it: 1/512, 1/2, 4; 0.001, 100, 1e+09."""
+def format_power(value: float, base: int) -> str:
+    """Return a power of `base` 2 or 10 as text: 1/512, 1/2, 4; 0.001, 100, 1e+09."""
     if base == 2 and 2**-20 <= value < 1 and (1 / value).is_integer():
         return f"1/{1 / value:.0f}"
     if 1e-4 <= value < 1e9 or base == 2:
-        return short(value)
+        return format_short(value)
     return f"{value:.3g}".replace("-", "\N{MINUS SIGN}")
 
 
 @dataclass(frozen=True)
-class Scale:
-    """An axis of numbers from `low` to `high`, drawn from `start` to `end`."""
+class NumberAxis:
+    """An axis of numbers from `low` to `high`, drawn from coordinate `start` to `end`.
+
+    Calling it maps a value to its coordinate. ticks : (value, label) pairs
+    """
 
     ticks: tuple[tuple[float, str], ...]
     low: float
@@ -71,14 +83,16 @@ class Scale:
     end: float
     base: int = 0  # of the logarithm; 0: the axis is linear
 
-    def say(self, value: Any) -> str:
-        """A value as the axis writes it."""
-        number = real(value)
-        return power(number, 2) if self.base == 2 and number is not None else short(number)
+    def format(self, value: Any) -> str:
+        """Return a value as text, formatted as the labels of the axis are."""
+        number = finite_number(value)
+        if self.base == 2 and number is not None:
+            return format_power(number, 2)
+        return format_short(number)
 
     def __call__(self, value: Any) -> float | None:
-        """The place of a value; None outside the axis, where nothing is drawn."""
-        number = real(value)
+        """Return the coordinate of a value; None outside the axis."""
+        number = finite_number(value)
         if number is None or (self.base and number <= 0):
             return None
         low, high = self._shown(self.low), self._shown(self.high)
@@ -88,12 +102,16 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def _shown(self, value: float) -> float:
+        """Return what is drawn linearly: the value, or its logarithm on a logarithmic axis."""
         return math.log(value) if self.base else value
 
 
 @dataclass(frozen=True)
-class Names:
-    """An axis of categories side by side, each in the middle of a slot of its own."""
+class CategoryAxis:
+    """An axis of named categories side by side, drawn from coordinate `start` to `end`.
+
+    Calling it maps a category to the middle of its slot; None if the axis does not have it.
+    """
 
     names: tuple[str, ...]
     start: float
@@ -101,81 +119,93 @@ class Names:
 
     @property
     def ticks(self) -> tuple[tuple[str, str], ...]:
-        """Each category and its label."""
+        """Return (category, label) pairs."""
         return tuple((name, name) for name in self.names)
 
     @property
     def slot(self) -> float:
-        """The width that one category has."""
+        """Return the width of one category."""
         return (self.end - self.start) / max(len(self.names), 1)
 
-    def say(self, value: Any) -> str:
-        """A value as the axis writes it."""
-        return name_of(value)
+    def format(self, value: Any) -> str:
+        """Format a value as the labels of the axis are formatted."""
+        return category_name(value)
 
     @cached_property
     def _places(self) -> dict[str, int]:
+        """The number of each category, from 0, by name."""
         return {name: place for place, name in enumerate(self.names)}
 
     def __call__(self, value: Any) -> float | None:
-        place = self._places.get(name_of(value))
+        place = self._places.get(category_name(value))
         return None if place is None else self.start + (place + 0.5) * self.slot
 
 
-def name_of(value: Any) -> str:
-    """The category that a value is: text itself, or a number as it is written."""
-    return value if isinstance(value, str) else short(value)
+def category_name(value: Any) -> str:
+    """Return the category of a value: the text itself, or the formatted number."""
+    return value if isinstance(value, str) else format_short(value)
 
 
-def names(values: Iterable[Any], start: float, end: float) -> Names:
-    """Categories in the order of their first appearance."""
-    return Names(tuple(dict.fromkeys(name_of(value) for value in values)), start, end)
+def category_axis(values: Iterable[Any], start: float, end: float) -> CategoryAxis:
+    """Return an axis of the distinct categories, in order of first appearance."""
+    return CategoryAxis(tuple(dict.fromkeys(category_name(value) for value in values)), start, end)
 
 
-def linear(values: Iterable[Any], start: float, end: float, *, ticks: int = 5) -> Scale:
-    """An axis from one round number to another, around all values."""
-    low, high = _bounds([number for number in map(real, values) if number is not None])
+def linear_axis(values: Iterable[Any], start: float, end: float, *, ticks: int = 5) -> NumberAxis:
+    """Return a linear axis from one round number to another that covers all values.
+
+    start, end : coordinates; ticks : about how many steps; missing values are ignored.
+    """
+    low, high = _bounds(finite_numbers(values))
     step = _step((high - low) / ticks)
     first, last = math.floor(low / step + _SAME), math.ceil(high / step - _SAME)
     places = [place * step for place in range(first, last + 1)]
     labels = _labels(places, step)
-    return Scale(tuple(zip(places, labels, strict=True)), places[0], places[-1], start, end)
+    return NumberAxis(tuple(zip(places, labels, strict=True)), places[0], places[-1], start, end)
 
 
-def logarithmic(values: Iterable[Any], start: float, end: float) -> Scale:
-    """An axis with ticks at powers of two if all values are such, else of ten, and between them if the range is narrow."""
-    found = [
-        number for number in map(real, values) if number is not None and 1e-200 < number < 1e200
-    ]
-    low, high = min(found, default=1.0), max(found, default=1.0)
+def log_axis(values: Iterable[Any], start: float, end: float) -> NumberAxis:
+    """Return a logarithmic axis from coordinate `start` to `end` for all positive values.
+
+    Ticks are at powers of two if all values are powers of two, else of ten; a narrow range has
+    ticks between the powers too.
+    """
+    finite = [number for number in finite_numbers(values) if 1e-200 < number < 1e200]
+    low, high = min(finite, default=1.0), max(finite, default=1.0)
     if high < low * 1.05:
         low, high = low / 2, high * 2
-    base = 2 if found and all(math.frexp(number)[0] == 0.5 for number in found) else 10
+    base = 2 if finite and all(math.frexp(number)[0] == 0.5 for number in finite) else 10
     places = _powers(low, high, base)
     margin = (high / low) ** 0.03
     low, high = low / margin, high * margin
-    return Scale(tuple(places), low, high, start, end, base)
+    return NumberAxis(tuple(places), low, high, start, end, base)
 
 
 def _powers(low: float, high: float, base: int) -> list[tuple[float, str]]:
+    """Return the ticks of a logarithmic axis from `low` to `high`, as (value, label) pairs.
+
+    At most eight or so powers of `base`; in a narrow range 1, 2 and 5 times powers of ten, and if
+    fewer than two of these fit, the ticks of a linear axis.
+    """
     first = math.ceil(math.log(low, base) - _SAME)
     last = math.floor(math.log(high, base) + _SAME)
     if last - first >= (2 if base == 10 else 1):
         skip = -(-(last - first + 1) // _POWERS)
-        found = [float(base) ** place for place in range(first, last + 1) if place % skip == 0]
-        return [(place, power(place, base)) for place in found]
+        finite = [float(base) ** place for place in range(first, last + 1) if place % skip == 0]
+        return [(place, format_power(place, base)) for place in finite]
     between = [m * 10.0**e for e in range(first - 1, last + 1) for m in (1, 2, 5)]
-    found = [
-        place for place in between if low <= place * (1 + _SAME) and place <= high * (1 + _SAME)
-    ]
-    if len(found) > 1:
-        return [(place, power(place, 10)) for place in found]
-    return [tick for tick in linear([low, high], 0, 1).ticks if low <= tick[0] <= high]
+    finite = [m for m in between if low <= m * (1 + _SAME) and m <= high * (1 + _SAME)]
+    if len(finite) > 1:
+        return [(place, format_power(place, 10)) for place in finite]
+    return [tick for tick in linear_axis([low, high], 0, 1).ticks if low <= tick[0] <= high]
 
 
-def _bounds(found: Sequence[float]) -> tuple[float, float]:
-    """The least and the greatest value, moved apart where they are equal."""
-    low, high = min(found, default=0.0), max(found, default=1.0)
+def _bounds(finite: Sequence[float]) -> tuple[float, float]:
+    """Return the smallest and the largest value, moved apart if they are equal.
+
+    Without values, 0 and 1.
+    """
+    low, high = min(finite, default=0.0), max(finite, default=1.0)
     size = max(abs(low), abs(high))
     if high - low > max(size * _SAME, 1 / _HUGE):
         return low, high
@@ -184,20 +214,24 @@ def _bounds(found: Sequence[float]) -> tuple[float, float]:
 
 
 def _magnitude(size: float) -> int:
+    """Return floor(log10(size)), the exponent of its power of ten; 0 if size is not above 0."""
     return math.floor(math.log10(size)) if size > 0 else 0
 
 
 def _step(least: float) -> float:
-    """The round number next to `least`, or above it."""
+    """Return the smallest round number (1, 2, 2.5, 5 times a power of ten) that is >= `least`."""
     unit = 10.0 ** _magnitude(least)
     return next(unit * step for step in _STEPS if unit * step >= least * (1 - _SAME))
 
 
 def _labels(places: Sequence[float], step: float) -> list[str]:
-    """Labels of ticks, with as many decimals as tell two neighbours apart."""
+    """Return the tick labels of values `step` apart, with enough decimals to tell them apart.
+
+    Tiny steps and huge values are written in scientific notation.
+    """
     size, unit = max(abs(place) for place in places), _magnitude(step * (1 + _SAME))
-    half = 0 if math.isclose(step / 10.0**unit % 1, 0, abs_tol=1e-6) else 1
+    extra_digit = 0 if math.isclose(step / 10.0**unit % 1, 0, abs_tol=1e-6) else 1
     if step > 1e-6 and size < 1e10:
-        return [written(place, max(half - unit, 0)) for place in places]
-    digits = _magnitude(size) - unit + half
+        return [format_fixed(place, max(extra_digit - unit, 0)) for place in places]
+    digits = _magnitude(size) - unit + extra_digit
     return [f"{place + 0.0:.{digits}e}".replace("-", "\N{MINUS SIGN}") for place in places]

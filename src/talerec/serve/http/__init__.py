@@ -1,1 +1,5 @@
-"""TODO: what this room is for."""
+"""The HTTP interface: the ASGI application, its routes, access rules and OpenAPI."""
+
+from talerec.exports import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__)

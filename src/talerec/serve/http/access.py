@@ -1,4 +1,4 @@
-"""Who may ask: the token, the names that the service is called by, other origins, and how much one client may have at a time."""
+"""Access control: host names, the token, origins, and concurrent requests per client."""
 
 from __future__ import annotations
 
@@ -8,58 +8,63 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from talerec.serve.errors import ApiError, busy, too_many
-from talerec.serve.http.parsing import HttpRequest
-from talerec.serve.settings import Settings, is_loopback
+from talerec.serve import ApiError, Settings, busy, is_loopback, too_many
+from talerec.serve.http.messages import HttpRequest
 
 _LOOPBACK = ("localhost", "ip6-localhost")
-_KNOWN_HOSTS = 1000  # Host headers that are remembered as good
+_MAX_HOSTS = 1000  # Host headers that are cached as accepted
 
 
 class Access:
-    """Decides about requests. A worker has one."""
+    """Accepts or refuses the requests of one worker, by host name, token, origin and limits."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._token = settings.token.encode() if settings.token else None
         self._origins = {origin.encode() for origin in settings.cors}
-        self._names = _names(settings)
-        self.good_hosts: set[bytes | None] = {None}  # Host headers that were found to be good
+        self._names = _host_names(settings)
+        self.accepted_hosts: set[bytes | None] = {None}  # a cache of Host headers
         self._clients: Counter[str] = Counter()
         self.counts_clients = settings.per_client > 0
         self.has_origins = bool(self._origins)
 
-    # -- the name --
-
     def check_host(self, host: bytes | None) -> None:
-        """Refuse a name that this service does not have: a page that made its own name lead here would send that."""
+        """Raise 421 if a Host header does not name this service, against DNS rebinding.
+
+        An accepted header is remembered in `accepted_hosts`.
+        """
         if self._names is None:
             return
-        name = _name(host or b"")
+        name = _parse_host(host or b"")
         if name not in self._names and not _is_address(name):
-            message = f"this service is not called {name[:100]!r}: see --host-name"
-            raise ApiError(421, "wrong_host", message)
-        if len(self.good_hosts) < _KNOWN_HOSTS:
-            self.good_hosts.add(host)
-
-    # -- the token, and how many at a time --
+            text = f"this service does not answer to the host name {name[:100]!r}: see host_names"
+            raise ApiError(421, "wrong_host", text)
+        if len(self.accepted_hosts) < _MAX_HOSTS:
+            self.accepted_hosts.add(host)
 
     def admit(self, http: HttpRequest, in_flight: int) -> None:
-        """Refuse who has no token, and everybody while there are too many."""
+        """Raise 401 without the token, 503 or 429 with too many concurrent requests.
+
+        `in_flight` is the number of requests in progress in this worker, this one included.
+        """
         if self._token is not None:
             scheme, _, token = http.headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
-                wanted = ((b"www-authenticate", b"Bearer"),)
+                headers = ((b"www-authenticate", b"Bearer"),)
                 message = "the token is missing or wrong: send Authorization: Bearer TOKEN"
-                raise ApiError(401, "unauthorized", message, wanted)
+                raise ApiError(401, "unauthorized", message, headers)
         if in_flight > self._settings.concurrency:
-            raise busy(f"there are more than {self._settings.concurrency} requests at a time")
+            raise busy(f"more than {self._settings.concurrency} requests are in progress")
         if self.counts_clients and self._clients[http.client] > self._settings.per_client:
-            raise too_many(f"you have more than {self._settings.per_client} requests at a time")
+            limit = self._settings.per_client
+            raise too_many(f"more than {limit} requests of this client are in progress")
 
     @contextmanager
-    def counted(self, client: str) -> Iterator[None]:
-        """Count a request of this client until its answer is taken."""
+    def count_client(self, client: str) -> Iterator[None]:
+        """Count a request of this client address as in progress while the context is open.
+
+        `client` is an IP address; the counts enforce the limit of requests per client.
+        """
         self._clients[client] += 1
         try:
             yield
@@ -68,23 +73,30 @@ class Access:
             if not self._clients[client]:
                 del self._clients[client]
 
-    # -- other origins --
+    def allows_origin(self, origin: bytes) -> bool:
+        """Return whether web pages of this origin, as in an Origin header, may use the API.
 
-    def may_ask(self, origin: bytes) -> bool:
-        """May pages of this origin use the API?"""
+        The setting `cors` lists the origins, or * for all.
+        """
         return bool(origin) and (origin in self._origins or b"*" in self._origins)
 
 
-def _names(settings: Settings) -> set[str] | None:
-    """The names that a Host header may have; None: any, on an address that others reach, unless names were given."""
-    given = {name.lower() for name in settings.host_names}
-    if settings.unix is not None or (not is_loopback(settings.host) and not given):
+def _host_names(settings: Settings) -> set[str] | None:
+    """Return the accepted names of a Host header; None if every name is accepted.
+
+    Every name is accepted on a Unix socket, and on a public address without `host_names`.
+    """
+    names = {name.lower() for name in settings.host_names}
+    if settings.unix is not None or (not is_loopback(settings.host) and not names):
         return None
-    return {*given, *(_LOOPBACK if is_loopback(settings.host) else ())}
+    return {*names, *(_LOOPBACK if is_loopback(settings.host) else ())}
 
 
-def _name(host: bytes) -> str:
-    """The name in a Host header, without the port."""
+def _parse_host(host: bytes) -> str:
+    """Return the host name or address in a Host header, in lower case, without the port.
+
+    Brackets around an IPv6 address are removed.
+    """
     text = host.decode("latin-1").strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -92,7 +104,7 @@ def _name(host: bytes) -> str:
 
 
 def _is_address(name: str) -> bool:
-    """An address is nobody's name: no page can make it lead elsewhere."""
+    """Is this text an IP address? An address is safe from DNS rebinding, unlike a name."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

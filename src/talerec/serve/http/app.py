@@ -1,4 +1,4 @@
-"""The ASGI application: from a request to its route, and back with errors of one form. What routes answer is in `api`."""
+"""The ASGI application: finds the route of a request, and gives all errors the same form."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import os
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from talerec.errors import TalerecError
-from talerec.serve.errors import ApiError
-from talerec.serve.http import tracing
+from talerec.serve import ApiError, Settings, SharedState
+from talerec.serve.http import messages
 from talerec.serve.http.access import Access
-from talerec.serve.http.parsing import ClientGone, HttpRequest, Receive, beside_name
-from talerec.serve.http.responses import JSON, LONG, NO_STORE, Response, compressed, wants_gzip
-from talerec.serve.http.routes import USER, Api, Route
-from talerec.serve.model.reload import ModelHolder
-from talerec.serve.settings import Settings
-from talerec.serve.shared import SharedState
-from talerec.serve.users.user_state import Memory
+from talerec.serve.http.messages import ClientGone, HttpRequest, Receive, Response
+from talerec.serve.http.routes import COUNTED_PATHS, OTHER, USER, Api, Route
+from talerec.serve.model import ModelHolder
+from talerec.serve.users import UserState
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, TracerProvider
 
 logger = logging.getLogger("talerec")
 
@@ -32,88 +32,99 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _CLOSE = (b"connection", b"close")
-_PART = 2**18  # bytes of an answer that are written before the client has taken those before them
+_CHUNK = 2**18  # bytes of a response that are written before the client has read the last ones
 _USERS = "/v1/users/"
 _REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")
 
 
 class App:
-    """The application of one worker."""
+    """The ASGI application of one worker process.
+
+    folder: the folder of this run, which all workers share.
+    worker: the index of this worker among the workers of the service, from 0.
+    """
 
     def __init__(self, settings: Settings, folder: Path, worker: int = 0) -> None:
         self.settings = settings
-        self.api = Api(settings)
-        self._routes, self._access = self.api.routes, Access(settings)
-        self.shared = SharedState(folder, settings.workers, worker, (*self._routes, "other"))
-        self.memory = Memory(settings, self.shared, folder)
-        self.holder = ModelHolder(settings.path, folder, self.shared, self.memory.adopt)
-        self.api.shared, self.api.holder = self.shared, self.holder
-        living = self.api.living
-        living.memory, living.shared, living.folder = self.memory, self.shared, folder
-        self.beside = {
-            path.stem: self._holder(path, folder / f"beside-{path.stem}")
-            for path in settings.beside
-        }
+        self.shared = SharedState(folder, settings.workers, worker, COUNTED_PATHS)
+        self.user_state = UserState(settings, self.shared, self._served_versions)
+        self.holder = ModelHolder(settings.path, folder, self.shared, self.user_state.prepare_model)
+        self._others = {p.stem: self._hold_other(p, f"beside-{p.stem}") for p in settings.beside}
+        self._holders = [self.holder, *self._others.values()]
+        candidate = None
         if settings.candidate is not None:
-            self.api.candidate = self._holder(settings.candidate, folder / "candidate")
-            living.candidate = self.api.candidate
-        self.memory.users.served = self._versions
-        self.max_connections = settings.connections
-        self._in_flight = 0
-        self._numbers = itertools.count(1)
+            candidate = self._hold_other(settings.candidate, "candidate")
+            self._holders.append(candidate)
+        self.api = Api(settings, self.shared, self.user_state, self.holder, candidate)
+        self._routes, self._access = self.api.routes, Access(settings)
+        self._in_flight, self._counter = 0, itertools.count(1)
         self._id_prefix = b"%s-" % os.urandom(4).hex().encode()
         self._logs_requests = logger.isEnabledFor(logging.DEBUG)
-        self._tracer = tracing.tracer()
+        self._tracer = build_tracer()
         self._is_plain = self._tracer is None and not self._access.counts_clients
         self._stop = threading.Event()
         self._watchers: list[threading.Thread] = []
 
-    def _holder(self, path: Path, folder: Path) -> ModelHolder:
-        """The holder of a model beside ours, with numbers and copies of its own."""
+    def _hold_other(self, path: Path, name: str) -> ModelHolder:
+        """Return the holder of a further model, which loads and reloads the artifact at `path`.
+
+        A further model is a candidate or one to compare with. Its counters and copies are in the
+        subfolder `name` of the run's folder, which all workers share.
+        """
+        folder = self.shared.folder / name
         folder.mkdir(exist_ok=True)
-        own = SharedState(folder, self.settings.workers, self.shared.worker, ())
-        return ModelHolder(path, folder, own, self.memory.adopt)
+        shared = SharedState(folder, self.settings.workers, self.shared.worker, ())
+        return ModelHolder(path, folder, shared, self.user_state.prepare_model)
 
     # -- start and stop --
 
     def load(self) -> None:
-        """Load every model; TalerecError where there is none to serve."""
-        for holder in self._holders():
+        """Load every model; raise TalerecError if one cannot be served. Begin online evaluation.
+
+        Online evaluation ranks the items of new events in the lists that the models would have
+        shown; another process does that, for the events from now on.
+        """
+        for holder in self._holders:
             holder.start()
-        self.api.living.live.begin()
+        self.api.users.online_metrics.start_measuring()
 
-    def _holders(self) -> list[ModelHolder]:
-        candidate = [] if self.api.candidate is None else [self.api.candidate]
-        return [self.holder, *candidate, *self.beside.values()]
-
-    def _versions(self) -> set[str]:
-        """The models that are served now."""
-        return {one.current.version for one in self._holders() if one.current is not None}
+    def _served_versions(self) -> set[str]:
+        """Return the versions of all models in use: main, comparison and candidate models."""
+        return {each.current.version for each in self._holders if each.current is not None}
 
     def start(self) -> None:
-        """Begin to watch the artifacts, and the store."""
-        self.memory.start()
-        arguments = (self.settings.watch, self._stop)
-        for holder in self._holders():
-            watcher = threading.Thread(
-                target=holder.watch, args=arguments, name="watch", daemon=True
-            )
-            self._watchers.append(watcher)
-            watcher.start()
+        """Start the threads that poll the store and that watch the artifacts for new models.
+
+        The artifacts are the folders of the main, the candidate and further models.
+        """
+        self.user_state.start()
+        options: dict[str, Any] = {"args": (self.settings.watch, self._stop), "daemon": True}
+        for holder in self._holders:
+            self._watchers.append(threading.Thread(target=holder.watch, name="watch", **options))
+            self._watchers[-1].start()
 
     def drain(self) -> None:
-        """Say that the service is about to stop, and ask clients to close their connections."""
-        self.api.draining = True
+        """Report that the service is about to stop, and ask clients to close their connections."""
+        self.api.is_draining = True
 
     def stop(self) -> None:
+        """Stop watching artifacts, commit waiting events, and end all threads.
+
+        Each thread is waited for at most `timeout` seconds of the settings; then the worker no
+        longer counts as ready.
+        """
         self._stop.set()
         for watcher in self._watchers:
             watcher.join(self.settings.timeout)
-        self.memory.stop()
+        self.user_state.stop()
         self.api.stop()
         self.shared.set_version(None)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
+        """Handle the ASGI lifespan: load models and start threads, and stop them at the end.
+
+        If a model cannot be served, the startup is reported as failed.
+        """
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
@@ -133,43 +144,53 @@ class App:
     # -- one request --
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Handle one HTTP request or the lifespan of the server, as ASGI defines it."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
         started = time.perf_counter()
-        current = self.holder.current  # once: see HttpRequest
-        http = HttpRequest(dict(scope["headers"]), scope["query_string"], receive, current)
+        headers = dict(scope["headers"])
         path: str = scope["path"]
+        user = ""
         if path.startswith(_USERS):
-            http.name, path = path[len(_USERS) :], USER
+            user, path = path[len(_USERS) :], USER
+        client = (scope.get("client") or ("",))[0] if self._access.counts_clients else ""
+        current = self.holder.current  # read once: see HttpRequest
+        request_id = headers.get(b"x-request-id")
+        if request_id is None or not _REQUEST_ID.fullmatch(request_id):
+            request_id = b"%b%d" % (self._id_prefix, next(self._counter))
+        query: bytes = scope["query_string"]
+        http = HttpRequest(headers, query, receive, current, request_id, user, client)
         self._in_flight += 1
         self.shared.set_gauge("in_flight", self._in_flight)
         try:
             if self._is_plain:
                 await self._respond_and_send(scope["method"], path, http, started, send)
             else:
-                await self._answer(scope, path, http, started, send)
+                await self._count_and_trace(scope["method"], path, http, started, send)
         except ClientGone:
             return
-        finally:  # only now: an answer that nobody reads takes room
+        finally:  # only after sending: a response that the client does not read takes memory
             self._in_flight -= 1
             self.shared.set_gauge("in_flight", self._in_flight)
 
-    async def _answer(
-        self, scope: dict[str, Any], path: str, http: HttpRequest, started: float, send: Send
+    async def _count_and_trace(
+        self, method: str, path: str, http: HttpRequest, started: float, send: Send
     ) -> None:
-        """The response of a request, sent; its client is counted, or it is traced."""
-        method: str = scope["method"]
-        if self._access.counts_clients:
-            http.client = (scope.get("client") or ("",))[0]
-        with ExitStack() as around:
+        """Respond to a request whose client is counted, or which is traced.
+
+        A client is counted, by address, if requests per client are limited; traced means that an
+        OpenTelemetry span records the request. `started` is the value of `time.perf_counter` when
+        the request arrived.
+        """
+        with ExitStack() as contexts:
             if http.client:
-                around.enter_context(self._access.counted(http.client))
+                contexts.enter_context(self._access.count_client(http.client))
             if self._tracer is None:
                 await self._respond_and_send(method, path, http, started, send)
                 return
-            name = path if path in self._routes else "other"
-            span = around.enter_context(self._tracer.request(method, name, http.headers))
+            name = path if path in self._routes else OTHER
+            span = contexts.enter_context(self._tracer.trace_request(method, name, http.headers))
             status = await self._respond_and_send(method, path, http, started, send)
             span.set_attribute("http.response.status_code", status)
             span.set_attribute("talerec.model", http.version or "")
@@ -177,73 +198,75 @@ class App:
     async def _respond_and_send(
         self, method: str, path: str, http: HttpRequest, started: float, send: Send
     ) -> int:
+        """Compute, count, log and send the response; return its HTTP status.
+
+        `started` is the value of `time.perf_counter` when the request arrived.
+        """
         response = await self._respond(method, path, http)
         seconds = time.perf_counter() - started
-        self.shared.record(path if path in self._routes else "other", response.status, seconds)
+        self.shared.record(path if path in self._routes else OTHER, response.status, seconds)
         if self._logs_requests:
             self._log(method, path, http, response, seconds)
         headers = self._headers(response, http)
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        if len(response.body) <= _PART:
+        if len(response.body) <= _CHUNK:
             await send({"type": "http.response.body", "body": response.body})
         else:
-            await self._send_in_parts(response.body, send)
+            await self._send_in_chunks(response.body, send)
         return response.status
 
     def _log(
         self, method: str, path: str, http: HttpRequest, response: Response, seconds: float
     ) -> None:
+        """Log a response at debug level, with its fields for JSON logs."""
         fields = {
             "method": method, "path": path, "status": response.status, "seconds": round(seconds, 6),
-            "bytes": len(response.body), "request_id": self._id(http).decode(), "model": http.version,
+            "bytes": len(response.body), "request_id": http.id.decode(), "model": http.version,
         }  # fmt: skip
         line = "%s %s: %d in %.1f ms"
         logger.debug(line, method, path, response.status, 1000 * seconds, extra={"fields": fields})
 
-    async def _send_in_parts(self, body: bytes, send: Send) -> None:
-        self._count_unread(len(body))
+    async def _send_in_chunks(self, body: bytes, send: Send) -> None:
+        """Send a long body in chunks, each once the client has read the chunks before it.
+
+        Until the end, the whole body counts as unread.
+        """
+        self.api.count_unread(len(body))
         try:
-            for begin in range(
-                0, len(body), _PART
-            ):  # each waits until the ones before it are taken
-                part = body[begin : begin + _PART]
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+            for begin in range(0, len(body), _CHUNK):
+                chunk = body[begin : begin + _CHUNK]
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         finally:
-            self._count_unread(-len(body))
-
-    def _count_unread(self, size: int) -> None:
-        self.api.unread += size
-        self.shared.set_gauge("unread_bytes", self.api.unread)
+            self.api.count_unread(-len(body))
 
     def _headers(self, response: Response, http: HttpRequest) -> list[tuple[bytes, bytes]]:
-        headers = [
-            *response.headers,
-            _NOSNIFF,
-            (b"x-request-id", http.id or self._id(http)),
-            (b"content-length", b"%d" % len(response.body)),
-        ]
-        if self._access.has_origins and self._access.may_ask(http.headers.get(b"origin", b"")):
-            origin = http.headers[b"origin"]
+        """Return the response's headers with those that every response has.
+
+        Added: x-request-id, content-length, CORS headers for an allowed origin, and "connection:
+        close" while the service drains before it stops.
+        """
+        length = (b"content-length", b"%d" % len(response.body))
+        headers = [*response.headers, _NOSNIFF, (b"x-request-id", http.id), length]
+        origin = http.headers.get(b"origin", b"")
+        if origin and self._access.allows_origin(origin):
             headers += [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
-        if self.api.draining:
+        if self.api.is_draining:
             headers.append(_CLOSE)
         return headers
 
-    def _id(self, http: HttpRequest) -> bytes:
-        """The id of a request: the client's, or one of our own."""
-        if http.id is None:
-            given = http.headers.get(b"x-request-id")
-            if given is None or not _REQUEST_ID.fullmatch(given):
-                given = b"%b%d" % (self._id_prefix, next(self._numbers))
-            http.id = given
-        return http.id
-
     async def _respond(self, method: str, path: str, http: HttpRequest) -> Response:
-        """The response of the route, or the error in its place."""
+        """Return the route's response, compressed if the client accepts it, or an error response.
+
+        Only ClientGone, for a client that has disconnected, is not turned into a response.
+        """
         try:
             response = await self._dispatch(method, path, http)
-            return await self._compressed(response) if wants_gzip(response, http) else response
+            if not messages.needs_gzip(response, http):
+                return response
+            if len(response.body) > messages.LONG_BODY:
+                return await self.api.run_in_thread(messages.compress, response)
+            return messages.compress(response)
         except ApiError as raised:
             error = raised
         except TalerecError as raised:
@@ -251,54 +274,109 @@ class App:
         except ClientGone:
             raise
         except Exception:
-            fields = {"request_id": self._id(http).decode(), "method": method, "path": path}
+            fields = {"request_id": http.id.decode(), "method": method, "path": path}
             logger.exception("a request failed: %s %s", method, path, extra={"fields": fields})
             error = ApiError(500, "internal", "the service failed; its log has the details")
-        headers = (JSON, NO_STORE, *error.headers)
+        headers = (messages.JSON, messages.NO_STORE, *error.headers)
         return Response(error.body(http.version), headers, error.status)
 
-    async def _compressed(self, response: Response) -> Response:
-        if len(response.body) > LONG:
-            return await self.api.in_thread(compressed, response)
-        return compressed(response)
-
     async def _dispatch(self, method: str, path: str, http: HttpRequest) -> Response:
+        """Check access, and return the response of the route's handler; ApiError if refused."""
         host = http.headers.get(b"host")
-        if host not in self._access.good_hosts:
+        if host not in self._access.accepted_hosts:
             self._access.check_host(host)
         route = self._routes.get(path)
         if route is None:
             raise ApiError(404, "not_found", f"there is nothing at {path[:200]}")
         if method == "OPTIONS" and self._access.has_origins:
             return self._preflight(route, http)
-        handler = route.handler_of(method)
+        handler = route.find_handler(method)
         if handler is None:
             allow = ((b"allow", route.methods.encode()),)
-            raise ApiError(405, "method_not_allowed", f"{path} takes {route.methods}", allow)
-        if route.guarded:
+            raise ApiError(405, "method_not_allowed", f"{path} accepts {route.methods}", allow)
+        if route.is_guarded:
             self._access.admit(http, self._in_flight)
-        if http.query and self.beside and route.asks:
+        if http.query and self._others and route.uses_model:
             self._choose_model(http)
         return await handler(http)
 
     def _choose_model(self, http: HttpRequest) -> None:
-        """Answer from the model beside ours that the query names, if it names one."""
-        name, http.query = beside_name(http.query)
+        """Answer from the model that the query string names (`beside=NAME`), if it names one.
+
+        Sets `http.current` and removes `beside` from `http.query`; raises 422 for an unknown name.
+        """
+        name, http.query = messages.split_model_name(http.query)
         if name is not None:
-            if name not in self.beside:
-                known = ", ".join(self.beside)
-                raise ApiError(
-                    422, "unknown_model", f"there is no model {name[:50]!r} beside: {known}"
-                )
-            http.current = self.beside[name].current
+            if name not in self._others:
+                names = ", ".join(self._others)
+                message = f"there is no model {name[:50]!r}; beside can be {names}"
+                raise ApiError(422, "unknown_model", message)
+            http.current = self._others[name].current
 
     def _preflight(self, route: Route, http: HttpRequest) -> Response:
-        if not self._access.may_ask(http.headers.get(b"origin", b"")):
-            message = "pages of this origin may not use the API: see --cors"
+        """Return 204 for a CORS preflight request if its origin may use the route, else raise 403.
+
+        By such a request, browsers ask whether a page of another origin may call the API.
+        """
+        if not self._access.allows_origin(http.headers.get(b"origin", b"")):
+            message = "pages of this origin may not use the API: the setting cors lists who may"
             raise ApiError(403, "origin_not_allowed", message)
-        allowed = (
+        headers = (
             (b"access-control-allow-methods", route.methods.encode()),
             (b"access-control-allow-headers", b"authorization, content-type, x-request-id"),
             (b"access-control-max-age", b"600"),
         )
-        return Response(b"", allowed, 204)
+        return Response(b"", headers, 204)
+
+
+# -- traces ----------------------------------------------------------------------------------------
+
+_TRACE_VARIABLES = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER"
+)  # fmt: skip
+
+
+class Tracer:
+    """Opens an OpenTelemetry span per request, in the trace of its `traceparent` header."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        from opentelemetry import propagate, trace
+
+        self._tracer = provider.get_tracer("talerec")
+        self._extract, self._kind = propagate.extract, trace.SpanKind.SERVER
+
+    def trace_request(
+        self, method: str, route: str, headers: Mapping[bytes, bytes]
+    ) -> AbstractContextManager[Span]:
+        """Return a context manager that opens and closes the OpenTelemetry span of one request.
+
+        The caller adds attributes, such as the status, before it closes. `route` is the URL path.
+        """
+        carrier = {
+            name: headers[name.encode()].decode("latin-1")
+            for name in ("traceparent", "tracestate")
+            if name.encode() in headers
+        }
+        attributes = {"http.request.method": method, "http.route": route}
+        parent, name = self._extract(carrier), f"{method} {route}"
+        return self._tracer.start_as_current_span(name, parent, self._kind, attributes)
+
+
+def build_tracer(environment: Mapping[str, str] = os.environ) -> Tracer | None:
+    """Return a tracer if the OpenTelemetry environment variables request one, else None.
+
+    None too, with a warning in the log, if the packages of OpenTelemetry are not installed.
+    """
+    values = [environment[name] for name in _TRACE_VARIABLES if environment.get(name)]
+    if not values or "none" in values:
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        logger.warning("no traces: %s is not installed (pip install 'talerec[trace]')", error.name)
+        return None
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return Tracer(provider)

@@ -1,4 +1,4 @@
-"""What each route answers. Short work runs in the event loop, long work in threads."""
+"""The routes of the API. Short work runs in the event loop, long work in threads."""
 
 from __future__ import annotations
 
@@ -10,87 +10,86 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from talerec.errors import TalerecError
+from talerec.serve import ApiError, Settings, SharedState, busy, encode, schemas
 from talerec.serve import page as static
-from talerec.serve import schemas
-from talerec.serve.errors import ApiError, busy
-from talerec.serve.http import openapi, parsing
-from talerec.serve.http.batching import RecommendQueue
-from talerec.serve.http.parsing import HttpRequest, read_body, read_json
-from talerec.serve.http.responses import (
-    NO_STORE,
-    TEXT,
-    Response,
-    has_tag,
-    tagged,
-    unchanged,
-    wants_gzip,
-)
-from talerec.serve.http.user_routes import Living
-from talerec.serve.model.reload import ModelHolder
-from talerec.serve.online.metrics import prometheus_lines
-from talerec.serve.online.sampling import CANDIDATE, is_in_share
-from talerec.serve.schemas import encode
-from talerec.serve.settings import Settings
-from talerec.serve.shared import SharedState
+from talerec.serve.http import messages
+from talerec.serve.http.messages import HttpRequest, Response, read_json, tag_response
+from talerec.serve.http.openapi import build_document
+from talerec.serve.http.user_routes import UserRoutes
+from talerec.serve.model import ModelHolder, ModelQuery, ServedModel
+from talerec.serve.online import CANDIDATE, is_in_share, prometheus_lines
+from talerec.serve.users import UserState
 
 T = TypeVar("T")
+Request = TypeVar("Request", bound=schemas.HistoryRequest)
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 USER = "/v1/users/{user_id}"
-_THREADS = 2  # for answers that take long
+#: Every path that is counted by its own name in the metrics; all other paths are `OTHER`.
+OTHER = "other"
+COUNTED_PATHS = (
+    *("/v1/recommend", "/v1/recommend:batch", "/v1/similar", "/v1/explain", "/v1/items"),
+    *("/v1/users", USER, "/v1/events", "/v1/stats", "/v1/model", "/v1/reload"),
+    *("/health/live", "/health/ready", "/metrics", "/openapi.json", *static.FILES, OTHER),
+)
+_THREADS = 2  # for long work
 _LIMITS = ("max_body", "max_history", "max_k", "max_batch", "max_items", "timeout")
-_LARGE_BODY = 65_536  # bytes: decoding more would delay other requests, and what it holds takes many times the room
-_POLL_S = 0.01  # seconds between looks at whether all workers have reloaded
+_LARGE_BODY = 65_536  # bytes: decoding more delays other requests and takes much more memory
+_POLL_S = 0.01  # seconds between checks whether all workers have reloaded
 
 
 class Route(NamedTuple):
-    """What answers a path.
+    """The handlers of a URL path.
 
-    guarded: it needs the token, and counts against the limit of concurrent requests.
-    asks: it asks the model, and may ask another one that is served beside it.
-    delete: what answers a DELETE of the path, if anything does.
+    method: the accepted HTTP method (GET or POST), answered by `handler`.
+    is_guarded: it needs the token and counts towards the limit of concurrent requests.
+    uses_model: it answers from a model, which the query string may choose (`beside=NAME`).
+    delete: the handler of DELETE requests, if the path accepts them.
     """
 
     method: str
     handler: Handler
-    guarded: bool = True
-    asks: bool = True
+    is_guarded: bool = True
+    uses_model: bool = True
     delete: Handler | None = None
 
     @property
     def methods(self) -> str:
-        """What the path takes, as a header says it."""
+        """Return the accepted HTTP methods as an Allow header lists them: "GET, DELETE"."""
         return self.method if self.delete is None else f"{self.method}, DELETE"
 
-    def handler_of(self, method: str) -> Handler | None:
-        """What answers this method; a HEAD is answered as a GET is."""
+    def find_handler(self, method: str) -> Handler | None:
+        """Return the handler of an HTTP method, HEAD like GET; None if it is not accepted."""
         if method == self.method or (method == "HEAD" and self.method == "GET"):
             return self.handler
         return self.delete if method == "DELETE" else None
 
 
 class Api:
-    """The routes of one worker. `unread`: bytes of large answers that wait for their clients."""
+    """The routes of one worker process, by URL path in `routes`.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.draining = False
-        self.unread = 0
-        self.shared: SharedState
-        self.holder: ModelHolder
-        self.candidate: ModelHolder | None = None  # answers some users
-        self.living = Living(settings, self.in_thread)
-        self.routes = self._make_routes()
+    `holder` has the main model; `candidate` has the model that answers a share of the users, None
+    if there is none. Both reload their model when its artifact changes.
+    """
+
+    def __init__(
+        self, settings: Settings, shared: SharedState, user_state: UserState,
+        holder: ModelHolder, candidate: ModelHolder | None,
+    ) -> None:  # fmt: skip
+        self._settings, self._shared = settings, shared
+        self._holder, self.candidate = holder, candidate
+        self.is_draining = False  # whether to report that the service is about to stop
+        self.unread_bytes = 0  # of large responses that their clients have not read yet
+        self.users = UserRoutes(settings, shared, user_state, candidate, self.run_in_thread)
+        self.routes = self._build_routes()
         self._queue = RecommendQueue()
         self._pool = ThreadPoolExecutor(_THREADS, "answer")
-        self._batches = asyncio.Semaphore(_THREADS)
-        self._reloads = ThreadPoolExecutor(1, "reload")  # a reload takes no thread from answers
+        self._large_slots = asyncio.Semaphore(_THREADS)
+        self._reload_pool = ThreadPoolExecutor(1, "reload")  # a reload blocks no answers
 
-    def _make_routes(self) -> dict[str, Route]:
-        pages = {
-            path: Route("GET", _page_handler(page), False, False)
-            for path, page in static.pages(self.settings.images).items()
-        }
+    def _build_routes(self) -> dict[str, Route]:
+        """Return the routes of the API and the static files of the web page, by URL path."""
+        pages = static.load_pages(self._settings.images).items()
         return {
             "/v1/recommend": Route("POST", self._recommend),
             "/v1/recommend:batch": Route("POST", self._batch),
@@ -98,185 +97,280 @@ class Api:
             "/v1/explain": Route("POST", self._explain),
             "/v1/items": Route("GET", self._items),
             "/v1/users": Route("GET", self._users),
-            USER: Route("GET", self.living.user, delete=self.living.delete),
-            "/v1/events": Route("POST", self.living.events, asks=False),
-            "/v1/stats": Route("GET", self.living.stats, asks=False),
+            USER: Route("GET", self.users.get_user, delete=self.users.delete_user),
+            "/v1/events": Route("POST", self.users.add_events, uses_model=False),
+            "/v1/stats": Route("GET", self.users.get_stats, uses_model=False),
             "/v1/model": Route("GET", self._card),
-            "/v1/reload": Route("POST", self._reload, asks=False),
+            "/v1/reload": Route("POST", self._reload, uses_model=False),
             "/health/live": Route("GET", self._live, False, False),
             "/health/ready": Route("GET", self._ready, False, False),
-            "/metrics": Route("GET", self._metrics, asks=False),
+            "/metrics": Route("GET", self._metrics, uses_model=False),
             "/openapi.json": Route("GET", self._openapi, False, False),
-            **pages,
+            **{path: Route("GET", _page_handler(page), False, False) for path, page in pages},
         }
 
     def stop(self) -> None:
-        for pool in (self._pool, self._reloads):
+        """Cancel waiting work and end the threads."""
+        for pool in (self._pool, self._reload_pool):
             pool.shutdown(wait=False, cancel_futures=True)
-        self.living.stop()
+        self.users.stop()
 
-    async def in_thread(
+    def count_unread(self, size: int) -> None:
+        """Add `size` to the bytes of large responses that clients have not read; < 0: subtract."""
+        self.unread_bytes += size
+        self._shared.set_gauge("unread_bytes", self.unread_bytes)
+
+    async def run_in_thread(
         self, work: Callable[..., T], *arguments: Any, pool: ThreadPoolExecutor | None = None
     ) -> T:
-        """Run work that would delay other requests in a thread, for at most `timeout` seconds."""
+        """Return `work(*arguments)`, run in a thread; raise 503 if it takes too long.
+
+        The limit is the setting `timeout`. `pool` is the pool of the thread, by default that of
+        answers.
+        """
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self.settings.timeout):
+            async with asyncio.timeout(self._settings.timeout):
                 return await loop.run_in_executor(pool or self._pool, work, *arguments)
         except TimeoutError:
-            message = f"the answer takes more than {self.settings.timeout:g} s"
+            message = f"the answer takes more than {self._settings.timeout:g} s"
             raise ApiError(503, "timeout", message) from None
 
-    # -- asking the model --
+    # -- answers of a model --
 
     async def _recommend(self, http: HttpRequest) -> Response:
-        body = await read_body(http, self.settings)
-        if len(body) > _LARGE_BODY:
-            async with self._large_slot():
-                request = await self.in_thread(self._decode_recommend, body)
-                answer = await self._answer(http, request)
-        else:
-            answer = await self._answer(http, self._decode_recommend(body))
-        if answer.fallback:
-            self.shared.increment("fallbacks")
-        return Response(encode(answer))
+        """Handle POST /v1/recommend: return the next items after a history, or for a user."""
+        return await self._answer(http, schemas.RecommendRequest, self._rank_items)
 
-    def _decode_recommend(self, body: bytearray) -> schemas.RecommendRequest:
-        request = schemas.decode(body, schemas.RecommendRequest)
-        parsing.check_recommend(request, self.settings)
-        return request
+    async def _explain(self, http: HttpRequest) -> Response:
+        """Handle POST /v1/explain: return what each history row contributes to an item's score."""
+        return await self._answer(http, schemas.ExplainRequest, self._explain_item)
 
     async def _answer(
-        self, http: HttpRequest, request: schemas.RecommendRequest
-    ) -> schemas.Recommendations:
-        self._choose_candidate(http, request.user_id)
-        model = http.model
-        request = await self.living.with_rows(model, request)
-        if model.is_slow(request):
-            return await self.in_thread(model.recommend, request)
-        return await self._queue.enqueue(model, request)
+        self,
+        http: HttpRequest,
+        kind: type[Request],
+        handler: Callable[[HttpRequest, Request], Awaitable[Response]],
+    ) -> Response:
+        """Decode the body into a `kind`, check it, and return the response of the handler.
 
-    def _choose_candidate(self, http: HttpRequest, user: schemas.Id | None) -> None:
-        """Some users are answered by the candidate, always the same ones; not where the query names a model."""
-        if self.candidate is None or user is None or http.current is not self.holder.current:
+        A body over 64 KiB is decoded in a thread; only two such requests are handled at a time.
+        """
+        body = await messages.read_body(http, self._settings)
+        if len(body) <= _LARGE_BODY:
+            return await handler(http, self._decode(body, kind))
+        async with self._large_slot():
+            return await handler(http, await self.run_in_thread(self._decode, body, kind))
+
+    def _decode(self, body: bytearray, kind: type[Request]) -> Request:
+        """Return the JSON body as a request of class `kind`; raise ApiError if it is invalid."""
+        request = schemas.decode(body, kind)
+        messages.check_request(request, self._settings)
+        return request
+
+    async def _rank_items(self, http: HttpRequest, request: schemas.RecommendRequest) -> Response:
+        """Return the recommendations for a decoded request, as JSON.
+
+        They are computed in the event loop, together with other requests, or in a thread if slow.
+        Answers that fall back to trending items are counted in the metrics.
+        """
+        self._assign_candidate(http, request.user_id)
+        model = http.model
+        query = await self.users.build_query(model, request)
+        if model.is_slow(query):
+            answer = await self.run_in_thread(model.recommend, query)
+        else:
+            answer = await self._queue.enqueue(model, query)
+        if answer.fallback:
+            self._shared.increment("fallbacks")
+        return Response(encode(answer))
+
+    async def _explain_item(self, http: HttpRequest, request: schemas.ExplainRequest) -> Response:
+        """Return what each history row contributes to an item's score, computed in a thread."""
+        self._assign_candidate(http, request.user_id)
+        query = await self.users.build_query(http.model, request)
+        explanation = await self.run_in_thread(http.model.explain, request.item_id, query)
+        return Response(encode(explanation))
+
+    def _assign_candidate(self, http: HttpRequest, user: schemas.Id | None) -> None:
+        """Set the candidate as the model of the request if the user belongs to its share.
+
+        The candidate is a model under test that answers the share `candidate_share` of the users,
+        chosen by a hash of the user id. Nothing changes without a user or a candidate, or if the
+        query string chose a model.
+        """
+        if self.candidate is None or user is None or http.current is not self._holder.current:
             return
-        if is_in_share(str(user), self.settings.candidate_share, CANDIDATE):
+        if is_in_share(str(user), self._settings.candidate_share, CANDIDATE):
             http.current = self.candidate.current
 
     async def _batch(self, http: HttpRequest) -> Response:
-        batch = await read_json(http, schemas.BatchRequest, self.settings)
-        parsing.check_batch(batch, self.settings)
+        """Handle POST /v1/recommend:batch: recommend for many histories, in a thread.
+
+        Answers that fell back to trending items are counted in the metrics.
+        """
+        batch = await read_json(http, schemas.BatchRequest, self._settings)
+        messages.check_batch(batch, self._settings)
         async with self._large_slot():
-            requests = [await self.living.with_rows(http.model, one) for one in batch.requests]
-            body, fallbacks = await self.in_thread(http.model.batch, requests)
-        self.shared.increment("fallbacks", fallbacks)
+            queries = [await self.users.build_query(http.model, each) for each in batch.requests]
+            body, fallbacks = await self.run_in_thread(http.model.batch, queries)
+        self._shared.increment("fallbacks", fallbacks)
         return Response(body)
 
     @asynccontextmanager
     async def _large_slot(self) -> AsyncIterator[None]:
-        """The right to work on a batch or a large body: few at a time, and none while large answers that nobody reads fill the memory."""
+        """Wait for one of two slots for batches and large bodies, and hold it while open.
+
+        An asynchronous context manager. Raises 503 if no slot becomes free within the setting
+        `timeout`, or if responses that clients have not read yet take too much memory.
+        """
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                await self._batches.acquire()
+            async with asyncio.timeout(self._settings.timeout):
+                await self._large_slots.acquire()
         except TimeoutError:
-            raise busy("too many batches and long lists wait") from None
+            raise busy("too many batches and long lists are waiting") from None
         try:
-            if self.unread > self.settings.max_unread:
-                raise busy("answers that their clients have not read yet take too much room")
+            if self.unread_bytes > self._settings.max_unread:
+                raise busy("responses that clients have not read yet take too much memory")
             yield
         finally:
-            self._batches.release()
+            self._large_slots.release()
 
     async def _similar(self, http: HttpRequest) -> Response:
-        request = await read_json(http, schemas.SimilarRequest, self.settings)
-        parsing.check_k(request.k, self.settings)
-        return Response(encode(await self.in_thread(http.model.similar, request)))
-
-    async def _explain(self, http: HttpRequest) -> Response:
-        body = await read_body(http, self.settings)
-        if len(body) <= _LARGE_BODY:
-            return await self._explained(http, self._decode_explain(body))
-        async with self._large_slot():
-            return await self._explained(http, await self.in_thread(self._decode_explain, body))
-
-    def _decode_explain(self, body: bytearray) -> schemas.ExplainRequest:
-        request = schemas.decode(body, schemas.ExplainRequest)
-        parsing.check_history(request, self.settings)
-        return request
-
-    async def _explained(self, http: HttpRequest, request: schemas.ExplainRequest) -> Response:
-        self._choose_candidate(http, request.user_id)
-        request = await self.living.explained_with_rows(http.model, request)
-        return Response(encode(await self.in_thread(http.model.explain, request)))
+        """Handle POST /v1/similar: return the items expected right after one item."""
+        request = await read_json(http, schemas.SimilarRequest, self._settings)
+        messages.check_k(request.k, self._settings)
+        return Response(encode(await self.run_in_thread(http.model.similar, request)))
 
     async def _items(self, http: HttpRequest) -> Response:
-        asked = parsing.item_parameters(http.query)
-        if asked.ids:
-            return tagged(http, encode(http.model.items_of(asked.ids)))
-        found = await self.in_thread(http.model.search, asked.text, asked.limit)
-        return tagged(http, encode(found))
+        """Handle GET /v1/items: search items by text, or return the items with given ids."""
+        search = messages.parse_search(http.query, has_ids=True)
+        if search.ids:
+            return tag_response(http, encode(http.model.get_items(search.ids)))
+        items = await self.run_in_thread(http.model.search, search.text, search.limit)
+        return tag_response(http, encode(items))
 
     async def _users(self, http: HttpRequest) -> Response:
-        self.living.check_privacy()
-        asked = parsing.search_parameters(http.query)
-        gone = self.living.gone(http.model)
-        found = await self.in_thread(http.model.users, asked.text, asked.limit, gone)
-        return Response(encode(found))
+        """Handle GET /v1/users: search users of the training log by the beginning of their id."""
+        self.users.check_privacy()
+        text, limit, _ = messages.parse_search(http.query)
+        deleted = self.users.deleted_since(http.model)
+        users = await self.run_in_thread(http.model.search_users, text, limit, deleted)
+        return Response(encode(users))
 
-    # -- the service itself --
+    # -- the service --
 
     async def _card(self, http: HttpRequest) -> Response:
-        limits = {name: getattr(self.settings, name) for name in _LIMITS}
-        beside = [path.stem for path in self.settings.beside]
-        return tagged(http, encode(http.model.card(limits, beside)))
+        """Handle GET /v1/model: return the model card with the limits of the service."""
+        limits = {name: getattr(self._settings, name) for name in _LIMITS}
+        others = [path.stem for path in self._settings.beside]
+        return tag_response(http, encode(http.model.card(limits, others)))
 
     async def _reload(self, http: HttpRequest) -> Response:
-        if self.settings.token is None:
+        """Handle POST /v1/reload: load a new artifact in all workers, and wait for them.
+
+        Raises 403 without a token, 409 if the artifact is refused, 503 if it takes too long.
+        """
+        if self._settings.token is None:
             message = "a reload needs a token, and this service was started without one"
             raise ApiError(403, "no_token", message)
         try:
-            http.current, is_new = await self.in_thread(self.holder.refresh, pool=self._reloads)
+            model, is_new = await self.run_in_thread(self._holder.refresh, pool=self._reload_pool)
         except TalerecError as error:
-            self.holder.report_refusal()
+            self._holder.report_refusal()
             raise ApiError(409, "artifact_refused", str(error)) from None
-        await self._until_served(http.model.version)
-        workers = len(self.shared.versions())
-        return Response(encode(schemas.ReloadResult(http.model.version, is_new, workers)))
-
-    async def _until_served(self, version: str) -> None:
-        """Ask every worker to look for a new model, and wait until all serve this version."""
-        self.shared.request_reload()
-        end = time.monotonic() + self.settings.timeout
-        while not self.holder.is_served_everywhere(version):
+        http.current = model
+        self._shared.request_reload()
+        end = time.monotonic() + self._settings.timeout
+        while not self._holder.is_served_everywhere(model.version):
             if time.monotonic() > end:
                 raise ApiError(503, "timeout", "not every worker serves the new model yet")
             await asyncio.sleep(_POLL_S)
+        workers = len(self._shared.versions())
+        return Response(encode(schemas.ReloadResult(model.version, is_new, workers)))
 
     async def _live(self, http: HttpRequest) -> Response:
+        """Handle GET /health/live: always "ok", as long as this worker answers at all."""
         return Response(encode(schemas.Health("ok")))
 
     async def _ready(self, http: HttpRequest) -> Response:
-        if self.draining:
+        """Handle GET /health/ready: the model's version; 503 without a model or before a stop.
+
+        Before a stop the worker drains: it answers open requests but reports that it is not ready.
+        """
+        if self.is_draining:
             raise ApiError(503, "stopping", "the service is about to stop")
         return Response(encode(schemas.Health("ok", http.model.version)))
 
     async def _metrics(self, http: HttpRequest) -> Response:
-        facts = None if http.current is None else http.current.times()
-        measured = prometheus_lines(await self.living.figures())
-        text = self.shared.prometheus_text(facts, self.living.learning_metrics(), measured)
-        return Response(text, (TEXT, NO_STORE))
+        """Handle GET /metrics: return the metrics of all workers in Prometheus' text format."""
+        times = None if http.current is None else http.current.times()
+        online_lines = prometheus_lines(await self.users.online_summary())
+        text = self._shared.prometheus_text(times, self.users.learning_metrics(), online_lines)
+        return Response(text, (messages.TEXT, messages.NO_STORE))
 
     async def _openapi(self, http: HttpRequest) -> Response:
-        return tagged(http, encode(openapi.document(self.settings, http.current)))
+        """Handle GET /openapi.json: return the OpenAPI document of this service."""
+        return tag_response(http, encode(build_document(self._settings, http.current)))
 
 
 def _page_handler(page: static.Page) -> Handler:
-    whole = Response(page.body, page.headers)
-    packed = Response(page.packed, page.packed_headers)
+    """Return the handler of a static file, which answers 304 if the client has it.
+
+    Of the plain and the compressed file, it sends what the client accepts.
+    """
 
     async def handler(http: HttpRequest) -> Response:
-        if has_tag(http, page.tag):
-            return unchanged(page.headers)
-        return packed if wants_gzip(whole, http) else whole
+        """Return the static file, or 304 without a body."""
+        if messages.has_tag(http, page.tag):
+            return Response(b"", page.plain.headers, 304)
+        return page.compressed if messages.needs_gzip(page.plain, http) else page.plain
 
     return handler
+
+
+# -- requests that arrive together -----------------------------------------------------------------
+
+_Answer = asyncio.Future[schemas.Recommendations]
+
+
+class RecommendQueue:
+    """Collects the requests read in one turn of the event loop, and answers them after it.
+
+    Answering them together uses the processor's caches better than one by one, each through HTTP,
+    JSON and the model. Each request is answered by the model that it began with.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[ServedModel, list[tuple[ModelQuery, _Answer]]] = {}
+
+    def enqueue(self, model: ServedModel, query: ModelQuery) -> _Answer:
+        """Return a future that gets the model's recommendations, or an error, in the next turn.
+
+        A turn is one pass of the event loop: all queries read in it are answered together after it.
+        """
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        answer: _Answer = loop.create_future()
+        self._waiting.setdefault(model, []).append((query, answer))
+        return answer
+
+    def _flush(self) -> None:
+        """Answer all waiting queries, model by model, and resolve their futures.
+
+        If a model fails as a whole, each of its futures gets the exception.
+        """
+        waiting, self._waiting = self._waiting, {}
+        for model, entries in waiting.items():
+            try:
+                outcomes = model.recommend_all([query for query, _ in entries])
+            except Exception as error:
+                outcomes = [error] * len(entries)
+            for (_, answer), outcome in zip(entries, outcomes, strict=True):
+                if answer.cancelled():  # the client has gone
+                    continue
+                if isinstance(outcome, Exception):
+                    answer.set_exception(outcome)
+                else:
+                    answer.set_result(outcome)

@@ -1,215 +1,226 @@
-"""The routes about users and their events: what they did, what comes, who is deleted, and how the service does."""
+"""The routes of users: histories, events, deletions, and the statistics of the service."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
-from talerec.serve import schemas
-from talerec.serve.errors import ApiError
-from talerec.serve.http.parsing import HttpRequest, read_json
-from talerec.serve.http.responses import Response
-from talerec.serve.model.learnable import read_state
-from talerec.serve.model.reload import ModelHolder
-from talerec.serve.model.served import ServedModel
-from talerec.serve.model.user_rows import UserRows
-from talerec.serve.online.metrics import Live
-from talerec.serve.schemas import ABSENT, encode
-from talerec.serve.settings import Settings, is_local
-from talerec.serve.shared import SharedState
-from talerec.serve.users.intake import checked_events, checked_user
-from talerec.serve.users.user_state import Memory
+from talerec.serve import ApiError, Settings, SharedState, encode, is_local, no_histories, schemas
+from talerec.serve.http.messages import HttpRequest, Response, read_json
+from talerec.serve.model import (
+    ModelHolder,
+    ModelQuery,
+    ServedModel,
+    UserRows,
+    build_query,
+    format_time,
+    read_learning_state,
+)
+from talerec.serve.online import OnlineMetrics
+from talerec.serve.users import UserState, validate_events, validate_user_id
 
 T = TypeVar("T")
-InThread = Callable[..., Awaitable[Any]]
+RunInThread = Callable[..., Awaitable[Any]]
 
 _REMAINS = (
-    "the weights of the model hold what was learned from this user until the next fit;"
-    " fits, updates and imports leave these rows out"
+    "the model's weights include this user's rows until the next fit;"
+    " fits, updates and imports leave the rows out"
 )
-_MANY = 1000  # events: checking more would delay other requests
-_THREADS = 2  # that ask the store
-_SOON_S = 1.0  # seconds to wait for the store
-_COUNTED = ("events_accepted", "events_duplicate", "events_waiting", "store_failures", "store_commits")  # fmt: skip
+_MANY_EVENTS = 1000  # checking more events in the event loop would delay other requests
+_THREADS = 2  # that query the store
+_STORE_TIMEOUT_S = 1.0  # seconds to wait for the store
+_EVENT_COUNTERS = ("events_accepted", "events_duplicate", "events_waiting")
+_STORE_COUNTERS = ("store_failures", "store_commits")
 
 
-class Living:
-    """The routes of one worker that know users. `memory`, `shared` and `folder` (of the run) are set before the first request."""
+class UserRoutes:
+    """The routes of one worker that read or write users and their events.
 
-    def __init__(self, settings: Settings, in_thread: InThread) -> None:
-        self._settings, self._in_thread = settings, in_thread
-        self._asking = ThreadPoolExecutor(_THREADS, "ask the store")
-        self.live = Live(settings)
-        self.candidate: ModelHolder | None = None
-        self.memory: Memory
-        self.shared: SharedState
-        self.folder: Path
+    candidate: the holder of the model that answers a share of the users, if there is one.
+    run_in_thread: runs a function in a thread, within the service's time limit.
+    """
 
-    # -- asking --
-
-    async def with_rows(
-        self, model: ServedModel, request: schemas.RecommendRequest
-    ) -> schemas.RecommendRequest:
-        """A request by user with the user's rows; any other as it is."""
-        if request.user_id is None:
-            return request
-        return schemas.UserRequest(**await self._filled(model, request, request.user_id))
-
-    async def explained_with_rows(
-        self, model: ServedModel, request: schemas.ExplainRequest
-    ) -> schemas.ExplainRequest:
-        """The same for a request that asks why."""
-        if request.user_id is None:
-            return request
-        return schemas.UserExplainRequest(**await self._filled(model, request, request.user_id))
-
-    async def _filled(self, model: ServedModel, request: Any, user: schemas.Id) -> dict[str, Any]:
-        """The fields of a request, with the rows of its user as the history."""
-        self.check_privacy()
-        given = {name: getattr(request, name) for name in request.__struct_fields__}
-        return {**given, "history": await self._rows(model, checked_user(user))}
-
-    async def _rows(self, model: ServedModel, user: str) -> UserRows:
-        users = self.memory.users
-        if users.recent is None and model.model.fitted.log is None:
-            raise ApiError(404, "no_histories", "this model was saved without users' histories")
-        rows = users.known(model, user)
-        if rows is None:
-            instead = partial(users.rows, model, user, [])
-            rows = await self._of_store(instead, users.find, model, user)
-        return rows
-
-    async def _of_store(self, instead: Callable[[], T], work: Callable[..., T], *given: Any) -> T:
-        """What work that asks the store finds, in threads of its own: a store that hangs takes none from other answers.
-
-        Where it does not answer soon, `instead`; so it is until whoever reads on in the store hears of it again.
-        """
-        recent, loop = self.memory.recent, asyncio.get_running_loop()
-        if recent is None or not recent.answers:
-            return instead()
-        try:
-            async with asyncio.timeout(_SOON_S):
-                return await loop.run_in_executor(self._asking, work, *given)
-        except TimeoutError:
-            recent.note_failure()
-            return instead()
+    def __init__(
+        self, settings: Settings, shared: SharedState, user_state: UserState,
+        candidate: ModelHolder | None, run_in_thread: RunInThread,
+    ) -> None:  # fmt: skip
+        self._settings, self._shared, self._user_state = settings, shared, user_state
+        self._candidate, self._run_in_thread = candidate, run_in_thread
+        self._store_pool = ThreadPoolExecutor(_THREADS, "query store")
+        self.online_metrics = OnlineMetrics(settings)
 
     def stop(self) -> None:
-        self._asking.shutdown(wait=False, cancel_futures=True)
+        """Cancel queries that wait for the event store, and end the threads that run them."""
+        self._store_pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- requests by user --
+
+    async def build_query(self, model: ServedModel, request: schemas.HistoryRequest) -> ModelQuery:
+        """Return a request as options and a history, with the history of the user it names.
+
+        If it names a user, and the service can be reached from other machines without a token, 403.
+        """
+        if request.user_id is None:
+            return build_query(request)
+        self.check_privacy()
+        return build_query(request, await self._rows(model, validate_user_id(request.user_id)))
+
+    async def _rows(self, model: ServedModel, user: str) -> UserRows:
+        """Return the history of a user: rows of the training log and the events since.
+
+        Raises 404 if there is neither a store nor a training log in the artifact.
+        """
+        histories = self._user_state.histories
+        if histories.tail is None and model.model.fitted.log is None:
+            raise no_histories()
+        rows = histories.get(model, user)
+        if rows is None:
+            fallback = partial(histories.merge, model, user, [])
+            rows = await self._query_store(fallback, histories.load, model, user)
+        return rows
+
+    async def _query_store(
+        self, fallback: Callable[[], T], query: Callable[..., T], *arguments: Any
+    ) -> T:
+        """Return `query(*arguments)`, or `fallback()` while the store does not respond.
+
+        Queries have their own threads, so a store that hangs blocks no other answers. After a
+        timeout of a second, no query is tried until the thread that polls the store gets an answer.
+        """
+        tail, loop = self._user_state.tail, asyncio.get_running_loop()
+        if tail is None or not tail.is_available:
+            return fallback()
+        try:
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
+                return await loop.run_in_executor(self._store_pool, query, *arguments)
+        except TimeoutError:
+            tail.note_failure()
+            return fallback()
 
     def check_privacy(self) -> None:
-        """Histories of users are not for everybody: beyond this machine they need the token."""
+        """Raise 403 if other machines can reach the service and it has no token.
+
+        Called before users' histories are read or written.
+        """
         if self._settings.token is None and not is_local(self._settings):
-            message = "histories of users need a token, and this service was started without one"
+            message = "users' histories need a token, and this service was started without one"
             raise ApiError(403, "no_token", message)
 
     # -- users --
 
-    async def user(self, http: HttpRequest) -> Response:
-        """The rows of a user."""
+    async def get_user(self, http: HttpRequest) -> Response:
+        """Handle GET /v1/users/{user_id}: return the user's history; 404 if it is empty."""
         self.check_privacy()
-        model, user = http.model, checked_user(http.name)
+        model, user = http.model, validate_user_id(http.path_user)
         rows = await self._rows(model, user)
         if not len(rows):
-            raise ApiError(404, "unknown_user", f"user {user!r} is not known")
-        history = _shown(model, rows)
-        return Response(encode(schemas.UserHistory(model.version, _name(model, user), history)))
+            raise ApiError(404, "unknown_user", f"user {user!r} is unknown")
+        history = _format_rows(model, rows)
+        return Response(encode(schemas.UserHistory(model.version, _log_id(model, user), history)))
 
-    async def delete(self, http: HttpRequest) -> Response:
-        """Make a user unknown; once this is answered, that is on disk."""
+    async def delete_user(self, http: HttpRequest) -> Response:
+        """Handle DELETE /v1/users/{user_id}: respond once the deletion is on disk."""
         self.check_privacy()
-        user = checked_user(http.name)
-        await self.memory.forget(user)
-        return Response(encode(schemas.UserDeleted(_name(http.model, user), True, _REMAINS)))
+        user = validate_user_id(http.path_user)
+        await self._user_state.delete(user)
+        return Response(encode(schemas.UserDeleted(_log_id(http.model, user), True, _REMAINS)))
 
-    def gone(self, model: ServedModel) -> list[str]:
-        """Users of the artifact who were deleted since."""
-        recent = self.memory.recent
-        every = [] if recent is None else list(recent.deleted)
-        return [user for user in every if self.memory.users.is_deleted(model, user)]
+    def deleted_since(self, model: ServedModel) -> list[str]:
+        """Return the ids of users deleted after the last event that this model was trained on.
+
+        Empty without an event store. `tail` is this worker's cache of the store.
+        """
+        tail, histories = self._user_state.tail, self._user_state.histories
+        deleted = [] if tail is None else list(tail.deleted)
+        return [user for user in deleted if histories.is_deleted(model, user)]
 
     # -- events --
 
-    async def events(self, http: HttpRequest) -> Response:
-        """Keep events: 202 once they are on disk."""
+    async def add_events(self, http: HttpRequest) -> Response:
+        """Handle POST /v1/events: store events; respond with 202 once they are on disk.
+
+        Many events are validated in a thread, few in the event loop.
+        """
         self.check_privacy()
         request = await read_json(http, schemas.EventsRequest, self._settings)
-        given = (request, http.model.model.fitted.unit, self._settings.max_events)
-        if len(request.events) > _MANY:
-            events = await self._in_thread(checked_events, *given)
+        arguments = (request, http.model.model.fitted.unit, self._settings.max_events)
+        if len(request.events) > _MANY_EVENTS:
+            events = await self._run_in_thread(validate_events, *arguments)
         else:
-            events = checked_events(*given)
-        added = await self.memory.keep(events)
+            events = validate_events(*arguments)
+        added = await self._user_state.append(events)
         return Response(encode(schemas.EventsAdded(added.accepted, added.duplicates)), status=202)
 
-    # -- how it goes --
+    # -- statistics --
 
-    async def stats(self, http: HttpRequest) -> Response:
-        """What the service knows of itself. A new figure is a field of `schemas.Stats`, and is filled here."""
-        counted = {name: self.shared.total(name) for name in _COUNTED}
-        facts = schemas.Stats(
-            http.model.version,
-            self.memory.facts(),
-            counted,
-            read_state(self.folder),
-            await self.figures(),
-            self._candidate(),
-        )
-        return Response(encode(facts))
+    async def get_stats(self, http: HttpRequest) -> Response:
+        """Handle GET /v1/stats: return the store, event counts, learning and online metrics.
 
-    async def figures(self) -> dict[str, Any] | None:
-        """What was measured; where the store does not answer soon, what was read before."""
+        Learning: the state of the process that refits the model; online: the metrics of the served
+        models on new events; candidate: the version and user share of the model under test.
+        """
+        served = None if self._candidate is None else self._candidate.current
+        share = self._settings.candidate_share
+        stats = schemas.Stats(
+            http.model.version, self._user_state.describe_store(),
+            {name: self._shared.total(name) for name in (*_EVENT_COUNTERS, *_STORE_COUNTERS)},
+            read_learning_state(self._shared.folder), await self.online_summary(),
+            None if served is None else schemas.CandidateFacts(served.version, share),
+        )  # fmt: skip
+        return Response(encode(stats))
+
+    async def online_summary(self) -> dict[str, Any] | None:
+        """Return the metrics of the served models on arriving events; None if not measured.
+
+        Keys: hour and day (metrics of these windows), share, at, behind, left_out. If the store is
+        slow, the metrics are those that were read last.
+        """
         if not self._settings.measure:
             return None
-        return await self._of_store(lambda: self.live.last, self.live.figures)
-
-    def _candidate(self) -> schemas.CandidateFacts | None:
-        served = None if self.candidate is None else self.candidate.current
-        share = self._settings.candidate_share
-        return None if served is None else schemas.CandidateFacts(served.version, share)
+        metrics = self.online_metrics
+        return await self._query_store(lambda: metrics.latest, metrics.read)
 
     def learning_metrics(self) -> dict[str, float]:
-        """How learning goes, in numbers; none where nothing is learned."""
-        state = read_state(self.folder)
+        """Return Prometheus values of the background fits by metric name; empty without fits.
+
+        A background process refits the model with new events. Values: the time of the last fit
+        (Unix seconds), its rows and seconds, and the number of failed fits.
+        """
+        state = read_learning_state(self._shared.folder)
         if state is None:
             return {}
-        learned = state.get("learned") or {}
+        last_fit = state.get("learned") or {}
         return {
-            "talerec_learned_timestamp_seconds": learned.get("at", 0.0),
-            "talerec_learned_rows": learned.get("rows", 0),
-            "talerec_learn_seconds": learned.get("seconds", 0.0),
+            "talerec_learned_timestamp_seconds": last_fit.get("at", 0.0),
+            "talerec_learned_rows": last_fit.get("rows", 0),
+            "talerec_learn_seconds": last_fit.get("seconds", 0.0),
             "talerec_learn_failures_total": state.get("failures", 0),
         }
 
 
-def _name(model: ServedModel, user: str) -> schemas.Id:
-    """The id of a user as the log has it, or as it came."""
+def _log_id(model: ServedModel, user: str) -> schemas.Id:
+    """Return the user's id in the type of the training log's ids (integer or text).
+
+    If the log lacks the user, or the artifact has no log, the id stays text.
+    """
     log = model.model.fitted.log
-    place = -1 if log is None else int(log.users.of_texts([user])[0])
-    name: schemas.Id = user if log is None or place < 0 else log.users.ids[place]
-    return name
+    position = -1 if log is None else int(log.users.text_positions([user])[0])
+    user_id: schemas.Id = user if log is None or position < 0 else log.users.ids[position]
+    return user_id
 
 
-def _shown(model: ServedModel, rows: UserRows) -> list[schemas.TimedRow]:
-    """Rows with external ids; an item that the model does not know is shown as it came."""
-    shown, names = [], rows.names(model.catalogue.ids)
-    for place, (name, time) in enumerate(zip(names, rows.time.tolist(), strict=True)):
-        row = rows.events.get(place)
-        event = ABSENT if row is None or row.event is None else row.event
-        event_id = ABSENT if row is None or row.event_id is None else row.event_id
-        shown.append(schemas.TimedRow(name, _date(time), event, event_id))
-    return shown
+def _format_rows(model: ServedModel, rows: UserRows) -> list[schemas.TimedRow]:
+    """Return a user's rows with external item ids and ISO times, as the API shows them.
 
-
-def _date(moment: int) -> str:
-    """A moment in ISO 8601, to the microsecond where it has any."""
-    try:
-        seconds, micro = divmod(moment, 10**6)
-        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micro).isoformat()
-    except (ValueError, OverflowError, OSError):
-        return f"{moment} us"
+    Rows that come from the store also show the event's name and `event_id`, if set.
+    """
+    formatted, names = [], rows.names(model.catalogue.ids)
+    for row, (name, time) in enumerate(zip(names, rows.time.tolist(), strict=True)):
+        stored = rows.events.get(row)
+        values = (None, None) if stored is None else (stored.event, stored.event_id)
+        event, event_id = (schemas.ABSENT if value is None else value for value in values)
+        formatted.append(schemas.TimedRow(name, format_time(time), event, event_id))
+    return formatted

@@ -1,1 +1,5 @@
-"""TODO: what this room is for."""
+"""One model as it is served: its catalogue, queries and answers, and its replacement."""
+
+from talerec.exports import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__)

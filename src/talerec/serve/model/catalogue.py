@@ -1,7 +1,9 @@
-"""The items of a model as clients see them: ids, titles, and search."""
+"""The items of a model as clients see them: ids, titles, search, and popularity."""
 
 from __future__ import annotations
 
+import threading
+import time
 from functools import cached_property
 from typing import Any
 
@@ -9,35 +11,44 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.models.core.persistence import Fitted
-from talerec.runtime.arrays import Array
-from talerec.serve.schemas import ABSENT
+from talerec.models.core import RECENT_DAYS, Fitted
+from talerec.runtime import Array
+from talerec.serve import ABSENT, Absent
+from talerec.store import RecentCounts
 
 _MAX_LIST = 200_000  # items: up to here, lists of ids and titles take little memory
 _NAMES = (columns.ITEM, columns.TITLES[0])
-_FEW_VALUES = 200  # of a column: they are listed, so that a page can offer them
-_MAX_TITLE = 300  # characters that are shown of a title
+_MAX_DISTINCT = 200  # values of a column that the model card lists, so that a page can offer them
+_MAX_TITLE = 300  # characters of a title in answers
 _MAX_SINGLE = 64  # values: up to here, reading them one by one is faster than one call of Polars
+_MAX_RECOUNT_SHARE = 20  # popularity is recounted for at most 1/20 of the time
 
 
 class Catalogue:
-    """Ids and titles by item position."""
+    """Ids, titles and columns of the items of a model, by item position (0 to n_items - 1)."""
 
     def __init__(self, fitted: Fitted) -> None:
         self._fitted = fitted
-        self._titles = _titles(fitted.info)
-        self.ids = Values(fitted.items.ids)
-        self.titles = None if self._titles is None else Values(self._titles)
+        self._titles = _read_titles(fitted.info)
+        self.ids = ItemValues(fitted.items.ids)
+        self.titles = None if self._titles is None else ItemValues(self._titles)
 
     def __len__(self) -> int:
         return len(self._fitted.items)
 
-    def title(self, item: int) -> Any:
-        """The title of the item at this position; ABSENT if there is none or the item is unknown (-1)."""
-        return ABSENT if self.titles is None or item < 0 else self.titles[item]
+    def title(self, item: int) -> str | Absent:
+        """Return the title of the item at a position; ABSENT without a title, or for position -1.
 
-    def info(self, items: list[int]) -> list[Any]:
-        """What the item table says of items besides their titles, by column; ABSENT if nothing."""
+        -1 stands for an item that the model does not know.
+        """
+        title: str | Absent = ABSENT if self.titles is None or item < 0 else self.titles[item]
+        return title
+
+    def info(self, items: list[int]) -> list[dict[str, Any] | Absent]:
+        """Return, for each item position, its columns of the item table besides id and title.
+
+        Null values are left out; ABSENT stands for an item without any value.
+        """
         if self._info is None:
             return [ABSENT] * len(items)
         rows = self._info[items].to_dicts()
@@ -45,65 +56,78 @@ class Catalogue:
 
     @cached_property
     def _info(self) -> pl.DataFrame | None:
-        """The other columns of the item table, as far as JSON can show them."""
+        """The columns of the item table besides id and title; None without any.
+
+        Lists, structures and bytes are left out. Rows are in the order of item positions.
+        """
         info = self._fitted.info
-        shown = (
-            []
-            if info is None
-            else [c for c in map(_shown, info.drop(_NAMES, strict=False)) if c is not None]
-        )
+        if info is None:
+            return None
+        converted = map(_to_json, info.drop(_NAMES, strict=False))
+        shown = [column for column in converted if column is not None]
         return pl.DataFrame(shown) if shown else None
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """For each column of the item table its values, if there are few, or the range of its numbers."""
-        return {} if self._info is None else {column.name: _range(column) for column in self._info}
+        """Describe each column of the item table besides id and title.
+
+        {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more.
+        """
+        return {} if self._info is None else {c.name: _describe_column(c) for c in self._info}
 
     def position(self, item_id: int | str) -> int:
-        """The position of an item; -1 if the model does not know it."""
+        """Return the position of an external item id; -1 if the model does not know it."""
         return int(self._fitted.items.positions([item_id], "item", "skip")[0])
 
     def search(self, text: str, limit: int) -> list[int]:
-        """Positions of items whose title has every word of `text`, popular ones first.
+        """Return up to `limit` positions of items whose title has every word, popular ones first.
 
-        An item whose id is `text` comes before all others.
+        `text` holds the words; case is ignored, and words may be parts of words. An item whose id
+        is `text` comes before all others.
         """
-        matches = self._matches(text.casefold().split())
-        order = np.argsort(-self._popularity[matches], kind="stable")[:limit]
-        found: list[int] = matches[order].tolist()
+        matches = self._match_words(text.casefold().split())
+        order = np.argsort(-self._counts[matches], kind="stable")[:limit]
+        items: list[int] = matches[order].tolist()
         same_id = self.position(text.strip()) if text.strip() else -1
         if same_id >= 0:
-            found = [same_id, *(item for item in found if item != same_id)][:limit]
-        return found
+            items = [same_id, *(item for item in items if item != same_id)][:limit]
+        return items
 
-    def _matches(self, words: list[str]) -> Array:
+    def _match_words(self, words: list[str]) -> Array:
+        """Return the positions of items whose title contains all `words`, in lower case.
+
+        Without words, all items match.
+        """
         if not words:
             return np.arange(len(self))
-        has_all = self._searchable.str.contains(words[0], literal=True)
+        has_all = self._search_text.str.contains(words[0], literal=True)
         for word in words[1:]:
-            has_all &= self._searchable.str.contains(word, literal=True)
+            has_all &= self._search_text.str.contains(word, literal=True)
         return has_all.arg_true().to_numpy()
 
     @cached_property
-    def _searchable(self) -> pl.Series:
-        """Titles in lower case; the id where an item has no title."""
+    def _search_text(self) -> pl.Series:
+        """The text that searches match, by item position: the title, or the id without a title.
+
+        It is in lower case.
+        """
         names = self._fitted.items.ids.cast(pl.String)
         texts = names if self._titles is None else self._titles.fill_null(names)
         return texts.str.to_lowercase()
 
     @cached_property
-    def _popularity(self) -> Array:
-        """How often each item occurs in the log, or in its last days if the log was not saved."""
+    def _counts(self) -> Array:
+        """Rows of each item in the training log; in its last days if the log was not saved."""
         fitted = self._fitted
         if fitted.log is not None:
             return fitted.log.counts()
         return np.zeros(len(self)) if fitted.recent_counts is None else fitted.recent_counts
 
 
-class Values:
+class ItemValues:
     """Ids or titles by item position, as Python values; a missing title is ABSENT.
 
-    Up to 200,000 items they are converted once, to lists. Above that, only the values that an answer shows are converted.
+    Up to 200,000 items, all values are converted once to a list; above that, only those in use.
     """
 
     def __init__(self, values: pl.Series) -> None:
@@ -111,22 +135,24 @@ class Values:
         self._list = _to_list(values) if len(values) <= _MAX_LIST else None
 
     def take(self, items: list[int]) -> list[Any]:
-        """The values at these positions."""
+        """Return the ids or titles at these item positions; ABSENT for a missing title."""
         if self._list is not None:
-            known = self._list
-            return [known[item] for item in items]
+            all_values = self._list
+            return [all_values[item] for item in items]
         if len(items) > _MAX_SINGLE:
             return _to_list(self._series.gather(items))
-        series = self._series
-        found = [series[item] for item in items]
-        return [ABSENT if one is None else one for one in found] if None in found else found
+        values = map(self._series.__getitem__, items)
+        return [ABSENT if value is None else value for value in values]
 
     def __getitem__(self, item: int) -> Any:
         return self.take([item])[0]
 
 
-def _shown(column: pl.Series) -> pl.Series | None:
-    """A column with values that JSON has; None for one of lists or structures."""
+def _to_json(column: pl.Series) -> pl.Series | None:
+    """Return a column with values that JSON can show; None for lists, structures and bytes.
+
+    Infinities and NaN become null; dates and other types become text, cut to 300 characters.
+    """
     kind = column.dtype
     if kind.is_float():
         return column.cast(pl.Float64).set(~column.is_finite(), None)
@@ -137,25 +163,134 @@ def _shown(column: pl.Series) -> pl.Series | None:
     return column.cast(pl.String).str.slice(0, _MAX_TITLE)
 
 
-def _range(column: pl.Series) -> dict[str, Any]:
+def _describe_column(column: pl.Series) -> dict[str, Any]:
+    """Return a description of a column for the model card.
+
+    {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more.
+    """
     if column.dtype.is_numeric():
         return {"min": column.min(), "max": column.max()}
     values = column.drop_nulls().unique()
-    return {"values": values.sort().to_list()} if len(values) <= _FEW_VALUES else {}
+    return {"values": values.sort().to_list()} if len(values) <= _MAX_DISTINCT else {}
 
 
-def _titles(info: pl.DataFrame | None) -> pl.Series | None:
+def _read_titles(info: pl.DataFrame | None) -> pl.Series | None:
+    """Return the titles of an item table, cut to 300 characters; None if it has no titles."""
     if info is None or columns.TITLES[0] not in info.columns:
         return None
     titles = info[columns.TITLES[0]].cast(pl.String)
-    if (titles.str.len_chars().max() or 0) <= _MAX_TITLE:  # type: ignore[operator]
-        return titles
-    short = titles.str.slice(0, _MAX_TITLE) + "…"
-    return pl.select(
-        pl.when(titles.str.len_chars() > _MAX_TITLE).then(short).otherwise(titles)
-    ).to_series()
+    is_short = titles.str.len_chars() <= _MAX_TITLE
+    return titles.zip_with(is_short, titles.str.slice(0, _MAX_TITLE) + "…")
 
 
 def _to_list(values: pl.Series) -> list[Any]:
-    found = values.to_list()
-    return [ABSENT if one is None else one for one in found] if values.null_count() else found
+    """Return a column as a list of Python values, with the marker ABSENT for nulls."""
+    listed = values.to_list()
+    if not values.null_count():
+        return listed
+    return [ABSENT if value is None else value for value in listed]
+
+
+class PopularItems:
+    """All items of a model, the most frequent of the last days first, and their counts.
+
+    With events, the last days end at the latest event; rows of the training log count if they fall
+    into these days, and events count at once. Items without rows there follow in the order of the
+    log's last days, then of the whole log. Ties are in the order of positions.
+    """
+
+    def __init__(self, fitted: Fitted) -> None:
+        self._fitted = fitted
+        self.events = RecentCounts(RECENT_DAYS)  # events that the artifact does not include
+        self._changes, self._duration, self._counted_at = -1, 0.0, 0.0
+        self._ranking: tuple[Array, Array] | None = None
+        self._lock = threading.Lock()  # requests are answered in several threads
+        self._since = -1
+        self._row_counts = np.zeros(0)
+
+    def ranked(self) -> tuple[Array, Array]:
+        """Return the positions of all items, most popular first, and their counts in that order.
+
+        While one thread recounts, other threads get the previous ranking.
+        """
+        if self._is_stale() and self._lock.acquire(blocking=self._ranking is None):
+            try:
+                if self._is_stale():  # no other thread has recounted in the meantime
+                    self._recount()
+            finally:
+                self._lock.release()
+        assert self._ranking is not None
+        return self._ranking
+
+    def _is_stale(self) -> bool:
+        """Is there no ranking yet, or one without the latest events that is old enough?
+
+        It is old enough after 20 times the duration of the last count.
+        """
+        due = self._counted_at + _MAX_RECOUNT_SHARE * self._duration
+        has_changed = self._changes != self.events.changes and time.perf_counter() >= due
+        return self._ranking is None or has_changed
+
+    def _recount(self) -> None:
+        """Count and rank the items anew, and measure how long that takes.
+
+        Sets `_ranking`, and for the next `_is_stale` the time and duration of this count.
+        """
+        begin = time.perf_counter()
+        self._changes = self.events.changes
+        counts = self._count_with_events() if self._changes else self._log_counts
+        popular = np.flatnonzero(counts)
+        popular = popular[np.argsort(-counts[popular], kind="stable")]
+        rest = self._log_order[counts[self._log_order] == 0]
+        order = np.concatenate([popular, rest])
+        self._ranking = order, counts[order]
+        self._counted_at = time.perf_counter()
+        self._duration = self._counted_at - begin
+
+    @cached_property
+    def _log_counts(self) -> Array:
+        """Rows of each item in the training log's last days; zeros if they were not saved.
+
+        A float array by item position.
+        """
+        counts = self._fitted.recent_counts
+        return np.zeros(len(self._fitted.items)) if counts is None else counts
+
+    @cached_property
+    def _log_order(self) -> Array:
+        """All item positions, by rows in the training log's last days, then in the whole log.
+
+        Both in descending order; without a saved log, only the last days count.
+        """
+        log = self._fitted.log
+        totals = self._log_counts if log is None else log.counts()
+        return np.lexsort((-totals, -self._log_counts))
+
+    def _count_with_events(self) -> Array:
+        """Return the log rows plus events of each item in the days before the latest event.
+
+        Rows of the training log are recounted only when the start of these days has moved.
+        """
+        since = self.events.since
+        if since != self._since:
+            self._since, self._row_counts = since, self._count_rows_since(since)
+        counts = self._row_counts.copy()
+        totals = self.events.totals()
+        items = self._fitted.items.text_positions(list(totals))
+        is_item = items >= 0
+        np.add.at(counts, items[is_item], np.array(list(totals.values()), float)[is_item])
+        return counts
+
+    def _count_rows_since(self, since: int) -> Array:
+        """Return the training log's (weighted) rows of each item since a time in microseconds.
+
+        Without a saved log: the counts of its last days if the log ends at `since` or later, else
+        0.
+        """
+        log = self._fitted.log
+        if log is None:  # the artifact has only the counts of the log's last days
+            is_recent = self._fitted.training.get("last_time", 0) >= since
+            return self._log_counts if is_recent else np.zeros_like(self._log_counts)
+        late = log.time >= since
+        weight = None if log.weight is None else log.weight[late]
+        return np.bincount(log.item[late], weight, len(log.items)).astype(np.float64)

@@ -1,8 +1,9 @@
 """The service's own copies of the models that it serves.
 
-A mapped file that somebody cuts short ends the process that reads it, and copying over an artifact cuts its files short.
-So workers map copies that nobody else knows of: made once for all workers, checked, and served from then on,
-whatever becomes of the artifact. A file system that can share blocks between files (Btrfs, XFS) makes them at no cost.
+Truncating a mapped file kills the process that reads it, and copying over an artifact truncates its
+files. So workers map private copies: made once for all workers, checked, and served whatever
+happens to the artifact. A file system that shares blocks between files (Btrfs, XFS) copies them at
+no cost.
 """
 
 from __future__ import annotations
@@ -11,38 +12,43 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from talerec.artifact import format as artifact
-from talerec.errors import TalerecError
+from talerec.artifact import MANIFEST, read_manifest
+from talerec.errors import ArtifactError, TalerecError
 
 logger = logging.getLogger("talerec")
 
 T = TypeVar("T")
 Signature = tuple[tuple[str, int, int, int], ...]
 
-_CLONE = 0x40049409  # Linux: let one file share the blocks of another
-_DEATHS = 2  # of workers that tried a model, after which it is not tried again
+_CLONE = 0x40049409  # Linux ioctl: make one file share the blocks of another
+_MAX_CRASHES = 2  # of workers that load a model, after which it is refused
 
 
-def signature(path: Path) -> Signature | None:
-    """Changes whenever a file of the artifact does; None where there is no folder."""
+def read_signature(path: Path) -> Signature | None:
+    """Return (name, mtime in ns, inode, size) of all files of an artifact, sorted by name.
+
+    The value changes with any of the files; None if the folder cannot be read.
+    """
     try:
         with os.scandir(path) as entries:
-            found = [(entry.name, entry.stat()) for entry in entries]
+            stats = [(entry.name, entry.stat()) for entry in entries]
     except OSError:
         return None
-    return tuple(sorted((name, it.st_mtime_ns, it.st_ino, it.st_size) for name, it in found))
+    return tuple(sorted((name, it.st_mtime_ns, it.st_ino, it.st_size) for name, it in stats))
 
 
 class Copies:
-    """Copies of one artifact in a folder that all workers share, each under the version of its model.
+    """Copies of one artifact in a folder that all workers share, each named by its version.
 
-    Beside them stand a few small files: `serving`, the version that was tried last and answered; `trial`, the version that
-    a worker is trying; `deaths`, a line for each worker that ended while it tried one.
+    An artifact is the folder of a saved model; it may be replaced while a copy of it is served. The
+    folder also has a few small files: `serving`, the version that was loaded last with success;
+    `trial`, the version that a worker is loading; `deaths`, a line for each worker that crashed
+    while it loaded a version; `lock`, held by the worker that copies.
     """
 
     def __init__(self, source: Path, folder: Path) -> None:
@@ -50,68 +56,78 @@ class Copies:
         folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, load: Callable[[Path, bool], T]) -> T:
-        """What `load` makes of the copy of the artifact as it is now.
+        """Return what `load` returns (a model) for a copy of the present artifact.
 
-        The first worker makes the copy and tries it: `load(copy, True)` has to check everything. The others wait for that,
-        and call `load(copy, False)`.
+        The first worker makes the copy and calls `load(copy, True)`, which checks all files; `copy`
+        is its folder. The other workers wait for it and call `load(copy, False)`, which skips these
+        checks.
         """
-        with self._locked():
-            version = str(artifact.read_manifest(self.source)["version"])
-            if not self._is_tried(version):
-                self._refuse_deadly(version)
-                place = self._copy()
-                loaded = self._try_out(place, load)
-                self._remove_others(place.name)
+        with (self._folder / "lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process that holds it ends
+            version = str(read_manifest(self.source)["version"])
+            if self._read("serving") != version or not (self._folder / version).is_dir():
+                self._refuse_crashing(version)
+                copy = self._copy()
+                loaded = self._check(copy, load)
+                self._remove_others(copy.name)
                 return loaded
         return self._load(version, load)
 
     def reopen(self, load: Callable[[Path, bool], T]) -> T | None:
-        """What `load` makes of the copy that was served last; None if there is none."""
+        """Return what `load` returns for the copy served last; None if none was served yet.
+
+        A copy is a folder with one version of the artifact. `load(folder, checks)` loads a model
+        from it; `checks` says whether all files are verified.
+        """
         version = self._read("serving")
         return None if version is None else self._load(version, load)
 
     def _load(self, version: str, load: Callable[[Path, bool], T]) -> T:
+        """Return `load(copy, False)` for the copy of a version that was checked before.
+
+        If it fails because a newer version has just replaced it, the newer one is loaded.
+        """
         try:
             return load(self._folder / version, False)
         except TalerecError:
-            if self._read("serving") != version:  # a newer one has just taken its place
+            if self._read("serving") != version:  # a newer one has just replaced it
                 return self.open(load)
             raise
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self._folder / "lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # it ends with the process that holds it
-            yield
+    # -- checks --
 
-    # -- trying --
+    def _check(self, copy: Path, load: Callable[[Path, bool], T]) -> T:
+        """Load a copy for the first time, with all checks, and record its version as `serving`.
 
-    def _is_tried(self, version: str) -> bool:
-        return self._read("serving") == version and (self._folder / version).is_dir()
-
-    def _try_out(self, place: Path, load: Callable[[Path, bool], T]) -> T:
-        (self._folder / "trial").write_text(place.name)
+        `copy` is a folder named by the version of the model. While it loads, the file `trial` names
+        it, so that a crash of the process leaves a trace. Returns `load(copy, True)`.
+        """
+        (self._folder / "trial").write_text(copy.name)
         try:
-            loaded = load(place, True)
-        finally:  # not reached if the model ends the process
+            loaded = load(copy, True)
+        finally:  # not reached if the model crashes the process
             (self._folder / "trial").unlink()
-        (self._folder / "serving").write_text(place.name)
+        (self._folder / "serving").write_text(copy.name)
         return loaded
 
-    def _refuse_deadly(self, version: str) -> None:
-        """A model whose kernels end the process is tried twice, so that it does not end worker after worker."""
-        deaths = self._folder / "deaths"
-        tried = self._read("trial")
-        if tried is not None:
-            with deaths.open("a") as file:
-                file.write(f"{tried}\n")
+    def _refuse_crashing(self, version: str) -> None:
+        """Raise TalerecError if two workers crashed while they loaded this version of the model.
+
+        The file `trial` names the version that a worker is loading. If it is left over, the worker
+        crashed: the version is added to the file `deaths`, a line per crash, first.
+        """
+        crashed = self._read("trial")
+        if crashed is not None:
+            with (self._folder / "deaths").open("a") as file:
+                file.write(f"{crashed}\n")
             (self._folder / "trial").unlink()
         count = (self._read("deaths") or "").split().count(version)
-        if count >= _DEATHS:
+        if count >= _MAX_CRASHES:
             message = f"{count} workers ended while they tried it"
             raise TalerecError(f"the model at {self.source} fails to answer: {message}")
 
     def _read(self, name: str) -> str | None:
+        """Return the text of a small file of the folder, such as `serving`; None without it."""
         try:
             return (self._folder / name).read_text()
         except FileNotFoundError:
@@ -120,54 +136,74 @@ class Copies:
     # -- copying --
 
     def _copy(self) -> Path:
-        """Copy the artifact as it is now; again if another one takes its place meanwhile."""
+        """Copy the present artifact and return the folder of the copy, named by the version.
+
+        Starts over if another artifact replaces it meanwhile; other failures raise TalerecError.
+        """
         while True:
-            text = _manifest_text(self.source)
+            manifest = _manifest_bytes(self.source)
             unfinished = self._folder / "unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir()
             try:
-                return self._fill(unfinished, text)
+                return self._fill(unfinished, manifest)
             except (TalerecError, OSError) as error:
                 shutil.rmtree(unfinished, ignore_errors=True)
-                if _manifest_text(self.source) == text:
-                    raise _told(error, self.source) from None
+                if _manifest_bytes(self.source) == manifest:
+                    raise _describe_failure(error, self.source) from None
 
     def _fill(self, unfinished: Path, text: bytes) -> Path:
-        (unfinished / artifact.MANIFEST).write_bytes(text)
-        manifest = artifact.read_manifest(unfinished)
+        """Copy the artifact's files into a folder, and rename the folder to the version.
+
+        `text` is the manifest (the JSON list of the artifact's files). ArtifactError if a file's
+        size differs from the manifest's. Returns the renamed folder.
+        """
+        (unfinished / MANIFEST).write_bytes(text)
+        manifest = read_manifest(unfinished)
         for entry in manifest["files"].values():
             name = entry["file"]
             if (self.source / name).stat().st_size != entry["bytes"]:
-                raise TalerecError(f"{self.source}: {name} is damaged: its size is not right")
+                raise ArtifactError("is damaged: its size is not right", self.source, name)
         for entry in manifest["files"].values():
-            take(self.source / entry["file"], unfinished / entry["file"])
-        place = self._folder / str(manifest["version"])
-        shutil.rmtree(place, ignore_errors=True)
-        return unfinished.rename(place)
+            copy_file(self.source / entry["file"], unfinished / entry["file"])
+        copy = self._folder / str(manifest["version"])
+        shutil.rmtree(copy, ignore_errors=True)
+        return unfinished.rename(copy)
 
     def _remove_others(self, version: str) -> None:
-        for place in self._folder.iterdir():
-            if place.is_dir() and place.name != version:  # who has mapped its files keeps them
-                shutil.rmtree(place, ignore_errors=True)
+        """Remove the copies of the artifact of all versions but `version`.
+
+        A process that still maps files of a removed copy can go on reading them.
+        """
+        for copy in self._folder.iterdir():
+            if copy.is_dir() and copy.name != version:  # workers that map its files keep them
+                shutil.rmtree(copy, ignore_errors=True)
 
 
-def _manifest_text(folder: Path) -> bytes:
-    artifact.read_manifest(folder)  # says in words what is wrong with it
-    return (folder / artifact.MANIFEST).read_bytes()
+def _manifest_bytes(folder: Path) -> bytes:
+    """Return the bytes of an artifact's manifest; raise TalerecError if it is damaged."""
+    read_manifest(folder)  # raises if there is something wrong with it
+    return (folder / MANIFEST).read_bytes()
 
 
-def _told(error: Exception, source: Path) -> TalerecError:
+def _describe_failure(error: Exception, source: Path) -> TalerecError:
+    """Return the error of a failed copy as a TalerecError that names the artifact's file.
+
+    A TalerecError is returned as it is; `source` is the folder of the artifact.
+    """
     if isinstance(error, TalerecError):
         return error
     name = Path(str(getattr(error, "filename", None) or source)).name
     if isinstance(error, FileNotFoundError):
-        return TalerecError(f"{source}: {name} is missing")
-    return TalerecError(f"{source} cannot be copied: {getattr(error, 'strerror', None) or error}")
+        return ArtifactError("is missing", source, name)
+    return ArtifactError(f"cannot be copied: {getattr(error, 'strerror', None) or error}", source)
 
 
-def take(source: Path, target: Path) -> None:
-    """Make `target` what `source` is now: shared blocks, else a copy; where that finds no room, the same file."""
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file by sharing its disk blocks, else byte by byte; else make a hard link.
+
+    The link, made if the copy fails (as on a full disk), is reported in the log.
+    """
     try:
         with source.open("rb") as original, target.open("wb") as copy:
             with suppress(OSError):
@@ -183,6 +219,6 @@ def take(source: Path, target: Path) -> None:
         except OSError:
             raise error from None
         logger.warning(
-            "%s: no room for a copy (%s), so nobody may write into this file while it is served",
+            "%s: no room for a copy (%s); nobody may write into this file while it is served",
             source, error.strerror,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which artifacts can be fitted again from their own histories, and how the process that does it tells of it."""
+"""Artifacts that can be refitted from events, and the state of the learning process."""
 
 from __future__ import annotations
 
@@ -10,62 +10,82 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from talerec.artifact import format as artifact
+from talerec.artifact import read_manifest
 from talerec.errors import TalerecError
-from talerec.runtime.files import replacing
+from talerec.runtime import atomic_replace
 
 STATE = "learning.json"  # in the folder of a run
 
 
 def check_learnable(path: Path) -> dict[str, Any]:
-    """The manifest of an artifact that can be fitted again; TalerecError where it cannot, which says why."""
-    manifest = artifact.read_manifest(path)
-    training = manifest["training"]
-    if "ptr" not in manifest["files"]:
-        raise TalerecError(
-            f"--learn: {path} was saved without histories: fit it without --no-histories"
-        )
-    if training.get("weighed") or "weight_unit" in training:  # also where all rows weigh the same
-        raise TalerecError(
-            f"--learn: {path} was fitted with weights of rows, which events do not have"
-        )
-    if training.get("time_read_as") == "none":
-        raise TalerecError(f"--learn: {path} was fitted without times, and events have times")
-    if training.get("ties", "file") not in ("file", "item"):
-        raise TalerecError(
-            f"--learn: {path} was fitted with ties {training['ties']}: rows that come later have no place among them"
-        )
-    parent = path.absolute().parent
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise TalerecError(
-            f"--learn: {parent} cannot be written, so that {path} cannot be replaced"
-        )
+    """Return the manifest of an artifact; raise TalerecError if it cannot be refitted.
+
+    The manifest is the JSON description of the artifact. Refitting means to fit the model again
+    with new events of the store, and to replace the artifact.
+    """
+    manifest = read_manifest(path)
+    obstacle = _find_obstacle(path, manifest)
+    if obstacle is not None:
+        raise TalerecError(f"`learn`: {obstacle}", "learn")
     return manifest
 
 
-def room_of(path: Path) -> Path:
-    """The folder beside an artifact in which the next one is made; who holds its file `lock` has it."""
+def _find_obstacle(path: Path, manifest: dict[str, Any]) -> str | None:
+    """Return why an artifact cannot be refitted with events, as a message; None if it can.
+
+    It needs saved histories with times, no row weights, an order of ties that later rows fit, and a
+    writable parent folder.
+    """
+    training = manifest["training"]
+    if "ptr" not in manifest["files"]:
+        return f"{path} was saved without histories: save the model with them"
+    if training.get("weighed") or "weight_unit" in training:  # even if all weights are equal
+        return f"{path} was fitted with weights of rows, which events do not have"
+    if training.get("time_read_as") == "none":
+        return f"{path} was fitted without times, and events have times"
+    if (ties := training.get("ties", "file")) not in ("file", "item"):
+        return f"{path} was fitted with ties {ties}, an order that later rows do not fit"
+    parent = path.absolute().parent
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return f"{parent} cannot be written, so {path} cannot be replaced"
+    return None
+
+
+def work_folder(path: Path) -> Path:
+    """Return the folder, beside the artifact at `path`, in which its next version is built.
+
+    A process that refits the model with new events locks the file `lock` in this folder.
+    """
     return path.absolute().parent / f".{path.name}.learning"
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove what a process that was ended has left in the room of an artifact, unless another learns there."""
-    room = room_of(path)
-    with suppress(OSError), (room / "lock").open("ab") as lock:
+    """Remove the artifact that a killed learning process left unfinished beside `path`.
+
+    Nothing is removed while another process holds the lock of the folder.
+    """
+    folder = work_folder(path)
+    with suppress(OSError), (folder / "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(room / "new", ignore_errors=True)
+        shutil.rmtree(folder / "new", ignore_errors=True)
 
 
-def write_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write down how learning goes, for the workers of this run."""
-    with replacing(folder / STATE) as unfinished:
+def write_learning_state(folder: Path, state: dict[str, Any]) -> None:
+    """Write the state of the learning process to a file in the run's folder, for the workers.
+
+    Keys: state (waiting, learning), next, every, rounds, failures, error, learned (last fit).
+    """
+    with atomic_replace(folder / STATE) as unfinished:
         unfinished.write_text(json.dumps(state), encoding="utf-8")
 
 
-def read_state(folder: Path) -> dict[str, Any] | None:
-    """How learning goes; None where nothing is learned."""
+def read_learning_state(folder: Path) -> dict[str, Any] | None:
+    """Return the state of the learning process (see `write_learning_state`).
+
+    None if the file is missing or damaged, as without background fits.
+    """
     try:
-        found: dict[str, Any] = json.loads((folder / STATE).read_bytes())
+        state: dict[str, Any] = json.loads((folder / STATE).read_bytes())
     except (OSError, ValueError):
         return None
-    return found
+    return state

@@ -1,189 +1,322 @@
-"""Measuring models on the events as they arrive: each is first looked up in the list that the model would have given before it.
+"""Online evaluation of the served models on arriving events.
 
-A process of its own does it, at low priority and off the path of requests: it reads on in the store like everybody else, asks the same models as
-the workers, and keeps what it finds in the store. It leaves events out, and counts them, rather than to lag behind for hours.
+Each event is ranked in the list that a model would have shown right before it.
+
+A background process at low priority follows the store, queries the same models as the workers,
+and stores the ranks. It skips events, and counts them, rather than lag behind for hours.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from functools import partial
+from pathlib import Path
+from typing import Protocol
 
 import polars as pl
 
-from talerec.serve import schemas
-from talerec.serve.online import summary as figures
-from talerec.serve.online.sampling import MEASURED, hash_of, is_in_share
-from talerec.store.events import Kept
-from talerec.store.measurements import Measured, Measures, Progress
-from talerec.store.store import Store
+from talerec.serve import Settings, SharedState, schemas
+from talerec.serve.model import ModelHolder, ServedModel
+from talerec.serve.online import metrics
+from talerec.serve.online.metrics import DAY, MEASURED, hash_user, measurement_frame
+from talerec.serve.users import UserHistories, follow_events, trained_seq
+from talerec.store import (
+    EventTail,
+    Measurement,
+    MeasurementProgress,
+    MeasurementStore,
+    Store,
+    StoredRow,
+    StoreError,
+)
 
 logger = logging.getLogger("talerec")
 
-LEASE_S = 15.0  # seconds for which a process that measures is the one
-_STEP = 2000  # rows that are read at a time,
-_STEP_S = 1.0  # and seconds until what was measured is kept: far less than a lease
-MAX_BEHIND = 50_000  # rows: farther behind, some are left out
-_SUMMARY_S = 2.0  # seconds between summaries,
-_SUMMARY_SHARE = 20  # or so many times as long as one takes
-_MAX_KEPT = 500_000  # measured events that figures are made of, the last ones
-_LATER = 60_000_000  # microseconds: what other clocks may be ahead
+LEASE_S = 15.0  # seconds for which a process is the only one that evaluates
+MAX_BEHIND = 50_000  # rows: farther behind, events are skipped
+_STEP_ROWS = 2000  # rows read at a time
+_STEP_S = 1.0  # seconds until the measurements of a step are stored: far less than a lease
+_SUMMARY_S = 2.0  # seconds between summaries, at least
+_SUMMARY_FACTOR = 20  # and this many times the duration of a summary
+_SUMMARY_ROWS = 500_000  # measurements in a summary, the last ones
+_MAX_CLOCK_SKEW = 60_000_000  # microseconds by which other clocks may be ahead
+_IDLE_S = 0.2  # seconds between looks for new events
+_RETRY_S = 1.0  # seconds after the store failed
 
 
-class Asked(Protocol):
-    """A model that can be measured."""
+class EvaluatedModel(Protocol):
+    """A model that can rank the item of an event before the event happened.
+
+    `version` is the hash that names the saved model.
+    """
 
     version: str
 
-    def place(self, user: str, before: list[Kept], event: Kept) -> int | None:
-        """Where the event's item stands in the list for the user right before the event, given the rows before it.
+    def rank_event(self, event: StoredRow, history: list[StoredRow]) -> int | None:
+        """Return the rank, from 1, of an event's item in the list for its user right before it.
 
-        0 for nowhere; None where the model has learned from the event already, so that it is no question any more.
+        `history` has the user's earlier events. The rank is 0 if the list does not have the item,
+        and None if the model was trained on the event.
         """
 
 
-Models = Callable[[], dict[str, Asked]]
-
-
-class Measurer:
-    """Measures the models of a service on a share of its users.
+class OnlineEvaluator:
+    """Evaluates models on the events of a share of the users.
 
     Parameters
     ----------
     address : str
         The store.
     share : float
-        The share of users whose events are looked at.
+        The share of users whose events are evaluated.
     models : function
-        The models by role (current, candidate) at this moment.
+        Returns the models to evaluate now, by role (current, candidate).
     max_age : float
-        Seconds: older events are not live ones (an import of history, say).
-    history : int
-        The most rows of a user.
+        Seconds: older events, such as an import of history, are ignored.
+    max_history : int
+        The most rows of a user's history.
     holder : str, optional
-        Under which name it takes its turns: whoever takes the place of a process that was killed has its name, and need not wait.
+        The name under which it holds the lease. A process that replaces a killed one uses the
+        same name, and need not wait for the lease to expire.
     """
 
     def __init__(
-        self,
-        address: str,
-        share: float,
-        models: Models,
-        *,
-        max_age: float,
-        history: int,
-        holder: str | None = None,
-    ) -> None:
-        self._store, self._reader = Measures.open(address), Store.open(address)
+        self, address: str, share: float, models: Callable[[], dict[str, EvaluatedModel]],
+        *, max_age: float, max_history: int, holder: str | None = None,
+    ) -> None:  # fmt: skip
+        self._store, self._reader = MeasurementStore.open(address), Store.open(address)
         self.share, self._models = share, models
-        self._max_age, self._history = int(1e6 * max_age), history
-        self._holder, self._until = holder or uuid.uuid4().hex, 0.0
-        self._progress: Progress | None = None
-        self._kept = figures.frame_of([])
-        self._next_summary = 0.0
-
-    def close(self) -> None:
-        self._store.close()
-        self._reader.close()
+        self._max_age, self._max_history = int(1e6 * max_age), max_history
+        self._holder, self._lease_end = holder or uuid.uuid4().hex, 0.0
+        self._progress: MeasurementProgress | None = None  # while it holds the lease
+        self._recent, self._next_summary = measurement_frame([]), 0.0
 
     def step(self, now: float) -> int:
-        """Measure the next events, if it is our turn; how many rows were read."""
-        progress = self._turn(now)
+        """Evaluate the next events if this process holds the lease; return how many rows it read.
+
+        The lease is the right to evaluate, of one process at a time; `now` is in Unix seconds. If
+        more than 50,000 rows are unread, the older ones are skipped.
+        """
+        progress = self._renew_lease(now)
         if progress is None:
             return 0
-        top = self._reader.meta().seq
-        if top - progress.seq > MAX_BEHIND:
-            seq = top - MAX_BEHIND // 2
-            left_out = progress.left_out + seq - progress.seq
-            logger.warning("measuring lags behind: %d events are left out", seq - progress.seq)
-            progress = Progress(seq, left_out)
-        rows = self._reader.tail(progress.seq, _STEP)
-        taken = self._take(rows, progress, now) if rows else 0
-        self._tell(now, top)
-        return taken
+        last_seq = self._reader.meta().seq
+        if last_seq - progress.seq > MAX_BEHIND:
+            seq = last_seq - MAX_BEHIND // 2
+            n_skipped = seq - progress.seq
+            logger.warning("online evaluation lags behind: %d events are skipped", n_skipped)
+            progress = MeasurementProgress(seq, progress.left_out + n_skipped)
+        rows = self._reader.read_after(progress.seq, _STEP_ROWS)
+        n_read = self._evaluate(rows, progress, now) if rows else 0
+        self._publish_summary(now, last_seq)
+        return n_read
 
-    # -- taking turns --
+    def _renew_lease(self, now: float) -> MeasurementProgress | None:
+        """Return how far events were evaluated if this process holds the lease, else None.
 
-    def _turn(self, now: float) -> Progress | None:
-        """How far we are; None while another process measures."""
-        if self._progress is not None and now < self._until - LEASE_S / 2:
+        The lease is the right to evaluate, of one process at a time; `now` is in Unix seconds. It
+        is renewed after half its time. A new holder reads the last day's measurements.
+        """
+        if self._progress is not None and now < self._lease_end - LEASE_S / 2:
             return self._progress
-        found = self._store.take_lease(self._holder, now, LEASE_S)
-        if found is None:
+        progress = self._store.take_lease(self._holder, now, LEASE_S)
+        if progress is None:
             self._progress = None
         elif self._progress is None:
-            rows = self._store.measured_since(int(now - figures.DAY))
-            self._progress, self._kept = found, figures.frame_of(rows)
-        self._until = now + LEASE_S
+            recent = self._store.read_since(int(now - DAY))
+            self._progress, self._recent = progress, measurement_frame(recent)
+        self._lease_end = now + LEASE_S
         return self._progress
 
-    # -- measuring --
+    def _evaluate(self, rows: list[StoredRow], progress: MeasurementProgress, now: float) -> int:
+        """Rank the events among `rows` and store the ranks, for about a second; return rows done.
 
-    def _take(self, rows: list[Kept], progress: Progress, now: float) -> int:
-        """Measure what the first of these rows hold, for a second at most, and keep it; how many they were."""
-        newest = int(1e6 * now)
-        live = range(newest - self._max_age, newest + _LATER)
-        models, histories = self._models(), dict[str, list[Kept]]()
-        measured: list[Measured] = []
-        forgotten: list[int] = []
-        end, taken = time.monotonic() + _STEP_S, 0
+        Events that are too old, in the future, or of users outside the share are passed over. For
+        deleted users, measurements are deleted. If the lease is lost, nothing is stored.
+        """
+        now_us = int(1e6 * now)
+        valid_times = range(now_us - self._max_age, now_us + _MAX_CLOCK_SKEW)
+        models, cache = self._models(), dict[str, list[StoredRow]]()
+        measurements: list[Measurement] = []
+        deleted_users: list[int] = []
+        end, n_read = time.monotonic() + _STEP_S, 0
         for row in rows:
-            taken += 1
-            if is_in_share(row.user, self.share, MEASURED):
+            n_read += 1
+            if metrics.is_in_share(row.user, self.share, MEASURED):
                 if row.item is None:
-                    forgotten.append(hash_of(row.user, MEASURED))
-                elif row.time in live:
-                    measured += self._measured(row, self._before(row, histories), models, now)
+                    deleted_users.append(hash_user(row.user, MEASURED))
+                elif row.time in valid_times:
+                    history = self._read_history(row, cache)
+                    measurements += _measure(row, history, models, int(now))
             if time.monotonic() > end:
                 break
-        after = Progress(rows[taken - 1].seq, progress.left_out)
-        self._keep(measured, after, forgotten)
-        return taken
+        after = MeasurementProgress(rows[n_read - 1].seq, progress.left_out)
+        is_saved = self._store.save(self._holder, measurements, after, deleted_users)
+        self._progress = after if is_saved else None  # None: another process has the lease
+        if is_saved and (measurements or deleted_users):
+            recent = pl.concat([self._recent, measurement_frame(measurements)])
+            if deleted_users:
+                recent = recent.filter(~pl.col("user").is_in(deleted_users))
+            self._recent = recent.tail(_SUMMARY_ROWS)
+        return n_read
 
-    def _keep(self, measured: list[Measured], after: Progress, forgotten: list[int]) -> None:
-        if not self._store.keep(self._holder, measured, after, forgotten):
-            self._progress = None  # another has taken the lease
-            return
-        self._progress = after
-        if measured or forgotten:
-            kept = pl.concat([self._kept, figures.frame_of(measured)])
-            kept = kept.filter(~pl.col("user").is_in(forgotten)) if forgotten else kept
-            self._kept = kept.tail(_MAX_KEPT)
+    def _read_history(self, event: StoredRow, cache: dict[str, list[StoredRow]]) -> list[StoredRow]:
+        """Return the user's events that were stored before `event` and are not later in time.
 
-    def _before(self, event: Kept, histories: dict[str, list[Kept]]) -> list[Kept]:
-        """The rows of the event's user that had arrived before it, up to its time."""
-        if event.user not in histories:
-            histories[event.user] = self._reader.of_user(event.user, self._history)
-        rows = histories[event.user]
+        `cache` holds the events of users that were read before; a user that is read is added.
+        """
+        if event.user not in cache:
+            cache[event.user] = self._reader.read_user(event.user, self._max_history)
+        rows = cache[event.user]
         return [row for row in rows if row.seq < event.seq and row.time <= event.time]
 
-    def _measured(
-        self, event: Kept, before: list[Kept], models: dict[str, Asked], now: float
-    ) -> Iterator[Measured]:
-        user = hash_of(event.user, MEASURED)
-        for role, model in models.items():
-            place = model.place(event.user, before, event)
-            if place is not None:
-                yield Measured(event.seq, role, model.version, int(now), user, place)
+    def _publish_summary(self, now: float, last_seq: int) -> None:
+        """Store a summary of the last day's metrics for all workers, if the next one is due.
 
-    # -- telling --
-
-    def _tell(self, now: float, top: int) -> None:
-        """Let every worker know the figures, now and then."""
+        `now` is in Unix seconds; `last_seq` is the number of the last row of the store, to report
+        how many rows are unread ("behind"). The summary is JSON: share, at, behind, left_out, hour,
+        day.
+        """
         if self._progress is None or now < self._next_summary:
             return
-        begun, oldest = time.perf_counter(), int(now - figures.DAY)
-        self._kept = self._kept.filter(pl.col("moment") >= oldest)
-        found: dict[str, Any] = {
-            "share": self.share,
-            "at": now,
-            "behind": max(0, top - self._progress.seq),
-            "left_out": self._progress.left_out,
-            **figures.summary(self._kept, now),
-        }
-        self._store.publish(self._holder, schemas.encode(found).decode(), oldest)
-        took = time.perf_counter() - begun
-        self._next_summary = now + max(_SUMMARY_S, _SUMMARY_SHARE * took)
+        started, oldest = time.perf_counter(), int(now - DAY)
+        self._recent = self._recent.filter(pl.col("measured_at") >= oldest)
+        behind = max(0, last_seq - self._progress.seq)
+        state = {"share": self.share, "at": now, "behind": behind}
+        state |= {"left_out": self._progress.left_out, **metrics.summarize(self._recent, now)}
+        self._store.publish(self._holder, schemas.encode(state).decode(), oldest)
+        seconds = time.perf_counter() - started
+        self._next_summary = now + max(_SUMMARY_S, _SUMMARY_FACTOR * seconds)
+
+
+def _measure(
+    event: StoredRow, history: list[StoredRow], models: dict[str, EvaluatedModel], now: int
+) -> Iterator[Measurement]:
+    """Yield the rank of an event's item for each model that was not trained on the event.
+
+    `history` has the user's earlier events; `models` is keyed by role (current, candidate); `now`
+    is in Unix seconds. The rank is that in the list the model would have shown; 0: not in the list.
+    """
+    user = hash_user(event.user, MEASURED)
+    for role, model in models.items():
+        rank = model.rank_event(event, history)
+        if rank is not None:
+            yield Measurement(event.seq, role, model.version, now, user, rank)
+
+
+# -- the process -----------------------------------------------------------------------------------
+
+
+class ServedModelRanker:
+    """Ranks the item of an event in the list that a served model would have shown before it."""
+
+    def __init__(self, model: ServedModel, histories: UserHistories, tail: EventTail) -> None:
+        self.version, self._model = model.version, model
+        self._histories, self._tail = histories, tail
+
+    def rank_event(self, event: StoredRow, history: list[StoredRow]) -> int | None:
+        """Return the rank, 1 to 10, of the event's item in the model's list right before it.
+
+        `history` has the user's earlier events. 0: not in the list. None: the model was trained on
+        it.
+        """
+        if event.seq <= trained_seq(self._model, self._tail):
+            return None
+        rows = self._histories.merge(self._model, event.user, history)
+        items = self._model.top_items(rows, event.time, metrics.LIST_LENGTH)
+        item = int(self._model.items.text_positions([str(event.item)])[0])
+        return items.index(item) + 1 if item >= 0 and item in items else 0
+
+
+class EvaluationProcess:
+    """The models, the store and the loop of the process that evaluates models on new events.
+
+    `folder` is the folder of the run, with the workers' copies of the models. Set `stopping` to end
+    the loop.
+    """
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self._settings, self._folder, self._address = settings, folder, str(settings.store)
+        self.stopping = threading.Event()
+        self._tail = EventTail(self._address, settings.max_history, allow_unavailable=True)
+        self._histories = UserHistories(self._tail, settings.max_history)
+        self._holders = {"current": self._make_holder(settings.path, folder, "current")}
+        if settings.candidate is not None:
+            copies = folder / "candidate"
+            self._holders["candidate"] = self._make_holder(settings.candidate, copies, "candidate")
+        self._rankers: dict[str, ServedModelRanker] = {}
+        name = folder / "measurer"  # the holder of the lease: the same after a restart
+        if not name.exists():
+            name.write_text(uuid.uuid4().hex)
+        self._lease_holder = name.read_text()
+
+    def _make_holder(self, path: Path, copies: Path, role: str) -> ModelHolder:
+        """Return a holder of the model at `path`, which reloads it when the artifact changes.
+
+        `copies` is the folder with the workers' copies of the artifact, which it reads too. Its
+        counters lie in a folder of their own, so that they do not count as a worker's. `role` is
+        "current" (the served model) or "candidate" (the model under test).
+        """
+        counters = self._folder / f"measured-{role}"
+        for place in (counters, copies):
+            place.mkdir(exist_ok=True)
+        shared = SharedState(counters, 1, 0, ())
+        follow = partial(follow_events, self._tail)
+        return ModelHolder(path, copies, shared, follow, "online evaluation")
+
+    def run(self) -> None:
+        """Load the models, then evaluate events until `stopping` is set.
+
+        While the store does not answer, it is tried again every second.
+        """
+        evaluator, is_logged = self.open_evaluator(), False
+        for holder in self._holders.values():
+            holder.start()
+            watching = (self._settings.watch, self.stopping)
+            threading.Thread(target=holder.watch, args=watching, daemon=True).start()
+        while evaluator is not None and not self.stopping.is_set():
+            n_read = 0
+            try:
+                n_read = evaluator.step(time.time())
+                self._tail.poll()
+                is_logged = False
+            except StoreError as error:
+                if not is_logged:
+                    logger.warning("online evaluation waits for the store: %s", error)
+                is_logged = True
+                self.stopping.wait(_RETRY_S)
+            if not n_read:
+                self.stopping.wait(_IDLE_S)
+
+    def open_evaluator(self) -> OnlineEvaluator | None:
+        """Return an evaluator as soon as the store answers; None if `stopping` is set before.
+
+        The evaluator ranks the item of each new event of the store in the list a model would have
+        shown.
+        """
+        settings = self._settings
+        while not self.stopping.is_set():
+            try:
+                return OnlineEvaluator(
+                    self._address, settings.measure, self._current_models,
+                    max_age=DAY * settings.live_days, max_history=settings.max_history,
+                    holder=self._lease_holder,
+                )  # fmt: skip
+            except StoreError:
+                self.stopping.wait(_RETRY_S)
+        return None
+
+    def _current_models(self) -> dict[str, EvaluatedModel]:
+        """Return the models that are served now, by role (current, candidate), ready to rank.
+
+        A model that is not loaded yet is missing.
+        """
+        for role, holder in self._holders.items():
+            model, ranker = holder.current, self._rankers.get(role)
+            if model is not None and (ranker is None or ranker.version != model.version):
+                self._rankers[role] = ServedModelRanker(model, self._histories, self._tail)
+        return {**self._rankers}

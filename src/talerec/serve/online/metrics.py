@@ -1,92 +1,220 @@
-"""What was measured, as every worker tells it: read from the store now and then, for /v1/stats and /metrics."""
+"""Online metrics: samples of users, HR@10 and MRR@10 per model, and their display."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Any
 
-from talerec.serve.online.summary import WINDOWS
-from talerec.serve.settings import Settings
-from talerec.store.events import StoreError
-from talerec.store.measurements import Measures
+import numpy as np
+import polars as pl
 
-_FRESH_S = 1.0  # seconds for which what was read is told again
-_GAUGES = {
-    "events": "Events on which a model was measured in the last hour or day.",
-    "HR@10": "Share of arriving events whose item was among the first ten right before.",
-    "MRR@10": "Mean of 1/place among the first ten (0 behind them) of arriving events.",
-}
-_NAMES = {
-    "events": "talerec_live_events",
-    "HR@10": "talerec_live_hr10",
-    "MRR@10": "talerec_live_mrr10",
-}
-_ALL = {
-    "share": ("talerec_measured_share", "Share of users on whose events models are measured."),
-    "behind": ("talerec_measure_behind", "Events that arrived and are not measured yet."),
-    "left_out": ("talerec_measure_left_out", "Events that were left out, since measuring lagged."),
+from talerec.evaluation import bootstrap_means
+from talerec.serve import Settings
+from talerec.store import Measurement, MeasurementStore, StoreError
+
+DAY = 86_400  # seconds
+WINDOWS = {"hour": 3600, "day": DAY}
+LIST_LENGTH = 10  # items of a list that are ranked
+ROLES = ("current", "candidate")
+_MAX_VERSIONS = 10  # shown, the latest first
+_METRICS = ("HR@10", "MRR@10")
+_MAX_AGE_S = 1.0  # seconds for which a summary is shown before it is read again
+_MODEL_GAUGES = {
+    "events": ("talerec_live_events", "Events in the last hour or day that a model was ranked on."),
+    "HR@10": ("talerec_live_hr10", "Share of new events whose item was in the top ten before."),
+    "MRR@10": ("talerec_live_mrr10", "Mean of 1/rank in the top ten before (else 0) of new events.")
 }  # fmt: skip
+_PROGRESS_GAUGES = {
+    "share": ("talerec_measured_share", "Share of users on whose events models are evaluated."),
+    "behind": ("talerec_measure_behind", "Events that arrived and are not evaluated yet."),
+    "left_out": ("talerec_measure_left_out", "Events skipped because evaluation lagged behind."),
+}
 
 
-class Live:
-    """The figures of the process that measures; None where nothing is measured. While the store does not answer, the last ones."""
+# -- samples of users ------------------------------------------------------------------------------
+
+#: Keys of two independent samples: users served by the candidate, and users evaluated.
+MEASURED, CANDIDATE = b"measured", b"candidate"
+
+
+def hash_user(user: str, sample: bytes) -> int:
+    """Return a 63-bit hash that depends only on the user id and the key of the sample.
+
+    `sample` names an independent random split of the users, MEASURED or CANDIDATE.
+    """
+    digest = blake2b(user.encode(), digest_size=8, key=sample).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def is_in_share(user: str, share: float, sample: bytes) -> bool:
+    """Is a user in this share of all users, the same on every machine?
+
+    `share` is from 0 to 1; `sample` names an independent random split of the users. A user in a
+    smaller share is also in every larger one.
+
+    Examples
+    --------
+    >>> is_in_share("ann", 1.0, MEASURED), is_in_share("ann", 0.0, MEASURED)
+    (True, False)
+    """
+    return hash_user(user, sample) < share * 2**63
+
+
+# -- summary ---------------------------------------------------------------------------------------
+
+
+def measurement_frame(measurements: Sequence[Measurement]) -> pl.DataFrame:
+    """Return measurements as a frame with the fields of Measurement, HR@10 and MRR@10.
+
+    A measurement is the rank of an event's item in a model's list; HR@10 is 1 and MRR@10 is 1/rank
+    if the rank is from 1 to 10, else both are 0.
+    """
+    texts = ("role", "version")
+    schema = {name: pl.String if name in texts else pl.Int64 for name in Measurement._fields}
+    frame = pl.DataFrame(measurements, schema=schema, orient="row")
+    is_hit = pl.col("rank").is_between(1, LIST_LENGTH)
+    return frame.with_columns(
+        is_hit.cast(pl.Float64).alias(_METRICS[0]),
+        pl.when(is_hit).then(1 / pl.col("rank")).otherwise(0.0).alias(_METRICS[1]),
+    )
+
+
+def summarize(frame: pl.DataFrame, now: float) -> dict[str, Any]:
+    """Return the metrics of the last hour and the last day before `now`, in Unix seconds.
+
+    `frame` is a `measurement_frame`. For each window ("hour", "day"): the metrics of each model
+    version and of each role (current, candidate), and the candidate's difference from the current.
+    """
+    return {
+        name: _summarize_window(frame.filter(pl.col("measured_at") > now - seconds))
+        for name, seconds in WINDOWS.items()
+    }
+
+
+def _summarize_window(frame: pl.DataFrame) -> dict[str, Any]:
+    """Return the mean HR@10 and MRR@10 of measurements, by model version and by role.
+
+    `frame` has the measurements of the last hour or day, a row per event and model. "models" lists
+    the latest ten versions; "current" and "candidate" have the means of these roles; "difference"
+    compares the candidate with the current model on the same events.
+    """
+    means = [pl.len().alias("events"), *(pl.col(name).mean() for name in _METRICS)]
+    by_version = frame.group_by("role", "version").agg(*means, pl.col("seq").max())
+    latest = by_version.sort("seq", "role", descending=True).head(_MAX_VERSIONS).drop("seq")
+    by_role = {row.pop("role"): row for row in frame.group_by("role").agg(*means).to_dicts()}
+    return {
+        "models": latest.to_dicts(),
+        **{role: by_role[role] for role in ROLES if role in by_role},
+        **_compare_candidate(frame),
+    }
+
+
+def _compare_candidate(frame: pl.DataFrame) -> dict[str, Any]:
+    """Return the latest candidate's paired difference from the current model; {} if no pairs.
+
+    Pairs are measurements of the same event. For each metric: the mean difference and its bootstrap
+    interval, which resamples users, so that one active user does not make it narrow.
+    """
+    current, candidate = (frame.filter(pl.col("role") == role) for role in ROLES)
+    if candidate.is_empty():
+        return {}
+    version = candidate.sort("seq")["version"][-1]
+    latest = candidate.filter(pl.col("version") == version)
+    pairs = latest.join(current, on="seq", suffix=" of current")
+    if pairs.is_empty():
+        return {}
+    differences = [(pl.col(name) - pl.col(f"{name} of current")).alias(name) for name in _METRICS]
+    users = (
+        pairs.select("user", *differences)
+        .group_by("user")
+        .agg(*(pl.col(name).sum() for name in _METRICS), pl.len().alias("events"))
+        .sort("user")
+    )
+    sums, events = users.select(_METRICS).to_numpy(), users["events"].to_numpy()
+    low, high = bootstrap_means(sums, events.astype(np.float64))
+    means = sums.sum(axis=0) / events.sum()
+    metrics = {
+        name: {"difference": float(means[n]), "interval": [float(low[n]), float(high[n])]}
+        for n, name in enumerate(_METRICS)
+    }
+    counts = {"candidate": version, "events": int(events.sum()), "users": len(users)}
+    return {"difference": {**counts, **metrics}}
+
+
+# -- what workers show -----------------------------------------------------------------------------
+
+
+class OnlineMetrics:
+    """The metrics of the served models on arriving events, as a worker reads them.
+
+    A background process measures them and stores a summary in the event store; the summary is None
+    where no events are evaluated. While the store does not answer, it is the last one that was
+    read.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._store: Measures | None = None
+        self._address = settings.store if settings.measure else None
+        self._store: MeasurementStore | None = None
         self._lock = threading.Lock()
-        self._read = 0.0
-        self._found: dict[str, Any] | None = None
+        self._read_at = 0.0
+        self.latest: dict[str, Any] | None = None  # the summary that was read last
 
-    def begin(self) -> None:
-        """Let the events from now on be measured: whoever measures starts later than the workers."""
-        if self._settings.measure and self._settings.store is not None:
-            with suppress(StoreError), Measures(self._settings.store) as store:
-                store.begin()
+    def start_measuring(self) -> None:
+        """Mark the events from now on for evaluation by a process that starts later.
 
-    @property
-    def last(self) -> dict[str, Any] | None:
-        """What was read last."""
-        return self._found
+        A store that does not answer is ignored.
+        """
+        if self._address is not None:
+            with suppress(StoreError), MeasurementStore(self._address) as store:
+                store.start_measuring()
 
-    def figures(self) -> dict[str, Any] | None:
-        """What was measured; this may take a while, where the store does."""
-        if not self._settings.measure or self._settings.store is None:
+    def read(self) -> dict[str, Any] | None:
+        """Return the metrics of models on new events, at most a second old, as last published.
+
+        Keys: share, at, behind, left_out, and "hour" and "day" with metrics by model. This waits
+        for the store. None if no events are evaluated, or nothing was published yet.
+        """
+        if self._address is None:
             return None
         with self._lock:
-            if time.monotonic() >= self._read + _FRESH_S:
-                self._found = self._look(self._settings.store)
-                self._read = time.monotonic()
-            return self._found
+            if time.monotonic() >= self._read_at + _MAX_AGE_S:
+                with suppress(StoreError):
+                    self.latest = self._read_summary(self._address)
+                self._read_at = time.monotonic()
+            return self.latest
 
-    def _look(self, address: str) -> Any:
-        try:
-            if self._store is None:
-                self._store = Measures(address)
-            text = self._store.summary()
-        except StoreError:
-            return self._found
-        return None if text is None else json.loads(text)
+    def _read_summary(self, address: str) -> dict[str, Any] | None:
+        """Read the published metrics from the store at `address`; None if none were published.
+
+        The summary has the fields "share", "at", "behind", "left_out", and the metrics of the
+        windows "hour" and "day". The connection is opened at the first call.
+        """
+        if self._store is None:
+            self._store = MeasurementStore(address)
+        text = self._store.read_summary()
+        return None if text is None else dict(json.loads(text))
 
 
-def prometheus_lines(found: dict[str, Any] | None) -> list[str]:
-    """Figures in the text format of Prometheus."""
-    if found is None:
+def prometheus_lines(summary: dict[str, Any] | None) -> list[str]:
+    """Return the summary of online metrics as lines in Prometheus' text format.
+
+    `summary` is what `OnlineMetrics.read` returns: progress by name, and for each window ("hour",
+    "day") the metrics of "models", one dict per model version. None: no lines.
+    """
+    if summary is None:
         return []
     lines: list[str] = []
-    for name, (full, about) in _ALL.items():
-        lines += [*_about(full, about), f"{full} {found[name]:g}"]
-    for name, about in _GAUGES.items():
-        lines += _about(_NAMES[name], about)
+    for field, (name, text) in _PROGRESS_GAUGES.items():
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge", f"{name} {summary[field]:g}"]
+    for field, (name, text) in _MODEL_GAUGES.items():
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
         for window in WINDOWS:
-            for one in found[window]["models"]:
-                labels = f'role="{one["role"]}",version="{one["version"]}",window="{window}"'
-                lines.append(f"{_NAMES[name]}{{{labels}}} {one[name]:.6g}")
+            for row in summary[window]["models"]:
+                labels = f'role="{row["role"]}",version="{row["version"]}",window="{window}"'
+                lines.append(f"{name}{{{labels}}} {row[field]:.6g}")
     return lines
-
-
-def _about(name: str, text: str) -> list[str]:
-    return [f"# HELP {name} {text}", f"# TYPE {name} gauge"]

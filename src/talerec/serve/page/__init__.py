@@ -1,4 +1,4 @@
-"""The files of the web page, read once. The page talks only to the public API of its own service."""
+"""The files of the web page, read once. The page uses only the public API of its service."""
 
 from __future__ import annotations
 
@@ -6,60 +6,59 @@ import hashlib
 from importlib import resources
 from typing import NamedTuple
 
-from talerec.serve.errors import Headers
-from talerec.serve.http.responses import Response, compressed
+from talerec.serve.http.messages import Response, compress
 
-_MEDIA_TYPES = {
-    "html": b"text/html",
-    "css": b"text/css",
-    "js": b"text/javascript",
-    "svg": b"image/svg+xml",
-}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'{images}; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'{images}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
 class Page(NamedTuple):
-    """A file as it is sent, also compressed, and the entity tag by which browsers ask whether it has changed."""
+    """A static file as it is sent, plain and compressed by gzip, with its HTTP entity tag."""
 
-    body: bytes
-    headers: Headers
+    plain: Response
+    compressed: Response
     tag: bytes
-    packed: bytes
-    packed_headers: Headers
 
 
-def _read_files() -> dict[str, tuple[bytes, bytes]]:
-    """Bodies and media types of the files, by path."""
-    found: dict[str, tuple[bytes, bytes]] = {}
+def _read_files() -> dict[str, tuple[bytes, str]]:
+    """Return (body, media type) of each file of the web page, by its URL path."""
+    files: dict[str, tuple[bytes, str]] = {}
     for file in resources.files("talerec.serve.page").iterdir():
-        media_type = _MEDIA_TYPES.get(file.name.rpartition(".")[2])
+        media_type = _TYPES.get(file.name.rpartition(".")[2])
         if media_type is not None:
             path = "/" if file.name == "index.html" else f"/{file.name}"
-            found[path] = file.read_bytes(), media_type
-    return found
+            files[path] = file.read_bytes(), media_type
+    return files
 
 
-def pages(images: tuple[str, ...] = ()) -> dict[str, Page]:
-    """Every file by its path; pictures of items may come from the origins `images`."""
+def load_pages(images: tuple[str, ...] = ()) -> dict[str, Page]:
+    """Return every static file of the web page with its headers, by URL path.
+
+    `images` are web origins from which the page may load pictures of items.
+    """
     policy = _POLICY.format(images="".join(f" {origin}" for origin in images)).encode()
-    return {path: _page(*file, policy) for path, file in FILES.items()}
+    return {path: _build_page(*file, policy) for path, file in FILES.items()}
 
 
-def _page(body: bytes, media_type: bytes, policy: bytes) -> Page:
+def _build_page(body: bytes, media_type: str, policy: bytes) -> Page:
+    """Return a static file with its headers and entity tag, plain and compressed.
+
+    `policy` is the value of the Content-Security-Policy header.
+    """
     tag = b'W/"%s"' % hashlib.sha256(body + policy).hexdigest()[:16].encode()
     headers = (
-        (b"content-type", media_type + b"; charset=utf-8"),
+        (b"content-type", f"{media_type}; charset=utf-8".encode()),
         (b"cache-control", b"no-cache"),
         (b"etag", tag),
         (b"content-security-policy", policy),
         (b"referrer-policy", b"no-referrer"),
         (b"cross-origin-opener-policy", b"same-origin"),
     )
-    packed = compressed(Response(body, headers), level=9)
-    return Page(body, headers, tag, packed.body, packed.headers)
+    plain = Response(body, headers)
+    return Page(plain, compress(plain, level=9), tag)
 
 
 FILES = _read_files()

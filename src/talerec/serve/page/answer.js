@@ -1,4 +1,4 @@
-// What comes next: cards with reasons, what speaks against them apart, and similar items in place.
+// Recommendations: cards with reasons for and against an item, and similar items in place.
 
 import * as api from "./api.js";
 import { announce, button, byId, element, hidden, label, percent, shortNumber } from "./dom.js";
@@ -8,14 +8,14 @@ import { historyJson, recommendRequest, state } from "./state.js";
 import { attempt } from "./toasts.js";
 
 const SHOWN = 10;
-const LOOKED_AT = 200; // items, of which those that pass the filters are shown
+const LOOKED_AT = 200; // items to request, of which those that pass the filters are shown
 const SIMILAR = 6;
-const LEAST = 0.01; // of a score: smaller reasons are in the table alone
+const LEAST = 0.01; // share of a score: smaller reasons appear only in the table
 
 const filtersHere = () => (state.takesWhere ? Boolean(state.words.trim()) : hasFilters());
 export const wanted = () => Math.min(filtersHere() ? LOOKED_AT : SHOWN, state.card.training.items, state.card.limits.max_k);
 
-// The answer to this request, with the items that pass the filters; null if there is none.
+// Returns the answer to this request, with the items that pass the filters; null if it failed.
 export async function ask(request, options) {
   const answer = await attempt(() => api.recommend(request, options));
   if (!answer) return null;
@@ -32,10 +32,10 @@ export function showAnswer(answer, before) {
   const { shown, fallback, looked } = answer;
   const notes = [];
   if (fallback) {
-    notes.push(`${state.rows.length ? "The model knows none of this history" : "Without a history"}: these items are ${fallback}.`);
+    notes.push(`${state.rows.length ? "The model knows no item of this history" : "Without a history"}: these items are ${fallback}.`);
   }
   if (filtersHere() && shown.length < SHOWN) notes.push(`${shown.length} of the first ${looked} items pass the filters.`);
-  if (!shown.length) notes.push(hasFilters() ? "Nothing passes the filters." : "The model expects nothing after this history.");
+  if (!shown.length) notes.push(hasFilters() ? "No item passes the filters." : "The model has no recommendations after this history.");
   byId("fallback").hidden = !notes.length;
   byId("fallback").textContent = notes.join(" ");
   const most = Math.max(...shown.map((item) => item.score), 1e-12);
@@ -77,7 +77,7 @@ export function rankChange(before, now, hasBefore) {
     element("span", { "aria-hidden": "true" }, `${up ? "▲" : "▼"} ${by}`));
 }
 
-// A button that opens one of two things below a card, and closes it again.
+// A button that opens or closes details below a card.
 function toggle(text, name, more, make) {
   const one = button(text, async () => {
     const open = one.getAttribute("aria-expanded") === "true";
@@ -105,7 +105,7 @@ function reasons(item) {
 function fillReasons(holder, rows) {
   const lists = [
     ["Because of", "for", rows.filter((row) => row.share >= LEAST).slice(0, 4)],
-    ["Against it", "against", rows.filter((row) => row.share <= -LEAST).slice(0, 3)],
+    ["Despite", "against", rows.filter((row) => row.share <= -LEAST).slice(0, 3)],
   ];
   holder.replaceChildren(...lists.filter(([, , some]) => some.length).map(([title, kind, some]) =>
     element("div", { className: kind },
@@ -115,7 +115,7 @@ function fillReasons(holder, rows) {
 
 let explaining;
 
-// What the first answer leaves out: what is popular at the time, and more rows. Asked for card by card, while nothing changes.
+// Loads what the first answer omits, card by card: popularity at the time, and further rows.
 export async function explainAll(answer) {
   explaining?.abort();
   const mine = (explaining = new AbortController());
@@ -125,7 +125,7 @@ export async function explainAll(answer) {
     try {
       found = await api.explain(explainRequest(item), mine.signal);
     } catch {
-      return; // "Why" says what is wrong
+      return; // "Why" reports the error
     }
     const holder = [...document.querySelectorAll("#answer .reasons")].find((one) => one.dataset.id === String(item.item_id));
     if (mine.signal.aborted || !holder || !found.score) return;
@@ -156,10 +156,10 @@ async function whyTable(item) {
     lines.unshift(element("tr", {}, element("td", {}, "Popular at the time"), element("td", {}, share(found.base)),
       element("td", {}, shortNumber(found.base)), element("td", {}, "–"), element("td", {}, "–")));
   }
-  const heads = ["History row", "Share", "Gives", "Place", "Weight"];
+  const heads = ["History row", "Share", "Contribution", "Position", "Weight"];
   return element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": `Why ${label(found)}` },
     element("table", {},
-      element("caption", {}, `The score of ${shortNumber(found.score)} is the sum of what each row gives`),
+      element("caption", {}, `The score of ${shortNumber(found.score)} is the sum of the rows' contributions`),
       element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)))),
       element("tbody", {}, ...lines)));
 }

@@ -16,7 +16,7 @@ export function useToken(token) {
   else sessionStorage.removeItem(TOKEN_KEY);
 }
 
-// Numbers above 2^53 would be rounded: such ids become text, which the service takes too.
+// Numbers above 2^53 would be rounded: such ids become text, which the service accepts too.
 const parse = (text) => JSON.parse(text.replace(/"(item_id|user_id)":(-?\d{16,})/g, '"$1":"$2"')
   .replace(/"users":\[[^\]"]*\]/, (list) => list.replace(/-?\d{16,}/g, '"$&"')));
 
@@ -47,7 +47,7 @@ export const document = () => send("GET", "/openapi.json");
 export const stats = () => send("GET", "/v1/stats");
 export const metrics = () => send("GET", "/metrics");
 
-// The same request for a terminal.
+// Returns the same request as a command for a terminal.
 export function asCurl(body) {
   const quoted = JSON.stringify(body).replaceAll("'", "'\\''");
   const token = hasToken() ? " \\\n  -H \"authorization: Bearer $TALEREC_TOKEN\"" : "";

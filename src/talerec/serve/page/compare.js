@@ -1,4 +1,4 @@
-// Side by side: the same question to another model, or at another moment.
+// Side by side: the same request to another model, or at another date.
 
 import { ask, rankChange, wanted } from "./answer.js";
 import { announce, byId, element, label } from "./dom.js";
@@ -36,14 +36,14 @@ export async function showComparison(answer) {
   const gone = answer.shown.filter((item) => !there.has(String(item.item_id)));
   const same = answer.shown.length - gone.length;
   const text = `${same} of ${answer.shown.length} items are in both lists.`;
-  byId("versus-note").textContent = gone.length ? `${text} Not here: ${gone.map((item) => label({ ...itemOf(item.item_id), ...item })).join(", ")}.` : text;
+  byId("versus-note").textContent = gone.length ? `${text} Missing: ${gone.map((item) => label({ ...itemOf(item.item_id), ...item })).join(", ")}.` : text;
   announce(text);
 }
 
 export function showChoices() {
   const choice = byId("versus-kind");
   const models = (state.card.beside ?? []).map((name) => ["model:" + name, `Model ${name}`]);
-  const options = [["", "Nothing"], ["moment", "Another moment"], ...models];
+  const options = [["", "Nothing"], ["moment", "Another date"], ...models];
   choice.replaceChildren(...options.map(([value, text]) => element("option", { value }, text)));
   choice.value = kind() === "moment" ? "moment" : state.versus ?? "";
   byId("versus-date-field").hidden = choice.value !== "moment";

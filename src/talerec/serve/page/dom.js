@@ -1,4 +1,4 @@
-// Builds elements without HTML strings: titles and ids come from other people and are never markup.
+// Builds elements without HTML strings: titles and ids are data, never markup.
 
 export const byId = (id) => document.getElementById(id);
 

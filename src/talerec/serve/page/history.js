@@ -1,4 +1,4 @@
-// Who asks: a user of the log, or a history that is built here.
+// The history: that of a user of the log, or one that is built here.
 
 import * as api from "./api.js";
 import { announce, button, byId, count, debounce, element, label } from "./dom.js";
@@ -6,10 +6,10 @@ import { itemOf, lookUp, remember } from "./items.js";
 import { midnight, nextTime, state } from "./state.js";
 import { attempt } from "./toasts.js";
 
-const SHOWN = 12; // rows, until all are asked for
+const SHOWN = 12; // rows, until all are requested
 let onChange = () => {};
 let showAll = false;
-const EVERY_MS = 2000; // between looks for new events of the user who is shown
+const EVERY_MS = 2000; // between checks for new events of the user
 let timer;
 let fresh = new Set(); // rows that have just arrived
 
@@ -33,7 +33,7 @@ function setDate(row, date) {
   if (!date) return;
   row.timestamp = midnight(date);
   state.rows.sort((a, b) => Date.parse(a.timestamp) - Date.parse(b.timestamp));
-  changed(`${label(itemOf(row.item_id))} is now of ${date}`);
+  changed(`${label(itemOf(row.item_id))} is now dated ${date}`);
 }
 
 function changed(text) {
@@ -51,7 +51,7 @@ export function showRows() {
   byId("clear").hidden = state.rows.length === 0;
   byId("all-rows").hidden = showAll || newest.length <= SHOWN;
   byId("all-rows").textContent = `Show all ${count(newest.length)} rows`;
-  byId("who").textContent = state.user === null ? (state.rows.length ? "A history of your own" : "Nobody in particular")
+  byId("who").textContent = state.user === null ? (state.rows.length ? "Custom history" : "No user selected")
     : `User ${state.user}, ${count(state.rows.length)} rows`;
 }
 
@@ -80,7 +80,7 @@ export async function loadUser(id) {
   return true;
 }
 
-// Events of the user that arrive while the page is open come into the rows, marked as new.
+// Events of the user that arrive while the page is open are added to the rows, marked as new.
 function watchUser() {
   clearTimeout(timer);
   byId("arriving").textContent = "";
@@ -123,7 +123,7 @@ async function chooseUser(id) {
   onChange();
 }
 
-// -- a field with a list of what it finds ------------------------------------------------------------
+// -- a search field with its results ---------------------------------------------------------------
 
 class Finder {
   constructor(field, list, { find, text, choose }) {
@@ -133,7 +133,7 @@ class Finder {
     this.list.addEventListener("keydown", (event) => this.onKey(event));
   }
 
-  // Look for what the field says now; the answer to an earlier text is given up.
+  // Searches for the present text of the field; a search for an earlier text is aborted.
   async search() {
     this.abort?.abort();
     this.abort = new AbortController();
@@ -153,7 +153,7 @@ class Finder {
       element("li", {}, button(this.text(one), () => this.choose(one)))));
     if (!found.length && this.field.value.trim()) this.list.append(element("li", { className: "note" }, "Nothing found."));
     if (focused === null) return;
-    const same = this.buttons().find((one) => one.textContent === focused); // the focus stays on what it was on
+    const same = this.buttons().find((one) => one.textContent === focused); // the focus stays where it was
     (same ?? this.field).focus();
   }
 
@@ -170,7 +170,7 @@ class Finder {
     }
     if (event.key === "Enter" && event.target === this.field) {
       event.preventDefault();
-      // what stands in the list may be the answer to an earlier text
+      // the list may show the results of an earlier text
       if (this.asked === this.field.value.trim() || (await this.search())) {
         if (this.found.length) this.choose(this.found[0]);
       }

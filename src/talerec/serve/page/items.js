@@ -1,4 +1,4 @@
-// Items as cards: picture, title, category and price from the item table, asked for once each.
+// Items as cards: picture, title, category and price from the item table, each requested once.
 
 import * as api from "./api.js";
 import { element, label } from "./dom.js";
@@ -16,7 +16,7 @@ export const remember = (items) => items.forEach((item) => {
   known.set(String(item.item_id), { ...before, ...item });
 });
 
-// Ask for what the table says of these items, a hundred at a time.
+// Requests the item table's rows of these items, a hundred at a time.
 export async function lookUp(ids) {
   const wanted = [...new Set(ids.map(String))].filter((id) => !known.get(id)?.asked);
   for (let at = 0; at < wanted.length; at += 100) {
@@ -41,7 +41,7 @@ export function picture(id) {
   tile.dataset.hue = String(hue(label(item)));
   if (!name) return tile;
   const image = element("img", { src: String(item.info[name]), alt: "", loading: "lazy", className: "tile" });
-  image.addEventListener("error", () => image.replaceWith(tile)); // not there, or not from an allowed host
+  image.addEventListener("error", () => image.replaceWith(tile)); // missing, or not from an allowed host
   return image;
 }
 
@@ -51,7 +51,7 @@ function hue(text) {
   return sum;
 }
 
-// Category and price in a line.
+// Returns category and price in a line.
 export function about(id) {
   const { info } = itemOf(id);
   if (!info) return "";

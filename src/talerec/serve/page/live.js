@@ -1,10 +1,10 @@
-// How the models do on the events as they arrive, and what is learned from them: what /v1/stats says.
+// Online evaluation of the models on arriving events, and the learning process, from /v1/stats.
 
 import { byId, count, element, percent, shortNumber } from "./dom.js";
 import { age, tile } from "./tiles.js";
 
 const METRICS = ["HR@10", "MRR@10"];
-const KEPT = 90; // values of a line
+const KEPT = 90; // values of a sparkline
 const before = { hour: [] };
 
 const figure = (value) => (value === undefined || value === null ? "–" : value.toFixed(3));
@@ -22,9 +22,9 @@ export function showLive(stats, eventRates) {
 }
 
 function eventsTile({ store, events }, rates) {
-  const kept = `${count(events.events_accepted ?? 0)} kept, ${count(events.events_waiting ?? 0)} wait for the disk`;
+  const kept = `${count(events.events_accepted ?? 0)} stored, ${count(events.events_waiting ?? 0)} waiting`;
   const answers = store?.answers ?? true;
-  return tile("Events a second", shortNumber(Math.max(0, rates.at(-1) ?? 0)), answers ? kept : "the store does not answer", rates, !answers);
+  return tile("Events per second", shortNumber(Math.max(0, rates.at(-1) ?? 0)), answers ? kept : "the store does not respond", rates, !answers);
 }
 
 function measuredTiles(measured) {
@@ -35,20 +35,20 @@ function measuredTiles(measured) {
     if (before.hour.length > KEPT) before.hour.shift();
   }
   const whose = `${percent(measured.share)} of users`;
-  const behind = measured.left_out ? `${count(measured.left_out)} left out` : `${count(measured.behind)} events behind`;
+  const behind = measured.left_out ? `${count(measured.left_out)} skipped` : `${count(measured.behind)} events waiting`;
   return [
-    tile("Live HR@10, last hour", figure(now?.["HR@10"]), now ? `${count(now.events)} events of ${whose}` : `no events of ${whose} yet`, before.hour),
-    tile("Live MRR@10, last hour", figure(now?.["MRR@10"]), behind, null, measured.left_out > 0),
+    tile("Online HR@10, last hour", figure(now?.["HR@10"]), now ? `${count(now.events)} events of ${whose}` : `no events of ${whose} yet`, before.hour),
+    tile("Online MRR@10, last hour", figure(now?.["MRR@10"]), behind, null, measured.left_out > 0),
   ];
 }
 
-// How the process that learns does; times are in seconds since 1970.
+// The state of the learning process; times are in seconds since 1970.
 function learningTile(learning) {
-  if (!learning) return tile("Learning", "off", "the model stays until it is replaced");
+  if (!learning) return tile("Learning", "off", "the model is not refitted");
   const { learned, error, next } = learning;
-  const since = learned ? `${count(learned.rows)} rows learned ${age(Math.max(0, Date.now() / 1000 - learned.at))} ago` : "nothing learned yet";
-  const soon = next ? `, again in ${age(Math.max(0, next - Date.now() / 1000))}` : "";
-  return tile("Learning", String(learning.state ?? "on"), error ? `failed, the old model stays: ${error}` : since + soon, null, Boolean(error));
+  const since = learned ? `${count(learned.rows)} rows, refitted ${age(Math.max(0, Date.now() / 1000 - learned.at))} ago` : "no refit yet";
+  const soon = next ? `, next in ${age(Math.max(0, next - Date.now() / 1000))}` : "";
+  return tile("Learning", String(learning.state ?? "on"), error ? `failed; the previous model stays: ${error}` : since + soon, null, Boolean(error));
 }
 
 function showModels(measured) {
@@ -69,14 +69,14 @@ function showModels(measured) {
 function verdict([low, high]) {
   if (low > 0) return "The candidate is better";
   if (high < 0) return "The candidate is worse";
-  return "No difference that is certain yet";
+  return "No significant difference yet";
 }
 
 function showDifference({ candidate, measured }) {
   byId("difference-box").hidden = !candidate;
   if (!candidate) return;
   byId("candidate-about").textContent =
-    `Candidate ${candidate.model.slice(0, 8)} answers ${percent(candidate.share)} of users; both models are measured on the same events.`;
+    `Candidate ${candidate.model.slice(0, 8)} answers ${percent(candidate.share)} of users; both models are evaluated on the same events.`;
   const rows = ["hour", "day"].flatMap((window) => {
     const found = measured?.[window].difference;
     if (!found) return [];

@@ -1,4 +1,4 @@
-// Operations: what /metrics and /v1/stats say, every two seconds while the tab is open.
+// Operations: /metrics and /v1/stats, read every two seconds while the tab is open.
 
 import * as api from "./api.js";
 import { byId, count, element, shortNumber } from "./dom.js";
@@ -12,7 +12,7 @@ const KEPT = 90; // samples: three minutes
 const samples = [];
 let timer;
 
-// Every line of the text format as {name, labels, value}.
+// Returns every line of the Prometheus text format as {name, labels, value}.
 function parse(text) {
   return text.split("\n").filter((line) => line && !line.startsWith("#")).map((line) => {
     const [, name, labels, value] = line.match(/^(\w+)(?:\{(.*)\})? (.*)$/);
@@ -39,7 +39,7 @@ function summed(lines) {
   };
 }
 
-// The time below which this share of the requests between two samples was answered, in milliseconds.
+// Returns the time, in milliseconds, within which this share of requests between two samples was answered.
 function quantile(before, now, share) {
   const counts = [...now.buckets].map(([bound, value]) => [bound === "+Inf" ? Infinity : Number(bound), value - (before?.buckets.get(bound) ?? 0)]);
   counts.sort((a, b) => a[0] - b[0]);
@@ -66,7 +66,7 @@ export function watch() {
   if (state.tab === "operations") look();
 }
 
-// What came a second, between every two samples.
+// Returns the rate per second between consecutive samples.
 const rates = (name) => samples.slice(1).map((one, n) => (1000 * (one[name] - samples[n][name])) / (one.at - samples[n].at));
 
 function show() {
@@ -78,14 +78,14 @@ function show() {
   const times = samples.slice(1).map((one, n) => quantile(samples[n], one, 0.5) ?? 0);
   const ms = (value) => (value === null ? "–" : `≤ ${shortNumber(value)} ms`);
   byId("tiles").replaceChildren(
-    tile("Requests a second", shortNumber(Math.max(0, requests.at(-1) ?? 0)), `${count(now.requests)} since the start`, requests),
-    tile("Time to answer, median", ms(quantile(first, now, 0.5)), `99 % ${ms(quantile(first, now, 0.99))}`, times),
+    tile("Requests per second", shortNumber(Math.max(0, requests.at(-1) ?? 0)), `${count(now.requests)} since the start`, requests),
+    tile("Response time, median", ms(quantile(first, now, 0.5)), `99 % ${ms(quantile(first, now, 0.99))}`, times),
     tile("Failures", count(now.errors), `${count(now.refused)} refused requests`, errors, now.errors > 0),
     tile("Age of the model", now.saved ? age(Date.now() / 1000 - now.saved) : "unknown", `version ${now.versions.join(", ")}`),
     tile("Reloads", count(now.reloads), `${count(now.refusedModels)} refused`, null, now.refusedModels > 0),
     tile("Workers", count(now.workers), `${count(now.inFlight)} in flight`),
-    tile("Memory", `${count(Math.round(now.memory / 1e6))} MB`, `${count(now.dropped)} connections cut off`, samples.map((one) => one.memory)),
-    tile("Fallbacks", count(now.fallbacks), "answers of trending items"));
+    tile("Memory", `${count(Math.round(now.memory / 1e6))} MB`, `${count(now.dropped)} dropped connections`, samples.map((one) => one.memory)),
+    tile("Fallbacks", count(now.fallbacks), "answers with trending items"));
   byId("routes").tBodies[0].replaceChildren(...routes(now));
 }
 

@@ -1,4 +1,4 @@
-// The page: who asks, what comes next and why, and how the service does.
+// The page: a history, its recommendations with reasons, and the state of the service.
 
 import * as api from "./api.js";
 import { ask, explainAll, showAnswer, wanted } from "./answer.js";
@@ -14,7 +14,7 @@ const TABS = ["recommend", "operations", "model"];
 let last = null; // the last request and its answer
 let abort;
 
-// -- asking ------------------------------------------------------------------------------------------
+// -- requests ----------------------------------------------------------------------------------------
 
 async function refresh() {
   writeAddress();
@@ -25,7 +25,7 @@ async function refresh() {
   const answer = await ask(request, { signal: abort.signal });
   if (!answer) return;
   const text = JSON.stringify([request, answer]);
-  if (text !== last?.text) { // otherwise the list stays as it is, and with it the keyboard focus
+  if (text !== last?.text) { // otherwise the list and the keyboard focus stay
     showAnswer(answer, last?.answer);
     announce(`${answer.shown.length} recommendations`);
     explainAll(answer);
@@ -53,11 +53,11 @@ function showControls() {
   showFilters();
 }
 
-// A model without a number of its own has learned how many rows count, or has no use for it.
+// A model without a number as recency has learned it from the log, or does not use it.
 function showRecency(value) {
   byId("recency").value = Math.log2(value ?? 4);
   byId("recency-value").textContent = !takesRecency() ? "not used by this model"
-    : value === null ? "as the model learned it" : `${shortNumber(value)} rows`;
+    : value === null ? "learned by the model" : `${shortNumber(value)} rows`;
   byId("own-recency").hidden = state.recency === null;
   byId("recency").setAttribute("aria-valuetext", byId("recency-value").textContent);
 }
@@ -84,7 +84,7 @@ function selectFilter(name, values) {
     byId(id).focus();
     refresh();
   } }, element("option", { value: "" }, "choose one"), ...values.map((value) => element("option", { value }, value)));
-  return element("div", {}, element("label", { htmlFor: id }, `Leave out a ${name}`), choice);
+  return element("div", {}, element("label", { htmlFor: id }, `Exclude a ${name}`), choice);
 }
 
 function numberFilter(name, { min, max }) {
@@ -95,7 +95,7 @@ function numberFilter(name, { min, max }) {
       else state.most[name] = field.value;
       refresh();
     } });
-  return element("div", {}, element("label", { htmlFor: id }, `Largest ${name}`), field);
+  return element("div", {}, element("label", { htmlFor: id }, `Maximum ${name}`), field);
 }
 
 function putBack(pair) {
@@ -151,7 +151,7 @@ function showCard(card) {
   const { training } = card;
   const metrics = Object.entries(card.metrics ?? {}).map(([name, value]) => `${name} ${shortNumber(value)}`).join(", ");
   byId("about").textContent =
-    `${card.name}, learned from ${count(training.rows)} rows of ${count(training.users)} users and ` +
+    `${card.name}, fitted on ${count(training.rows)} rows of ${count(training.users)} users and ` +
     `${count(training.items)} items, up to ${String(training.last_time).slice(0, 10)}`;
   fillDefinitions(byId("card"), [
     ["Version", card.model],
@@ -225,7 +225,7 @@ function listen() {
   for (const name of TABS) byId(`tab-${name}`).addEventListener("click", () => chooseTab(name));
   byId("tabs").addEventListener("keydown", onTabKey);
   addEventListener("hashchange", open);
-  addEventListener("unhandledrejection", () => toast("Something on this page failed. Reload it."));
+  addEventListener("unhandledrejection", () => toast("An error occurred on this page. Reload it."));
 }
 
 history.start(refresh);

@@ -1,23 +1,23 @@
-// What the page shows, and how it stands in the address: whoever opens the link sees the same.
-// It stands behind the #, which no browser sends to the service.
+// What the page shows, and its form in the address, so that a link shows the same to everybody.
+// The part after the # is never sent to the service.
 
 export const DAY = 86_400_000;
 export const day = (time) => new Date(time).toISOString().slice(0, 10);
 
 export const state = {
-  user: null, // a user of the log whose rows are shown; null once they are changed
+  user: null, // a user of the log whose rows are shown; null once the rows are edited
   rows: [], // oldest first: {item_id, timestamp}
   asOf: null, // a date; null: the end of the log
-  recency: null, // null: the model's own
+  recency: null, // null: the model's value
   hideSeen: true,
-  words: "", // items with one of these words in their title are left out
-  without: [], // "column=value": items with this value are left out
-  most: {}, // column -> the largest number
+  words: "", // titles with one of these words are excluded
+  without: [], // "column=value": items with this value are excluded
+  most: {}, // column -> maximum
   versus: null, // "moment:DATE" or "model:NAME"
   tab: "recommend",
   card: null, // the model card
-  hasStore: false, // does the service keep events?
-  takesWhere: false, // does the service take conditions on the item table?
+  hasStore: false, // does the service store events?
+  takesWhere: false, // does the service accept conditions on the item table?
 };
 
 export function writeAddress() {
@@ -79,7 +79,7 @@ export function recommendRequest(k, asOf = state.asOf) {
   return request;
 }
 
-// The filters by column as a condition on the item table; an item of which the table says nothing passes.
+// The column filters as a condition on the item table; items without a value pass.
 function condition() {
   const column = (name) => `"${name.replaceAll('"', '""')}"`;
   const without = state.without.map((pair) => {

@@ -1,4 +1,4 @@
-// Boxes with one figure each, and the line of what it was before.
+// Boxes with one value each, and a sparkline of its past.
 
 import { drawing, element } from "./dom.js";
 

@@ -1,20 +1,20 @@
-// Errors in plain words, at the edge of the page. `attempt` is how every request is sent.
+// Error messages at the edge of the page. Every request is sent by `attempt`.
 
 import * as api from "./api.js";
 import { button, byId, element } from "./dom.js";
 
 const SHOWN_MS = 12_000;
 const PLAIN = {
-  busy: "The service has too much to do. Try again in a moment.",
+  busy: "The service is busy. Try again in a moment.",
   timeout: "The answer takes too long. Try a shorter history.",
   not_ready: "The model is still being loaded. Try again in a moment.",
   stopping: "The service is about to stop.",
-  internal: "The service failed. Its log says why.",
+  internal: "The service failed. See its log.",
   unknown_user: "The model does not know this user.",
   unknown_item: "The model does not know this item any more.",
   no_histories: "This model was saved without the histories of users: build a history instead.",
 };
-const UNREACHABLE = "The service does not answer. Is it running?";
+const UNREACHABLE = "The service does not respond. Is it running?";
 
 export function toast(text) {
   const same = [...byId("toasts").children].find((one) => one.firstChild.textContent === text);
@@ -26,7 +26,7 @@ export function toast(text) {
   setTimeout(close, SHOWN_MS);
 }
 
-// What the request gives; null if it failed, which people are told, or if it was given up.
+// Returns the result of a request; null if it failed, which is shown, or was aborted.
 export async function attempt(request) {
   try {
     return await request();

@@ -1,25 +1,21 @@
-"""Learning in the background: a process of its own that fits the model again, with the events, and puts it in its place.
+"""The learner: a background process that fits the model again with new events.
 
-The artifact's histories, without users that were deleted since, and the events after them make the new log. The new model is saved
-beside the old one, read back to the last byte, and installed in one step; the workers see it as they see any other. What fails leaves
-the old model where it is, and is told: in the log, in /v1/stats and in the metrics.
+The new log has the training log without users that were deleted since, and the events after it.
+The new model is saved beside the artifact, read back and verified, and replaces the artifact in
+one step; workers reload it like any other. A failure leaves the artifact as it is and is reported
+in the log, in /v1/stats and in the metrics.
 """
 
 from __future__ import annotations
 
 import fcntl
 import logging
-import os
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from multiprocessing import parent_process
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -27,194 +23,222 @@ import numpy as np
 import polars as pl
 
 from talerec import columns, models
-from talerec.artifact import format as artifact
-from talerec.artifact import install as installing
-from talerec.data.log import Log
-from talerec.data.log_merge import merged
-from talerec.data.read.databases import without_password
-from talerec.data.vocabulary import Vocabulary
+from talerec.artifact import install_artifact, read_manifest
+from talerec.data import Log, Vocabulary, merge_logs
+from talerec.data.read import remove_secrets
 from talerec.errors import TalerecError
-from talerec.models import updates as updating
-from talerec.models.core import params
-from talerec.models.core.base import Model
-from talerec.models.core.persistence import STORE, STORE_SEQ
-from talerec.serve.model.learnable import check_learnable, read_state, room_of, write_state
-from talerec.serve.process import logs
-from talerec.serve.settings import Settings
-from talerec.serve.users.histories import seq_in, warn_if_put_back
-from talerec.store.store import Store
+from talerec.models import merge_item_tables, update
+from talerec.models.core import STORE, STORE_SEQ, Model, build_model
+from talerec.serve import Settings
+from talerec.serve.model import learnable
+from talerec.serve.users import read_trained_seq, warn_if_restored
+from talerec.store import Store
 
 logger = logging.getLogger("talerec")
 
-_NICE = 10  # how much others come first
-_STEP = 20_000  # rows that are read from the store at a time
+_READ_ROWS = 20_000  # rows read from the store at a time
 
 
 def run_learner(settings: Settings, folder: Path) -> None:
-    """Learn again and again, until the process is ended."""
-    logs.set_up(settings)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    os.nice(_NICE)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    """Refit the model with new events at the interval of the settings, until the process ends.
+
+    `settings.learn` is in seconds. The state is written to a file in `folder`, the run's folder,
+    for the workers: "state" (waiting or learning), "next" (Unix seconds), "every", "rounds",
+    "failures".
+    """
     assert settings.learn is not None
     assert settings.store is not None
-    state = {"failures": 0, "rounds": 0, **(read_state(folder) or {}), "every": settings.learn}
+    state = {"failures": 0, "rounds": 0, **(learnable.read_learning_state(folder) or {})}
+    state["every"] = settings.learn
     while True:
         begin = time.time() + settings.learn
-        write_state(folder, {**state, "state": "waiting", "next": begin})
+        learnable.write_learning_state(folder, {**state, "state": "waiting", "next": begin})
         time.sleep(max(0.0, begin - time.time()))
-        write_state(folder, {**state, "state": "learning", "next": None})
-        state |= _round(settings.path, settings.store, state)
+        learnable.write_learning_state(folder, {**state, "state": "learning", "next": None})
+        state |= _run_round(settings.path, settings.store, state)
 
 
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(0)
+def _run_round(path: Path, address: str, state: dict[str, Any]) -> dict[str, Any]:
+    """Refit once from the store at `address`; return the changed fields of `state`.
 
-
-def _round(path: Path, address: str, state: dict[str, Any]) -> dict[str, Any]:
-    """One attempt: what it changes in the state."""
-    found: dict[str, Any] = {"rounds": state["rounds"] + 1, "error": None}
+    `path` is the artifact. `state` has the counters "rounds" and "failures"; a failure is logged
+    and put into "error". Without new rows, "looked" is the time; else "learned" is the report of
+    the fit.
+    """
+    changes: dict[str, Any] = {"rounds": state["rounds"] + 1, "error": None}
     try:
-        learned = learn(path, address)
+        report = learn(path, address)
     except (TalerecError, OSError, MemoryError, ValueError) as error:
-        said = without_password(address, str(error) or type(error).__name__)
-        logger.warning("learning failed, the old model stays: %s", said)
-        return {**found, "error": said, "failures": state["failures"] + 1, "failed": time.time()}
-    if learned is None:
-        return {**found, "looked": time.time()}
+        message = remove_secrets(address, str(error) or type(error).__name__)
+        logger.warning("learning failed, the old model stays: %s", message)
+        failures = state["failures"] + 1
+        return {**changes, "error": message, "failures": failures, "failed": time.time()}
+    if report is None:
+        return {**changes, "looked": time.time()}
     logger.info(
         "learned from %d new rows in %.1f s (%s): version %s",
-        learned["rows"], learned["seconds"], learned["how"], learned["version"],
+        report["rows"], report["seconds"], report["how"], report["version"]
     )  # fmt: skip
-    return {**found, "learned": {**learned, "at": time.time()}}
+    return {**changes, "learned": {**report, "at": time.time()}}
 
 
 def learn(path: Path, address: str) -> dict[str, Any] | None:
-    """Put the model after the events of the store in the place of the one at `path`; None where nothing is new.
+    """Replace the artifact at `path` by a model that has learned from new events of the store.
+
+    Returns
+    -------
+    dict or None
+        version, rows (new ones), deleted_users (a count), seq (of the last row of the store), how
+        ("fit" or "update") and seconds; None if the store has no new rows.
 
     Raises
     ------
     TalerecError
-        Where that fails, or where another process learns at the same time; the model stays as it is.
+        If that fails, or if another process learns for this artifact; the artifact stays.
     """
     started = time.monotonic()
-    with _alone(path) as room:
-        manifest = check_learnable(path)
+    with _exclusive_folder(path) as folder:
+        manifest = learnable.check_learnable(path)
+        training = manifest["training"]
         with Store(address) as store:
             meta = store.meta()
-            training = manifest["training"]
-            seq = seq_in(training, meta.store)
-            if warn_if_put_back(store.name, meta.seq, seq):
+            seq = read_trained_seq(training, meta.store)
+            if warn_if_restored(store.name, meta.seq, seq):
                 seq = 0
             if meta.seq <= seq:
                 return None
-            gone, events = set(store.deletions(seq)), _events(store, seq, meta.seq)
-        model = models.load(path)
-        how, rows, model = _learned(model, gone, events)
+            deleted_users = set(store.read_deletions(seq))
+            events = _read_events(store, seq, meta.seq)
+        model, how, n_new = _learn_model(models.load(path), deleted_users, events)
         model.fitted.training.update({STORE: meta.store, STORE_SEQ: meta.seq})
-        target = model.save(room / path.name, updatable=bool(training.get("updatable")))
-        if artifact.read_manifest(path)["version"] != manifest["version"]:
-            raise TalerecError(f"{path} was replaced by somebody else meanwhile")
-        version = installing.install(target, path, partial(models.load, verify=True))
-    seconds = time.monotonic() - started
-    return {"version": version, "rows": rows, "deleted_users": len(gone), "seq": meta.seq, "how": how, "seconds": seconds}  # fmt: skip
+        target = model.save(folder / path.name, updatable=bool(training.get("updatable")))
+        if read_manifest(path)["version"] != manifest["version"]:
+            raise TalerecError(f"{path} was replaced by another process meanwhile")
+        version = install_artifact(target, path, partial(models.load, verify=True))
+    report = {"version": version, "rows": n_new, "deleted_users": len(deleted_users)}
+    return {**report, "seq": meta.seq, "how": how, "seconds": time.monotonic() - started}
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[Path]:
-    """A folder beside the artifact for the new one; one process at a time has it. What a killed one left there goes."""
-    room = room_of(path)
-    room.mkdir(exist_ok=True)
-    with (room / "lock").open("wb") as lock:
+def _exclusive_folder(path: Path) -> Iterator[Path]:
+    """Lend an empty folder beside the artifact, locked for one process; remove it at the end.
+
+    A context manager; the next version of the artifact at `path` is built in the folder. Raises
+    TalerecError if another process holds the lock.
+    """
+    parent = learnable.work_folder(path)
+    parent.mkdir(exist_ok=True)
+    with (parent / "lock").open("wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise TalerecError(f"another process learns for {path}") from None
-        new = room / "new"
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir()
+        folder = parent / "new"
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
+        folder.mkdir()
         try:
-            yield new
+            yield folder
         finally:
-            shutil.rmtree(new, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _events(store: Store, after: int, until: int) -> pl.DataFrame:
-    """The events after one seq up to another."""
+def _read_events(store: Store, after: int, until: int) -> pl.DataFrame:
+    """Return user, item and time (microseconds) of the events with `after` < seq <= `until`.
+
+    The seq numbers the rows of the store in commit order; deletions of users are left out.
+    """
     schema = {columns.USER: pl.String, columns.ITEM: pl.String, columns.TIME: pl.Int64}
-    parts = [pl.DataFrame(schema=schema)]
-    while after < until and (rows := store.tail(after, _STEP)):
-        some = [(row.user, row.item, row.time) for row in rows if row.item and row.seq <= until]
-        parts.append(pl.DataFrame(some, schema=schema, orient="row"))
+    frames = [pl.DataFrame(schema=schema)]
+    while after < until and (rows := store.read_after(after, _READ_ROWS)):
+        events = [(row.user, row.item, row.time) for row in rows if row.item and row.seq <= until]
+        frames.append(pl.DataFrame(events, schema=schema, orient="row"))
         after = rows[-1].seq
-    return pl.concat(parts)
+    return pl.concat(frames)
 
 
 # -- the new model ---------------------------------------------------------------------------------
 
 
-def _learned(model: Model, gone: set[str], events: pl.DataFrame) -> tuple[str, int, Model]:
-    """How it was learned, from how many new rows, and the model."""
+def _learn_model(model: Model, deleted: set[str], events: pl.DataFrame) -> tuple[Model, str, int]:
+    """Return the model with the events, "update" or "fit", and the number of new rows.
+
+    `events` has columns user_id, item_id, timestamp (microseconds); `deleted` are ids of users
+    whose rows of the training log go. The model is updated in place if it was saved for updates and
+    no rows are removed; else a new one is fitted to the merged log.
+    """
     log = model.fitted.log
     assert log is not None
-    kept = _without(log, gone)
-    if kept is log and len(events) and _fits(log, events) and _updated(model, events):
-        return "update", len(events), model
-    whole, new = _joined(kept, events)
-    made: Model = params.build(type(model), model.params)
-    return "fit", new, made.fit(whole)
+    remaining = _drop_users(log, deleted)
+    can_update = remaining is log and len(events) and _has_same_id_types(log, events)
+    if can_update and _try_update(model, events):
+        return model, "update", len(events)
+    whole, n_new = _merge_events(remaining, events)
+    new_model: Model = build_model(type(model), model.params)
+    return new_model.fit(whole), "fit", n_new
 
 
-def _updated(model: Model, events: pl.DataFrame) -> bool:
-    """Was the model brought up to date without a fit? Not every model can be."""
+def _try_update(model: Model, events: pl.DataFrame) -> bool:
+    """Update the model in place with new events; return False if it has to be fitted again.
+
+    `events` has columns user_id, item_id, timestamp. Only a model saved with its update data can be
+    updated; it may still refuse the events.
+    """
     if not model.fitted.training.get("updatable"):
         return False
     try:
-        updating.update(model, _log_of(events))
+        update(model, _events_log(events))
     except TalerecError as error:
-        logger.info("fitting anew: %s", error)
+        logger.info("the model is fitted again: %s", error)
         return False
     return True
 
 
-def _without(log: Log, gone: set[str]) -> Log:
-    """The log without the rows of some users."""
-    found = log.users.of_texts(list(gone))
-    found = found[found >= 0]
-    if not len(found):
+def _drop_users(log: Log, users: set[str]) -> Log:
+    """Return the log without the rows of these users; the same object if it has no such rows.
+
+    `users` are ids as text; users and items without other rows go too.
+    """
+    codes = log.users.text_positions(list(users))
+    codes = codes[codes >= 0]
+    if not len(codes):
         return log
-    mine = np.isin(log.user_codes(), found)
-    return log.keep(~mine).compact() if mine.any() else log
+    is_dropped = np.isin(log.user_codes(), codes)
+    return log.keep(~is_dropped).compact() if is_dropped.any() else log
 
 
-def _joined(log: Log, events: pl.DataFrame) -> tuple[Log, int]:
-    """The log with the events in their places, and how many of them are new."""
+def _merge_events(log: Log, events: pl.DataFrame) -> tuple[Log, int]:
+    """Return the log with the events and their items; and how many events are new to it.
+
+    `events` has the columns user_id, item_id (text) and timestamp (microseconds). If the log has
+    integer ids and an event has not, all ids become text.
+    """
     if not len(events):
         return log, 0
-    if not _fits(log, events):
-        logger.info("ids are text from now on: some that came are not whole numbers")
-        log = _with_text(log)
-    found = merged(log, _log_of(events))
-    whole = replace(found.log, info=updating.described(log.info, found.log))
-    return whole, int(found.is_new.sum())
+    if not _has_same_id_types(log, events):
+        logger.info("ids become text: some ids of new events are not integers")
+        log = _with_text_ids(log)
+    result = merge_logs(log, _events_log(events))
+    whole = replace(result.log, info=merge_item_tables(log.info, result.log))
+    return whole, int(result.is_new.sum())
 
 
-def _log_of(events: pl.DataFrame) -> Log:
+def _events_log(events: pl.DataFrame) -> Log:
+    """Return events (columns user_id, item_id, timestamp in microseconds) as a log."""
     return Log.from_frame(events, time_unit="us", any_time=True)
 
 
-def _fits(log: Log, events: pl.DataFrame) -> bool:
-    """Can the ids of all events be ids of the log's kind?"""
-    pairs = ((log.users, columns.USER), (log.items, columns.ITEM))
-    return not any(names.own_type(events[column].unique()).null_count() for names, column in pairs)
+def _has_same_id_types(log: Log, events: pl.DataFrame) -> bool:
+    """Can the ids of all events be converted to the types of the log's ids?
+
+    `events` has ids as text, in the columns user_id and item_id; "x1" is no integer id.
+    """
+    users = log.users.cast_ids(events[columns.USER].unique())
+    items = log.items.cast_ids(events[columns.ITEM].unique())
+    return users.null_count() + items.null_count() == 0
 
 
-def _with_text(log: Log) -> Log:
-    """The log with ids that are text."""
+def _with_text_ids(log: Log) -> Log:
+    """Return the log with user and item ids as text, in its item table too."""
     users, items = (Vocabulary(names.ids.cast(pl.String)) for names in (log.users, log.items))
     info = None if log.info is None else log.info.with_columns(pl.col(columns.ITEM).cast(pl.String))
     return replace(log, users=users, items=items, info=info)

@@ -1,4 +1,4 @@
-"""Where the service listens: the sockets of its workers, and TLS."""
+"""The sockets on which workers listen, and the check of TLS certificates."""
 
 from __future__ import annotations
 
@@ -7,33 +7,29 @@ import socket
 import ssl
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from talerec.errors import TalerecError
-from talerec.serve.settings import Settings
+from talerec.serve import Settings
 
 
-def reserve(settings: Settings) -> socket.socket:
-    """Hold the address. This socket does not listen: workers do, once they have loaded the model."""
+def reserve_address(settings: Settings) -> socket.socket:
+    """Bind the address of the service and return the socket, which does not listen.
+
+    Workers listen, once they have loaded the model. TalerecError if the address is in use.
+    """
     try:
         if settings.unix is not None:
-            return _bound_to_path(settings.unix)
-        with _bound(settings.host, settings.port, shared=False):
-            pass  # fails if another program already shares this port: it would get some of the requests
-        return _bound(settings.host, settings.port, shared=True)
+            return _bind_path(settings.unix)
+        with _bind_port(settings.host, settings.port, is_shared=False):
+            pass  # fails if another program shares this port: it would get some of the requests
+        return _bind_port(settings.host, settings.port, is_shared=True)
     except OSError as error:
-        where = settings.unix or f"{settings.host}:{settings.port}"
-        raise TalerecError(f"cannot listen on {where}: {error.strerror or error}") from None
+        address = settings.unix or f"{settings.host}:{settings.port}"
+        raise TalerecError(f"cannot listen on {address}: {error.strerror or error}") from None
 
 
-def release(settings: Settings) -> None:
-    """Remove the name of a Unix socket."""
-    if settings.unix is not None:
-        settings.unix.unlink(missing_ok=True)
-
-
-def address_of(settings: Settings, reserved: socket.socket) -> str:
-    """What people type to reach the service."""
+def describe_address(settings: Settings, reserved: socket.socket) -> str:
+    """Return the URL of the service, or `unix:` and the path of its socket."""
     if settings.unix is not None:
         return f"unix:{settings.unix}"
     host, port = reserved.getsockname()[:2]
@@ -41,20 +37,18 @@ def address_of(settings: Settings, reserved: socket.socket) -> str:
     return f"http{'s' if settings.tls_cert else ''}://{name}:{port}/"
 
 
-def for_workers(settings: Settings, reserved: socket.socket) -> Any:
-    """What a worker needs to listen: the port, or the socket that all of them share."""
-    return reserved if settings.unix is not None else reserved.getsockname()[1]
+def bind_worker(settings: Settings, address: socket.socket | int) -> socket.socket:
+    """Return the socket of one worker; the system spreads connections over all workers.
 
-
-def bind(settings: Settings, address: Any) -> socket.socket:
-    """The socket of one worker; the system spreads connections over all that listen."""
+    `address` is the Unix socket that workers share, or the number of the TCP port.
+    """
     if isinstance(address, socket.socket):
         return address
-    return _bound(settings.host, address, shared=True)
+    return _bind_port(settings.host, address, is_shared=True)
 
 
 def check_tls(settings: Settings) -> None:
-    """Refuse a certificate or a key that cannot be used, before anything is started."""
+    """Raise TalerecError if the TLS certificate or its key cannot be used."""
     if settings.tls_cert is None or settings.tls_key is None:
         return
     for path in (settings.tls_cert, settings.tls_key):
@@ -68,34 +62,39 @@ def check_tls(settings: Settings) -> None:
         ) from None
 
 
-def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+def _bind_port(host: str, port: int, *, is_shared: bool) -> socket.socket:
+    """Return a bound TCP socket; if shared, other sockets may bind the same port too."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind((host, port))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((host, port))
     except OSError:
-        made.close()
+        bound.close()
         raise
-    return made
+    return bound
 
 
-def _bound_to_path(path: Path) -> socket.socket:
-    """A Unix socket that the owner and the group may use; a name that nobody listens at is taken over."""
-    made = socket.socket(socket.AF_UNIX)
+def _bind_path(path: Path) -> socket.socket:
+    """Return a Unix socket bound to a path, accessible to owner and group.
+
+    The file of a socket on which no program listens is replaced.
+    """
+    bound = socket.socket(socket.AF_UNIX)
     try:
         if path.is_socket():
             _remove_unused(path)
-        made.bind(str(path))
+        bound.bind(str(path))
         path.chmod(0o660)
     except OSError:
-        made.close()
+        bound.close()
         raise
-    return made
+    return bound
 
 
 def _remove_unused(path: Path) -> None:
+    """Remove the file of a Unix socket unless a program listens on it."""
     with (
         socket.socket(socket.AF_UNIX) as probe,
         suppress(ConnectionRefusedError, FileNotFoundError),

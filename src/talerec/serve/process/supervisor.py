@@ -1,20 +1,25 @@
-"""Running the service: a supervisor that starts workers, replaces those that end, and stops them.
+"""The supervisor: it starts workers and background processes, replaces and stops them.
 
-The supervisor loads no model and answers no request, so nothing that a client or a model does can end it.
+The supervisor loads no model and answers no request, so no client and no model can crash it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import multiprocessing
 import os
 import shutil
 import signal
+import socket
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -22,133 +27,157 @@ from pathlib import Path
 from typing import Any
 
 from talerec.errors import TalerecError
+from talerec.serve import Settings, is_local
 from talerec.serve.model import learnable
-from talerec.serve.process import logs
-from talerec.serve.process import sockets as listening
-from talerec.serve.settings import Settings, is_local
+from talerec.serve.process import sockets
 
 logger = logging.getLogger("talerec")
 
-_NEEDED = ("httptools", "msgspec", "uvicorn", "uvloop")
-_PREFIX = "talerec-"
-_RESTART_DELAY_S = 0.5  # seconds: a worker that cannot run is not restarted in a tight loop
-_MEASURE_AGAIN_S = 5.0  # seconds until the process that measures takes the place of one that ended
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_REQUIRED = ("httptools", "msgspec", "uvicorn", "uvloop")
+_RUN_PREFIX = "talerec-"
+_RESTART_DELAY_S = 0.5  # seconds: a worker that cannot run is not restarted in a tight loop
+_EVALUATOR_DELAY_S = 5.0  # seconds until online evaluation is restarted
+_NICE = 10  # of background processes: requests come first
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _SPAWN = multiprocessing.get_context("spawn")
-
-Say = Callable[[str], None]
 
 
 def check_installed() -> None:
-    """Refuse to serve where the extra `serve` is not installed."""
-    for name in _NEEDED:
+    """Raise TalerecError if the packages of the extra `serve` are not installed."""
+    for name in _REQUIRED:
         if find_spec(name) is None:
-            raise TalerecError(
-                f"serving needs the extra `serve` ({name} is missing): pip install 'talerec[serve]'"
-            )
+            missing = f"({name} is missing): pip install 'talerec[serve]'"
+            raise TalerecError(f"serving needs the extra `serve` {missing}")
 
 
-def run(settings: Settings, say: Say) -> None:
-    """Serve until SIGTERM or SIGINT. `say` is called with the lines that tell where the service listens, once it does.
+def run(settings: Settings, say: Callable[[str], None]) -> None:
+    """Run the service until SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    settings : Settings
+        The settings of the service.
+    say : function
+        Called with the lines that tell users where the service listens, once it does.
 
     Raises
     ------
     TalerecError
-        Where it cannot: the address is taken, or the model cannot be loaded or cannot answer.
+        If the address is in use, or the model cannot be loaded or cannot answer.
     """
     check_installed()
-    listening.check_tls(settings)
+    sockets.check_tls(settings)
     if settings.learn is not None:
         learnable.check_learnable(settings.path)
-    logs.set_up(settings)
-    with _folder_of_run(settings) as folder, listening.reserve(settings) as reserved:
-        address = listening.address_of(settings, reserved)
-        supervisor = Supervisor(settings, folder, listening.for_workers(settings, reserved))
+    configure_logging(settings)
+    with _run_folder(settings) as folder, sockets.reserve_address(settings) as reserved:
+        url = sockets.describe_address(settings, reserved)
+        address = reserved if settings.unix is not None else reserved.getsockname()[1]
+
+        def announce(version: str) -> None:
+            """Tell users the version, URL and number of workers, and warn if there is no token."""
+            workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
+            say(f"model {version} at {url} ({workers})")
+            if not is_local(settings) and settings.token is None:
+                say("no token is set: everybody who can reach this machine can use the service")
+
         try:
-            supervisor.run(lambda version: _tell(settings, version, address, say))
+            Supervisor(settings, folder, address).run(announce)
         finally:
-            listening.release(settings)
-
-
-def _tell(settings: Settings, version: str, address: str, say: Say) -> None:
-    workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
-    say(f"model {version} at {address} ({workers})")
-    if not is_local(settings) and settings.token is None:
-        say("there is no token: everybody who can reach this machine can use the service")
+            if settings.unix is not None:
+                settings.unix.unlink(missing_ok=True)
 
 
 class Supervisor:
-    """Keeps all workers of a service alive until a signal to stop, then stops them."""
+    """Keeps all processes of a service running until a stop signal, then stops them.
 
-    def __init__(self, settings: Settings, folder: Path, address: Any) -> None:
+    Parameters
+    ----------
+    settings : Settings
+        The settings of the service.
+    folder : Path
+        The folder of the run, for files that the processes share.
+    address : socket or int
+        The Unix socket or the port of the workers.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, address: socket.socket | int) -> None:
         self._settings, self._folder, self._address = settings, folder, address
         self._workers: list[BaseProcess] = []
         self._learner: BaseProcess | None = None
-        self._measurer: BaseProcess | None = None
-        self._measure_from = 0.0  # when it is started (again)
+        self._evaluator: BaseProcess | None = None
+        self._evaluator_due = 0.0  # when online evaluation is restarted
         self._signals: list[int] = []
         self._is_ready = False
 
     def run(self, on_ready: Callable[[str], None]) -> None:
-        """Run until told to stop; `on_ready` gets the version of the model once every worker serves it."""
+        """Start the workers and run until a stop signal, replacing processes that end.
+
+        `on_ready` is called with the version of the model once every worker serves it.
+        """
         for number in _STOP_SIGNALS:
             signal.signal(number, self._on_signal)
         try:
-            self._workers += [self._start(n) for n in range(self._settings.workers)]
+            self._workers += [self._start_worker(n) for n in range(self._settings.workers)]
             while not self._signals:
                 wait([worker.sentinel for worker in self._workers], 1.0 if self._is_ready else 0.05)
                 self._announce(on_ready)
-                self._replace_ended()
-                self._keep_learning()
-                self._keep_measuring()
+                self._replace_worker()
+                if self._is_ready and not self._signals:
+                    self._ensure_learner()
+                    self._ensure_evaluator()
         finally:
             self._stop()
 
     def _on_signal(self, number: int, _: Any) -> None:
+        """Note a stop signal and pass it on to all processes of the service, as SIGTERM."""
         self._signals.append(number)
         self._terminate()
 
     def _terminate(self) -> None:
-        for worker in self._processes():
-            if worker.pid is not None and worker.is_alive():
-                with suppress(ProcessLookupError):
-                    os.kill(worker.pid, signal.SIGTERM)
+        """Send SIGTERM to all processes of the service: workers, learner and evaluator."""
+        for process in self._processes():
+            process.terminate()
 
     def _processes(self) -> list[BaseProcess]:
-        others = [one for one in (self._learner, self._measurer) if one is not None]
-        return [*self._workers, *others]
+        """Return the workers and the background processes that were started.
 
-    def _keep_measuring(self) -> None:
-        """Start the process that measures once the workers serve, and again (not at once) if it ends."""
-        ended = self._measurer is None or not self._measurer.is_alive()
-        if not (self._settings.measure and self._is_ready and ended) or self._signals:
-            return
-        if self._measurer is not None and not self._measure_from:
-            code = self._measurer.exitcode
-            logger.warning("the process that measures ended with exit code %s", code)
-            self._measure_from = time.monotonic() + _MEASURE_AGAIN_S
-        if time.monotonic() >= self._measure_from:
-            self._measure_from = 0.0
-            self._measurer = _SPAWN.Process(
-                target=_measure, args=(self._settings, self._folder), daemon=True
-            )
-            self._measurer.start()
+        Background processes: the learner refits the model, the evaluator measures it on new events.
+        """
+        background = (self._learner, self._evaluator)
+        return [*self._workers, *(process for process in background if process is not None)]
 
-    def _start(self, n: int) -> BaseProcess:
-        arguments = (self._settings, self._folder, self._address, n)
-        started = _SPAWN.Process(target=_work, args=arguments, daemon=True)
-        started.start()
-        return started
+    def _start(self, target: Callable[..., None], *arguments: Any) -> BaseProcess:
+        """Start a process that calls `target(settings, run folder, *arguments)`, and return it."""
+        arguments = (self._settings, self._folder, *arguments)
+        process = _SPAWN.Process(target=target, args=arguments, daemon=True)
+        process.start()
+        return process
+
+    def _start_worker(self, worker: int) -> BaseProcess:
+        """Start the process that answers requests as the worker with this index, from 0."""
+        return self._start(_run_worker, self._address, worker)
 
     def _announce(self, on_ready: Callable[[str], None]) -> None:
+        """Call `on_ready`, once, when every worker has written its version to its ready file.
+
+        Worker n writes the version of its model to the file `ready-n` of the run's folder;
+        `on_ready` gets that of worker 0.
+        """
         if self._is_ready:
             return
-        ready = [self._folder / f"ready-{n}" for n in range(self._settings.workers)]
-        if all(path.exists() for path in ready):
+        files = [self._folder / f"ready-{n}" for n in range(self._settings.workers)]
+        if all(file.exists() for file in files):
             self._is_ready = True
-            on_ready(ready[0].read_text())
+            on_ready(files[0].read_text())
 
-    def _replace_ended(self) -> None:
+    def _replace_worker(self) -> None:
+        """Replace the first worker that ended; during the start, raise the error that ended it.
+
+        A worker is a process that answers requests; it writes such an error to the file `error` of
+        the run's folder. Nothing happens after a stop signal.
+        """
         ended = [n for n, worker in enumerate(self._workers) if not worker.is_alive()]
         if not ended or self._signals:
             return
@@ -156,75 +185,159 @@ class Supervisor:
         if error.exists() and not self._is_ready:
             raise TalerecError(error.read_text())
         n, code = ended[0], self._workers[ended[0]].exitcode
-        logger.warning("worker %d ended with exit code %s: another takes its place", n, code)
+        logger.warning("worker %d ended with exit code %s and is replaced", n, code)
         time.sleep(_RESTART_DELAY_S)
         if not self._signals:
-            self._workers[n] = self._start(n)
+            self._workers[n] = self._start_worker(n)
 
-    def _keep_learning(self) -> None:
-        """Have one process that learns, once the service is ready; if it ends (for lack of memory, say), another takes its place."""
-        if self._settings.learn is None or not self._is_ready or self._signals:
-            return
-        if self._learner is not None and self._learner.is_alive():
-            return
-        if self._learner is not None:
-            self._tell_of_end(self._learner.exitcode)
-        arguments = (self._settings, self._folder)
-        self._learner = _SPAWN.Process(target=_learn, args=arguments, daemon=True)
-        self._learner.start()
+    def _ensure_learner(self) -> None:
+        """Start the process that refits the model, or replace it if it ended (for lack of memory).
 
-    def _tell_of_end(self, code: int | None) -> None:
-        message = f"the process that learns ended with exit code {code}"
-        logger.warning("%s: another takes its place", message)
-        state = learnable.read_state(self._folder) or {}
-        failures = state.get("failures", 0) + 1
-        learnable.write_state(
-            self._folder,
-            {**state, "failures": failures, "error": message, "failed": time.time()},
-        )
+        Nothing is started without the setting `learn`. An end adds 1 to "failures", and sets
+        "error" and "failed" (Unix seconds), in the JSON file of the learning state, which workers
+        report.
+        """
+        learner = self._learner
+        if self._settings.learn is None or (learner is not None and learner.is_alive()):
+            return
+        if learner is not None:
+            message = f"the learner ended with exit code {learner.exitcode}"
+            logger.warning("%s and is replaced", message)
+            state = learnable.read_learning_state(self._folder) or {}
+            state |= {"failures": state.get("failures", 0) + 1, "error": message}
+            learnable.write_learning_state(self._folder, {**state, "failed": time.time()})
+        self._learner = self._start(_run_learner)
+
+    def _ensure_evaluator(self) -> None:
+        """Start the process of online evaluation, or replace it five seconds after it ended.
+
+        There is none without the setting `measure`.
+        """
+        evaluator = self._evaluator
+        if not self._settings.measure or (evaluator is not None and evaluator.is_alive()):
+            return
+        if evaluator is not None and not self._evaluator_due:
+            logger.warning("online evaluation ended with exit code %s", evaluator.exitcode)
+            self._evaluator_due = time.monotonic() + _EVALUATOR_DELAY_S
+        if time.monotonic() >= self._evaluator_due:
+            self._evaluator_due = 0.0
+            self._evaluator = self._start(_run_evaluator)
 
     def _stop(self) -> None:
-        """Tell all workers to stop, and end those that still run after the time that they have for it."""
+        """Stop all processes, and kill those that still run after the time limit.
+
+        The limit is that of open requests, or a second before the service was ready.
+        """
         self._terminate()
         seconds = self._settings.timeout + 2 * self._settings.drain + 5 if self._is_ready else 1.0
         end = time.monotonic() + seconds
-        for worker in self._processes():
-            worker.join(max(0.1, end - time.monotonic()))
-            if worker.is_alive():
-                worker.kill()
-                worker.join()
+        for process in self._processes():
+            process.join(max(0.1, end - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
         if self._learner is not None:
             learnable.remove_unfinished(self._settings.path)
 
 
-def _work(settings: Settings, folder: Path, address: Any, n: int) -> None:
+# -- what the processes run ------------------------------------------------------------------------
+
+
+def _run_worker(settings: Settings, folder: Path, address: socket.socket | int, index: int) -> None:
+    """Run the worker with this index in this process; heavy modules are imported only here.
+
+    `folder` is the folder of the run, `address` the Unix socket or the port.
+    """
     from talerec.serve.process.worker import run_worker
 
-    run_worker(settings, folder, address, n)
+    configure_logging(settings)
+    run_worker(settings, folder, address, index)
 
 
-def _learn(settings: Settings, folder: Path) -> None:
+def _run_learner(settings: Settings, folder: Path) -> None:
+    """Run the process that refits the model with new events; heavy modules load only here."""
+    _set_up_background(settings)
     from talerec.serve.process.learner import run_learner
 
     run_learner(settings, folder)
 
 
-def _measure(settings: Settings, folder: Path) -> None:
-    from talerec.serve.process.online_evaluator import run_measurer
+def _run_evaluator(settings: Settings, folder: Path) -> None:
+    """Run the process that evaluates the served models on new events, until a stop signal."""
+    _set_up_background(settings)
+    from talerec.serve.online import EvaluationProcess
 
-    run_measurer(settings, folder)
+    try:
+        process = EvaluationProcess(settings, folder)
+        for number in _STOP_SIGNALS:
+            signal.signal(number, lambda *_: process.stopping.set())
+        process.run()
+    except TalerecError as error:
+        logger.warning("online evaluation ends: %s", error)
+        raise SystemExit(1) from None
+
+
+def _set_up_background(settings: Settings) -> None:
+    """Give this process a low priority and the log's settings, and end it with its parent."""
+    configure_logging(settings)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    os.nice(_NICE)
+
+    def end_with_parent() -> None:
+        """Wait for the end of the parent process, then exit."""
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            wait([parent.sentinel])
+            os._exit(0)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+# -- the log ---------------------------------------------------------------------------------------
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as one line of JSON: time, level, message, process and extra fields.
+
+    Extra fields are those that the caller passed as `extra={"fields": ...}`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the log record as one line of JSON, with the traceback of an exception."""
+        created = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "time": created, "level": record.levelname.lower(), "message": record.getMessage(),
+            "process": record.process, **getattr(record, "fields", {}),
+        }  # fmt: skip
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure_logging(settings: Settings) -> None:
+    """Log to standard error at the level of the settings; of other libraries, only warnings."""
+    is_json = settings.log_format == "json"
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if is_json else logging.Formatter(_LOG_FORMAT))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("talerec").setLevel(settings.log_level.upper())
 
 
 # -- the folder of a run ---------------------------------------------------------------------------
 
 
 @contextmanager
-def _folder_of_run(settings: Settings) -> Iterator[Path]:
-    """A folder for what the workers share: numbers, and copies of models. A run that was killed left its own: it goes."""
+def _run_folder(settings: Settings) -> Iterator[Path]:
+    """Create the folder of this run of the service, and remove it at the end.
+
+    It holds metrics and copies of models; the lock on its file `owner` shows that the run
+    continues. Folders that killed runs left behind are removed too.
+    """
     parent = Path(settings.copies or tempfile.gettempdir())
     try:
         _remove_abandoned(parent)
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        folder = Path(tempfile.mkdtemp(prefix=_RUN_PREFIX, dir=parent))
     except OSError as error:
         raise TalerecError(f"{parent} cannot be written: {error.strerror or error}") from None
     try:
@@ -237,7 +350,11 @@ def _folder_of_run(settings: Settings) -> Iterator[Path]:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    for folder in parent.glob(f"{_PREFIX}*"):
+    """Remove the folders of killed runs of the service in the folder `parent`.
+
+    The supervisor of a run that continues holds a lock on the file `owner` in its folder.
+    """
+    for folder in parent.glob(f"{_RUN_PREFIX}*"):
         with suppress(OSError), (folder / "owner").open("rb") as owner:
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its run goes on
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its run continues
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""What a worker knows of users: the histories of the artifact, and every event since.
+"""Histories of users, merged from the training log of a model and the events of the store.
 
-The rule of merging is that of `data/log_merge.py`: rows with the same item and time are one row, unless there are more of them among the
-events; simultaneous rows of the artifact come first.
+The merge follows `data/preprocessing.py`: rows with equal item and time are one row, kept as
+often as the events have it; simultaneous rows of the training log come first.
 """
 
 from __future__ import annotations
@@ -14,149 +14,197 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from talerec.data.log import Log
+from talerec.data import Log
 from talerec.errors import TalerecError
-from talerec.models.core.persistence import STORE, STORE_SEQ
-from talerec.runtime.arrays import Array
-from talerec.serve.model.served import ServedModel
-from talerec.serve.model.user_rows import UserRows
-from talerec.store.events import Kept
-from talerec.store.tail import Recent, Remembered
+from talerec.models.core import STORE, STORE_SEQ
+from talerec.runtime import Array
+from talerec.serve.model import ServedModel, UserRows
+from talerec.store import CachedUser, EventTail, StoredRow
 
 logger = logging.getLogger("talerec")
 
+_NO_ITEMS, _NO_TIMES = np.empty(0, np.int32), np.empty(0, np.int64)
+_NO_ITEMS.flags.writeable = _NO_TIMES.flags.writeable = False
 
-class Users:
-    """The users of one worker; without a store, those of the artifact."""
 
-    def __init__(self, recent: Recent | None, limit: int) -> None:
-        self.recent, self._limit = recent, limit
-        self.served: Callable[[], Collection[str]] = tuple  # the versions of models in use
+class UserHistories:
+    """The histories of one worker's users: rows of the training log and events of the store.
 
-    def known(self, model: ServedModel, user: str) -> UserRows | None:
-        """The rows of a user, where they are at hand; None where `find` has to ask the store, which may take a while. While the store does not answer, as far as the artifact knows."""
-        if self.recent is None:
-            return self.rows(model, user, [])
-        found = self.recent.get(user)
-        if found is None and not self.recent.answers:
-            return self.rows(model, user, [])
-        if found is None and self.recent.kind == "sqlite":
-            return self.find(model, user)  # a look into an index of a file: quicker than a thread
-        return None if found is None else self._merged(model, user, found)
+    Parameters
+    ----------
+    tail : EventTail, optional
+        The events of the store; without a store, histories are those of the training log.
+    max_rows : int
+        The most rows of a history; older rows are cut off.
+    versions : function
+        Returns the versions of the models in use, whose merged histories stay in the cache.
+    """
 
-    def find(self, model: ServedModel, user: str) -> UserRows:
-        """The rows of a user. Where the store does not answer, as far as the artifact knows."""
-        assert self.recent is not None
+    def __init__(
+        self, tail: EventTail | None, max_rows: int, versions: Callable[[], Collection[str]] = tuple
+    ) -> None:
+        self.tail, self._max_rows, self._served_versions = tail, max_rows, versions
+
+    def get(self, model: ServedModel, user: str) -> UserRows | None:
+        """Return a user's history if that is quick; None if `load` has to read a remote store.
+
+        `tail` caches the store's events of requested users. Without a store, or while it does not
+        answer, the history is that of the training log.
+        """
+        if self.tail is None:
+            return self.merge(model, user, [])
+        cached = self.tail.get(user)
+        if cached is not None:
+            return self._merge_cached(model, user, cached)
+        if not self.tail.is_available:
+            return self.merge(model, user, [])
+        if self.tail.kind == "sqlite":
+            return self.load(model, user)  # an index lookup in a file is quicker than a thread
+        return None
+
+    def load(self, model: ServedModel, user: str) -> UserRows:
+        """Return a user's history, read from the store unless it is in the cache.
+
+        If the store does not answer, the history is that of the training log.
+        """
+        assert self.tail is not None
         try:
-            found = self.recent.get(user) or self.recent.load(user)
+            cached = self.tail.get(user) or self.tail.load(user)
         except TalerecError:
-            return self.rows(model, user, [])
-        return self._merged(model, user, found)
+            return self.merge(model, user, [])
+        return self._merge_cached(model, user, cached)
 
     def is_deleted(self, model: ServedModel, user: str) -> bool:
-        """Was a user deleted after the artifact was made?"""
-        return self.recent is not None and self.recent.deleted.get(user, 0) > seq_of(
-            model, self.recent
-        )
+        """Return whether a user was deleted after the last event that the model was trained on.
 
-    def _merged(self, model: ServedModel, user: str, found: Remembered) -> UserRows:
-        made, rows = found.made, found.rows  # in this order: `made` is replaced after `rows`
-        merged: UserRows | None = made.get(model.version)
+        `user` is an external id. False without a store. `self.tail` (EventTail: this worker's cache
+        of the store) maps each deleted user to the seq, the commit number in the store, of the
+        deletion.
+        """
+        if self.tail is None:
+            return False
+        return self.tail.deleted.get(user, 0) > trained_seq(model, self.tail)
+
+    def _merge_cached(self, model: ServedModel, user: str, cached: CachedUser) -> UserRows:
+        """Return the history of a cached user, merged with the model's training log.
+
+        `cached` has the user's latest events of the store, and merged histories by model version;
+        the result is added there, and is used until the user's events change.
+        """
+        derived, events = cached.derived, cached.events  # in this order: `derived` is reset last
+        merged: UserRows | None = derived.get(model.version)
         if merged is None:
-            assert self.recent is not None
-            merged = self.rows(model, user, rows).copied()  # nothing of a model that is replaced
-            self.recent.keep_made(user, rows, {model.version: merged}, self.served())
+            assert self.tail is not None
+            merged = self.merge(model, user, events).copied()  # holds no file of the model open
+            self.tail.cache_derived(user, events, {model.version: merged}, self._served_versions())
         return merged
 
-    def rows(self, model: ServedModel, user: str, rows: list[Kept]) -> UserRows:
-        """The artifact's rows, unless they were deleted, and the events that came after it."""
-        seq = 0 if self.recent is None else seq_of(model, self.recent)
-        events = [row for row in rows if row.seq > seq]
+    def merge(self, model: ServedModel, user: str, events: list[StoredRow]) -> UserRows:
+        """Return a user's rows of the training log and `events` as one history in time order.
+
+        `events` are the user's events in the store, oldest first. Those that the model was trained
+        on are left out; so are the log's rows if the user was deleted since. At most `max_rows` of
+        the latest rows are returned.
+        """
+        seq = 0 if self.tail is None else trained_seq(model, self.tail)
+        events = [event for event in events if event.seq > seq]
         log = model.model.fitted.log
-        item, time = _EMPTY, _NO_TIME
+        item, time = _NO_ITEMS, _NO_TIMES
         if log is not None and not self.is_deleted(model, user):
-            place = int(log.users.of_texts([user])[0])
-            if place >= 0:
-                mine = slice(log.ptr[place], log.ptr[place + 1])
-                item, time = log.item[mine], log.time[mine]
+            code = int(log.users.text_positions([user])[0])
+            if code >= 0:
+                rows = slice(log.ptr[code], log.ptr[code + 1])
+                item, time = log.item[rows], log.time[rows]
         if not events:
-            return UserRows(item[-self._limit :], time[-self._limit :])
-        found = model.items.of_texts([str(row.item) for row in events])
-        return _join(item, time, found, events, log, self._limit)
+            return UserRows(item[-self._max_rows :], time[-self._max_rows :])
+        event_items = model.items.text_positions([str(event.item) for event in events])
+        fresh = _find_fresh(item, time, event_items.tolist(), events)
+        events = [events[n] for n in fresh]
+        items = np.concatenate([item, event_items[fresh].astype(np.int32, copy=False)])
+        times = np.concatenate([time, np.array([event.time for event in events], np.int64)])
+        order = _row_order(items, times, len(item), log)[-self._max_rows :]
+        items, times = items[order], times[order]
+        items.flags.writeable = times.flags.writeable = False  # as memory-mapped arrays are
+        first = len(item)
+        by_row = {row: events[n - first] for row, n in enumerate(order.tolist()) if n >= first}
+        return UserRows(items, times, by_row)
 
 
-_EMPTY, _NO_TIME = np.empty(0, np.int32), np.empty(0, np.int64)
-_EMPTY.flags.writeable = _NO_TIME.flags.writeable = False
+def _find_fresh(item: Array, time: Array, codes: list[int], events: list[StoredRow]) -> list[int]:
+    """Return the indices of the events that the training log lacks, or has less often.
 
-
-def seq_of(model: ServedModel, recent: Recent) -> int:
-    """The last seq of this store whose event is in the histories of a model."""
-    seq = seq_in(model.facts["training"], recent.store)
-    if recent.seq < seq and model not in _put_back:
-        _put_back[model] = _is_put_back(recent, seq)
-    return 0 if _put_back.get(model) else seq
-
-
-def seq_in(training: dict[str, Any], store: str) -> int:
-    """The last seq of a store that the facts of a training name."""
-    return int(training.get(STORE_SEQ, 0)) if training.get(STORE) == store else 0
-
-
-#: Models that know more of the store than it has, or seemed to: its next events have numbers that the model takes for old ones.
-_put_back: WeakKeyDictionary[ServedModel, bool] = WeakKeyDictionary()
-
-
-def _is_put_back(recent: Recent, seq: int) -> bool:
-    """Was the store put back from a backup since the model learned from it? A process that only lags asks the store itself."""
-    try:
-        found = recent.end()
-    except TalerecError:
-        return False
-    return warn_if_put_back(recent.name, found, seq)
-
-
-def warn_if_put_back(name: str, found: int, seq: int) -> bool:
-    """Has a store fewer rows than a model has learned from? That is told."""
-    if found < seq:
-        logger.warning(
-            "%s ends at row %d, and the model has learned up to row %d: it was put back from a backup, and its rows are taken as new ones",
-            name, found, seq,
-        )  # fmt: skip
-    return found < seq
-
-
-def _join(
-    item: Array, time: Array, found: Array, events: list[Kept], log: Log | None, limit: int
-) -> UserRows:
-    fresh = _fresh(item, time, found.tolist(), events)
-    rows = [events[n] for n in fresh]
-    items = np.concatenate([item, found[fresh].astype(np.int32, copy=False)])
-    times = np.concatenate([time, np.array([row.time for row in rows], np.int64)])
-    if len(time) and rows and rows[0].time <= time[-1]:
-        by_item = log is not None and log.ties == "item"
-        order = np.lexsort((items, times)) if by_item else np.argsort(times, kind="stable")
-    else:
-        order = np.arange(len(items))
-    order = order[-limit:]
-    items, times = items[order], times[order]
-    items.flags.writeable = times.flags.writeable = (
-        False  # as mapped ones are: kernels know one kind
-    )
-    first = len(item)
-    places = {n: rows[was - first] for n, was in enumerate(order.tolist()) if was >= first}
-    return UserRows(items, times, places)
-
-
-def _fresh(item: Array, time: Array, found: list[int], events: list[Kept]) -> list[int]:
-    """The places of events that the artifact does not have, or has less often."""
+    `item` and `time` are the user's rows of the training log, ascending in time; `codes` the item
+    positions of `events`, -1 for items that the model does not have. An event equals a row if item
+    and time are equal.
+    """
     fresh: list[int] = []
-    seen: Counter[tuple[Any, int]] = Counter()
-    for n, (position, row) in enumerate(zip(found, events, strict=True)):
-        if position >= 0 and len(time) and row.time <= time[-1]:
-            a, b = np.searchsorted(time, row.time), np.searchsorted(time, row.time, "right")
-            key = (position, row.time)
+    seen: Counter[tuple[int, int]] = Counter()
+    for n, (code, event) in enumerate(zip(codes, events, strict=True)):
+        if code >= 0 and len(time) and event.time <= time[-1]:
+            begin = np.searchsorted(time, event.time)
+            end = np.searchsorted(time, event.time, "right")
+            key = (code, event.time)
             seen[key] += 1
-            if seen[key] <= int((item[a:b] == position).sum()):
+            if seen[key] <= int((item[begin:end] == code).sum()):
                 continue
         fresh.append(n)
     return fresh
+
+
+def _row_order(items: Array, times: Array, n_log: int, log: Log | None) -> Array:
+    """Return the indices that sort a user's rows by time, rows of the log before equal events.
+
+    The first `n_log` of `items` and `times` are rows of the log, the rest are events; both parts
+    are in time order. If the log sorts simultaneous rows by item, so does this.
+    """
+    if not (0 < n_log < len(times) and times[n_log] <= times[n_log - 1]):
+        return np.arange(len(items))  # the events are later than the log
+    if log is not None and log.ties == "item":
+        return np.lexsort((items, times))
+    return np.argsort(times, kind="stable")
+
+
+# -- the last seq that a model was trained on ------------------------------------------------------
+
+#: Models whose `store_seq` seemed beyond the end of the store, and whether the store was restored
+#: from a backup: new events then have seqs that the model was trained on.
+_is_restored: WeakKeyDictionary[ServedModel, bool] = WeakKeyDictionary()
+
+
+def trained_seq(model: ServedModel, tail: EventTail) -> int:
+    """Return the number of the last store row that a model was trained on; 0 if there is none.
+
+    `tail` is this process's cache of the store. 0 too if the store ends before that row: it was
+    restored from a backup, and all rows are new.
+    """
+    seq = read_trained_seq(model.facts["training"], tail.store)
+    if tail.seq < seq and model not in _is_restored:
+        try:  # this process may only lag behind: the store itself knows
+            last_seq = tail.read_last_seq()
+        except TalerecError:
+            last_seq = seq
+        _is_restored[model] = warn_if_restored(tail.name, last_seq, seq)
+    return 0 if _is_restored.get(model) else seq
+
+
+def read_trained_seq(training: dict[str, Any], store: str) -> int:
+    """Return the seq of the last row of a store that a model was trained on, 0 if none.
+
+    `training` is the artifact's record of its training data, `store` the id of the store; the seq
+    numbers the store's rows in commit order.
+    """
+    return int(training.get(STORE_SEQ, 0)) if training.get(STORE) == store else 0
+
+
+def warn_if_restored(name: str, last_seq: int, seq: int) -> bool:
+    """Does the store end before `seq`, which a model was trained on? If so, log a warning.
+
+    `last_seq` is the number of the store's last row. Such a store was restored from a backup.
+    """
+    if last_seq < seq:
+        logger.warning(
+            "%s ends at seq %d, but the model was trained up to seq %d: the store was restored "
+            "from a backup, and all its rows count as new",
+            name, last_seq, seq
+        )  # fmt: skip
+    return last_seq < seq

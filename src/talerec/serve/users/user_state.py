@@ -1,114 +1,199 @@
-"""What a worker remembers: the store's events as they come, and one thread that writes new ones.
+"""The users and events of one worker: histories, the writer thread, deletions, validation.
 
-Threads: `watch` reads on in the store, `write` commits. The event loop asks what is remembered; only a SQLite file is read in it.
+Threads: "poll" reads new rows of the store, "write" commits new events. The event loop uses the
+cache; only a SQLite file is read in the loop itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
+from talerec.data import DAY
 from talerec.errors import TalerecError
-from talerec.serve.errors import ApiError, busy, store_unavailable
-from talerec.serve.model.served import ServedModel
-from talerec.serve.settings import Settings
-from talerec.serve.shared import SharedState
-from talerec.serve.users.deletions import Deletions
-from talerec.serve.users.histories import Users, seq_of
-from talerec.store.events import Added, ConflictError, Event, StoreError
-from talerec.store.store import Store
-from talerec.store.tail import Recent
-from talerec.store.writer import FullError, Ticket, Writer
+from talerec.serve import ApiError, Settings, SharedState, busy, schemas, store_unavailable
+from talerec.serve.model import ServedModel, parse_time
+from talerec.serve.users.histories import UserHistories, trained_seq
+from talerec.store import (
+    AppendResult,
+    ConflictError,
+    Event,
+    EventTail,
+    EventWriter,
+    QueueFullError,
+    Store,
+    StoreError,
+    WriteRequest,
+    validate_id,
+)
 
 logger = logging.getLogger("talerec")
 
-_KNOWN_S = 1.0  # seconds to wait until all workers know of a deletion
-_POLL_S = 0.01  # seconds between looks at that
+_DELETION_WAIT_S = 1.0  # seconds to wait until all workers have read a deletion
+_DELETION_POLL_S = 0.01
+_MAX_CLOCK_SKEW = DAY  # by how much the clock of a client may be ahead of ours
 
 
-class Memory:
-    """The users and events of one worker. Without a store it knows the users of the artifact alone, and takes no events."""
+class UserState:
+    """The users and events of one worker: histories, and the threads that write and poll.
 
-    def __init__(self, settings: Settings, shared: SharedState, folder: Path) -> None:
+    Without a store, users are those of the training log, and no events are accepted.
+
+    Parameters
+    ----------
+    settings : Settings
+        The settings of the service.
+    shared : SharedState
+        The counters of the workers, in the folder of the run.
+    versions : function
+        Returns the versions of the models that this worker serves.
+    """
+
+    def __init__(
+        self, settings: Settings, shared: SharedState, versions: Callable[[], Collection[str]]
+    ) -> None:
         self._settings, self._shared = settings, shared
-        self.recent = _opened(settings, folder / "store")
-        self._deletions = Deletions(folder, shared.worker)
-        if self.recent is not None:
-            self._deletions.recall(self.recent)
-            self._publish()
-            self.recent.caught_up = self._publish
-        self.users = Users(self.recent, settings.max_history)
-        self._writer: Writer | None = None
+        self._saved_deletion = -1  # the seq of the last deletion that was saved
+        self.tail: EventTail | None = None
+        if (store := settings.store) is not None:
+            marker = shared.folder / "store"  # the store answered when the service was started
+            options: dict[str, Any] = {"allow_unavailable": marker.exists()}
+            self.tail = EventTail(store, settings.max_history, on_poll=self._publish, **options)
+            marker.touch()
+            self._restore_deletions(self.tail)
+            self._publish(self.tail)
+        self.histories = UserHistories(self.tail, settings.max_history, versions)
+        self._writer: EventWriter | None = None
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._counted = (0, 0.0)
+        self._poll_thread: threading.Thread | None = None
+        self._counted = (0, 0.0)  # commits of the writer, and their seconds, in the metrics
 
-    def adopt(self, model: ServedModel) -> None:
-        """Let a model that is about to be served know which events came after it."""
-        if self.recent is not None:
-            adopt(self.recent, model)
+    def prepare_model(self, model: ServedModel) -> None:
+        """Count the store's events after a model's training for its popular items.
 
-    def _publish(self) -> None:
-        """Let others know up to where this worker has read, after what it read of deletions is kept."""
-        assert self.recent is not None
-        self._deletions.keep(self.recent)
-        self._shared.set_seq(self.recent.seq)
+        Called with each loaded model; later events are counted as they arrive. Nothing without a
+        store.
+        """
+        if self.tail is not None:
+            follow_events(self.tail, model)
+
+    def _publish(self, tail: EventTail) -> None:
+        """Save new deletions of users; then publish the last store row that this worker has read.
+
+        Called after each poll of the store by `tail`, the cache of recent events that polls it. The
+        number of that row goes to the state that all workers share, where deletions are awaited.
+        """
+        if tail.seq >= 0 and tail.last_deletion != self._saved_deletion:
+            self._save_deletions(tail)
+        self._shared.set_seq(tail.seq)
+
+    def _save_deletions(self, tail: EventTail) -> None:
+        """Save the deleted users to a file of this worker, for workers that start later.
+
+        `tail` is this worker's cache of recent events, kept up to date by polling the store. The
+        file `deletions-N` (N: the worker's index), in the folder that all workers share, is JSON:
+        "store" (id of the store) and "deleted" (user id -> seq, the number of the deletion in the
+        store). A worker needs it if the store is down. A failure is logged and tried again after
+        the next poll.
+        """
+        last_deletion = tail.last_deletion
+        path = self._shared.folder / f"deletions-{self._shared.worker}"
+        part = path.with_suffix(".part")
+        try:
+            part.write_text(json.dumps({"store": tail.store, "deleted": tail.deleted}))
+            os.replace(part, path)
+            self._saved_deletion = last_deletion
+        except OSError as error:
+            logger.warning("deletions could not be saved outside the store: %s", error)
+
+    def _restore_deletions(self, tail: EventTail) -> None:
+        """Read the deleted users that workers saved, so that none is lost if the store is down.
+
+        The files `deletions-N` lie in the folder that all workers of the service share; each is
+        JSON: "store" (id of the store) and "deleted" (user id -> seq, the deletion's number in the
+        store). `tail`, this worker's cache of the store, uses them until the store has answered.
+        """
+        for file in sorted(self._shared.folder.glob("deletions-*")):
+            if not file.suffix:
+                with suppress(OSError, ValueError):
+                    saved = json.loads(file.read_text())
+                    tail.restore_deletions(saved["store"], saved["deleted"])
 
     def start(self) -> None:
-        """Begin to write, and to read on."""
-        if self.recent is not None and self._writer is None:
-            assert self._settings.store is not None
-            store = Store(self._settings.store)
-            self._writer = Writer(store, _deliver, self.recent.catch_up)
-            watching = threading.Thread(
-                target=self.recent.watch, args=(self._stop,), name="read on", daemon=True
-            )
-            watching.start()
-            self._threads.append(watching)
+        """Start the threads that write to the store and poll it; nothing without a store.
+
+        The writer commits queued events; the poller reads new rows of all workers into `self.tail`,
+        the cache of recent events. A second call does nothing.
+        """
+        if self.tail is not None and self._writer is None:
+            store = Store(str(self._settings.store))
+            self._writer = EventWriter(store, _deliver_results, self.tail.poll)
+            run, stop = self.tail.run, (self._stop,)
+            self._poll_thread = threading.Thread(target=run, args=stop, name="poll", daemon=True)
+            self._poll_thread.start()
 
     def stop(self) -> None:
-        """Write what waits, and end."""
+        """Commit the waiting events, stop both threads, and close the connections to the store.
+
+        Each thread is waited for at most `timeout` seconds of the settings.
+        """
         self._stop.set()
         if self._writer is not None:
             self._writer.stop(self._settings.timeout)
-        for thread in self._threads:
-            thread.join(self._settings.timeout)
-        if self.recent is not None:
-            self.recent.close()
+        if self._poll_thread is not None:
+            self._poll_thread.join(self._settings.timeout)
+        if self.tail is not None:
+            self.tail.close()
 
     # -- writing --
 
-    async def keep(self, events: Sequence[Event]) -> Added:
-        """Keep events; once this returns they are on disk, and this worker knows them."""
-        added: Added = await self._written(Ticket(events))
-        self._shared.increment("events_accepted", added.accepted)
-        self._shared.increment("events_duplicate", added.duplicates)
-        return added
+    async def append(self, events: Sequence[Event]) -> AppendResult:
+        """Store events; return how many were stored now, and how many before.
 
-    async def forget(self, user: str) -> int:
-        """Delete a user; once this returns that is on disk, and all workers that read on know it. The seq of the deletion."""
-        seq: int = await self._written(Ticket(forget=user))
-        end = time.monotonic() + _KNOWN_S
-        while not self._shared.is_known_everywhere(seq) and time.monotonic() < end:
-            await asyncio.sleep(_POLL_S)
+        On return they are on disk and in this worker's histories. Failures are raised as ApiErrors:
+        409 for an event id that is stored with other contents, 503 if the store is busy or fails.
+        """
+        result: AppendResult = await self._write(WriteRequest(events))
+        self._shared.increment("events_accepted", result.accepted)
+        self._shared.increment("events_duplicate", result.duplicates)
+        return result
+
+    async def delete(self, user: str) -> int:
+        """Delete a user and return the seq of the deletion, its number in the store.
+
+        On return the deletion is on disk, and all workers have read it, or a second has passed.
+        """
+        seq: int = await self._write(WriteRequest(deleted_user=user))
+        end = time.monotonic() + _DELETION_WAIT_S
+        while not self._shared.is_read_by_all(seq) and time.monotonic() < end:
+            await asyncio.sleep(_DELETION_POLL_S)
         return seq
 
-    async def _written(self, ticket: Ticket) -> Any:
-        writer = self._writing()
-        loop = asyncio.get_running_loop()
-        ticket.owner = loop, loop.create_future()
+    async def _write(self, request: WriteRequest) -> Any:
+        """Queue a write request, wait for its commit and return its result.
+
+        The result is an AppendResult or the seq of a deletion. Failures are raised as ApiErrors:
+        409 without a store or for a conflict of event ids, 503 if the store is busy, slow or
+        failing.
+        """
+        writer = self._writer
+        if writer is None:
+            message = "this service has no store and accepts no events: start it with a store"
+            raise ApiError(409, "no_store", message)
+        request.waiter = asyncio.get_running_loop().create_future()
         try:
-            writer.submit(ticket)
+            writer.submit(request)
             async with asyncio.timeout(self._settings.timeout):
-                return await ticket.owner[1]
-        except FullError as error:
+                return await request.waiter
+        except QueueFullError as error:
             raise busy(str(error)) from None
         except ConflictError as error:
             raise ApiError(409, "conflict", str(error)) from None
@@ -116,71 +201,123 @@ class Memory:
             self._shared.increment("store_failures")
             raise store_unavailable(str(error)) from None
         except TimeoutError:
-            message = "the store takes long: what was sent may be kept later, or not; send it again"
+            message = "the store is slow: the events may still be stored later; send them again"
             raise store_unavailable(message) from None
         finally:
-            self._note(writer)
+            self._count_commits(writer)
 
-    def _writing(self) -> Writer:
-        if self._writer is None:
-            message = "this service has no store, and keeps no events: start it with --store"
-            raise ApiError(409, "no_store", message)
-        return self._writer
+    def _count_commits(self, writer: EventWriter) -> None:
+        """Add the writer's commits and their seconds since the last call to the shared metrics.
 
-    def _note(self, writer: Writer) -> None:
-        """Write down what the writer did since the last time."""
+        The writer is the thread that commits events. The metrics are counters of all workers in
+        shared memory: "store_commits", "store_commit_seconds", and the gauge "events_waiting".
+        """
         before, self._counted = self._counted, (writer.commits, writer.seconds)
         self._shared.increment("store_commits", self._counted[0] - before[0])
         self._shared.increment("store_commit_seconds", self._counted[1] - before[1])
         self._shared.set_gauge("events_waiting", writer.waiting)
 
-    # -- what is known of the store --
+    # -- status --
 
-    def facts(self) -> dict[str, Any] | None:
-        """The store as /v1/stats shows it; its address has no password."""
-        if self.recent is None:
+    def describe_store(self) -> dict[str, Any] | None:
+        """Return the store as /v1/stats shows it, None without one; its address has no password.
+
+        Keys: address, answers (is it available?), seq (its last row read here), deleted_users (a
+        count).
+        """
+        tail = self.tail
+        if tail is None:
             return None
-        return {
-            "address": self.recent.name,
-            "answers": self.recent.answers,
-            "seq": self.recent.seq,
-            "deleted_users": len(self.recent.deleted),
-        }
+        state = {"address": tail.name, "answers": tail.is_available, "seq": tail.seq}
+        return {**state, "deleted_users": len(tail.deleted)}
 
 
-def adopt(recent: Recent, model: ServedModel) -> None:
-    """Let a model know which events came after it, and of those that come: they count for what is popular."""
+def follow_events(tail: EventTail, model: ServedModel) -> None:
+    """Count the store's events after a model's training for its popular items, now and later.
+
+    `tail` is this worker's cache of the store: it passes every new row to `model.popular.events`,
+    the counts per item. If the store does not answer, only events from now on are counted.
+    """
     add = model.popular.events.add
     try:
-        recent.attach(add, seq_of(model, recent))
+        tail.replay(add, trained_seq(model, tail))
     except StoreError as error:
-        logger.warning("what is popular is counted from now on: %s", error)
-        recent.listen(add)
+        logger.warning("popular items are counted from now on only: %s", error)
+        tail.subscribe(add)
 
 
-def _opened(settings: Settings, was_there: Path) -> Recent | None:
-    """The store. At the start of a service it has to answer; a worker that takes the place of another goes on without it."""
-    if settings.store is None:
-        return None
-    found = Recent(settings.store, settings.max_history, patient=was_there.exists())
-    was_there.touch()
-    return found
+def _deliver_results(requests: list[WriteRequest]) -> None:
+    """Pass the results of requests to the event loops that wait, with one wake-up per loop.
 
-
-def _deliver(tickets: list[Ticket]) -> None:
-    """Hand outcomes back to the event loops that wait for them, with one wake-up each."""
-    for loop, some in groupby(tickets, key=lambda ticket: ticket.owner[0]):
+    Called in the writer's thread; `waiter` of each request is an asyncio future.
+    """
+    for loop, group in groupby(requests, key=lambda request: request.waiter.get_loop()):
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(_resolve, list(some))
+            loop.call_soon_threadsafe(_resolve, list(group))
 
 
-def _resolve(tickets: list[Ticket]) -> None:
-    for ticket in tickets:
-        future, outcome = ticket.owner[1], ticket.outcome
+def _resolve(requests: list[WriteRequest]) -> None:
+    """Set the result or exception of each request in the future that its client waits for.
+
+    Futures that are done are skipped; unexpected exceptions become a StoreError.
+    """
+    for request in requests:
+        future, result = request.waiter, request.result
         if future.done():  # its client has gone, or waited too long
             continue
-        if isinstance(outcome, Exception):
-            known = isinstance(outcome, TalerecError)
-            future.set_exception(outcome if known else StoreError("the store failed; see the log"))
+        if isinstance(result, TalerecError):
+            future.set_exception(result)
+        elif isinstance(result, Exception):
+            future.set_exception(StoreError("the store failed; see the log"))
         else:
-            future.set_result(outcome)
+            future.set_result(result)
+
+
+# -- validation ------------------------------------------------------------------------------------
+
+
+def validate_events(request: schemas.EventsRequest, unit: str, max_events: int) -> list[Event]:
+    """Return the events of a request; ApiError (422) names the first one that is invalid.
+
+    `unit` is the unit of small numeric timestamps: that of the model's log.
+    """
+    if len(request.events) > max_events:
+        message = f"there are {len(request.events)} events; the limit is {max_events}"
+        raise ApiError(422, "too_many_events", message)
+    now = time.time_ns() // 1000
+    events = []
+    for index, event in enumerate(request.events):
+        try:
+            events.append(_validate_event(event, unit, now))
+        except TalerecError as error:
+            raise ApiError(422, "invalid_event", f"events[{index}]: {error}") from None
+    return events
+
+
+def _validate_event(event: schemas.NewEvent, unit: str, now: int) -> Event:
+    """Return one event of a request; TalerecError if a field is invalid.
+
+    `now`, in microseconds since 1970, is the time of an event without a timestamp; `unit` is that
+    of small numeric timestamps. Times may be from 1970 to a day after `now`.
+    """
+    if event.event is not None:
+        validate_id(event.event, "event")
+    user, item = validate_id(event.user_id, "user_id"), validate_id(event.item_id, "item_id")
+    event_id = None if event.event_id is None else validate_id(event.event_id, "event_id")
+    time_us = now if event.timestamp is None else parse_time(event.timestamp, unit)
+    if time_us < 0:
+        raise TalerecError(f"timestamp {event.timestamp!r} is before 1970")
+    if time_us > now + _MAX_CLOCK_SKEW:
+        raise TalerecError(f"timestamp {event.timestamp!r} is in the future")
+    return Event(user, item, time_us, event.event, event_id, event.timestamp is not None)
+
+
+def validate_user_id(value: schemas.Id) -> str:
+    """Return the id of a user as text; ApiError (422) if it is blank or cannot be stored.
+
+    `value` is an integer or text from a request.
+    """
+    try:
+        return validate_id(value, "user_id")
+    except TalerecError as error:
+        raise ApiError(422, "invalid", str(error)) from None

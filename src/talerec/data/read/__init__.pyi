@@ -1,0 +1,14 @@
+from talerec.data.read.databases import WAIT_SECONDS as WAIT_SECONDS
+from talerec.data.read.databases import connect_to_write as connect_to_write
+from talerec.data.read.databases import database_file as database_file
+from talerec.data.read.databases import database_kind as database_kind
+from talerec.data.read.databases import driver_message as driver_message
+from talerec.data.read.databases import hide_secrets as hide_secrets
+from talerec.data.read.databases import load_driver as load_driver
+from talerec.data.read.databases import remove_secrets as remove_secrets
+from talerec.data.read.formats import is_readable as is_readable
+from talerec.data.read.readers import read_items as read_items
+from talerec.data.read.readers import read_log as read_log
+from talerec.data.read.readers import read_log_items as read_log_items
+from talerec.data.read.sources import refuse_overwriting as refuse_overwriting
+from talerec.data.read.sources import source_name as source_name

@@ -1,0 +1,14 @@
+from talerec.data.split.splits import Cases as Cases
+from talerec.data.split.splits import Split as Split
+from talerec.data.split.splits import SplitPlan as SplitPlan
+from talerec.data.split.splits import build_cases as build_cases
+from talerec.data.split.splits import find_targets as find_targets
+from talerec.data.split.splits import leave_one_out as leave_one_out
+from talerec.data.split.splits import time_split as time_split
+from talerec.data.split.windows import VALIDATION as VALIDATION
+from talerec.data.split.windows import NoCasesError as NoCasesError
+from talerec.data.split.windows import TimeWindow as TimeWindow
+from talerec.data.split.windows import earlier_cut_row as earlier_cut_row
+from talerec.data.split.windows import no_users_error as no_users_error
+from talerec.data.split.windows import no_window_error as no_window_error
+from talerec.data.split.windows import require_both_sides as require_both_sides

@@ -1,0 +1,81 @@
+"""The catalogue of models: every model class by name, and the loading of saved models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from talerec.artifact import Bundle, read_artifact
+from talerec.errors import ArtifactError, TalerecError
+from talerec.models.blend import PART_MODELS, Blend
+from talerec.models.core import Model, build_model, registry, restore_model
+
+#: The model of every command, the demo and the docs unless another is named.
+DEFAULT = "tempo"
+
+#: Model classes by name, the default first: `MODELS["tale"](reg=50)` is `TALE(reg=50)`.
+MODELS: dict[str, type[Model]] = {**PART_MODELS, "blend": Blend}
+
+
+def model_class(name: str) -> type[Model]:
+    """Return the model class of a name or ``module:Class``; TalerecError for an unknown one."""
+    kind = MODELS.get(name) or registry.find_class(name)
+    if kind is None:
+        raise TalerecError(f"there is no model {name!r}; the models are {', '.join(MODELS)}")
+    return kind
+
+
+def load(path: str | Path, *, verify: bool = False) -> Model:
+    """Load a saved model; its arrays are memory-mapped, which takes little time and memory.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder (NAME.tale) that `Model.save` wrote.
+    verify : bool, default False
+        Read every byte, check its hash and every number. Shapes and indices are always checked.
+
+    Returns
+    -------
+    Model
+        The fitted model.
+
+    Raises
+    ------
+    TalerecError
+        If the folder is missing or damaged, or holds a model that this version does not have.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import talerec as tr
+    >>> model = tr.Markov(recency=1).fit(tr.synthetic_log(2000, seed=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = model.save(f"{folder}/shop.tale")
+    ...     tr.load(path, verify=True).recommend([1], k=3)["item_id"].to_list()
+    [4, 70, 95]
+    """
+    return restore_bundle(read_artifact(path, verify=verify), path, verify=verify)
+
+
+def restore_bundle(bundle: Bundle, path: str | Path, *, verify: bool = False) -> Model:
+    """Return the fitted model of an artifact's contents (`bundle`), checked as in `load`.
+
+    `path` is for messages. ArtifactError if the contents cannot be used.
+    """
+    name = bundle.facts["model"]
+    kind = MODELS.get(name) or registry.find_class(name)
+    if kind is None:
+        raise TalerecError(
+            f"{path} holds a model {name!r}, which this version does not have; import the module "
+            f"of a third-party model first (for commands: {registry.VARIABLE}=module)"
+        )
+    try:
+        model: Model = build_model(kind, bundle.facts["params"])
+        restore_model(model, bundle, verify=verify)
+    except TalerecError as error:
+        raise ArtifactError(f"holds a model that cannot be used: {error}", path) from None
+    except (LookupError, TypeError, ValueError, AttributeError, pl.exceptions.PolarsError) as error:
+        raise ArtifactError(f"holds a model that cannot be used: {error!r}", path) from error
+    return model

@@ -1,0 +1,1 @@
+from talerec.models.factors.fpmc import FPMC as FPMC

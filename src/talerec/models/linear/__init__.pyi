@@ -1,0 +1,11 @@
+from talerec.models.linear.base import Linear as Linear
+from talerec.models.linear.base import RidgeModel as RidgeModel
+from talerec.models.linear.base import dropout_penalty as dropout_penalty
+from talerec.models.linear.ease import EASE as EASE
+from talerec.models.linear.ease import EDLAE as EDLAE
+from talerec.models.linear.ease import RDLAE as RDLAE
+from talerec.models.linear.slist import SLIS as SLIS
+from talerec.models.linear.slist import SLIST as SLIST
+from talerec.models.linear.slist import SLIT as SLIT
+from talerec.models.linear.swalk import SWalk as SWalk
+from talerec.models.linear.tale import TALE as TALE

@@ -1,0 +1,2 @@
+from talerec.models.neighbors.models import SKNN as SKNN
+from talerec.models.neighbors.models import STAN as STAN

@@ -1,0 +1,203 @@
+"""Rank queries on threads: top items, ranks of targets, and lists with reasons.
+
+One rule serves recommending and evaluating: a higher score ranks first, and of equal scores the
+item with the lower position. An item without a score, or hidden, has no rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from talerec.ranking.ranks import Mask, QueryArrays, Ranked, RankScratch, rank_with_dense_scores
+from talerec.ranking.reasons import (
+    largest_contributions,
+    merge_by_item,
+    source_contributions,
+    source_items,
+)
+from talerec.ranking.scores import KernelWeights
+from talerec.ranking.search import rank_with_hash_scores
+from talerec.ranking.weights import Query, Weights
+from talerec.runtime import Array, Kernel, as_readonly, kernel, run_chunks, sized_chunks, template
+
+_BATCH = 256  # queries a thread takes at a time
+_NO_TARGETS = np.empty(0, np.int32)
+
+
+class ExplainedLists(NamedTuple):
+    """The top items of some histories with scores and reasons, as plain Python values.
+
+    History h has counts[h] items, listed one history after the other. The items that contribute
+    most to the score of item n are sources[ends[n-1]:ends[n]], the largest first, and `shares` has
+    their shares of the score.
+    """
+
+    counts: list[int]
+    items: list[int]
+    scores: list[float]
+    ends: list[int]
+    sources: list[int]
+    shares: list[float]
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[ExplainedLists]) -> ExplainedLists:
+        """Return the lists of several results, one after the other, as one result."""
+        lists = cls([], [], [], [], [], [])
+        for part in parts:
+            lists.ends.extend(len(lists.sources) + end for end in part.ends)
+            for column in ("counts", "items", "scores", "sources", "shares"):
+                getattr(lists, column).extend(getattr(part, column))
+        return lists
+
+
+def rank_queries(
+    weights: Weights, query: Query, mask: Mask, k: int, targets: Array | None = None
+) -> Ranked:
+    """Return the top k items of every query, and the ranks of one target item per query.
+
+    query: weights of sources (rows of the weights B); scores are query @ B. mask: items that may
+    not be listed, or are hidden per query. targets: an item per query, -1 for none; without
+    `targets` the result has no ranks. Works on all cores.
+    """
+    n = len(query)
+    target_items = _NO_TARGETS if targets is None else targets.astype(np.int32, copy=False)
+    out = Ranked(
+        np.full((n, k), -1, np.int32),
+        np.full((n, k), np.nan),
+        np.zeros(n, np.int64),
+        np.zeros((0 if targets is None else n, 2), np.int64),
+    )
+    arguments = (weights.kernel_weights, query.rows(), mask, as_readonly(target_items))
+    rank = rank_with_dense_scores if weights.uses_dense_scores else rank_with_hash_scores
+
+    def work(a: int, b: int) -> None:
+        rank(*arguments, weights.scratch(), a, b, out)
+
+    if n == 1:  # needs no chunks, threads or progress bars
+        work(0, 1)
+    else:
+        run_chunks("rank", work, sized_chunks(n, _BATCH))
+    return out
+
+
+def top_items(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Array, Array]:
+    """Return (items, scores, counts) of the top k items of every query.
+
+    mask: items that may not be listed, or are hidden per query. items, scores: queries x k, best
+    first, filled with -1 and NaN; counts: how many of the k each query has.
+    """
+    ranked = rank_queries(weights, query, mask, k)
+    return ranked.items, ranked.scores, ranked.counts
+
+
+def explain_queries(
+    weights: Weights, query: Query, mask: Mask, k: int, n_reasons: int
+) -> ExplainedLists:
+    """Return the top k items of every query, and the items that contribute most to each.
+
+    query: weights of sources (rows of the weights B); scores are query @ B. mask: items that may
+    not be listed, or are hidden per query. n_reasons: at most so many contributing items per listed
+    item.
+    """
+    explain = _explain_dense if weights.uses_dense_scores else _explain_hash
+    inputs = _ListInputs(weights.kernel_weights, query.rows(), mask, weights.scratch())
+    columns = explain(inputs, k, n_reasons)
+    return ExplainedLists(*(column.tolist() for column in columns))
+
+
+def explain_list(
+    items: Array, scores: Array, n_reasons: int, sources: Array, contributions: Array
+) -> ExplainedLists:
+    """Return one list with the `n_reasons` sources that contribute most to each of its items.
+
+    items, scores: of the list. sources: item numbers. contributions: what each source (column)
+    adds to the score of each item (row).
+    """
+    ends, columns, shares = largest_contributions(contributions, scores, n_reasons)
+    values = (np.array([len(items)]), items, scores, ends, sources[columns], shares)
+    return ExplainedLists(*(column.tolist() for column in values))
+
+
+# -- lists with reasons in one compiled call: a service needs thousands a second -------------------
+
+
+class _ListInputs(NamedTuple):
+    """What lists with reasons are made from: weights B, queries x (scores are x @ B), mask.
+
+    mask: the items that lists must not contain. scratch: work space of the calling thread.
+    """
+
+    weights: KernelWeights
+    query: QueryArrays
+    mask: Mask
+    scratch: RankScratch
+
+
+class _ListColumns(NamedTuple):
+    """Top items of several queries with scores and reasons; fields as in `ExplainedLists`."""
+
+    counts: Array
+    items: Array
+    scores: Array
+    ends: Array
+    sources: Array
+    shares: Array
+
+
+@kernel
+def _explain_dense(inputs: _ListInputs, k: int, n_reasons: int) -> _ListColumns:
+    """Return the top k items of every query with reasons; a thread has one score per item.
+
+    n_reasons: at most so many items of the query, those that add most to a listed item's score.
+    """
+    return _explain(rank_with_dense_scores, inputs, k, n_reasons)
+
+
+@kernel
+def _explain_hash(inputs: _ListInputs, k: int, n_reasons: int) -> _ListColumns:
+    """Return the top k items of every query with reasons; scores are in a hash table.
+
+    n_reasons: at most so many items of the query, those that add most to a listed item's score.
+    """
+    return _explain(rank_with_hash_scores, inputs, k, n_reasons)
+
+
+@template
+def _explain(rank: Kernel, inputs: _ListInputs, k: int, n_reasons: int) -> _ListColumns:
+    """Return the top k items of every query with reasons; `rank` is a ranking kernel.
+
+    A ranking kernel writes top items and scores of queries. The reasons of an item are the (at most
+    `n_reasons`) items of the query that contribute most to its score, with their shares of the
+    score.
+    """
+    weights, query, mask, scratch = inputs
+    blocks, end, size = weights.blocks, 0, 0
+    n_queries = len(query.ptr) - 1
+    ranked = Ranked(
+        np.empty((n_queries, k), np.int32),
+        np.empty((n_queries, k)),
+        np.zeros(n_queries, np.int64),
+        np.empty((0, 2), np.int64),
+    )
+    rank(weights, query, mask, np.empty(0, np.int32), scratch, 0, n_queries, ranked)
+    n_items, room = len(scratch.seen), ranked.counts.sum()
+    items, scores, ends = np.empty(room, np.int32), np.empty(room), np.empty(room, np.int64)
+    reasons, shares = np.empty(room * n_reasons, np.int64), np.empty(room * n_reasons)
+    for q in range(n_queries):
+        n, sources = ranked.counts[q], query.source[query.ptr[q] : query.ptr[q + 1]]
+        share = query.share[query.ptr[q] : query.ptr[q + 1]]
+        top, top_scores = ranked.items[q, :n], ranked.scores[q, :n]
+        contributions = source_contributions(blocks, sources, share, top, n_items)
+        item = source_items(blocks, sources)
+        merge_by_item(contributions, blocks, sources, item)
+        upto, columns, parts = largest_contributions(contributions, top_scores, n_reasons)
+        for x in range(n):
+            items[size + x], scores[size + x] = top[x], top_scores[x]
+            ends[size + x] = upto[x] + end
+        for c in range(len(columns)):
+            reasons[end + c], shares[end + c] = item[columns[c]], parts[c]
+        size, end = size + n, end + len(columns)
+    return _ListColumns(ranked.counts, items, scores, ends, reasons[:end], shares[:end])

@@ -1,0 +1,126 @@
+"""Building blocks of compiled kernels: arrays by address, and loops that compile fast.
+
+Numba compiles a kernel again for every type of its arguments: for two arrays instead of one, for a
+memory-mapped (read-only) array instead of a writable one. A table of addresses has one type,
+whichever arrays it refers to. The caller checks the arrays (`address`) and keeps them alive.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from talerec.runtime.arrays import Array
+from talerec.runtime.jit import template
+
+carray: Any = getattr(numba, "carray")  # noqa: B009 (Numba does not declare the export)
+
+
+def address(array: Array, dtype: type) -> int:
+    """Return the memory address of an array's first entry; its type and C order are checked."""
+    if array.dtype != dtype or not array.flags.c_contiguous:
+        raise TypeError(f"kernels read {np.dtype(dtype)} in C order, not {array.dtype}")
+    return int(array.__array_interface__["data"][0])
+
+
+def _make_pointer(typing_context: Any, address: Any, dtype: Any) -> Any:
+    """Define Numba's code for turning an address into a typed pointer."""
+    pointer: Any = types.CPointer
+    signature = pointer(dtype.dtype)(address, dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return signature, generate
+
+
+_pointer: Any = intrinsic(_make_pointer)
+
+
+def _drop_owner(typing_context: Any, array: Any) -> Any:
+    """Define Numba's code for an array without its reference count."""
+
+    null: Any = cgutils.get_null_value
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        copy = context.make_array(signature.return_type)(context, builder, arguments[0])
+        copy.meminfo = null(copy.meminfo.type)
+        copy.parent = null(copy.parent.type)
+        return copy._getvalue()
+
+    return array(array), generate
+
+
+#: Return, inside a kernel, the array without reference counting; the caller keeps it alive.
+#: Counting costs several nanoseconds each time that an array is taken out of a named tuple:
+#: more than the work of an innermost loop.
+borrow: Any = intrinsic(_drop_owner)
+
+
+@template
+def int32_at(start: int, size: int) -> Array:
+    """Return the int32 array of `size` entries at an address."""
+    array: Array = carray(_pointer(start, np.int32), size)
+    return array
+
+
+@template
+def int64_at(start: int, size: int) -> Array:
+    """Return the int64 array of `size` entries at an address."""
+    array: Array = carray(_pointer(start, np.int64), size)
+    return array
+
+
+@template
+def float32_at(start: int, size: int) -> Array:
+    """Return the float32 array of `size` entries at an address."""
+    array: Array = carray(_pointer(start, np.float32), size)
+    return array
+
+
+@template
+def float64_at(start: int, size: int) -> Array:
+    """Return the float64 array of `size` entries at an address."""
+    array: Array = carray(_pointer(start, np.float64), size)
+    return array
+
+
+# -- loops in place of NumPy calls that take seconds to compile ------------------------------------
+# A slice assigned from an array (`a[x:y] = b`) compiles a message about shapes that do not match,
+# with all that Numba needs to format text (2 s); `np.partition` compiles checks and sorting (4 s).
+
+
+@template
+def copy_range(source: Array, target: Array, start: int, stop: int) -> None:
+    """Copy source[start:stop] to target[start:stop]."""
+    for x in range(start, stop):
+        target[x] = source[x]
+
+
+@template
+def kth_smallest(values: Array, k: int) -> float:
+    """Return np.partition(values, k)[k], k counted from 0; no value may be NaN."""
+    work = values.copy()
+    low, high = 0, len(work) - 1
+    while low < high:
+        middle = work[(low + high) >> 1]
+        left, right = low, high
+        while left <= right:
+            while work[left] < middle:
+                left += 1
+            while middle < work[right]:
+                right -= 1
+            if left <= right:
+                work[left], work[right] = work[right], work[left]
+                left, right = left + 1, right - 1
+        if k <= right:
+            high = right
+        elif k >= left:
+            low = left
+        else:
+            break
+    return work[k]  # type: ignore[no-any-return]

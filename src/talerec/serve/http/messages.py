@@ -1,0 +1,262 @@
+"""HTTP messages: requests and their checks, responses with entity tags and gzip."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import zlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+from talerec.serve import ApiError, Headers, Settings, not_ready, schemas
+from talerec.serve.model import ServedModel
+
+T = TypeVar("T")
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+JSON = (b"content-type", b"application/json")
+TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+NO_STORE = (b"cache-control", b"no-store")
+LONG_BODY = 2**16  # bytes: compressing a longer body in the event loop would delay other requests
+_REVALIDATE = (b"cache-control", b"private, no-cache")
+_GZIP = (b"content-encoding", b"gzip")
+_VARY = (b"vary", b"accept-encoding")
+_MIN_GZIP = 4096  # bytes: compressing a shorter body costs more than it saves
+_CLOSE = ((b"connection", b"close"),)
+_DEFAULT_ITEMS = 20  # items that a search returns unless it sets a limit
+_MAX_ITEMS = 100
+_MAX_TEXT = 200  # characters of a search text
+
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+class ClientGone(Exception):
+    """The client has disconnected, so nobody waits for the response."""
+
+
+@dataclass(slots=True)
+class HttpRequest:
+    """An HTTP request whose body has not been read yet.
+
+    query: the query string. receive: the ASGI function that returns parts of the body.
+    current: the model in use when the request began. The whole response comes from this model,
+    even if a reload replaces it in the meantime.
+    """
+
+    headers: dict[bytes, bytes]
+    query: bytes
+    receive: Receive
+    current: ServedModel | None
+    id: bytes
+    path_user: str = ""  # the user id in the path /v1/users/{user_id}
+    client: str = ""  # the client's address, set only if requests per client are limited
+
+    @property
+    def model(self) -> ServedModel:
+        """Return the model that answers this request; raise 503 while none is loaded."""
+        if self.current is None:
+            raise not_ready()
+        return self.current
+
+    @property
+    def version(self) -> str | None:
+        """Return the version of the model that answers this request; None while none is loaded."""
+        return None if self.current is None else self.current.version
+
+
+async def read_json(http: HttpRequest, kind: type[T], settings: Settings) -> T:
+    """Return the JSON body of a request, decoded into class `kind`; ApiError if that fails."""
+    return schemas.decode(await read_body(http, settings), kind)
+
+
+async def read_body(http: HttpRequest, settings: Settings) -> bytearray:
+    """Return the body of a JSON request; raise 415, 413 or 408 for a wrong, large or slow one."""
+    media_type = http.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+    if media_type != b"application/json":
+        message = "the body must be JSON: send Content-Type: application/json"
+        raise ApiError(415, "not_json", message)
+    try:
+        async with asyncio.timeout(settings.timeout):
+            return await _read_body(http, settings.max_body)
+    except TimeoutError:
+        message = f"the body did not arrive within {settings.timeout:g} s"
+        raise ApiError(408, "too_slow", message, _CLOSE) from None
+
+
+async def _read_body(http: HttpRequest, limit: int) -> bytearray:
+    """Return the body as it arrives; raise 413 if it has more than `limit` bytes.
+
+    Raises ClientGone if the client disconnects.
+    """
+    if int(http.headers.get(b"content-length", b"0")) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    while True:
+        message = await http.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise _too_large(limit)
+        if not message.get("more_body", False):
+            return body
+
+
+def _too_large(limit: int) -> ApiError:
+    """Return the 413 error for a body over the limit, in bytes; it closes the connection."""
+    return ApiError(413, "body_too_large", f"the body is larger than {limit} bytes", _CLOSE)
+
+
+# -- limits of requests ----------------------------------------------------------------------------
+
+
+def check_request(request: schemas.HistoryRequest, settings: Settings) -> None:
+    """Raise 422 unless a request has exactly one of history and user_id, within the limits.
+
+    Limits of the settings: the rows of the history and, for recommendations, k.
+    """
+    if (request.user_id is None) == isinstance(request.history, schemas.NoHistory):
+        raise ApiError(422, "invalid", "send either history or user_id")
+    rows = len(request.history)
+    if rows > settings.max_history:
+        message = f"the history has {rows} rows; the limit is {settings.max_history}"
+        raise ApiError(422, "history_too_long", message)
+    if isinstance(request, schemas.RecommendRequest):
+        check_k(request.k, settings)
+
+
+def check_k(k: int, settings: Settings) -> None:
+    """Raise 422 if k, the number of items requested, is above the limit of this service."""
+    if k > settings.max_k:
+        raise ApiError(422, "k_too_large", f"k is {k}; the limit is {settings.max_k}")
+
+
+def check_batch(batch: schemas.BatchRequest, settings: Settings) -> None:
+    """Raise 422 for a batch with too many requests or items, or with an invalid request.
+
+    Items are counted as the sum of k over the requests.
+    """
+    if len(batch.requests) > settings.max_batch:
+        message = f"the batch has {len(batch.requests)} requests; the limit is {settings.max_batch}"
+        raise ApiError(422, "batch_too_long", message)
+    for request in batch.requests:
+        check_request(request, settings)
+    items = sum(request.k for request in batch.requests)
+    if items > settings.max_items:
+        message = f"the batch requests {items} items; the limit is {settings.max_items}"
+        raise ApiError(422, "batch_too_long", message)
+
+
+# -- query strings ---------------------------------------------------------------------------------
+
+
+class Search(NamedTuple):
+    """A search: its text and the maximum number of results, or the ids of the items to return.
+
+    If `ids` is not empty, the text is ignored.
+    """
+
+    text: str
+    limit: int
+    ids: tuple[str, ...] = ()
+
+
+def parse_search(query: bytes, *, has_ids: bool = False) -> Search:
+    """Return the search in a query string: `q`, `limit` and, with `has_ids`, repeated `id`s.
+
+    Raises 422 for an unknown parameter or a value out of range. Without `limit`, it is 20.
+    """
+    pairs = _parse_query(query)
+    names = ("q", "limit", "id") if has_ids else ("q", "limit")
+    values = dict(pairs)
+    if unknown := set(values) - set(names):
+        message = f"there is no parameter {min(unknown)[:50]!r}; there are {', '.join(names)}"
+        raise ApiError(422, "invalid", message)
+    text, limit = values.get("q", ""), values.get("limit", str(_DEFAULT_ITEMS))
+    if len(text) > _MAX_TEXT:
+        message = f"q has {len(text)} characters; the limit is {_MAX_TEXT}"
+        raise ApiError(422, "text_too_long", message)
+    if not (limit.isascii() and limit.isdecimal() and len(limit) < 9):
+        raise ApiError(422, "invalid", f"limit is {limit[:50]!r}; it must be a whole number")
+    if not 1 <= int(limit) <= _MAX_ITEMS:
+        raise ApiError(422, "invalid", f"limit is {limit}; it must be from 1 to {_MAX_ITEMS}")
+    ids = tuple(value for name, value in pairs if name == "id")
+    if len(ids) > _MAX_ITEMS:
+        raise ApiError(422, "list_too_long", f"there are {len(ids)} ids; the limit is {_MAX_ITEMS}")
+    return Search(text, int(limit), ids)
+
+
+def split_model_name(query: bytes) -> tuple[str | None, bytes]:
+    """Return the model that a query string names (`beside=NAME`), and the rest of the string.
+
+    The name is None if the string has no `beside`.
+    """
+    pairs = _parse_query(query)
+    name = dict(pairs).get("beside")
+    return name, urlencode([pair for pair in pairs if pair[0] != "beside"]).encode()
+
+
+def _parse_query(query: bytes) -> list[tuple[str, str]]:
+    """Return the name and value pairs of a query string; 400 if it is not UTF-8."""
+    try:
+        return parse_qsl(query.decode("ascii"), True, True, errors="strict")
+    except ValueError:
+        pairs = parse_qsl(query.decode("latin-1"), True, errors="replace")
+        if any("\N{REPLACEMENT CHARACTER}" in value for _, value in pairs):
+            raise ApiError(400, "malformed_query", "the query string is not UTF-8") from None
+        return pairs
+
+
+# -- responses -------------------------------------------------------------------------------------
+
+
+class Response(NamedTuple):
+    """A response: its body, headers and HTTP status."""
+
+    body: bytes
+    headers: Headers = (JSON, NO_STORE)
+    status: int = 200
+
+
+def tag_response(http: HttpRequest, body: bytes) -> Response:
+    """Return a JSON response with an entity tag; 304 without a body if the client has it.
+
+    The tag is a hash of the body, compared with the request's If-None-Match header.
+    """
+    tag = b'W/"%s"' % hashlib.sha256(body).hexdigest()[:16].encode()
+    headers = (JSON, _REVALIDATE, (b"etag", tag))
+    return Response(b"", headers, 304) if has_tag(http, tag) else Response(body, headers)
+
+
+def has_tag(http: HttpRequest, tag: bytes) -> bool:
+    """Does the request's If-None-Match header contain this entity tag?"""
+    tags = http.headers.get(b"if-none-match")
+    return tags is not None and tag in (part.strip() for part in tags.split(b","))
+
+
+def needs_gzip(response: Response, http: HttpRequest) -> bool:
+    """Is the body long enough to compress, and does the client accept gzip?"""
+    if len(response.body) < _MIN_GZIP or _GZIP in response.headers:
+        return False
+    return _accepts_gzip(http.headers.get(b"accept-encoding", b""))
+
+
+@lru_cache(256)
+def _accepts_gzip(accept_encoding: bytes) -> bool:
+    """Does an Accept-Encoding header accept gzip?"""
+    for part in accept_encoding.split(b","):
+        name, _, quality = part.strip().partition(b";")
+        if name.strip() in (b"gzip", b"*"):
+            return quality.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
+    return False
+
+
+def compress(response: Response, level: int = 1) -> Response:
+    """Return the response with its body compressed by gzip at `level` (1 to 9), and headers."""
+    compressor = zlib.compressobj(level, wbits=31)
+    body = compressor.compress(response.body) + compressor.flush()
+    return Response(body, (*response.headers, _GZIP, _VARY), response.status)

@@ -1,0 +1,5 @@
+from talerec.serve.online.evaluation import EvaluationProcess as EvaluationProcess
+from talerec.serve.online.metrics import CANDIDATE as CANDIDATE
+from talerec.serve.online.metrics import OnlineMetrics as OnlineMetrics
+from talerec.serve.online.metrics import is_in_share as is_in_share
+from talerec.serve.online.metrics import prometheus_lines as prometheus_lines

@@ -1,0 +1,15 @@
+from talerec.solvers.exact import require_torch as require_torch
+from talerec.solvers.exact import solve_exact as solve_exact
+from talerec.solvers.local import RangeProblem as RangeProblem
+from talerec.solvers.local import solve_range as solve_range
+from talerec.solvers.local import solve_range_in_pieces as solve_range_in_pieces
+from talerec.solvers.local import solve_stored as solve_stored
+from talerec.solvers.solver import SOLVERS as SOLVERS
+from talerec.solvers.solver import Solution as Solution
+from talerec.solvers.solver import solve_bounded as solve_bounded
+from talerec.solvers.solver import solve_gram as solve_gram
+from talerec.solvers.sources import keep_largest as keep_largest
+from talerec.solvers.triangle import LowerTriangle as LowerTriangle
+from talerec.solvers.triangle import lower_triangle as lower_triangle
+from talerec.solvers.triangle import target_residuals as target_residuals
+from talerec.solvers.triangle import update_triangle as update_triangle

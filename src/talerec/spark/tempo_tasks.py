@@ -1,0 +1,285 @@
+"""Tempo's statistics, popularity and held-out queries of a log in partitions. No Spark.
+
+Each function does for one partition of users what `talerec.models.tempo` does for a log, or puts
+the results of all partitions together, exactly as they are for the whole log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from talerec.data import Histories, Log, days_to_microseconds
+from talerec.models.core import RECENT_DAYS
+from talerec.models.tempo import (
+    HoldoutQueries,
+    LogStatistics,
+    PopularitySnapshots,
+    Tempo,
+    TimeCut,
+    TimedRows,
+    count_users_across,
+    is_order_significant,
+    median_in_days,
+    positive_intervals,
+    rates_from_counts,
+    repeat_counts,
+    sample_users,
+    simultaneous_pairs,
+)
+from talerec.runtime import Array, sparse
+from talerec.spark import messages
+from talerec.spark.messages import Batches
+from talerec.spark.partitions import RowFiles
+
+# -- statistics ------------------------------------------------------------------------------------
+
+
+def save_statistics(log: Log, partition: int, rows: RowFiles) -> None:
+    """Save statistics of a partition of users: intervals, simultaneous pairs, repeats.
+
+    Intervals are from a user's row to the next, above 0, in microseconds, sorted; pairs are of
+    different items of a user at one time; repeats of an item and opportunities for one are counted
+    by lag in rows. rows: where they are saved.
+    """
+    intervals = np.sort(positive_intervals(log)) if log.rows else log.time
+    rows.save_array("intervals", partition, intervals)
+    rows.save_array("pairs", partition, np.array(simultaneous_pairs(log)))
+    hits, chances, count = repeat_counts(log)
+    rows.save_array("repeats", partition, np.concatenate([hits, chances, [count]]))
+
+
+def load_statistics(tempo: Tempo, rows: RowFiles, count: int) -> LogStatistics:
+    """Return the statistics of the whole log, from what `count` partitions of users saved.
+
+    They are the median interval between a user's rows (days), whether simultaneous rows are
+    unordered, and how often items are repeated. tempo: its `same_time` decides how rows with equal
+    times are treated.
+    """
+
+    def is_ordered() -> bool:  # one machine, too, looks at the pairs of the first users alone
+        left, right = np.concatenate(list(rows.map_arrays("pairs", count)), axis=1)
+        return is_order_significant(left, right, rows.n_items)
+
+    interval = median_in_days(median(list(rows.map_arrays("intervals", count))))
+    is_joint = tempo.resolve_same_time(is_ordered)
+    hits, chances, n_users = np.split(sum(rows.map_arrays("repeats", count)), [32, 64])
+    return LogStatistics(interval, is_joint, rates_from_counts(hits, chances, int(n_users[0])))
+
+
+def median(arrays: Sequence[Array]) -> float | None:
+    """Return the median of all values of several ascending integer arrays; None if all empty."""
+    filled = [array for array in arrays if len(array)]
+    count = sum(map(len, filled))
+    if not count:
+        return None
+    return float(np.mean([kth_smallest(filled, k) for k in ((count - 1) // 2, count // 2)]))
+
+
+def quantile(arrays: Sequence[Array], share: float) -> float:
+    """Return the quantile `share` (0 to 1) of all values of several ascending integer arrays.
+
+    NaN if there are no values.
+    """
+    filled = [array for array in arrays if len(array)]
+    if not filled:
+        return float("nan")
+    place = (sum(map(len, filled)) - 1) * share
+    first = int(place)
+    neighbors = [kth_smallest(filled, k) for k in (first, int(np.ceil(place)))]
+    return float(np.quantile(neighbors, place - first))
+
+
+def kth_smallest(arrays: list[Array], k: int) -> int:
+    """Return the kth smallest value (from 0) of several ascending integer arrays, none empty.
+
+    It bisects the range of values, and so reads only few pages of memory-mapped arrays.
+    """
+    low, high = min(int(a[0]) for a in arrays), max(int(a[-1]) for a in arrays)
+    while low < high:
+        middle = (low + high) // 2
+        if sum(int(np.searchsorted(a, middle, "right")) for a in arrays) > k:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+# -- rows in the order of time ---------------------------------------------------------------------
+
+_TIMED = {"by_time_time": np.int64, "by_time_item": np.int32, "by_time_weight": np.float64}
+
+
+def send_by_time(
+    rows: RowFiles, partition: int, cuts: Array, position: Array
+) -> Iterator[pa.RecordBatch]:
+    """Yield messages with a partition's times, items and weights, to slices of time.
+
+    Sent by the task of a partition of users, received by a task per slice (`save_time_slice`).
+    cuts: the times between slices; position: of each item (popularity rank) in the vocabulary, by
+    which items are sent.
+    """
+    log = rows.load_log(partition)
+    order = np.argsort(log.time, kind="stable")
+    time, item = log.time[order], position[log.item[order]]
+    weight = np.empty(0) if log.weight is None else log.weight[order]
+    bounds = np.concatenate([[0], np.searchsorted(time, cuts), [len(time)]])
+    for number in np.flatnonzero(np.diff(bounds)):
+        span = slice(bounds[number], bounds[number + 1])
+        arrays = (time[span], item[span], weight[span])
+        yield messages.pack_message(int(number), partition, *arrays)
+
+
+def save_time_slice(batches: Batches, number: int, rows: RowFiles) -> None:
+    """Save the rows of slice `number` of time, ordered by time, then by partition and user.
+
+    batches: messages of `send_by_time`, with times, items and weights.
+    """
+    arrays = messages.concatenate_messages(batches, *_TIMED.values())
+    order = np.argsort(arrays[0], kind="stable")
+    for name, array in zip(_TIMED, arrays, strict=True):
+        rows.save_array(name, number, array[order] if len(array) else array)
+
+
+def join_time_slices(rows: RowFiles, count: int) -> None:
+    """Join `count` slices of time to files of all rows; save the weight of each item in them.
+
+    Saved are the sums of row weights (or row counts) per item, of all rows as `item_weights`, and
+    of those of the last `RECENT_DAYS` days as `recent_weights`.
+    """
+    time, item, weight = (rows.join_arrays(name, count, dtype) for name, dtype in _TIMED.items())
+    latest = int(time[-1]) if len(time) else 0  # a first fit may have no rows
+    since = int(np.searchsorted(time, latest - days_to_microseconds(RECENT_DAYS)))
+    for name, first in (("item_weights", 0), ("recent_weights", since)):
+        weights = weight[first:] if len(weight) else None
+        total = np.bincount(item[first:], weights, rows.n_items)
+        rows.save_array(name, 0, total.astype(np.float64))
+
+
+def load_by_time(rows: RowFiles) -> TimedRows:
+    """Return all rows ordered by time, items by vocabulary position, memory-mapped."""
+    time, item = (rows.map_joined(name, _TIMED[name]) for name in ("by_time_time", "by_time_item"))
+    return TimedRows(item, time, rows.n_items)
+
+
+def save_snapshots(snapshots: PopularitySnapshots, rows: RowFiles) -> None:
+    """Save snapshots of item popularity (shares at points in time) as numbered arrays."""
+    shares = snapshots.shares
+    arrays = (shares.data, shares.indices, shares.indptr, *snapshots[1:])
+    for number, array in enumerate(arrays):
+        rows.save_array("snapshots", number, array)
+
+
+def load_snapshots(rows: RowFiles) -> PopularitySnapshots:
+    """Return the snapshots of item popularity (shares at points in time) of `save_snapshots`."""
+    data, indices, indptr, *others = (np.array(a) for a in rows.map_arrays("snapshots", 6))
+    shape = (len(indptr) - 1, rows.n_items)
+    return PopularitySnapshots(sparse.csr_array((data, indices, indptr), shape=shape), *others)
+
+
+# -- held-out queries ------------------------------------------------------------------------------
+
+
+class HoldoutPlan(NamedTuple):
+    """Where training rows end, and which items held-out queries may have as targets.
+
+    A query is a user's history and, as target, the item of the row that came next.
+    """
+
+    cutoff: int  # microseconds; training rows lie before it
+    target_mask: Array  # a flag per item, by popularity rank
+
+
+QUERY_KINDS = ("current", "delayed")  #: see `talerec.models.tempo.holdout`
+_QUERY_ARRAYS = ("length", "item", "time", "now", "target")
+
+
+def save_users_across(rows: RowFiles, partition: int, cutoffs: Array) -> None:
+    """Save, per cutoff time, how many of a partition's users have rows before and after it."""
+    rows.save_array("across", partition, count_users_across(rows.load_log(partition), cutoffs))
+
+
+def save_eligible_users(rows: RowFiles, partition: int, plan: HoldoutPlan) -> None:
+    """Save the users of a partition for whom there is a held-out query of each kind.
+
+    A query is a history and the item of the next row, its target: of a current query that is a
+    user's last row before plan.cutoff, of a delayed one the first row after it. Saved are user
+    numbers within the partition, as `current_users` and `delayed_users`.
+    """
+    eligible = TimeCut.at(rows.load_log(partition), plan.cutoff).eligible_users(plan.target_mask)
+    for kind, users in zip(QUERY_KINDS, eligible, strict=True):
+        rows.save_array(f"{kind}_users", partition, users)
+
+
+def sample_eligible_users(rows: RowFiles, kind: str, count: int, n_rows: int) -> list[Array]:
+    """Return a sample of the users with a held-out query, as an array for each partition.
+
+    A query is a user's history and, as target, the next item. It is the sample of the whole log,
+    evenly spread. kind: of query, "current" or "delayed"; count: of partitions; n_rows: of the log,
+    by which the sample is sized.
+    """
+    eligible = list(rows.map_arrays(f"{kind}_users", count))
+    ends = np.cumsum([0, *map(len, eligible)])
+    sample = sample_users(np.arange(ends[-1]), n_rows)
+    cuts = np.searchsorted(sample, ends)
+    return [
+        np.array(users[sample[a:b] - first])
+        for users, (a, b), first in zip(eligible, pairwise(cuts), ends, strict=False)
+    ]
+
+
+def save_holdout(
+    rows: RowFiles,
+    train_rows: RowFiles,
+    partition: int,
+    plan: HoldoutPlan,
+    users: tuple[Array, Array],
+) -> None:
+    """Save a partition's training rows, their statistics, and the queries of sampled users.
+
+    train_rows: where they are saved. users: those with a current query (its target is the last row
+    before the cutoff, which is not trained on), and those with a delayed one (its target is the
+    first row after the cutoff).
+    """
+    cut = TimeCut.at(rows.load_log(partition), plan.cutoff)
+    train = cut.training_rows(users[0])
+    train_rows.save_log(partition, train)
+    save_statistics(train, partition, train_rows)
+    queries = (cut.current_queries(users[0]), cut.delayed_queries(users[1]))
+    for kind, some in zip(QUERY_KINDS, queries, strict=True):
+        for name, array in zip(_QUERY_ARRAYS, _pack_queries(some), strict=True):
+            train_rows.save_array(f"{kind}_{name}", partition, array)
+
+
+def _pack_queries(queries: HoldoutQueries) -> tuple[Array, ...]:
+    """Return lengths, items and times of the histories, request times, and target items.
+
+    A query is a history and its target, the item that came next. Histories follow each other in the
+    arrays of items and times; the other three arrays have one entry per query.
+    """
+    histories, target = queries
+    length = histories.stop - histories.start
+    stop = np.cumsum(length)
+    at = np.repeat(histories.start - (stop - length), length) + np.arange(length.sum())
+    assert histories.now is not None
+    return length, histories.item[at], histories.time[at], histories.now, target
+
+
+def load_queries(train_rows: RowFiles, kind: str, count: int, position: Array) -> HoldoutQueries:
+    """Return the held-out queries of all partitions: histories and target items.
+
+    Items become vocabulary positions. kind: "current" (the target is the last row before the
+    cutoff) or "delayed" (the first after it); count: of partitions; position: of each item by
+    popularity rank.
+    """
+    length, item, time, now, target = (
+        np.concatenate(list(train_rows.map_arrays(f"{kind}_{name}", count)))
+        for name in _QUERY_ARRAYS
+    )
+    stop = np.cumsum(length)
+    histories = Histories(stop - length, stop, position[item], time, now)
+    return HoldoutQueries(histories, position[target].astype(np.int64))

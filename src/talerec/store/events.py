@@ -22,9 +22,10 @@ class RefusedError(StoreError):
 
 
 class ConflictError(TalerecError):
-    """An `event_id` that is stored with other contents; `index` is its place in the request.
+    """An `event_id` that is stored already with another user, item, name or time.
 
-    The request, a list of events, is then refused as a whole.
+    The request, a list of events, is then refused as a whole. `index` is the position of the event
+    in that list, from 0.
     """
 
     def __init__(self, index: int, event_id: str) -> None:
@@ -33,24 +34,23 @@ class ConflictError(TalerecError):
 
 
 class Event(NamedTuple):
-    """An event to store; ids are text, as vocabularies match them (5 is "5").
+    """A user's interaction with an item, to be written to the event store.
 
-    has_time: whether the client sent the time. If not, the server set it, and a retry with the
-    same `event_id` counts as a repeat although its time differs.
+    Ids are text, as vocabularies match them (5 is "5").
     """
 
     user: str
     item: str
     time: int  # microseconds since 1970
-    event: str | None = None
-    event_id: str | None = None
-    has_time: bool = True
+    event: str | None = None  # the name of the event, such as "view"
+    event_id: str | None = None  # chosen by the client; a retry with the same id is stored once
+    has_time: bool = True  # False if the server set the time: a retry's time may then differ
 
     def is_repeat_of(self, stored: Event) -> bool:
         """Has this event the same user, item, name and time as `stored`?
 
-        `stored` is an event with the same `event_id`. Times are compared only if the client sent
-        both.
+        `stored` is a stored event with the same `event_id`. Times are compared only if the client
+        sent both (`has_time`), because the server sets a new time for each retry without one.
         """
         if self.has_time and stored.has_time and self.time != stored.time:
             return False
@@ -58,25 +58,21 @@ class Event(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """One row of the store: an event, or the deletion of a user (`item` is None).
+    """One row of the event store: an event, or the deletion of a user (`item` is None)."""
 
-    `seq` numbers all rows in the order of their commits; `time` is in microseconds since 1970.
-    `event` is the name of the event (such as "view"), `event_id` the client's id for retries.
-    """
-
-    seq: int
+    seq: int  # numbers events and deletions together, in the order of their commits
     user: str
     item: str | None
-    time: int
-    event: str | None = None
-    event_id: str | None = None
+    time: int  # of the event or the deletion, in microseconds since 1970
+    event: str | None = None  # the name of the event, such as "view"
+    event_id: str | None = None  # the client's id, by which retries are recognised
 
 
 class AppendResult(NamedTuple):
     """How many events of one request were stored now, and how many already before."""
 
-    accepted: int
-    duplicates: int
+    accepted: int  # stored by this request
+    duplicates: int  # not stored again: events with the same `event_id` and contents exist
 
 
 def validate_id(value: int | str, name: str) -> str:
@@ -137,7 +133,9 @@ def upgrade_tables(execute: Callable[[str], Any], kind: str, version: int) -> No
     """Create or migrate the tables of a database from `version` to `SCHEMA_VERSION`.
 
     `version` is that of the present tables, 0 if there are none. `execute` runs one SQL statement
-    inside a transaction of the caller; `kind` is "sqlite" or "postgresql".
+    inside a transaction of the caller; `kind` is "sqlite" or "postgresql". `_MIGRATIONS` has the
+    statements of each version, with placeholders for the type of an integer key and for the random
+    id of a new store. The new version is written to the table `talerec_meta`.
     """
     for step in range(version + 1, SCHEMA_VERSION + 1):
         for statement in _MIGRATIONS[step]:

@@ -15,48 +15,56 @@ class RecentCounts:
     """Event counts per item over the last `days` before the latest event.
 
     Counts are kept per hour, and hours that are too old are dropped. Events more than a day in the
-    future are ignored: one wrong clock would expire all others. `changes` grows with every counted
-    event, so that a cache can tell when it is stale.
+    future are ignored: one wrong clock would expire all others. Methods may be called from several
+    threads.
     """
 
     def __init__(self, days: float) -> None:
-        self._hours = round(days * 24)
-        self._by_hour: dict[int, Counter[str]] = {}
+        self._n_hours = round(days * 24)
+        self._counts_by_hour: dict[int, Counter[str]] = {}  # hours since 1970; counts by item id
         self._lock = threading.Lock()
-        self._latest = 0  # hours since 1970, of the latest event
-        self.changes = 0
+        self._latest_hour = 0  # hours since 1970, of the latest event
+        self.changes = 0  # grows with every counted event: a cache can tell when it is stale
 
     def add(self, rows: list[StoredRow]) -> None:
-        """Count the events among `rows`; deletions and times out of range are ignored.
+        """Count the events among `rows` by hour and item; drop hours that are now too old.
 
-        A time is in range from the counted days before the latest event to a day from now.
+        Rows are events, and deletions of users (`item` is None), which are ignored. So are events
+        older than the counted `_n_hours` before the latest event, and events more than a day in the
+        future. `changes` grows by 1 for each counted event.
         """
-        end = time.time_ns() // 1000 // _HOUR + 24
+        last_valid_hour = time.time_ns() // 1000 // _HOUR + 24
         with self._lock:
             for row in rows:
                 hour = row.time // _HOUR
-                if row.item is None or not self._latest - self._hours <= hour <= end:
+                if (
+                    row.item is None
+                    or not self._latest_hour - self._n_hours <= hour <= last_valid_hour
+                ):
                     continue
-                if hour > self._latest:
-                    self._latest = hour
-                    for old in [h for h in self._by_hour if h < hour - self._hours]:
-                        del self._by_hour[old]
-                self._by_hour.setdefault(hour, Counter())[row.item] += 1
+                if hour > self._latest_hour:
+                    self._latest_hour = hour
+                    for old_hour in [h for h in self._counts_by_hour if h < hour - self._n_hours]:
+                        del self._counts_by_hour[old_hour]
+                self._counts_by_hour.setdefault(hour, Counter())[row.item] += 1
                 self.changes += 1
 
     @property
     def since(self) -> int:
-        """The start of the counted days in microseconds since 1970; 0 before the first event."""
-        return max(0, self._latest - self._hours) * _HOUR
+        """The start of the counted period in microseconds since 1970; 0 before the first event.
+
+        The period has `_n_hours` hours before the hour of the latest event.
+        """
+        return max(0, self._latest_hour - self._n_hours) * _HOUR
 
     def totals(self) -> Counter[str]:
-        """Return the number of events of each item id in the counted days.
+        """Return the number of events of each item id over all counted hours.
 
-        These are the last days before the latest event; ids are text, and items without events are
-        missing.
+        These are the hours of the last days before the latest event; ids are text, and items
+        without events are missing.
         """
         with self._lock:
             total: Counter[str] = Counter()
-            for counts in self._by_hour.values():
+            for counts in self._counts_by_hour.values():
                 total.update(counts)
         return total

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from talerec.store.store import Store, lock_seq
+from talerec.store.session import lock_seq
+from talerec.store.store import Store
 
 
 class Measurement(NamedTuple):
@@ -33,26 +34,25 @@ class Measurement(NamedTuple):
 
 
 class MeasurementProgress(NamedTuple):
-    """How far online evaluation, which ranks the items of new events, has read the store.
+    """How far online evaluation, which ranks items of new events, has read the event store."""
 
-    seq: the number of the last row that was read. left_out: how many events were skipped so far.
-    """
-
-    seq: int
-    left_out: int
+    seq: int  # the commit-order number of the last row that was read
+    left_out: int  # how many events were skipped so far
 
 
 class MeasurementStore(Store):
     """An event store with the tables of online evaluation: measurements, lease and summary.
 
-    A measurement is the rank of an event's item in a model's list. Only the process that holds the
-    lease (a lock with an expiry time) writes measurements and the summary of metrics.
+    Online evaluation ranks the item of each new event with the served models. A measurement is that
+    rank. The lease is a lock with an expiry time: only the process that holds it writes
+    measurements and the summary, which is JSON text of the metrics.
     """
 
     def start_measuring(self) -> None:
         """Mark the last stored row as the start of online evaluation, unless a start is marked.
 
-        Models will be evaluated on the events stored after that row.
+        Models will be evaluated on the events stored after that row. Rows are numbered by their
+        `seq` in commit order; -1 in the table `talerec_measuring` means that no start is marked.
         """
         with self._transaction() as session:
             lock_seq(session)
@@ -62,8 +62,10 @@ class MeasurementStore(Store):
     def take_lease(self, holder: str, now: float, seconds: float) -> MeasurementProgress | None:
         """Take or renew the right to evaluate events; return the progress, None if others have it.
 
-        `holder` names the process; `now` is in Unix seconds, and the lease ends after `seconds`.
-        The very first holder starts after the last row that is stored now.
+        The right is a lease: a lock in the database that ends `seconds` after `now` (Unix seconds).
+        `holder` names the process that calls. The progress is the number `seq` of the last row that
+        was evaluated, by any holder, and the count of events that were left out. If evaluation has
+        not started yet (a stored seq of -1), it starts after the last row of the store.
         """
         with self._transaction() as session:
             last_seq = lock_seq(session)  # one writer at a time
@@ -83,8 +85,10 @@ class MeasurementStore(Store):
     ) -> bool:  # fmt: skip
         """Store measurements and progress, and delete the measurements of deleted users.
 
-        `deleted_users` are user hashes as in `Measurement.user`. Returns False, and changes
-        nothing, if the process named `holder` no longer has the lease.
+        A measurement is the rank of an event's item in a model's list; one that is stored already,
+        for the same event and role of the model, is ignored. `deleted_users` are user hashes as in
+        `Measurement.user`. Returns False, and changes nothing, if the process named `holder` no
+        longer has the lease, the right to write.
         """
         with self._transaction() as session:
             lock_seq(session)
@@ -100,8 +104,9 @@ class MeasurementStore(Store):
     def publish(self, holder: str, summary: str, oldest: int) -> None:
         """Store the summary of metrics for all processes, and delete old measurements.
 
-        `summary` is JSON text; it is ignored if the process `holder` has lost the lease.
-        Measurements made before `oldest`, in Unix seconds, are deleted.
+        `summary` is JSON text; it is ignored if the process named `holder` has lost the lease, the
+        right to write. Measurements (ranks of events' items) from before `oldest`, in Unix seconds,
+        are deleted in either case.
         """
         with self._transaction() as session:
             lock_seq(session)
@@ -110,7 +115,7 @@ class MeasurementStore(Store):
             session.execute("delete from talerec_measured where moment < ?", (oldest,))
 
     def read_since(self, oldest: int) -> list[Measurement]:
-        """Return the ranks measured since `oldest` (Unix seconds), sorted by event and role.
+        """Return the measurements since `oldest` (Unix seconds), sorted by event and role.
 
         Each is the rank of an event's item in the list of a model, whose role is "current" or
         "candidate".

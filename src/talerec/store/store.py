@@ -13,9 +13,7 @@ Threads take turns on a connection; for parallel work, open the store more than 
 
 from __future__ import annotations
 
-import json
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Self
@@ -39,6 +37,7 @@ from talerec.store.events import (
     StoreError,
     upgrade_tables,
 )
+from talerec.store.session import Session, count_equal_events, insert_events, lock_seq, select_in
 
 _BATCH_ROWS = 5000  # rows read, and ids looked up, by one statement
 _TABLES_LOCK = 0x7A1E  # PostgreSQL advisory lock, held while tables are created
@@ -46,47 +45,18 @@ _EVENT_COLUMNS = "seq, user_id, item_id, time, event, event_id"
 
 
 class StoreMeta(NamedTuple):
-    """The version of a store's tables, the store's random id, and its last seq.
-
-    The seq numbers all events and deletions in the order of their commits.
-    """
+    """The version of an event store's tables, the store's id, and the number of its last row."""
 
     version: int
-    store: str
-    seq: int
-
-
-class Session(NamedTuple):
-    """An open database connection whose queries mark parameters by `?`.
-
-    For PostgreSQL the marks are rewritten to `%s`.
-    """
-
-    connection: Any
-    is_sqlite: bool
-
-    def execute(self, query: str, parameters: Any = ()) -> Any:
-        """Run a statement, with a value for each `?` in it, and return the database's cursor."""
-        return self.connection.execute(self._adapt(query), parameters)
-
-    def execute_many(self, query: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run a statement once for each row of parameters, the values for its `?` marks."""
-        self.connection.cursor().executemany(self._adapt(query), rows)
-
-    def fetch_value(self, query: str) -> Any:
-        """Return the first column of the first row of a query, which must have a row."""
-        return self.execute(query).fetchone()[0]
-
-    def _adapt(self, query: str) -> str:
-        """Return a query with the driver's parameter marks: `?` for SQLite, else `%s`."""
-        return query if self.is_sqlite else query.replace("?", "%s")
+    store: str  # a random id, created with the tables
+    seq: int  # rows, events and deletions alike, are numbered in the order of their commits
 
 
 class Store:
-    """One connection to an event store.
+    """One connection to an event store, a SQLite or PostgreSQL database of users' events.
 
     Database errors become StoreErrors: one line without a password. The connection is then
-    closed, and the next call opens a new one.
+    closed, and the next call opens a new one. Threads take turns.
 
     Parameters
     ----------
@@ -95,7 +65,14 @@ class Store:
     lock_timeout : float
         Seconds to wait for another writer of a SQLite file.
     statement_timeout : float, optional
-        Seconds after which a server ends a statement.
+        Seconds after which a database server ends a statement.
+
+    Attributes
+    ----------
+    name : str
+        The address without the password, for messages.
+    kind : str or None
+        "sqlite" or "postgresql"; None if the address is neither.
     """
 
     def __init__(
@@ -143,10 +120,12 @@ class Store:
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
-        """Lend the database connection to one thread at a time, connecting first if needed.
+        """Lend the driver's connection to one thread at a time, connecting first if needed.
 
-        A database error closes the connection, which rolls back, and becomes RefusedError (the
-        database rejects the values) or StoreError (all other failures).
+        A context manager. A database error closes the connection, which rolls back, and becomes
+        RefusedError (the database rejects the values) or StoreError (all other failures), with the
+        address without its password (`self.name`) in the message. Other exceptions are raised
+        again.
         """
         with self._lock:
             try:
@@ -168,7 +147,8 @@ class Store:
     def _transaction(self) -> Iterator[Session]:
         """Lend the connection inside a transaction, committed to disk as a whole or not at all.
 
-        An exception rolls it back. A SQLite file is locked for other writers from the beginning.
+        A context manager whose value, a `Session`, runs statements. An exception rolls back. A
+        SQLite file is locked for other writers from the beginning.
         """
         is_sqlite = self.kind == "sqlite"
         with self._connected() as connection:
@@ -212,7 +192,8 @@ class Store:
     def append(self, requests: Sequence[Sequence[Event]]) -> list[AppendResult | ConflictError]:
         """Store the events of several requests in one commit and return the result of each.
 
-        An event whose `event_id` is stored with the same contents is a duplicate and is not stored
+        A request is a list of events; its result is the number of events stored now and before. An
+        event whose `event_id` is stored with the same contents is a duplicate and is not stored
         again. A request with an `event_id` that is stored with other contents is refused as a
         whole: its result is a ConflictError, and the other requests are stored.
         """
@@ -221,7 +202,7 @@ class Store:
             ids = {e.event_id for request in requests for e in request if e.event_id}
             columns = "user_id, item_id, time, event, event_id, timed"
             query = f"select {columns} from talerec_events where event_id"
-            rows_by_id = _select_in(session, query, ids) if ids else ()
+            rows_by_id = select_in(session, query, ids) if ids else ()
             stored = {row[4]: Event._make(row) for row in rows_by_id}
             results: list[AppendResult | ConflictError] = []
             rows: list[Event] = []
@@ -229,36 +210,37 @@ class Store:
                 result, new = _find_new(request, stored)
                 results.append(result)
                 rows += new
-            _insert(session, seq, rows)
+            insert_events(session, seq, rows)
         return results
 
     def append_missing(self, events: Sequence[Event]) -> tuple[int, int]:
         """Store the events that the store lacks; return how many, and how many were ignored.
 
-        The events have no `event_id`: events with equal user, item and time are the same event, and
-        each is stored as often as it occurs in `events`. Ignored are events of a deleted user that
-        are not later than the deletion; events that were stored before count in neither number.
+        The events have no `event_id`: events with equal user, item and time (`event[:3]`) are the
+        same event, and each is stored as often as it occurs in `events`. Ignored are events of a
+        deleted user that are not later than the deletion; events that were stored before count in
+        neither number.
         """
         with self._transaction() as session:
             seq = lock_seq(session)
             query = "select user_id, time from talerec_deletions where user_id"
-            deleted = dict(_select_in(session, query, {event.user for event in events}))
+            deleted = dict(select_in(session, query, {event.user for event in events}))
             valid = [e for e in events if e.time > deleted.get(e.user, e.time - 1)]
-            counts = _count_equal(session, valid)
+            counts = count_equal_events(session, valid)
             missing = []
             for event in valid:
                 if counts[event[:3]] > 0:
                     counts[event[:3]] -= 1
                 else:
                     missing.append(event)
-            _insert(session, seq, missing)
+            insert_events(session, seq, missing)
         return len(missing), len(events) - len(valid)
 
     def delete_user(self, user: str, time: int) -> int:
         """Delete the events of a user, record the deletion, and return the deletion's seq.
 
-        `time` is the time of the deletion in microseconds since 1970; it replaces an earlier
-        deletion.
+        The seq numbers events and deletions in the order of their commits. `time` is the time of
+        the deletion in microseconds since 1970; it replaces an earlier deletion of the same user.
         """
         with self._transaction() as session:
             seq = lock_seq(session) + 1
@@ -313,73 +295,14 @@ class Store:
         return rows
 
 
-def lock_seq(session: Session) -> int:
-    """Return the seq (commit-order number) of the last stored row, and keep other writers out.
-
-    Until the commit, no other connection can write. SQLite is locked by the transaction itself.
-    """
-    lock = "" if session.is_sqlite else " for update"
-    return int(session.fetch_value(f"select seq from talerec_meta{lock}"))
-
-
-def _select_in(session: Session, query: str, values: set[str]) -> Any:
-    """Run a query restricted to rows where a column is one of `values`; return the cursor.
-
-    `query` is a select statement that ends with "where" and the name of the column.
-    """
-    if session.is_sqlite:
-        query += " in (select value from json_each(?))"
-        return session.execute(query, (json.dumps([*values]),))
-    return session.execute(f"{query} = any(?)", ([*values],))
-
-
-def _count_equal(session: Session, events: Sequence[Event]) -> Counter[tuple[str, str, int]]:
-    """Count the stored events that equal one of `events`, by (user, item, time).
-
-    Keys that are not stored are missing from the Counter, which reports them as 0.
-    """
-    keys = list(dict.fromkeys(event[:3] for event in events))
-    if session.is_sqlite:
-        names = ("user_id", "item_id", "time")
-        fields = ", ".join(f"json_extract(value, '$[{n}]') {name}" for n, name in enumerate(names))
-        parameters: Any = (json.dumps(keys),)
-        table = f"(select {fields} from json_each(?)) k"
-    else:
-        parameters = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
-        table = "unnest(?::text[], ?::text[], ?::bigint[]) as k (user_id, item_id, time)"
-    query = (
-        f"select k.user_id, k.item_id, k.time, count(*) from {table} cross join talerec_events e"
-        " where e.user_id = k.user_id and e.time = k.time and e.item_id = k.item_id"
-        " group by 1, 2, 3"
-    )
-    return Counter({tuple(row[:3]): row[3] for row in session.execute(query, parameters)})
-
-
-def _insert(session: Session, seq: int, events: list[Event]) -> None:
-    """Insert events with the numbers `seq` + 1, `seq` + 2, ... and store the last number.
-
-    `seq` is that of the last stored row, which the caller has locked.
-    """
-    if not events:
-        return
-    rows = [(seq + n, *event[:5], int(event.has_time)) for n, event in enumerate(events, 1)]
-    if session.is_sqlite:
-        session.execute_many("insert into talerec_events values (?, ?, ?, ?, ?, ?, ?)", rows)
-    else:  # one statement is faster on a server
-        types = ("bigint", "text", "text", "bigint", "text", "text", "integer")
-        arrays = ", ".join(f"?::{name}[]" for name in types)
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        session.execute(f"insert into talerec_events select * from unnest({arrays})", columns)
-    session.execute(f"update talerec_meta set seq = {seq + len(rows)}")
-
-
 def _find_new(
     request: Sequence[Event], stored: dict[str, Event]
 ) -> tuple[AppendResult | ConflictError, list[Event]]:
     """Return the result of one request and those of its events that are not stored yet.
 
-    `stored` maps event ids to events. The new events that have an `event_id` are added to it in
-    place. On a conflict (same id, other contents) the list is empty and `stored` is unchanged.
+    `request` is a list of events, `stored` maps event ids to events. The new events that have an
+    `event_id` are added to `stored` in place. On a conflict (same id, other contents) the result is
+    a ConflictError, the list is empty and `stored` is unchanged.
     """
     new: list[Event] = []
     new_by_id: dict[str, Event] = {}

@@ -35,15 +35,12 @@ Listener = Callable[[list[StoredRow]], None]
 
 @dataclass(eq=False, slots=True)
 class CachedUser:
-    """The latest events of a user, sorted by time and seq, and values derived from them.
+    """The latest events of a user, sorted by time and seq, and values derived from them."""
 
-    The seq numbers the store's rows in commit order. `derived` maps a name of the caller's choice
-    to a value with a length, such as the merged history by model version; it is emptied when
-    `events` change.
-    """
-
-    events: list[StoredRow]
+    events: list[StoredRow]  # their seq numbers the store's rows in commit order
     derived: dict[str, Any] = field(default_factory=dict)
+    # A value with a length by a name of the caller's choice, such as the merged history by model
+    # version; emptied when `events` change.
 
     @property
     def size(self) -> int:
@@ -52,9 +49,10 @@ class CachedUser:
 
 
 class EventTail:
-    """Follows a store and caches the events of the users that were requested.
+    """Follows an event store: polls for new rows and caches the events of requested users.
 
-    Listeners get every new row once, in order, in the polling thread, before the cache is
+    A row is an event or the deletion of a user; its `seq` is its number in commit order. Listeners
+    are functions that get every new row once, in order, in the polling thread, before the cache is
     updated; they must be quick.
 
     Parameters
@@ -77,7 +75,7 @@ class EventTail:
     seq : int
         The seq up to which rows were read; -1 until the store has answered once.
     deleted : dict
-        The seq of the last deletion of each deleted user.
+        The seq of the last deletion of each deleted user, by user id.
     last_deletion : int
         The largest of these seqs.
     """
@@ -92,9 +90,10 @@ class EventTail:
         self._reader, self._poller = Store(address, _LOCK_TIMEOUT_S, WAIT_SECONDS), Store(address)
         self.kind, self.name = self._reader.kind, self._reader.name
         self._listeners: list[Callable[[], Listener | None]] = []
-        self._users: OrderedDict[str, CachedUser] = OrderedDict()
-        self._loading: dict[str, list[list[StoredRow]]] = {}  # rows polled while users are read
-        self._size = 0
+        self._users: OrderedDict[str, CachedUser] = OrderedDict()  # least recently used first
+        # By user, a list for each `load` in progress: the user's rows polled meanwhile.
+        self._loading: dict[str, list[list[StoredRow]]] = {}
+        self._size = 0  # of the cache, in events
         self._lock = threading.Lock()  # of the cache
         self._poll_lock = threading.Lock()
         self._has_failed = False  # until a poll succeeds
@@ -112,8 +111,9 @@ class EventTail:
     def _begin(self) -> None:
         """Create or migrate the tables; read the store's id, its last seq, and deleted users.
 
-        Called at the first poll. Rows up to that seq (the commit-order number of rows) are not
-        passed to listeners, the functions that get every new row.
+        Called by the constructor, and again by polls until it succeeds. The seq numbers rows in
+        commit order; rows up to the last seq read here are not passed to listeners, the functions
+        that get every new row. `_poller` is the connection of the polling thread.
         """
         Store.open(self._poller.address).close()
         _, self.store, seq = self._poller.meta()
@@ -121,9 +121,11 @@ class EventTail:
         self.seq = seq  # last: from here on it has begun
 
     def restore_deletions(self, store: str, deleted: dict[str, int]) -> None:
-        """Use saved deletions until the store has answered once; afterwards do nothing.
+        """Use saved deletions of users until the store has answered once; afterwards do nothing.
 
-        `store` is the id of the store they belong to; `deleted` maps user ids to deletion seqs.
+        `store` is the id of the store they belong to. `deleted` maps user ids to the seq of their
+        deletion, its number among the store's rows; of two seqs of a user the larger stays.
+        `self.seq` is negative until the store has answered.
         """
         with self._poll_lock:
             if self.seq < 0:
@@ -150,10 +152,11 @@ class EventTail:
             return cached
 
     def load(self, user: str) -> CachedUser:
-        """Read a user's events from the store into the cache, and return them.
+        """Read a user's latest events from the store into the cache, and return them.
 
-        Rows of the user that the polling thread reads meanwhile are applied too. Raises StoreError
-        if the store does not answer.
+        Rows of the user that the polling thread reads meanwhile, which it appends to the list
+        `polled` through `_loading`, are applied too. If polling has skipped rows meanwhile
+        (`_n_skips`), the events are read again. Raises StoreError if the store does not answer.
         """
         if not self.is_available:
             raise StoreError(f"{self._reader.name} is unavailable")
@@ -179,7 +182,9 @@ class EventTail:
     def _cache(self, user: str, events: list[StoredRow], polled: list[StoredRow]) -> CachedUser:
         """Cache a user's `events` read from the store, then apply the rows `polled` meanwhile.
 
-        If the user is cached already, that entry is returned unchanged. The caller holds the lock.
+        If the user is cached already, that entry is returned unchanged. `_size` is the size of the
+        cache in events; users that were not used for long are evicted above the limit. The caller
+        holds the lock.
         """
         cached = self._users.get(user)
         if cached is None:
@@ -191,9 +196,10 @@ class EventTail:
         return cached
 
     def _evict(self) -> None:
-        """Drop the least recently used users while the cache holds too many events; keep one.
+        """Drop the least recently used users while the cache holds too many events; keep one user.
 
-        The caller holds the lock.
+        `_users` has the least recently used user first; `_size` counts the events of all. The
+        caller holds the lock.
         """
         while self._size > self._max_events and len(self._users) > 1:
             self._size -= self._users.popitem(last=False)[1].size
@@ -203,23 +209,27 @@ class EventTail:
     ) -> None:
         """Cache values derived from the `events` of a user, unless its events have changed.
 
-        `derived` maps names to values with a length. Of the values cached before, those with a name
-        in `keep` stay. `events` must be the list object that `get` or `load` returned.
+        `derived` maps names of the caller's choice to values with a length, such as the merged
+        history by model version. Of the values cached before, those with a name in `keep` stay.
+        `events` must be the list object that `get` or `load` returned. Users may be evicted to make
+        room.
         """
         with self._lock:
             cached = self._users.get(user)
             if cached is not None and cached.events is events:
                 self._size -= cached.size
-                before = {name: value for name, value in cached.derived.items() if name in keep}
-                cached.derived = before | derived
+                retained = {name: value for name, value in cached.derived.items() if name in keep}
+                cached.derived = retained | derived
                 self._size += cached.size
                 self._evict()
 
     def _apply_row(self, cached: CachedUser, row: StoredRow) -> None:
         """Apply a polled row to a cached user: insert an event, or remove events by a deletion.
 
-        An event goes to its place by time and seq, unless it is there already; the oldest events
-        beyond the limit are dropped. A deletion removes all events with a smaller seq.
+        An event goes to its place by time and seq (the number in commit order), unless it is there
+        already; the oldest events beyond the limit per user are dropped. A deletion (a row without
+        an item) removes all events with a smaller seq. Derived values are dropped, and `_size`, the
+        size of the cache in events, is updated.
         """
         size, events = cached.size, cached.events
         if row.item is None:
@@ -241,8 +251,9 @@ class EventTail:
     def poll(self) -> None:
         """Read all new rows of the store: pass them to the listeners and update the cache.
 
-        Rows are events and deletions of users. If hundreds of thousands of rows are new, the oldest
-        of these are skipped. StoreError if the store does not answer.
+        Rows are events and deletions of users; `self.seq` is the number of the last row that was
+        read, -1 before the store has first answered. If more than 200,000 rows are new, the oldest
+        of these are skipped. Calls `_on_poll` at the end. StoreError if the store does not answer.
         """
         with self._poll_lock:
             if self.seq < 0:
@@ -256,11 +267,11 @@ class EventTail:
             self._on_poll(self)
 
     def replay(self, listener: Listener, after: int) -> None:
-        """Pass the polled rows after a seq to a listener, and subscribe it to later rows.
+        """Pass the rows after the seq `after` to a listener, and subscribe it to later rows.
 
         A listener is a function of a list of rows (events and deletions) in commit order; the seq
-        numbers these rows. Of the polled rows, only those among the last 200,000 of the store are
-        passed.
+        numbers these rows. Passed are rows that this process has polled already and that are among
+        the last 200,000 of the store. No row is passed twice or missed in between.
         """
         with Store(self._poller.address) as store:
             seq = max(after, store.meta().seq - MAX_BACKLOG)
@@ -275,7 +286,8 @@ class EventTail:
     def subscribe(self, listener: Listener) -> None:
         """Call a listener with all rows (events and deletions) that are polled from now on.
 
-        A bound method is held weakly: it is dropped once its object is freed.
+        A listener is a function of a list of rows. A bound method is held weakly: it is dropped
+        once its object is freed.
         """
         is_method = hasattr(listener, "__self__") and hasattr(listener, "__func__")
         self._listeners.append(weakref.WeakMethod(listener) if is_method else lambda: listener)
@@ -283,16 +295,19 @@ class EventTail:
     def _read_polled(self, store: Store, after: int, limit: int) -> list[StoredRow]:
         """Read at most `limit` rows of the store after the seq `after`, in commit order.
 
-        The seq numbers rows in this order. Rows that this process has not polled yet are left out.
+        The seq numbers rows in this order. Rows that this process has not polled yet, with a seq
+        above `self.seq`, are left out.
         """
         return [row for row in store.read_after(after, limit) if row.seq <= self.seq]
 
     def _apply(self, rows: list[StoredRow]) -> None:
         """Pass new rows to the listeners, then update the cache and the deletions.
 
-        `rows` are events and deletions in commit order. Listeners are functions called with new
-        rows; those whose object no longer exists are removed, and an exception of a listener is
-        logged.
+        `rows` are events and deletions in commit order. `_listeners` has references to functions
+        that are called with new rows; a reference to a freed object gives None and is removed, and
+        an exception of a listener is logged. `deleted` gets the seq of each deletion, `self.seq`
+        that of the last row. Lists in `_loading` collect the rows of users that are being read from
+        the store.
         """
         for reference in list(self._listeners):
             listener = reference()
@@ -316,7 +331,8 @@ class EventTail:
     def _skip_backlog(self) -> None:
         """Skip to the last 200,000 rows if more rows than that are unread, as after an import.
 
-        The cache is emptied and the deletions are read anew; listeners do not get skipped rows.
+        Only then is the cache emptied, are the deletions read anew and is `_n_skips` increased.
+        Listeners do not get skipped rows. `self.seq` is the number of the last row that was read.
         """
         last_seq = self.read_last_seq()
         if last_seq - self.seq <= MAX_BACKLOG:
@@ -338,7 +354,7 @@ class EventTail:
     def run(self, stop: threading.Event) -> None:
         """Poll five times a second until `stop` is set, and once a second while polls fail.
 
-        Of consecutive failures only the first is logged.
+        The body of the polling thread. Of consecutive failures only the first is logged.
         """
         is_logged = False
         while not stop.wait(_POLL_S):

@@ -24,29 +24,27 @@ _SCHEMA[columns.TIME] = pl.Datetime("us", "UTC")
 
 
 class ImportResult(NamedTuple):
-    """The counts of an import: rows of the log, and what became of them.
+    """The counts of an import: rows of the log, and what became of them."""
 
-    added: stored now. there: stored before. deleted: skipped, as rows of deleted users.
-    """
-
-    rows: int
-    added: int
-    there: int
-    deleted: int
+    rows: int  # of the log
+    added: int  # stored now
+    there: int  # stored before
+    deleted: int  # skipped: rows of deleted users from before their deletion
 
 
 def import_log(store: Store, log: Log) -> ImportResult:
-    """Store the rows of a log that the store lacks as events, in time order.
+    """Write the rows of a log that an event store lacks, in time order; return their counts.
 
     Rows with equal user, item and time are the same event, stored as often as the log has it. Rows
-    of a deleted user are skipped unless they are later than the deletion.
+    of a deleted user are skipped unless they are later than the deletion. Each commit has about
+    5,000 rows. InvalidLogError if an id cannot be stored.
     """
-    users, items = _texts(log.users.ids, "user"), _texts(log.items.ids, "item")
+    users, items = _storable_ids(log.users.ids, "user"), _storable_ids(log.items.ids, "item")
     user_codes = log.user_codes()
     order = np.lexsort((user_codes, log.time))
     added = deleted = 0
     tick = stage("import", float(log.rows))
-    for rows in _batches(order, user_codes, log.time):
+    for rows in _split_commits(order, user_codes, log.time):
         names: list[str | None] = [None] * len(rows)
         if log.event is not None:
             names = [log.event_names[code] for code in log.event[rows].tolist()]
@@ -61,7 +59,7 @@ def import_log(store: Store, log: Log) -> ImportResult:
     return ImportResult(log.rows, added, log.rows - added - deleted, deleted)
 
 
-def _texts(ids: pl.Series, kind: str) -> list[str]:
+def _storable_ids(ids: pl.Series, kind: str) -> list[str]:
     """Return user or item ids as text; InvalidLogError names the first that cannot be stored.
 
     `kind` is "user" or "item", for the message.
@@ -75,10 +73,11 @@ def _texts(ids: pl.Series, kind: str) -> list[str]:
     return texts
 
 
-def _batches(order: Array, user: Array, time: Array) -> Iterator[Array]:
-    """Yield slices of `order`, of about 5,000 rows, that never split equal user and time.
+def _split_commits(order: Array, user: Array, time: Array) -> Iterator[Array]:
+    """Yield slices of `order`, one for each commit of about 5,000 rows.
 
-    `order` has row numbers sorted by time, then user; `user` and `time` are columns of the log.
+    `order` has row numbers of a log sorted by time, then user; `user` and `time` are the columns of
+    the log. Rows with equal user and time are never split, because they may be equal events.
     """
     begin = 0
     while begin < len(order):
@@ -95,8 +94,9 @@ def _batches(order: Array, user: Array, time: Array) -> Iterator[Array]:
 def export_events(store: Store) -> Iterator[pl.DataFrame]:
     """Yield the events that are in the store now, in commit order, as one or more frames.
 
-    The first frame is empty and shows the columns: user, item, time (UTC), event, event_id.
-    Deletions are left out.
+    The first frame is empty and shows the columns: user, item, time (UTC), event (its name) and
+    event_id. Deletions of users are left out; rows are numbered by `seq`, events and deletions
+    together.
     """
     seq, last_seq = 0, store.meta().seq
     tick = stage("export", float(last_seq))

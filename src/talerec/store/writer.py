@@ -25,16 +25,13 @@ class QueueFullError(TalerecError):
 
 @dataclass(eq=False)
 class WriteRequest:
-    """Events to store, or a user to delete; `result` is set once it is committed or refused.
-
-    result: for events an AppendResult, for a deletion its seq, for a failure the exception.
-    waiter: any object by which the caller finds out who waits for the result.
-    """
+    """Events to store, or a user to delete; `result` is set once it is committed or refused."""
 
     events: Sequence[Event] = ()
-    deleted_user: str | None = None
-    waiter: Any = None
-    result: AppendResult | int | Exception | None = None  # an int: the seq of a deletion
+    deleted_user: str | None = None  # a user id, for a deletion
+    waiter: Any = None  # any object by which the caller finds out who waits for the result
+    # For events their counts, for a deletion its number in commit order, else what went wrong.
+    result: AppendResult | int | Exception | None = None
 
     @property
     def size(self) -> int:
@@ -43,7 +40,7 @@ class WriteRequest:
 
 
 class EventWriter:
-    """Commits write requests in groups, in a thread of its own.
+    """Writes to an event store in a thread of its own: waiting requests share a commit.
 
     Parameters
     ----------
@@ -70,18 +67,18 @@ class EventWriter:
         self.commits, self.seconds = 0, 0.0  # of commits so far
         self._queue: list[WriteRequest] = []
         self.waiting = 0  # events that wait or are being committed
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # of the queue or of `_is_stopped`
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="write", daemon=True)
         self._thread.start()
 
     def submit(self, request: WriteRequest) -> None:
-        """Queue a request for the next commit, and return at once.
+        """Queue a request (events, or the deletion of a user) for the next commit; do not wait.
 
         Raises
         ------
         QueueFullError
-            If more than 20,000 events would wait.
+            If more than 20,000 events would wait. The first request is always accepted.
         StoreError
             After `stop`.
         """
@@ -95,7 +92,10 @@ class EventWriter:
             self._changed.notify()
 
     def stop(self, seconds: float) -> None:
-        """Commit the waiting requests, for at most `seconds`, end the thread, close the store."""
+        """Commit the waiting requests, for at most `seconds`, end the thread, close the store.
+
+        Later calls of `submit` fail.
+        """
         with self._changed:
             self._is_stopped = True
             self._changed.notify()
@@ -105,7 +105,8 @@ class EventWriter:
     def _run(self) -> None:
         """Commit queued requests in groups and pass their results to `deliver`, until `stop`.
 
-        A request is a list of events, or the deletion of a user; this is the loop of the thread.
+        A request is a list of events, or the deletion of a user. This is the loop of the thread;
+        `waiting` counts the events of requests that are not delivered yet, a deletion as one event.
         """
         while requests := self._next_group():
             started = time.perf_counter()
@@ -138,8 +139,9 @@ class EventWriter:
     def _commit(self, requests: list[WriteRequest]) -> None:
         """Write requests in one commit and set the `result` of each, an exception if it failed.
 
-        If the database refuses them together, each is tried alone, so that a request fails only for
-        its own faults; if the store is unavailable, all fail.
+        A request is a list of events, or the deletion of a user. If the database refuses the values
+        of several requests, each is written alone, so that a request fails only for its own faults;
+        if the store is unavailable, all fail with that error.
         """
         try:
             self._write(requests)
@@ -156,8 +158,9 @@ class EventWriter:
     def _write(self, requests: list[WriteRequest]) -> None:
         """Write one deletion, or the events of all requests, in one commit; set their results.
 
-        If the first request is a deletion, it is the only one. A failure of `after_commit` is
-        logged.
+        The result of a deletion is its number in commit order, that of events the count of stored
+        ones. If the first request is a deletion, it is the only one. Afterwards `_after_commit` is
+        called; its failure is logged.
         """
         user = requests[0].deleted_user
         if user is not None:

@@ -24,6 +24,7 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 from service import START, Local, Remote
 from talerec.serve import Settings, shared
 from talerec.serve.http import app as http_app
+from talerec.serve.http import tracing
 from talerec.serve.process.supervisor import JsonLines
 from waiting import LONG_S
 
@@ -95,11 +96,11 @@ def test_the_command_logs_json_lines(models, tmp_path):
 
 
 def test_there_are_no_traces_without_environment_variables_or_packages(monkeypatch, caplog):
-    assert http_app.build_tracer({}) is None
-    assert http_app.build_tracer({"OTEL_TRACES_EXPORTER": "none"}) is None
+    assert tracing.build_tracer({}) is None
+    assert tracing.build_tracer({"OTEL_TRACES_EXPORTER": "none"}) is None
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    assert http_app.build_tracer({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}) is None
+    assert tracing.build_tracer({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}) is None
     assert "is not installed" in caplog.text
 
 
@@ -110,7 +111,7 @@ def test_a_request_is_a_span_of_the_trace_in_its_header(models, tmp_path, monkey
 
     spans, provider = InMemorySpanExporter(), trace.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    monkeypatch.setattr(http_app, "build_tracer", lambda: http_app.Tracer(provider))
+    monkeypatch.setattr(http_app, "build_tracer", lambda: tracing.Tracer(provider))
     local = Local(models[0], tmp_path)
     parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
     local.post("/v1/recommend", ASK, traceparent=parent)

@@ -92,7 +92,7 @@ def test_errors_of_msgspec_are_parsed(body, violation):
     """msgspec reports the place and kind of an error only in its message."""
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.json.decode(body, type=schemas.SimilarRequest)
-    assert schemas.parse_violation(raised.value) == violation
+    assert schemas.parse_validation_error(raised.value) == violation
 
 
 def test_rows_may_have_null_timestamps(service):

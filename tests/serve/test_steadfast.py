@@ -69,7 +69,7 @@ def test_a_model_copied_file_by_file_is_served_once_complete(models, path, tmp_p
     for file in files:
         assert served_by(local) == before
         shutil.copyfile(file, path / file.name)
-        holder._look(force=False)
+        holder._refresh_if_changed(force=False)
     assert served_by(local) == version(models[1]) != before
 
 
@@ -79,15 +79,15 @@ def test_a_refused_model_is_reported_once_and_only_if_it_stays_refused(
     local = Local(path, tmp_path / "run")
     holder = local.app.holder
     shutil.copyfile(models[1] / "manifest.json", path / "manifest.json")
-    holder._look(force=False)
+    holder._refresh_if_changed(force=False)
     assert "refused" not in caplog.text  # it may be on its way
     for _ in range(3):
-        holder._look(force=False)
+        holder._refresh_if_changed(force=False)
     assert caplog.text.count("is refused") == 1
     assert "talerec_reloads_refused_total 1\n" in local.get("/metrics").body.decode()
     for file in models[1].iterdir():
         shutil.copyfile(file, path / file.name)
-    holder._look(force=False)
+    holder._refresh_if_changed(force=False)
     assert served_by(local) == version(models[1])
 
 
@@ -101,10 +101,10 @@ def test_a_temporary_obstacle_delays_a_model(models, path, tmp_path, monkeypatch
         patch.setattr(
             copies, "copy_file", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
         )
-        holder._look(force=False)
+        holder._refresh_if_changed(force=False)
     assert served_by(local) != version(models[1])
-    monkeypatch.setattr(holder._refusal, "due", 0.0)
-    holder._look(force=False)
+    monkeypatch.setattr(holder._failure, "retry_at", 0.0)
+    holder._refresh_if_changed(force=False)
     assert served_by(local) == version(models[1])
 
 
@@ -218,7 +218,7 @@ def test_a_hash_valid_model_with_invalid_indices_is_refused(path, tmp_path):
     assert "item goes from" in answer.json["error"]["message"]
     assert local.post("/v1/recommend", ASK, **allowed).body == before
     metrics = local.ask("GET", "/metrics", None, allowed).body.decode()
-    local.app.holder._look(force=False)
+    local.app.holder._refresh_if_changed(force=False)
     assert "talerec_reloads_refused_total 1\n" in metrics
     assert local.ask("GET", "/metrics", None, allowed).body.decode().count("refused_total 1\n") == 1
 

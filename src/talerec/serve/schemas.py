@@ -31,7 +31,7 @@ class HistoryRow(Struct, forbid_unknown_fields=True, gc=False):
     """
 
     item_id: Id
-    timestamp: Moment | None = None
+    timestamp: Moment | None = None  # None: rows are in order, oldest first
 
 
 class NoHistory(list[HistoryRow]):
@@ -41,15 +41,15 @@ class NoHistory(list[HistoryRow]):
 class HistoryRequest(Struct, forbid_unknown_fields=True):
     """The options of all requests for a history or a user; RecommendRequest explains them."""
 
-    history: list[HistoryRow] = msgspec.field(default_factory=NoHistory)
-    hide_seen: bool = False
-    recency: Annotated[float, Meta(gt=0)] | None = None
-    allow: list[Id] | None = None
-    deny: list[Id] | None = None
-    where: Condition | None = None
-    as_of: Moment | None = None
-    boost: Boosts | None = None
-    user_id: Id | None = None
+    history: list[HistoryRow] = msgspec.field(default_factory=NoHistory)  # or `user_id`
+    hide_seen: bool = False  # leave out items of the history
+    recency: Annotated[float, Meta(gt=0)] | None = None  # replaces the model's recency decay
+    allow: list[Id] | None = None  # only these items
+    deny: list[Id] | None = None  # none of these items
+    where: Condition | None = None  # only items that meet this condition on the item table
+    as_of: Moment | None = None  # the time of the request; None: the end of the log
+    boost: Boosts | None = None  # by column and value: a fraction of the list's score range
+    user_id: Id | None = None  # the user whose stored history is used
 
 
 class RecommendRequest(HistoryRequest):
@@ -64,8 +64,8 @@ class RecommendRequest(HistoryRequest):
     list's score range ({"brand": {"X": 0.2}}).
     """
 
-    k: Positive = 10
-    per: dict[str, Positive] | None = None
+    k: Positive = 10  # the number of items
+    per: dict[str, Positive] | None = None  # by column: the most items with an equal value
 
 
 class BatchRequest(Struct, forbid_unknown_fields=True):
@@ -78,7 +78,7 @@ class SimilarRequest(Struct, forbid_unknown_fields=True):
     """A request for the items that the model expects right after one item."""
 
     item_id: Id
-    k: Positive = 10
+    k: Positive = 10  # the number of items
 
 
 class ExplainRequest(HistoryRequest, kw_only=True):
@@ -94,16 +94,16 @@ class ExplainRequest(HistoryRequest, kw_only=True):
 class Reason(Struct, gc=False):
     """A history row and its share of the score; without a base score, all shares add up to 1."""
 
-    item_id: Id
-    share: float
+    item_id: Id  # the item of the history row
+    share: float  # the row's contribution divided by the score
 
 
 class Item(Struct, omit_defaults=True):
     """An item, its title, and the other columns of the item table (`info`)."""
 
     item_id: Id
-    title: str | UnsetType = UNSET
-    info: dict[str, Any] | UnsetType = UNSET
+    title: str | UnsetType = UNSET  # UNSET: the field is omitted from the JSON
+    info: dict[str, Any] | UnsetType = UNSET  # values by column
 
 
 class RankedItem(Struct, gc=False):
@@ -114,34 +114,34 @@ class RankedItem(Struct, gc=False):
 
     item_id: Id
     score: float
-    rank: int
-    title: str | UnsetType = UNSET
+    rank: int  # from 1
+    title: str | UnsetType = UNSET  # UNSET fields are omitted from the JSON
     because: list[Reason] | UnsetType = UNSET
-    boost: float | UnsetType = UNSET
+    boost: float | UnsetType = UNSET  # in units of the score, which includes it
 
 
 class Recommendations(Struct):
     """The next items. `fallback` names their source if the model knows no history item."""
 
-    model: str
-    items: list[RankedItem]
-    fallback: str | UnsetType = UNSET
+    model: str  # the version of the model
+    items: list[RankedItem]  # best first
+    fallback: str | UnsetType = UNSET  # "trending"; omitted if the model ranked the items
 
 
 class BatchRecommendations(Struct):
     """The answers to a batch, in the order of its requests."""
 
-    model: str
+    model: str  # the version of the model
     answers: list[Recommendations]
 
 
 class SimilarItems(Struct):
     """The items that the model expects right after `item_id`."""
 
-    model: str
-    item_id: Id
-    items: list[RankedItem]
-    title: str | UnsetType = UNSET
+    model: str  # the version of the model
+    item_id: Id  # the item of the request
+    items: list[RankedItem]  # best first
+    title: str | UnsetType = UNSET  # of the item of the request; omitted without one
 
 
 class Contribution(Struct):
@@ -151,10 +151,10 @@ class Contribution(Struct):
     """
 
     item_id: Id
-    place: int
-    weight: float | None
-    contribution: float
-    share: float
+    place: int  # 0 for the latest row
+    weight: float | None  # None for a model without such weights
+    contribution: float  # in units of the score
+    share: float  # the contribution divided by the score
     title: str | UnsetType = UNSET
 
 
@@ -169,26 +169,26 @@ class AppliedBoost(Struct):
 class Explanation(Struct):
     """An item's score as the sum of the contributions of rows and boosts and the base score."""
 
-    model: str
+    model: str  # the version of the model
     item_id: Id
     score: float
     rows: list[Contribution]
     title: str | UnsetType = UNSET
-    base: float | UnsetType = UNSET
+    base: float | UnsetType = UNSET  # what no history row contributes; omitted without a base
     boosts: list[AppliedBoost] | UnsetType = UNSET
 
 
 class ItemList(Struct):
     """The items that match a search."""
 
-    model: str
+    model: str  # the version of the model
     items: list[Item]
 
 
 class UserList(Struct):
     """The users that match a search."""
 
-    model: str
+    model: str  # the version of the model
     users: list[Id]
 
 
@@ -196,15 +196,15 @@ class TimedRow(Struct, gc=False):
     """A row of a user's history; `event` and `event_id` are those of a stored event."""
 
     item_id: Id
-    timestamp: str
-    event: str | UnsetType = UNSET
-    event_id: str | UnsetType = UNSET
+    timestamp: str  # ISO 8601
+    event: str | UnsetType = UNSET  # the name of the event, such as "view"
+    event_id: str | UnsetType = UNSET  # chosen by the client that sent the event
 
 
 class UserHistory(Struct):
     """A user's rows of the log and all later events, oldest first; at most the last 2,500."""
 
-    model: str
+    model: str  # the version of the model
     user_id: Id
     history: list[TimedRow]
 
@@ -218,8 +218,8 @@ class NewEvent(Struct, forbid_unknown_fields=True, gc=False):
     user_id: Id
     item_id: Id
     timestamp: Moment | None = None
-    event: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None
-    event_id: Id | None = None
+    event: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None  # its name
+    event_id: Id | None = None  # chosen by the client, unique among all events
 
 
 class EventsRequest(Struct, forbid_unknown_fields=True):
@@ -231,23 +231,23 @@ class EventsRequest(Struct, forbid_unknown_fields=True):
 class EventsAdded(Struct):
     """How many events were stored, and how many had been stored before. They are on disk."""
 
-    accepted: int
-    duplicates: int
+    accepted: int  # stored by this request
+    duplicates: int  # stored before under the same event_id
 
 
 class UserDeleted(Struct):
     """A deleted user; `remains` says what a model still contains, and until when."""
 
     user_id: Id
-    deleted: bool
-    remains: str
+    deleted: bool  # always true
+    remains: str  # a sentence
 
 
 class CandidateFacts(Struct):
     """The model that answers a share of the users instead of the main model."""
 
-    model: str
-    share: float
+    model: str  # the version of the model
+    share: float  # of users, 0 to 1
 
 
 class Stats(Struct):
@@ -257,12 +257,12 @@ class Stats(Struct):
     difference with an interval.
     """
 
-    model: str
-    store: dict[str, Any] | None
-    events: dict[str, float]
-    learning: dict[str, Any] | None
-    measured: dict[str, Any] | None
-    candidate: CandidateFacts | None
+    model: str  # the version of the main model
+    store: dict[str, Any] | None  # the event database; None without one
+    events: dict[str, float]  # counts of arrived events
+    learning: dict[str, Any] | None  # fits in the background; None if they are off
+    measured: dict[str, Any] | None  # None without online evaluation
+    candidate: CandidateFacts | None  # None if one model answers all users
 
 
 class ModelCard(Struct):
@@ -272,16 +272,16 @@ class ModelCard(Struct):
     maximum. `beside` names further models, which answer with `?beside=NAME`.
     """
 
-    model: str
-    name: str
-    paper: str
-    params: dict[str, Any]
-    solver: str | None
-    training: dict[str, Any]
-    saved: str | None
-    metrics: dict[str, float] | None
-    recency: float | None
-    limits: dict[str, float]
+    model: str  # the version of the model
+    name: str  # of the model class, such as "tempo"
+    paper: str  # the publication of the model
+    params: dict[str, Any]  # parameters of the fit
+    solver: str | None  # of the linear system; None for a model without one
+    training: dict[str, Any]  # size and time span of the log
+    saved: str | None  # when, in ISO 8601
+    metrics: dict[str, float] | None  # of an evaluation that was saved with the model
+    recency: float | None  # the decay of the weights of history rows; None: no such parameter
+    limits: dict[str, float]  # of requests, by setting
     columns: dict[str, Any]
     beside: list[str]
 
@@ -289,16 +289,16 @@ class ModelCard(Struct):
 class ReloadResult(Struct):
     """The model in use after a reload, and how many workers serve it."""
 
-    model: str
-    reloaded: bool
-    workers: int
+    model: str  # the version of the model
+    reloaded: bool  # whether it replaced another model
+    workers: int  # processes that serve this version
 
 
 class Health(Struct):
     """The answer to a health probe."""
 
-    status: str
-    model: str | None = None
+    status: str  # "ok"
+    model: str | None = None  # the version of the model; None while none is loaded
 
 
 encode = msgspec.json.Encoder().encode
@@ -309,14 +309,15 @@ _DECODERS: dict[type, Any] = {
 
 
 def decode(body: bytes | bytearray, kind: type[T]) -> T:
-    """Return a JSON request body as an object of class `kind`.
+    """Return a JSON request body as an object of class `kind`, one of the request classes.
 
-    Raises ApiError: 400 if it is not JSON, 422 if a field is missing, unknown or invalid.
+    Raises ApiError: 400 if it is not JSON, 422 if a field is missing, unknown or invalid; the
+    message names the JSON path of the field.
     """
     try:
-        return _decode(body, kind)
+        return _decode_or_raise(body, kind)
     except msgspec.ValidationError as error:
-        path, message, _ = parse_violation(error)
+        path, message, _ = parse_validation_error(error)
         code = "invalid_event" if path.startswith("events[") else "invalid"
         raise ApiError(422, code, f"{path}: {message}" if path else message) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -325,45 +326,48 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
         raise ApiError(400, "malformed_json", "the JSON is nested too deeply") from None
 
 
-def _decode(body: bytes | bytearray, kind: type[T]) -> T:
+def _decode_or_raise(body: bytes | bytearray, kind: type[T]) -> T:
     """Return a JSON body as an object of class `kind`; raise msgspec's error if it is invalid.
 
-    Where the class needs integers, whole numbers written as floats (28.0) are accepted.
+    Where the class needs integers, whole numbers written as floats (28.0) are accepted: if an error
+    reports a float, the body is decoded once more with such numbers converted.
     """
     try:
         decoded: T = _DECODERS[kind].decode(body)
     except msgspec.ValidationError as error:
-        if not parse_violation(error).has_float:
+        if not parse_validation_error(error).has_float:
             raise
         return msgspec.convert(_convert_whole_floats(msgspec.json.decode(body)), kind)
     return decoded
 
 
-class Violation(NamedTuple):
-    """A msgspec error: the JSON path, the problem, and whether the value is a float."""
+class DecodeProblem(NamedTuple):
+    """Why msgspec could not decode a JSON body into a request class."""
 
-    path: str
-    message: str
-    has_float: bool
+    path: str  # of the value in the JSON, such as "events[3].user_id"; empty for the whole body
+    message: str  # for clients
+    has_float: bool  # whether the value is a float where another type is needed
 
 
-def parse_violation(error: msgspec.ValidationError) -> Violation:
-    """Return the path and problem of a msgspec error, which msgspec provides only as text.
+def parse_validation_error(error: msgspec.ValidationError) -> DecodeProblem:
+    """Return the JSON path and problem in a msgspec error, which has them only in its text.
 
-    The problem is reworded for clients, such as "k is missing".
+    The problem is reworded for clients, such as "k is missing". The third field says whether a
+    float stands where another type is needed.
     """
     text, _, path = str(error).partition(" - at `$")
     has_float = "got `float`" in text
     text = re.sub("Object missing required field `(.*)`", r"\1 is missing", text)
     text = re.sub("Object contains unknown field `(.*)`", r"there is no field \1", text)
     text, path = text.replace("`", ""), path.removesuffix("`").removeprefix(".")
-    return Violation(path, f"{text[:1].lower()}{text[1:]}" if path else text, has_float)
+    return DecodeProblem(path, f"{text[:1].lower()}{text[1:]}" if path else text, has_float)
 
 
 def _convert_whole_floats(value: Any) -> Any:
-    """Return JSON with 28.0 as 28: some languages write whole numbers as floats.
+    """Return a JSON value with whole floats as integers, also inside lists and objects.
 
-    Beyond 2^53, a float stands for several whole numbers and is not converted.
+    Some languages write 28 as 28.0. Beyond 2^53, a float stands for several whole numbers and is
+    not converted.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
         return int(value)

@@ -29,18 +29,22 @@ _CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All settings of a service. Limits are per request unless the comment says otherwise."""
+    """All settings of a recommendation service; the constructor checks them.
 
-    path: Path
-    host: str = "127.0.0.1"
+    Limits are per request unless the comment says otherwise. A worker is a process that answers
+    requests. An invalid value raises TalerecError.
+    """
+
+    path: Path  # the folder of the saved model to serve
+    host: str = "127.0.0.1"  # the address to listen on
     port: int = 8080
-    workers: int = 1
-    token: str | None = field(default=None, repr=False)
+    workers: int = 1  # processes
+    token: str | None = field(default=None, repr=False)  # clients send it as a bearer token
     open: bool = False  # listen beyond this machine without a token
     cors: tuple[str, ...] = ()  # origins whose pages may use the API
     unix: Path | None = None  # listen on this Unix socket instead of host and port
-    tls_cert: Path | None = None  # PEM files: with them, the service uses HTTPS
-    tls_key: Path | None = None
+    tls_cert: Path | None = None  # PEM file: with certificate and key, the service uses HTTPS
+    tls_key: Path | None = None  # PEM file of the certificate's key
     host_names: tuple[str, ...] = ()  # accepted names in the Host header
     images: tuple[str, ...] = ()  # origins from which the page may load item pictures
     beside: tuple[Path, ...] = ()  # further models, to compare with
@@ -52,8 +56,8 @@ class Settings:
     log_level: str = "info"  # debug: every request
     log_format: str = "text"  # or json: one object per line
     max_body: int = 1_000_000  # bytes; this limits allow and deny lists too
-    max_history: int = 2500  # rows
-    max_k: int = 1000
+    max_history: int = 2500  # rows of a history
+    max_k: int = 1000  # items of a recommendation list
     max_batch: int = 100  # requests in one batch
     max_items: int = 50_000  # items in all answers to one batch
     max_unread: int = 64_000_000  # bytes of large responses that clients have not read, per worker
@@ -87,17 +91,22 @@ class Settings:
         self._check_choices()
         self._check_shares()
 
-    def _refuse(self, name: str, way_out: str) -> None:
-        """Raise TalerecError: the setting `name`, its value, and the rule that the value breaks."""
+    def _refuse(self, name: str, rule: str) -> None:
+        """Raise TalerecError with the setting `name`, its value, and the rule that it breaks.
+
+        `rule` is a clause such as "it must be at least 1".
+        """
         value = getattr(self, name)
         shown = f"{value:g}" if isinstance(value, float) else repr(value)
-        raise TalerecError(f"`{name}` is {shown}; {way_out}", name)
+        raise TalerecError(f"`{name}` is {shown}; {rule}", name)
 
     def _check_shares(self) -> None:
         """Raise TalerecError for shares outside 0 to 1, `live_days` <= 0, or a missing setting.
 
-        `measure` is the share of users on whose events models are evaluated, and needs a store;
-        `share` is the share of users that a candidate model answers, and needs `candidate`.
+        `measure` is the share of users on whose events models are evaluated, and needs a `store`
+        (the event database); `share` is the share of users that a candidate model answers, and
+        needs `candidate`. Events older than `live_days` are not evaluated. `_refuse` raises the
+        error.
         """
         for name in ("measure", "share"):
             value = getattr(self, name)
@@ -114,12 +123,18 @@ class Settings:
 
     @property
     def candidate_share(self) -> float:
-        """Return the share of users, 0 to 1, that the candidate model answers; 0 without one."""
+        """Return the share of users, 0 to 1, that the candidate model answers; 0 without one.
+
+        The candidate is a second model on trial. Its share is the setting `share`, by default 0.1.
+        """
         default = 0.0 if self.candidate is None else CANDIDATE_SHARE
         return default if self.share is None else self.share
 
     def _check_origins(self) -> None:
-        """Raise TalerecError for a malformed web origin, or `cors` "*" without a token."""
+        """Raise TalerecError for a malformed web origin, or `cors` "*" without a token.
+
+        `cors` has the origins whose pages may use the API, `images` those of item pictures.
+        """
         if "*" in self.cors and self.token is None:
             message = "`cors` '*' lets the pages of every site use the API: set a token"
             raise TalerecError(message, "cors")
@@ -131,7 +146,8 @@ class Settings:
     def _check_choices(self) -> None:
         """Raise TalerecError for an unknown log level or format, half a TLS pair, or equal names.
 
-        The names are those of the comparison models in `beside`: their paths without suffix.
+        `_refuse` raises it for a value that `_CHOICES` does not list. The names are those of the
+        comparison models in `beside`: their paths without suffix.
         """
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
@@ -161,7 +177,10 @@ def is_local(settings: Settings) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Can this address be reached only from this machine?"""
+    """Return whether a host (an IP address or a name) can be reached only from this machine.
+
+    False for names other than "localhost".
+    """
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -57,7 +57,10 @@ _VERSION, _READY, _SEQ, _STATE_COLUMNS = 0, 1, 2, 3
 
 
 class SharedState:
-    """The metrics and state of one worker process, and sums over all workers.
+    """The metrics and state of one worker process, and sums over all workers of a service.
+
+    Metrics are gauges (current values), counters, and counts of HTTP responses by route. The state
+    is the version of the worker's model and how far it has read the event store.
 
     Parameters
     ----------
@@ -73,68 +76,93 @@ class SharedState:
 
     def __init__(self, folder: Path, workers: int, worker: int, routes: tuple[str, ...]) -> None:
         self.folder, self.workers, self.worker, self.routes = folder, workers, worker, routes
-        self._column = {name: n for n, name in enumerate((*GAUGES, *COUNTERS))}
-        self._status = {status: n for n, status in enumerate(STATUSES)}
+        # The file of metrics has a row per worker: gauges and counters, then for each route the
+        # number of responses by status and by duration, and the sum of durations in seconds.
+        self._metric_columns = {name: n for n, name in enumerate((*GAUGES, *COUNTERS))}
+        self._status_offsets = {status: n for n, status in enumerate(STATUSES)}
         route_width = len(STATUSES) + len(BOUNDS) + 2
-        self._route = {route: len(self._column) + n * route_width for n, route in enumerate(routes)}
-        width = len(self._column) + route_width * len(routes)
+        self._route_columns = {
+            route: len(self._metric_columns) + n * route_width for n, route in enumerate(routes)
+        }
+        width = len(self._metric_columns) + route_width * len(routes)
         self._metrics = _map_array(folder / "metrics", (workers, width), np.float64)
-        self._states = _map_array(folder / "states", (workers + 1, _STATE_COLUMNS), np.uint64)
-        self._row: Any = memoryview(self._metrics[worker])  # faster than NumPy for one value
-        self._row[self._column["in_flight"]] = 0.0
+        self._worker_states = _map_array(
+            folder / "states", (workers + 1, _STATE_COLUMNS), np.uint64
+        )
+        self._worker_metrics: Any = memoryview(
+            self._metrics[worker]
+        )  # faster than NumPy for one value
+        self._worker_metrics[self._metric_columns["in_flight"]] = 0.0
         self.set_version(None)
 
     # -- this worker --
 
     def increment(self, name: str, value: float = 1.0) -> None:
-        """Add `value` to a counter of this worker, such as "store_commits"."""
-        self._row[self._column[name]] += value
+        """Add `value` to a counter of this worker, such as "store_commits".
+
+        The counter is a float in a file that all workers map; metrics show the workers' sum.
+        """
+        self._worker_metrics[self._metric_columns[name]] += value
 
     def set_gauge(self, name: str, value: float) -> None:
         """Set a gauge of this worker, such as "resident_bytes"; metrics show the workers' sum."""
-        self._row[self._column[name]] = value
+        self._worker_metrics[self._metric_columns[name]] = value
 
     def record(self, route: str, status: int, seconds: float) -> None:
-        """Count one response of a route by HTTP status and by duration in seconds."""
-        row, start = self._row, self._route[route]
-        row[start + self._status[status]] += 1.0
-        start += len(STATUSES)
-        row[start + bisect_left(BOUNDS, seconds)] += 1.0
-        row[start + len(BOUNDS) + 1] += seconds
+        """Count one response of a route by HTTP status and by duration in seconds.
+
+        The columns of a route in this worker's row of metrics are a count per status of `STATUSES`,
+        a count per bucket of the histogram with upper bounds `BOUNDS`, and the sum of the
+        durations.
+        """
+        row, column = self._worker_metrics, self._route_columns[route]
+        row[column + self._status_offsets[status]] += 1.0
+        column += len(STATUSES)
+        row[column + bisect_left(BOUNDS, seconds)] += 1.0
+        row[column + len(BOUNDS) + 1] += seconds
 
     def set_version(self, version: str | None) -> None:
-        """Publish the version (hexadecimal) of this worker's model; None: it serves no model."""
-        self._states[self.worker, _READY] = version is not None
-        self._states[self.worker, _VERSION] = int(version or "0", 16)
+        """Publish to all workers the version of this worker's model; None: it serves no model.
+
+        A version is a hexadecimal number of at most 64 bits.
+        """
+        self._worker_states[self.worker, _READY] = version is not None
+        self._worker_states[self.worker, _VERSION] = int(version or "0", 16)
 
     def set_seq(self, seq: int) -> None:
         """Publish the number of the last store row that this worker has read; negative means 0."""
-        self._states[self.worker, _SEQ] = max(seq, 0)
+        self._worker_states[self.worker, _SEQ] = max(seq, 0)
 
     # -- all workers --
 
     def is_read_by_all(self, seq: int) -> bool:
-        """Has every worker that serves a model read the store up to the row number `seq`?"""
-        rows = self._states[: self.workers]
+        """Has every worker that serves a model read the event store up to the row number `seq`?
+
+        Workers publish how far they have read by `set_seq`.
+        """
+        rows = self._worker_states[: self.workers]
         return bool((rows[rows[:, _READY] > 0, _SEQ] >= seq).all())
 
     def total(self, name: str) -> float:
         """Return the sum of a gauge or counter, by its name, over all workers."""
-        return float(self._metrics[:, self._column[name]].sum())
+        return float(self._metrics[:, self._metric_columns[name]].sum())
 
     def versions(self) -> list[str]:
-        """Return the model version of each worker that serves a model, in the order of workers."""
-        rows = self._states[: self.workers]
+        """Return the model version of each worker that serves a model, in the order of workers.
+
+        Versions have 16 hexadecimal digits; workers without a model are left out.
+        """
+        rows = self._worker_states[: self.workers]
         return [f"{int(row[_VERSION]):016x}" for row in rows if row[_READY]]
 
     @property
     def reload_requests(self) -> int:
         """How often any worker has asked all workers to check the artifact for a new model."""
-        return int(self._states[self.workers, 0])
+        return int(self._worker_states[self.workers, 0])
 
     def request_reload(self) -> None:
         """Ask all workers to check the artifact for a new model at once."""
-        self._states[self.workers, 0] += np.uint64(1)
+        self._worker_states[self.workers, 0] += np.uint64(1)
 
     # -- metrics --
 
@@ -143,6 +171,8 @@ class SharedState:
         values: Mapping[str, float] | None = None, lines: Sequence[str] = (),
     ) -> bytes:  # fmt: skip
         """Return all metrics, summed over the workers, in the text format of Prometheus.
+
+        The gauge of this worker's resident memory is updated first.
 
         Parameters
         ----------
@@ -156,20 +186,25 @@ class SharedState:
         with suppress(OSError):
             self.set_gauge("resident_bytes", resident_bytes())
         total = self._metrics.sum(axis=0)
-        text = [*self._single_values(total), *self._requests(total), *self._durations(total)]
+        text = [
+            *self._format_single_values(total),
+            *self._format_request_counts(total),
+            *self._format_response_times(total),
+        ]
         for name, seconds in (model_times or {}).items():
             text += _metric_lines(f"talerec_model_{name}_timestamp_seconds", f"{seconds:.3f}")
         for name, value in (values or {}).items():
             text += _metric_lines(name, f"{value:.15g}")
         return ("\n".join([*text, *lines]) + "\n").encode()
 
-    def _single_values(self, total: Array) -> list[str]:
+    def _format_single_values(self, total: Array) -> list[str]:
         """Return the Prometheus lines of gauges, counters, and workers by model version.
 
-        `total` is the sum of all workers' rows of metrics, one value per column of the shared file.
+        `total` is the sum of all workers' rows of metrics, one value per column of the shared file;
+        `_metric_columns` maps the name of each gauge and counter to its column.
         """
         lines = []
-        for name, column in self._column.items():
+        for name, column in self._metric_columns.items():
             full_name = f"talerec_{name}" + ("" if name in GAUGES else "_total")
             digits = 6 if name.endswith("_seconds") else 0
             lines += _metric_lines(full_name, f"{total[column]:.{digits}f}")
@@ -180,34 +215,38 @@ class SharedState:
             lines.append(f'talerec_model_workers{{version="{version}"}} {versions.count(version)}')
         return lines
 
-    def _requests(self, total: Array) -> list[str]:
+    def _format_request_counts(self, total: Array) -> list[str]:
         """Return the Prometheus lines of the number of requests by route and HTTP status.
 
         `total` is the sum of all workers' rows of metrics, one value per column of the shared file.
+        The counts of a route begin at its column in `_route_columns`, one per status. Zeros are
+        left out.
         """
         lines = _metric_header("talerec_requests_total", "counter")
-        for route, start in self._route.items():
-            for status, column in self._status.items():
-                if count := total[start + column]:
+        for route, route_column in self._route_columns.items():
+            for status, status_offset in self._status_offsets.items():
+                if count := total[route_column + status_offset]:
                     labels = f'route="{route}",status="{status}"'
                     lines.append(f"talerec_requests_total{{{labels}}} {count:.0f}")
         return lines
 
-    def _durations(self, total: Array) -> list[str]:
+    def _format_response_times(self, total: Array) -> list[str]:
         """Return the Prometheus lines of the histogram of response times (seconds) by route.
 
         `total` is the sum of all workers' rows of metrics, one value per column of the shared file.
+        A route has counts per status, then per bucket of the histogram (upper bounds `BOUNDS`),
+        then the sum of its times. Routes without responses are left out.
         """
         lines = _metric_header("talerec_request_seconds", "histogram")
-        for route, start in self._route.items():
-            start += len(STATUSES)
-            counts = np.cumsum(total[start : start + len(BOUNDS) + 1])
+        for route, column in self._route_columns.items():
+            column += len(STATUSES)
+            counts = np.cumsum(total[column : column + len(BOUNDS) + 1])
             if not counts[-1]:
                 continue
             for bound, count in zip((*BOUNDS, "+Inf"), counts, strict=True):
                 labels = f'route="{route}",le="{bound}"'
                 lines.append(f"talerec_request_seconds_bucket{{{labels}}} {count:.0f}")
-            seconds = float(total[start + len(BOUNDS) + 1])
+            seconds = float(total[column + len(BOUNDS) + 1])
             lines.append(f'talerec_request_seconds_sum{{route="{route}"}} {seconds!r}')
             lines.append(f'talerec_request_seconds_count{{route="{route}"}} {counts[-1]:.0f}')
         return lines
@@ -231,7 +270,8 @@ def _map_array(path: Path, shape: tuple[int, int], dtype: type) -> Array:
     """Map a file, shared by all workers, as an array of 8-byte values; a new file has zeros.
 
     Disk space is reserved now: writing to a hole of a mapped file kills the process if the disk is
-    full. Where the system has no call for it, as macOS, the file only gets its length.
+    full. Where the system has no call for it, as macOS, the file only gets its length. TalerecError
+    if the file cannot be written.
     """
     size = shape[0] * shape[1] * 8
     try:

@@ -33,14 +33,11 @@ class RecentCounts:
         older than the counted `_n_hours` before the latest event, and events more than a day in the
         future. `changes` grows by 1 for each counted event.
         """
-        last_valid_hour = time.time_ns() // 1000 // _HOUR + 24
+        last_hour = time.time_ns() // 1000 // _HOUR + 24
         with self._lock:
             for row in rows:
                 hour = row.time // _HOUR
-                if (
-                    row.item is None
-                    or not self._latest_hour - self._n_hours <= hour <= last_valid_hour
-                ):
+                if row.item is None or not self._latest_hour - self._n_hours <= hour <= last_hour:
                     continue
                 if hour > self._latest_hour:
                     self._latest_hour = hour

@@ -16,36 +16,43 @@ _MAX_HOSTS = 1000  # Host headers that are cached as accepted
 
 
 class Access:
-    """Accepts or refuses the requests of one worker, by host name, token, origin and limits."""
+    """Accepts or refuses the requests of one worker process; refusals are ApiErrors.
+
+    Checked are the Host header, the bearer token, the Origin header, and the number of concurrent
+    requests, in total and per client address.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._token = settings.token.encode() if settings.token else None
         self._origins = {origin.encode() for origin in settings.cors}
-        self._names = _host_names(settings)
+        self._host_names = _host_names(settings)  # None: every name is accepted
         self.accepted_hosts: set[bytes | None] = {None}  # a cache of Host headers
-        self._clients: Counter[str] = Counter()
+        self._clients: Counter[str] = Counter()  # requests in progress by client address
         self.counts_clients = settings.per_client > 0
         self.has_origins = bool(self._origins)
 
     def check_host(self, host: bytes | None) -> None:
-        """Raise 421 if a Host header does not name this service, against DNS rebinding.
+        """Raise ApiError 421 if a Host header does not name this service, against DNS rebinding.
 
-        An accepted header is remembered in `accepted_hosts`.
+        Accepted are the names of `_host_names` (all if it is None) and IP addresses. An accepted
+        header is remembered in `accepted_hosts`, up to 1,000 headers.
         """
-        if self._names is None:
+        if self._host_names is None:
             return
         name = _parse_host(host or b"")
-        if name not in self._names and not _is_address(name):
+        if name not in self._host_names and not _is_address(name):
             text = f"this service does not answer to the host name {name[:100]!r}: see host_names"
             raise ApiError(421, "wrong_host", text)
         if len(self.accepted_hosts) < _MAX_HOSTS:
             self.accepted_hosts.add(host)
 
     def admit(self, http: HttpRequest, in_flight: int) -> None:
-        """Raise 401 without the token, 503 or 429 with too many concurrent requests.
+        """Raise ApiError 401 without the token, 503 or 429 with too many concurrent requests.
 
-        `in_flight` is the number of requests in progress in this worker, this one included.
+        `in_flight` is the number of requests in progress in this worker, this one included: more
+        than the setting `concurrency` give 503. `_clients` counts them by client address: more than
+        the setting `per_client` give 429.
         """
         if self._token is not None:
             scheme, _, token = http.headers.get(b"authorization", b"").partition(b" ")
@@ -63,7 +70,7 @@ class Access:
     def count_client(self, client: str) -> Iterator[None]:
         """Count a request of this client address as in progress while the context is open.
 
-        `client` is an IP address; the counts enforce the limit of requests per client.
+        `client` is an IP address; `admit` compares the counts with the limit per client.
         """
         self._clients[client] += 1
         try:
@@ -82,13 +89,14 @@ class Access:
 
 
 def _host_names(settings: Settings) -> set[str] | None:
-    """Return the accepted names of a Host header; None if every name is accepted.
+    """Return the accepted names of a Host header, in lower case; None if all are accepted.
 
-    Every name is accepted on a Unix socket, and on a public address without `host_names`.
+    Every name is accepted on a Unix socket, and on a public address without the setting
+    `host_names`. On a loopback address, the names of this machine ("localhost") are added.
     """
     names = {name.lower() for name in settings.host_names}
     if settings.unix is not None or (not is_loopback(settings.host) and not names):
-        return None
+        return None  # a Unix socket or a public address
     return {*names, *(_LOOPBACK if is_loopback(settings.host) else ())}
 
 

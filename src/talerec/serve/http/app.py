@@ -9,10 +9,10 @@ import os
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from talerec.errors import TalerecError
 from talerec.serve import ApiError, Settings, SharedState
@@ -20,11 +20,9 @@ from talerec.serve.http import messages
 from talerec.serve.http.access import Access
 from talerec.serve.http.messages import ClientGone, HttpRequest, Receive, Response
 from talerec.serve.http.routes import COUNTED_PATHS, OTHER, USER, Api, Route
+from talerec.serve.http.tracing import build_tracer
 from talerec.serve.model import ModelHolder
 from talerec.serve.users import UserState
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span, TracerProvider
 
 logger = logging.getLogger("talerec")
 
@@ -38,10 +36,10 @@ _REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")
 
 
 class App:
-    """The ASGI application of one worker process.
+    """The ASGI application of one worker process of the recommendation service.
 
-    folder: the folder of this run, which all workers share.
-    worker: the index of this worker among the workers of the service, from 0.
+    folder: the folder of this run of the service, with files that all workers share. worker: the
+    index of this worker among the workers, from 0.
     """
 
     def __init__(self, settings: Settings, folder: Path, worker: int = 0) -> None:
@@ -49,27 +47,31 @@ class App:
         self.shared = SharedState(folder, settings.workers, worker, COUNTED_PATHS)
         self.user_state = UserState(settings, self.shared, self._served_versions)
         self.holder = ModelHolder(settings.path, folder, self.shared, self.user_state.prepare_model)
-        self._others = {p.stem: self._hold_other(p, f"beside-{p.stem}") for p in settings.beside}
-        self._holders = [self.holder, *self._others.values()]
+        self._comparison_models = {
+            p.stem: self._hold_other(p, f"beside-{p.stem}") for p in settings.beside
+        }
+        self._holders = [self.holder, *self._comparison_models.values()]  # of all models in use
         candidate = None
         if settings.candidate is not None:
             candidate = self._hold_other(settings.candidate, "candidate")
             self._holders.append(candidate)
         self.api = Api(settings, self.shared, self.user_state, self.holder, candidate)
         self._routes, self._access = self.api.routes, Access(settings)
-        self._in_flight, self._counter = 0, itertools.count(1)
-        self._id_prefix = b"%s-" % os.urandom(4).hex().encode()
+        self._in_flight, self._request_numbers = 0, itertools.count(1)
+        self._id_prefix = b"%s-" % os.urandom(4).hex().encode()  # of generated request ids
         self._logs_requests = logger.isEnabledFor(logging.DEBUG)
         self._tracer = build_tracer()
-        self._is_plain = self._tracer is None and not self._access.counts_clients
+        self._needs_no_context = self._tracer is None and not self._access.counts_clients
         self._stop = threading.Event()
-        self._watchers: list[threading.Thread] = []
+        self._watch_threads: list[threading.Thread] = []
 
     def _hold_other(self, path: Path, name: str) -> ModelHolder:
-        """Return the holder of a further model, which loads and reloads the artifact at `path`.
+        """Return the holder of a further model, which loads and reloads the saved model at `path`.
 
         A further model is a candidate or one to compare with. Its counters and copies are in the
-        subfolder `name` of the run's folder, which all workers share.
+        subfolder `name` of the run's folder, which all workers share; it counts no requests.
+        `prepare_model` of the user state gets each loaded model ready for the users' stored
+        histories.
         """
         folder = self.shared.folder / name
         folder.mkdir(exist_ok=True)
@@ -81,7 +83,8 @@ class App:
     def load(self) -> None:
         """Load every model; raise TalerecError if one cannot be served. Begin online evaluation.
 
-        Online evaluation ranks the items of new events in the lists that the models would have
+        `_holders` has an object for each model (main, comparison, candidate) that loads and reloads
+        it. Online evaluation ranks the items of new events in the lists that the models would have
         shown; another process does that, for the events from now on.
         """
         for holder in self._holders:
@@ -89,33 +92,39 @@ class App:
         self.api.users.online_metrics.start_measuring()
 
     def _served_versions(self) -> set[str]:
-        """Return the versions of all models in use: main, comparison and candidate models."""
+        """Return the versions of all models in use: main, comparison and candidate models.
+
+        Models that are not loaded yet have none.
+        """
         return {each.current.version for each in self._holders if each.current is not None}
 
     def start(self) -> None:
-        """Start the threads that poll the store and that watch the artifacts for new models.
+        """Start the daemon threads that poll the event store and watch for new saved models.
 
-        The artifacts are the folders of the main, the candidate and further models.
+        One thread per model (main, candidate, comparison) checks the model's folder every
+        `settings.watch` seconds, until `stop`.
         """
         self.user_state.start()
         options: dict[str, Any] = {"args": (self.settings.watch, self._stop), "daemon": True}
         for holder in self._holders:
-            self._watchers.append(threading.Thread(target=holder.watch, name="watch", **options))
-            self._watchers[-1].start()
+            self._watch_threads.append(
+                threading.Thread(target=holder.watch, name="watch", **options)
+            )
+            self._watch_threads[-1].start()
 
     def drain(self) -> None:
         """Report that the service is about to stop, and ask clients to close their connections."""
         self.api.is_draining = True
 
     def stop(self) -> None:
-        """Stop watching artifacts, commit waiting events, and end all threads.
+        """Stop watching for new models, commit waiting events, and end all threads.
 
         Each thread is waited for at most `timeout` seconds of the settings; then the worker no
         longer counts as ready.
         """
         self._stop.set()
-        for watcher in self._watchers:
-            watcher.join(self.settings.timeout)
+        for thread in self._watch_threads:
+            thread.join(self.settings.timeout)
         self.user_state.stop()
         self.api.stop()
         self.shared.set_version(None)
@@ -123,7 +132,8 @@ class App:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """Handle the ASGI lifespan: load models and start threads, and stop them at the end.
 
-        If a model cannot be served, the startup is reported as failed.
+        `receive` and `send` are the functions of ASGI for messages from and to the server. If a
+        model cannot be served, the startup is reported as failed.
         """
         while True:
             message = await receive()
@@ -158,13 +168,13 @@ class App:
         current = self.holder.current  # read once: see HttpRequest
         request_id = headers.get(b"x-request-id")
         if request_id is None or not _REQUEST_ID.fullmatch(request_id):
-            request_id = b"%b%d" % (self._id_prefix, next(self._counter))
+            request_id = b"%b%d" % (self._id_prefix, next(self._request_numbers))
         query: bytes = scope["query_string"]
         http = HttpRequest(headers, query, receive, current, request_id, user, client)
         self._in_flight += 1
         self.shared.set_gauge("in_flight", self._in_flight)
         try:
-            if self._is_plain:
+            if self._needs_no_context:
                 await self._respond_and_send(scope["method"], path, http, started, send)
             else:
                 await self._count_and_trace(scope["method"], path, http, started, send)
@@ -177,11 +187,12 @@ class App:
     async def _count_and_trace(
         self, method: str, path: str, http: HttpRequest, started: float, send: Send
     ) -> None:
-        """Respond to a request whose client is counted, or which is traced.
+        """Send the response to a request whose client is counted, or which is traced.
 
-        A client is counted, by address, if requests per client are limited; traced means that an
-        OpenTelemetry span records the request. `started` is the value of `time.perf_counter` when
-        the request arrived.
+        A client is counted, by address, if requests per client are limited; else `http.client` is
+        empty. Traced means that an OpenTelemetry span records the request (`_tracer` is not None).
+        `started` is the value of `time.perf_counter` when the request arrived, `send` the function
+        of ASGI for messages to the client.
         """
         with ExitStack() as contexts:
             if http.client:
@@ -198,16 +209,18 @@ class App:
     async def _respond_and_send(
         self, method: str, path: str, http: HttpRequest, started: float, send: Send
     ) -> int:
-        """Compute, count, log and send the response; return its HTTP status.
+        """Compute, count, log and send the response to a request; return its HTTP status.
 
-        `started` is the value of `time.perf_counter` when the request arrived.
+        `started` is the value of `time.perf_counter` when the request arrived, `send` the function
+        of ASGI for messages to the client. Paths without a route are counted together. Bodies of
+        more than 256 KiB are sent in chunks.
         """
         response = await self._respond(method, path, http)
         seconds = time.perf_counter() - started
         self.shared.record(path if path in self._routes else OTHER, response.status, seconds)
         if self._logs_requests:
-            self._log(method, path, http, response, seconds)
-        headers = self._headers(response, http)
+            self._log_response(method, path, http, response, seconds)
+        headers = self._complete_headers(response, http)
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         if len(response.body) <= _CHUNK:
             await send({"type": "http.response.body", "body": response.body})
@@ -215,10 +228,13 @@ class App:
             await self._send_in_chunks(response.body, send)
         return response.status
 
-    def _log(
+    def _log_response(
         self, method: str, path: str, http: HttpRequest, response: Response, seconds: float
     ) -> None:
-        """Log a response at debug level, with its fields for JSON logs."""
+        """Log a response at debug level; JSON logs get its fields, text logs a line.
+
+        `seconds` is the time from the request's headers to the response.
+        """
         fields = {
             "method": method, "path": path, "status": response.status, "seconds": round(seconds, 6),
             "bytes": len(response.body), "request_id": http.id.decode(), "model": http.version,
@@ -227,9 +243,10 @@ class App:
         logger.debug(line, method, path, response.status, 1000 * seconds, extra={"fields": fields})
 
     async def _send_in_chunks(self, body: bytes, send: Send) -> None:
-        """Send a long body in chunks, each once the client has read the chunks before it.
+        """Send a long body in chunks of 256 KiB, each once the client has read the previous ones.
 
-        Until the end, the whole body counts as unread.
+        Until the end, the whole body counts among the bytes that clients have not read, which the
+        service limits. `send` is the function of ASGI for messages to the client.
         """
         self.api.count_unread(len(body))
         try:
@@ -240,11 +257,11 @@ class App:
         finally:
             self.api.count_unread(-len(body))
 
-    def _headers(self, response: Response, http: HttpRequest) -> list[tuple[bytes, bytes]]:
+    def _complete_headers(self, response: Response, http: HttpRequest) -> list[tuple[bytes, bytes]]:
         """Return the response's headers with those that every response has.
 
-        Added: x-request-id, content-length, CORS headers for an allowed origin, and "connection:
-        close" while the service drains before it stops.
+        Added: x-content-type-options, x-request-id, content-length, CORS headers for an allowed
+        origin, and "connection: close" while the service drains, that is, is about to stop.
         """
         length = (b"content-length", b"%d" % len(response.body))
         headers = [*response.headers, _NOSNIFF, (b"x-request-id", http.id), length]
@@ -258,10 +275,12 @@ class App:
     async def _respond(self, method: str, path: str, http: HttpRequest) -> Response:
         """Return the route's response, compressed if the client accepts it, or an error response.
 
-        Only ClientGone, for a client that has disconnected, is not turned into a response.
+        An ApiError has its own HTTP status, another TalerecError gives 422, any other exception 500
+        and a line in the log. Only ClientGone, for a client that has disconnected, is not turned
+        into a response. Long bodies are compressed in a thread.
         """
         try:
-            response = await self._dispatch(method, path, http)
+            response = await self._call_handler(method, path, http)
             if not messages.needs_gzip(response, http):
                 return response
             if len(response.body) > messages.LONG_BODY:
@@ -280,8 +299,12 @@ class App:
         headers = (messages.JSON, messages.NO_STORE, *error.headers)
         return Response(error.body(http.version), headers, error.status)
 
-    async def _dispatch(self, method: str, path: str, http: HttpRequest) -> Response:
-        """Check access, and return the response of the route's handler; ApiError if refused."""
+    async def _call_handler(self, method: str, path: str, http: HttpRequest) -> Response:
+        """Check access, and return the response of the route's handler; ApiError if refused.
+
+        `path` is the URL path that names the route. Refusals: wrong Host header, unknown path,
+        method that the route lacks, and, for guarded routes, a missing token or too many requests.
+        """
         host = http.headers.get(b"host")
         if host not in self._access.accepted_hosts:
             self._access.check_host(host)
@@ -289,34 +312,37 @@ class App:
         if route is None:
             raise ApiError(404, "not_found", f"there is nothing at {path[:200]}")
         if method == "OPTIONS" and self._access.has_origins:
-            return self._preflight(route, http)
+            return self._answer_preflight(route, http)
         handler = route.find_handler(method)
         if handler is None:
             allow = ((b"allow", route.methods.encode()),)
             raise ApiError(405, "method_not_allowed", f"{path} accepts {route.methods}", allow)
         if route.is_guarded:
             self._access.admit(http, self._in_flight)
-        if http.query and self._others and route.uses_model:
+        if http.query and self._comparison_models and route.uses_model:
             self._choose_model(http)
         return await handler(http)
 
     def _choose_model(self, http: HttpRequest) -> None:
         """Answer from the model that the query string names (`beside=NAME`), if it names one.
 
-        Sets `http.current` and removes `beside` from `http.query`; raises 422 for an unknown name.
+        NAME is one of the comparison models served besides the main model. Sets `http.current`, the
+        model that answers, and removes `beside` from `http.query`; ApiError 422 for an unknown
+        name.
         """
         name, http.query = messages.split_model_name(http.query)
         if name is not None:
-            if name not in self._others:
-                names = ", ".join(self._others)
+            if name not in self._comparison_models:
+                names = ", ".join(self._comparison_models)
                 message = f"there is no model {name[:50]!r}; beside can be {names}"
                 raise ApiError(422, "unknown_model", message)
-            http.current = self._others[name].current
+            http.current = self._comparison_models[name].current
 
-    def _preflight(self, route: Route, http: HttpRequest) -> Response:
+    def _answer_preflight(self, route: Route, http: HttpRequest) -> Response:
         """Return 204 for a CORS preflight request if its origin may use the route, else raise 403.
 
-        By such a request, browsers ask whether a page of another origin may call the API.
+        By such a request, browsers ask whether a page of another origin may call the API. The
+        headers say which methods and headers a call may use, for 600 seconds.
         """
         if not self._access.allows_origin(http.headers.get(b"origin", b"")):
             message = "pages of this origin may not use the API: the setting cors lists who may"
@@ -327,56 +353,3 @@ class App:
             (b"access-control-max-age", b"600"),
         )
         return Response(b"", headers, 204)
-
-
-# -- traces ----------------------------------------------------------------------------------------
-
-_TRACE_VARIABLES = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER"
-)  # fmt: skip
-
-
-class Tracer:
-    """Opens an OpenTelemetry span per request, in the trace of its `traceparent` header."""
-
-    def __init__(self, provider: TracerProvider) -> None:
-        from opentelemetry import propagate, trace
-
-        self._tracer = provider.get_tracer("talerec")
-        self._extract, self._kind = propagate.extract, trace.SpanKind.SERVER
-
-    def trace_request(
-        self, method: str, route: str, headers: Mapping[bytes, bytes]
-    ) -> AbstractContextManager[Span]:
-        """Return a context manager that opens and closes the OpenTelemetry span of one request.
-
-        The caller adds attributes, such as the status, before it closes. `route` is the URL path.
-        """
-        carrier = {
-            name: headers[name.encode()].decode("latin-1")
-            for name in ("traceparent", "tracestate")
-            if name.encode() in headers
-        }
-        attributes = {"http.request.method": method, "http.route": route}
-        parent, name = self._extract(carrier), f"{method} {route}"
-        return self._tracer.start_as_current_span(name, parent, self._kind, attributes)
-
-
-def build_tracer(environment: Mapping[str, str] = os.environ) -> Tracer | None:
-    """Return a tracer if the OpenTelemetry environment variables request one, else None.
-
-    None too, with a warning in the log, if the packages of OpenTelemetry are not installed.
-    """
-    values = [environment[name] for name in _TRACE_VARIABLES if environment.get(name)]
-    if not values or "none" in values:
-        return None
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError as error:
-        logger.warning("no traces: %s is not installed (pip install 'talerec[trace]')", error.name)
-        return None
-    provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Tracer(provider)

@@ -42,22 +42,21 @@ class ClientGone(Exception):
 class HttpRequest:
     """An HTTP request whose body has not been read yet.
 
-    query: the query string. receive: the ASGI function that returns parts of the body.
-    current: the model in use when the request began. The whole response comes from this model,
-    even if a reload replaces it in the meantime.
+    The whole response comes from the model `current`, even if a reload replaces the service's model
+    in the meantime.
     """
 
-    headers: dict[bytes, bytes]
-    query: bytes
-    receive: Receive
-    current: ServedModel | None
-    id: bytes
+    headers: dict[bytes, bytes]  # names in lower case
+    query: bytes  # the query string, without "?"
+    receive: Receive  # the ASGI function that returns the next part of the body
+    current: ServedModel | None  # the model in use when the request began; None: none is loaded
+    id: bytes  # for logs: the header x-request-id, or a generated one
     path_user: str = ""  # the user id in the path /v1/users/{user_id}
     client: str = ""  # the client's address, set only if requests per client are limited
 
     @property
     def model(self) -> ServedModel:
-        """Return the model that answers this request; raise 503 while none is loaded."""
+        """Return the model that answers this request; ApiError 503 while none is loaded."""
         if self.current is None:
             raise not_ready()
         return self.current
@@ -74,7 +73,11 @@ async def read_json(http: HttpRequest, kind: type[T], settings: Settings) -> T:
 
 
 async def read_body(http: HttpRequest, settings: Settings) -> bytearray:
-    """Return the body of a JSON request; raise 415, 413 or 408 for a wrong, large or slow one."""
+    """Return the body of a JSON request; ApiError if it is no JSON, too large or too slow.
+
+    The status is 415 for another content type, 413 for more than `max_body` bytes, and 408 for more
+    than `timeout` seconds. Raises ClientGone if the client disconnects.
+    """
     media_type = http.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if media_type != b"application/json":
         message = "the body must be JSON: send Content-Type: application/json"
@@ -88,9 +91,10 @@ async def read_body(http: HttpRequest, settings: Settings) -> bytearray:
 
 
 async def _read_body(http: HttpRequest, limit: int) -> bytearray:
-    """Return the body as it arrives; raise 413 if it has more than `limit` bytes.
+    """Return the body as it arrives; raise ApiError 413 if it has more than `limit` bytes.
 
-    Raises ClientGone if the client disconnects.
+    `http.receive` is the function of ASGI that returns the next part. Raises ClientGone if the
+    client disconnects.
     """
     if int(http.headers.get(b"content-length", b"0")) > limit:
         raise _too_large(limit)
@@ -115,9 +119,10 @@ def _too_large(limit: int) -> ApiError:
 
 
 def check_request(request: schemas.HistoryRequest, settings: Settings) -> None:
-    """Raise 422 unless a request has exactly one of history and user_id, within the limits.
+    """Raise ApiError 422 unless a request has either history or user_id, within the limits.
 
-    Limits of the settings: the rows of the history and, for recommendations, k.
+    A history that the client did not send is a `NoHistory`. Limits of the settings: the rows of the
+    history and, for recommendations, k (the number of items).
     """
     if (request.user_id is None) == isinstance(request.history, schemas.NoHistory):
         raise ApiError(422, "invalid", "send either history or user_id")
@@ -130,13 +135,13 @@ def check_request(request: schemas.HistoryRequest, settings: Settings) -> None:
 
 
 def check_k(k: int, settings: Settings) -> None:
-    """Raise 422 if k, the number of items requested, is above the limit of this service."""
+    """Raise ApiError 422 if k, the number of items requested, is above the service's limit."""
     if k > settings.max_k:
         raise ApiError(422, "k_too_large", f"k is {k}; the limit is {settings.max_k}")
 
 
 def check_batch(batch: schemas.BatchRequest, settings: Settings) -> None:
-    """Raise 422 for a batch with too many requests or items, or with an invalid request.
+    """Raise ApiError 422 for a batch with too many requests or items, or an invalid request.
 
     Items are counted as the sum of k over the requests.
     """
@@ -155,20 +160,18 @@ def check_batch(batch: schemas.BatchRequest, settings: Settings) -> None:
 
 
 class Search(NamedTuple):
-    """A search: its text and the maximum number of results, or the ids of the items to return.
+    """A search for items or users by a text, or for the items with certain ids."""
 
-    If `ids` is not empty, the text is ignored.
-    """
-
-    text: str
-    limit: int
+    text: str  # ignored if there are ids
+    limit: int  # the most results
     ids: tuple[str, ...] = ()
 
 
 def parse_search(query: bytes, *, has_ids: bool = False) -> Search:
     """Return the search in a query string: `q`, `limit` and, with `has_ids`, repeated `id`s.
 
-    Raises 422 for an unknown parameter or a value out of range. Without `limit`, it is 20.
+    `q` is the text to search for. ApiError 422 for an unknown parameter or a value out of range.
+    Without `limit`, at most 20 results are returned; at most 100 with it.
     """
     pairs = _parse_query(query)
     names = ("q", "limit", "id") if has_ids else ("q", "limit")
@@ -193,7 +196,7 @@ def parse_search(query: bytes, *, has_ids: bool = False) -> Search:
 def split_model_name(query: bytes) -> tuple[str | None, bytes]:
     """Return the model that a query string names (`beside=NAME`), and the rest of the string.
 
-    The name is None if the string has no `beside`.
+    The name is that of a further model of the service; it is None if the string has no `beside`.
     """
     pairs = _parse_query(query)
     name = dict(pairs).get("beside")
@@ -201,7 +204,10 @@ def split_model_name(query: bytes) -> tuple[str | None, bytes]:
 
 
 def _parse_query(query: bytes) -> list[tuple[str, str]]:
-    """Return the name and value pairs of a query string; 400 if it is not UTF-8."""
+    """Return the (name, value) pairs of a query string; ApiError 400 if it is not UTF-8.
+
+    Names may be repeated, and blank values are retained.
+    """
     try:
         return parse_qsl(query.decode("ascii"), True, True, errors="strict")
     except ValueError:
@@ -225,7 +231,8 @@ class Response(NamedTuple):
 def tag_response(http: HttpRequest, body: bytes) -> Response:
     """Return a JSON response with an entity tag; 304 without a body if the client has it.
 
-    The tag is a hash of the body, compared with the request's If-None-Match header.
+    The tag is a hash of the body, compared with the request's If-None-Match header. The client may
+    store the response but must ask again before it uses it.
     """
     tag = b'W/"%s"' % hashlib.sha256(body).hexdigest()[:16].encode()
     headers = (JSON, _REVALIDATE, (b"etag", tag))
@@ -239,7 +246,10 @@ def has_tag(http: HttpRequest, tag: bytes) -> bool:
 
 
 def needs_gzip(response: Response, http: HttpRequest) -> bool:
-    """Is the body long enough to compress, and does the client accept gzip?"""
+    """Is the body long enough to compress (4 KiB), and does the client accept gzip?
+
+    A response that is compressed already needs none.
+    """
     if len(response.body) < _MIN_GZIP or _GZIP in response.headers:
         return False
     return _accepts_gzip(http.headers.get(b"accept-encoding", b""))
@@ -247,7 +257,10 @@ def needs_gzip(response: Response, http: HttpRequest) -> bool:
 
 @lru_cache(256)
 def _accepts_gzip(accept_encoding: bytes) -> bool:
-    """Does an Accept-Encoding header accept gzip?"""
+    """Does the value of an Accept-Encoding header accept gzip?
+
+    It does if it lists gzip or *, and not with the quality 0.
+    """
     for part in accept_encoding.split(b","):
         name, _, quality = part.strip().partition(b";")
         if name.strip() in (b"gzip", b"*"):
@@ -256,7 +269,10 @@ def _accepts_gzip(accept_encoding: bytes) -> bool:
 
 
 def compress(response: Response, level: int = 1) -> Response:
-    """Return the response with its body compressed by gzip at `level` (1 to 9), and headers."""
+    """Return the response with its body compressed by gzip at `level` (1 to 9).
+
+    The headers content-encoding and vary are added.
+    """
     compressor = zlib.compressobj(level, wbits=31)
     body = compressor.compress(response.body) + compressor.flush()
     return Response(body, (*response.headers, _GZIP, _VARY), response.status)

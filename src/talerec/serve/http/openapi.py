@@ -67,9 +67,10 @@ _CLASSES = (
 
 
 def build_document(settings: Settings, model: ServedModel | None) -> Json:
-    """Return the OpenAPI document of this service, with its own limits.
+    """Return the OpenAPI document of this service, as a dict, with its own limits.
 
-    `model` provides the items of the examples and the columns of rules; None while none is loaded.
+    `model` provides the items of the examples and the columns of the item table that requests may
+    name; None while none is loaded.
     """
     _, components = msgspec.json.schema_components(_CLASSES, ref_template=_REF)
     _write_limits(components, settings, model)
@@ -78,7 +79,7 @@ def build_document(settings: Settings, model: ServedModel | None) -> Json:
     parts: Json = {"schemas": components}
     if settings.token:
         parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    paths = _paths(settings, model)
+    paths = _build_paths(settings, model)
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": parts}
 
 
@@ -88,13 +89,15 @@ def build_document(settings: Settings, model: ServedModel | None) -> Json:
 def _write_limits(components: Json, settings: Settings, model: ServedModel | None) -> None:
     """Write the service's limits and the item table's columns into request schemas, in place.
 
-    `components` maps names of schemas to JSON schemas; the schema "HistoryRow" is removed.
+    `components` maps names of request classes to JSON schemas; the schema "HistoryRow" is removed.
+    Limits: rows of a history, k, requests of a batch, events. The columns are those that the
+    options `per` and `boost` may name. `model` is None while none is loaded.
     """
     recommend, explain, similar, batch = (
         components[name]["properties"]
         for name in ("RecommendRequest", "ExplainRequest", "SimilarRequest", "BatchRequest")
     )
-    history = _history(components.pop("HistoryRow"), settings.max_history)
+    history = _history_schema(components.pop("HistoryRow"), settings.max_history)
     for properties in (recommend, explain):
         properties |= {"history": history, "as_of": _AS_OF}
         if model is not None and "recency" not in model.model.params:
@@ -138,10 +141,10 @@ def _with_history_or_user(request: Json) -> Json:
     return {**request, "oneOf": forms}
 
 
-def _history(row: Json, max_rows: int) -> Json:
+def _history_schema(row: Json, max_rows: int) -> Json:
     """Return the JSON schema of a history: a timestamp with every row, or with none.
 
-    `row` is the schema of one row, `max_rows` the largest length of a history.
+    `row` is the schema of one row (item_id, timestamp), `max_rows` the most rows of a history.
     """
     item_id, forms = row["properties"]["item_id"], []
     for time, required in ((_NULL, ["item_id"]), (_TIME, ["item_id", "timestamp"])):
@@ -152,9 +155,10 @@ def _history(row: Json, max_rows: int) -> Json:
 
 
 def _write_columns(rule: Json, columns: list[str]) -> None:
-    """Restrict a rule's JSON schema, in place, to the columns of the item table.
+    """Restrict the JSON schema of the option `per` or `boost`, in place, to these columns.
 
-    A rule (`per` or `boost`) is an object keyed by column; without columns it must be empty.
+    `rule` is the schema of the option, an object keyed by a column of the item table, or null.
+    Without columns the object must be empty.
     """
     form: Json = next(form for form in rule["anyOf"] if form.get("type") == "object")
     if columns:
@@ -167,42 +171,36 @@ def _write_columns(rule: Json, columns: list[str]) -> None:
 
 
 class _Operation(NamedTuple):
-    """One operation of the API, from which its OpenAPI entry is built.
+    """One operation of the API, from which its OpenAPI entry is built."""
 
-    name: the operation's id. request: the name of the schema of the body, None without a body.
-    response: the name of a schema, "object" for any JSON, None for plain text. errors: the HTTP
-    statuses of its errors; status: that of success. parameters: of the query string or path.
-    access: "public", "token" (needs the token), or "model" (and the query may choose the model).
-    """
-
-    method: str
-    path: str
-    name: str
+    method: str  # of HTTP, in lower case
+    path: str  # of the URL
+    name: str  # the operation's id
     summary: str
-    response: str | None
-    errors: tuple[int, ...] = ()
-    access: str = "token"
-    request: str | None = None
-    parameters: tuple[Json, ...] = ()
-    status: int = 200
+    response: str | None  # the name of a schema, "object" for any JSON, None for plain text
+    errors: tuple[int, ...] = ()  # HTTP statuses of errors, besides those of every body
+    access: str = "token"  # or "public", or "model": also, the query may choose the model
+    request: str | None = None  # the name of the schema of the body; None without a body
+    parameters: tuple[Json, ...] = ()  # OpenAPI entries of parameters of the query or path
+    status: int = 200  # of success
 
 
-def _parameter(name: str, description: str, schema: Json) -> Json:
+def _query_parameter(name: str, description: str, schema: Json) -> Json:
     """Return the OpenAPI entry of a query string's parameter; `schema` is its JSON schema."""
     return {"name": name, "in": "query", "description": description, "schema": schema}
 
 
 _TEXT = {"type": "string", "maxLength": 200}
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 100}
-_LIMIT = _parameter("limit", "Maximum number of results.", _COUNT)
+_LIMIT = _query_parameter("limit", "Maximum number of results.", _COUNT)
 _USER_ID = {"type": "string", "minLength": 1}
 _USER: Json = {"name": "user_id", "in": "path", "required": True, "schema": _USER_ID}
 _ITEM_SEARCH = (
-    _parameter("q", "Words of a title, or an id.", _TEXT),
+    _query_parameter("q", "Words of a title, or an id.", _TEXT),
     _LIMIT,
-    _parameter("id", "The items with these ids, instead of a search.", _IDS),
+    _query_parameter("id", "The items with these ids, instead of a search.", _IDS),
 )
-_USER_SEARCH = (_parameter("q", "Beginning of the id.", _TEXT), _LIMIT)
+_USER_SEARCH = (_query_parameter("q", "Beginning of the id.", _TEXT), _LIMIT)
 _OPERATIONS = (
     _Operation("post", "/v1/recommend", "recommend", "The next items after a history",
                "Recommendations", (403, 404), "model", "RecommendRequest"),
@@ -239,12 +237,13 @@ _STORE_OPERATIONS = (
 )  # fmt: skip
 
 
-def _paths(settings: Settings, model: ServedModel | None) -> Json:
-    """Return the OpenAPI operations, by URL path and then by method.
+def _build_paths(settings: Settings, model: ServedModel | None) -> Json:
+    """Return the OpenAPI operations, by URL path and then by HTTP method.
 
-    Only a service with a store has the operations that write events and delete users.
+    Only a service with an event store has the operations that write events and delete users. The
+    examples use items of `model`, None while none is loaded.
     """
-    examples = _examples(model)
+    examples = _build_examples(model)
     paths: Json = {}
     for operation in (*_OPERATIONS, *(_STORE_OPERATIONS if settings.store else ())):
         built = _build_operation(operation, settings, examples)
@@ -252,10 +251,10 @@ def _paths(settings: Settings, model: ServedModel | None) -> Json:
     return paths
 
 
-def _examples(model: ServedModel | None) -> Json:
+def _build_examples(model: ServedModel | None) -> Json:
     """Return an example of each request body, by the name of its schema.
 
-    The item ids are those of the model; without a model, the history is empty.
+    The item ids are those of the first items of the model; without a model, the history is empty.
     """
     ids = [] if model is None else model.catalogue.ids.take([*range(min(3, len(model.items)))])
     history = [{"item_id": item_id} for item_id in ids]
@@ -274,7 +273,9 @@ def _examples(model: ServedModel | None) -> Json:
 def _build_operation(operation: _Operation, settings: Settings, examples: Json) -> Json:
     """Return the OpenAPI entry of an operation, with the errors that these settings allow.
 
-    `examples` maps names of request schemas to example bodies.
+    `operation` declares path, schemas and statuses; `examples` maps names of request schemas to
+    example bodies. With comparison models (`settings.beside`), operations that answer from a model
+    get the query parameter `beside`.
     """
     errors = {*operation.errors, *(_BODY_ERRORS if operation.request else ())}
     is_public, parameters = operation.access == "public", [*operation.parameters]
@@ -286,11 +287,11 @@ def _build_operation(operation: _Operation, settings: Settings, examples: Json) 
         errors |= {400, 422}
         names = {"enum": [path.stem for path in settings.beside]}
         description = "Answer from this model instead of the main one."
-        parameters.append(_parameter("beside", description, names))
-    answer = {"description": "The answer.", "content": _content(operation.response)}
+        parameters.append(_query_parameter("beside", description, names))
+    answer = {"description": "The answer.", "content": _response_content(operation.response)}
     responses: Json = {str(operation.status): answer}
     for code in sorted(errors):
-        content = _content("ErrorBody")
+        content = _response_content("ErrorBody")
         responses[str(code)] = {"description": _STATUS_TEXT[code], "content": content}
     built: Json = {"operationId": operation.name, "summary": operation.summary}
     built["responses"] = responses
@@ -298,24 +299,24 @@ def _build_operation(operation: _Operation, settings: Settings, examples: Json) 
         built["parameters"] = parameters
     if operation.request:
         examples = {"one": {"value": examples[operation.request]}}
-        media = {"schema": _ref(operation.request), "examples": examples}
+        media = {"schema": _schema_reference(operation.request), "examples": examples}
         built["requestBody"] = {"required": True, "content": {"application/json": media}}
     if settings.token and not is_public:
         built["security"] = [{"token": []}]
     return built
 
 
-def _content(response: str | None) -> Json:
-    """Return the OpenAPI content of a response: a named schema, or one of two other kinds.
+def _response_content(response: str | None) -> Json:
+    """Return the OpenAPI content of a response: JSON of a schema, any JSON, or plain text.
 
     `response` is the name of a schema, "object" for any JSON object, None for plain text.
     """
     if response is None:
         return {"text/plain": {"schema": {"type": "string"}}}
-    schema = {"type": "object"} if response == "object" else _ref(response)
+    schema = {"type": "object"} if response == "object" else _schema_reference(response)
     return {"application/json": {"schema": schema}}
 
 
-def _ref(name: str) -> Json:
+def _schema_reference(name: str) -> Json:
     """Return a JSON reference to a schema, by its name among the document's components."""
     return {"$ref": _REF.format(name=name)}

@@ -15,8 +15,9 @@ from talerec.serve import page as static
 from talerec.serve.http import messages
 from talerec.serve.http.messages import HttpRequest, Response, read_json, tag_response
 from talerec.serve.http.openapi import build_document
+from talerec.serve.http.recommend_queue import RecommendQueue
 from talerec.serve.http.user_routes import UserRoutes
-from talerec.serve.model import ModelHolder, ModelQuery, ServedModel
+from talerec.serve.model import ModelHolder
 from talerec.serve.online import CANDIDATE, is_in_share, prometheus_lines
 from talerec.serve.users import UserState
 
@@ -39,19 +40,13 @@ _POLL_S = 0.01  # seconds between checks whether all workers have reloaded
 
 
 class Route(NamedTuple):
-    """The handlers of a URL path.
+    """The handlers of a URL path, asynchronous functions of a request that return a response."""
 
-    method: the accepted HTTP method (GET or POST), answered by `handler`.
-    is_guarded: it needs the token and counts towards the limit of concurrent requests.
-    uses_model: it answers from a model, which the query string may choose (`beside=NAME`).
-    delete: the handler of DELETE requests, if the path accepts them.
-    """
-
-    method: str
+    method: str  # the accepted HTTP method, GET or POST, answered by `handler`
     handler: Handler
-    is_guarded: bool = True
-    uses_model: bool = True
-    delete: Handler | None = None
+    is_guarded: bool = True  # needs the token, and counts towards the limit of concurrent requests
+    uses_model: bool = True  # answers from a model, which the query may choose (`beside=NAME`)
+    delete: Handler | None = None  # of DELETE requests; None if the path does not accept them
 
     @property
     def methods(self) -> str:
@@ -69,7 +64,8 @@ class Api:
     """The routes of one worker process, by URL path in `routes`.
 
     `holder` has the main model; `candidate` has the model that answers a share of the users, None
-    if there is none. Both reload their model when its artifact changes.
+    if there is none. Both reload their model when its saved files change. `shared` has the metrics
+    of all workers, `user_state` the users' histories and events.
     """
 
     def __init__(
@@ -84,49 +80,55 @@ class Api:
         self.routes = self._build_routes()
         self._queue = RecommendQueue()
         self._pool = ThreadPoolExecutor(_THREADS, "answer")
-        self._large_slots = asyncio.Semaphore(_THREADS)
+        self._large_slots = asyncio.Semaphore(_THREADS)  # for batches and large bodies
         self._reload_pool = ThreadPoolExecutor(1, "reload")  # a reload blocks no answers
 
     def _build_routes(self) -> dict[str, Route]:
-        """Return the routes of the API and the static files of the web page, by URL path."""
+        """Return the routes of the API and the static files of the web page, by URL path.
+
+        A Route has an HTTP method, its handler, and whether it needs the token and a model.
+        """
         pages = static.load_pages(self._settings.images).items()
         return {
             "/v1/recommend": Route("POST", self._recommend),
-            "/v1/recommend:batch": Route("POST", self._batch),
+            "/v1/recommend:batch": Route("POST", self._recommend_batch),
             "/v1/similar": Route("POST", self._similar),
             "/v1/explain": Route("POST", self._explain),
-            "/v1/items": Route("GET", self._items),
-            "/v1/users": Route("GET", self._users),
+            "/v1/items": Route("GET", self._search_items),
+            "/v1/users": Route("GET", self._search_users),
             USER: Route("GET", self.users.get_user, delete=self.users.delete_user),
             "/v1/events": Route("POST", self.users.add_events, uses_model=False),
             "/v1/stats": Route("GET", self.users.get_stats, uses_model=False),
-            "/v1/model": Route("GET", self._card),
+            "/v1/model": Route("GET", self._model_card),
             "/v1/reload": Route("POST", self._reload, uses_model=False),
-            "/health/live": Route("GET", self._live, False, False),
-            "/health/ready": Route("GET", self._ready, False, False),
+            "/health/live": Route("GET", self._report_live, False, False),
+            "/health/ready": Route("GET", self._report_ready, False, False),
             "/metrics": Route("GET", self._metrics, uses_model=False),
             "/openapi.json": Route("GET", self._openapi, False, False),
             **{path: Route("GET", _page_handler(page), False, False) for path, page in pages},
         }
 
     def stop(self) -> None:
-        """Cancel waiting work and end the threads."""
+        """Cancel waiting work and end the threads of answers, reloads and store queries."""
         for pool in (self._pool, self._reload_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         self.users.stop()
 
     def count_unread(self, size: int) -> None:
-        """Add `size` to the bytes of large responses that clients have not read; < 0: subtract."""
+        """Add `size` to the bytes of large responses that clients have not read; < 0: subtract.
+
+        The sum is a gauge of the metrics; above a limit, no further large requests are handled.
+        """
         self.unread_bytes += size
         self._shared.set_gauge("unread_bytes", self.unread_bytes)
 
     async def run_in_thread(
         self, work: Callable[..., T], *arguments: Any, pool: ThreadPoolExecutor | None = None
     ) -> T:
-        """Return `work(*arguments)`, run in a thread; raise 503 if it takes too long.
+        """Return `work(*arguments)`, run in a thread; ApiError 503 if it takes too long.
 
-        The limit is the setting `timeout`. `pool` is the pool of the thread, by default that of
-        answers.
+        The limit is the setting `timeout`, in seconds; the thread is not interrupted. `pool` is the
+        pool of the thread, by default that of answers. Exceptions of `work` are raised here.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -140,30 +142,35 @@ class Api:
 
     async def _recommend(self, http: HttpRequest) -> Response:
         """Handle POST /v1/recommend: return the next items after a history, or for a user."""
-        return await self._answer(http, schemas.RecommendRequest, self._rank_items)
+        return await self._decode_and_handle(http, schemas.RecommendRequest, self._rank_items)
 
     async def _explain(self, http: HttpRequest) -> Response:
         """Handle POST /v1/explain: return what each history row contributes to an item's score."""
-        return await self._answer(http, schemas.ExplainRequest, self._explain_item)
+        return await self._decode_and_handle(http, schemas.ExplainRequest, self._explain_item)
 
-    async def _answer(
+    async def _decode_and_handle(
         self,
         http: HttpRequest,
         kind: type[Request],
         handler: Callable[[HttpRequest, Request], Awaitable[Response]],
     ) -> Response:
-        """Decode the body into a `kind`, check it, and return the response of the handler.
+        """Read and decode the body of a request, and return the response of `handler`.
 
-        A body over 64 KiB is decoded in a thread; only two such requests are handled at a time.
+        `kind` is the class of the decoded request, the second argument of the handler. A body over
+        64 KiB is decoded in a thread; only two such requests are handled at a time. ApiError if the
+        body is invalid.
         """
         body = await messages.read_body(http, self._settings)
         if len(body) <= _LARGE_BODY:
-            return await handler(http, self._decode(body, kind))
-        async with self._large_slot():
-            return await handler(http, await self.run_in_thread(self._decode, body, kind))
+            return await handler(http, self._decode_request(body, kind))
+        async with self._hold_large_slot():
+            return await handler(http, await self.run_in_thread(self._decode_request, body, kind))
 
-    def _decode(self, body: bytearray, kind: type[Request]) -> Request:
-        """Return the JSON body as a request of class `kind`; raise ApiError if it is invalid."""
+    def _decode_request(self, body: bytearray, kind: type[Request]) -> Request:
+        """Return the JSON body as a request of class `kind`; ApiError 400 or 422 if it is invalid.
+
+        The limits of the settings are checked too, such as the rows of a history.
+        """
         request = schemas.decode(body, kind)
         messages.check_request(request, self._settings)
         return request
@@ -171,8 +178,9 @@ class Api:
     async def _rank_items(self, http: HttpRequest, request: schemas.RecommendRequest) -> Response:
         """Return the recommendations for a decoded request, as JSON.
 
-        They are computed in the event loop, together with other requests, or in a thread if slow.
-        Answers that fall back to trending items are counted in the metrics.
+        They come from the main model, or from the candidate if the user belongs to its share. They
+        are computed in the event loop, together with other requests (`_queue`), or in a thread if
+        slow. Answers that fall back to trending items are counted in the metrics.
         """
         self._assign_candidate(http, request.user_id)
         model = http.model
@@ -186,43 +194,48 @@ class Api:
         return Response(encode(answer))
 
     async def _explain_item(self, http: HttpRequest, request: schemas.ExplainRequest) -> Response:
-        """Return what each history row contributes to an item's score, computed in a thread."""
+        """Return, as JSON, what each history row contributes to an item's score.
+
+        Computed in a thread, by the main model or, if the user belongs to its share, the candidate.
+        """
         self._assign_candidate(http, request.user_id)
         query = await self.users.build_query(http.model, request)
         explanation = await self.run_in_thread(http.model.explain, request.item_id, query)
         return Response(encode(explanation))
 
     def _assign_candidate(self, http: HttpRequest, user: schemas.Id | None) -> None:
-        """Set the candidate as the model of the request if the user belongs to its share.
+        """Let the candidate answer the request, as `http.current`, if its share includes the user.
 
-        The candidate is a model under test that answers the share `candidate_share` of the users,
-        chosen by a hash of the user id. Nothing changes without a user or a candidate, or if the
-        query string chose a model.
+        The candidate is a model under test that answers the share `candidate_share` (0 to 1) of the
+        users, chosen by a hash of the user id. Nothing changes without a user or a candidate, or if
+        the query string chose a model, so that `http.current` is not the main model.
         """
         if self.candidate is None or user is None or http.current is not self._holder.current:
             return
         if is_in_share(str(user), self._settings.candidate_share, CANDIDATE):
             http.current = self.candidate.current
 
-    async def _batch(self, http: HttpRequest) -> Response:
-        """Handle POST /v1/recommend:batch: recommend for many histories, in a thread.
+    async def _recommend_batch(self, http: HttpRequest) -> Response:
+        """Handle POST /v1/recommend:batch: recommend for many histories or users, in a thread.
 
-        Answers that fell back to trending items are counted in the metrics.
+        At most two batches are handled at a time. Answers that fell back to trending items are
+        counted in the metrics.
         """
         batch = await read_json(http, schemas.BatchRequest, self._settings)
         messages.check_batch(batch, self._settings)
-        async with self._large_slot():
+        async with self._hold_large_slot():
             queries = [await self.users.build_query(http.model, each) for each in batch.requests]
             body, fallbacks = await self.run_in_thread(http.model.batch, queries)
         self._shared.increment("fallbacks", fallbacks)
         return Response(body)
 
     @asynccontextmanager
-    async def _large_slot(self) -> AsyncIterator[None]:
+    async def _hold_large_slot(self) -> AsyncIterator[None]:
         """Wait for one of two slots for batches and large bodies, and hold it while open.
 
-        An asynchronous context manager. Raises 503 if no slot becomes free within the setting
-        `timeout`, or if responses that clients have not read yet take too much memory.
+        An asynchronous context manager. ApiError 503 if no slot becomes free within the setting
+        `timeout` (seconds), or if responses that clients have not read yet take more memory than
+        the setting `max_unread` (bytes).
         """
         try:
             async with asyncio.timeout(self._settings.timeout):
@@ -237,21 +250,31 @@ class Api:
             self._large_slots.release()
 
     async def _similar(self, http: HttpRequest) -> Response:
-        """Handle POST /v1/similar: return the items expected right after one item."""
+        """Handle POST /v1/similar: return the k items expected right after one item, as JSON.
+
+        Computed in a thread; ApiError if the item is unknown or k too large.
+        """
         request = await read_json(http, schemas.SimilarRequest, self._settings)
         messages.check_k(request.k, self._settings)
         return Response(encode(await self.run_in_thread(http.model.similar, request)))
 
-    async def _items(self, http: HttpRequest) -> Response:
-        """Handle GET /v1/items: search items by text, or return the items with given ids."""
+    async def _search_items(self, http: HttpRequest) -> Response:
+        """Handle GET /v1/items: search items by text, or return the items with certain ids.
+
+        The response has an entity tag, and is 304 if the client has it.
+        """
         search = messages.parse_search(http.query, has_ids=True)
         if search.ids:
             return tag_response(http, encode(http.model.get_items(search.ids)))
         items = await self.run_in_thread(http.model.search, search.text, search.limit)
         return tag_response(http, encode(items))
 
-    async def _users(self, http: HttpRequest) -> Response:
-        """Handle GET /v1/users: search users of the training log by the beginning of their id."""
+    async def _search_users(self, http: HttpRequest) -> Response:
+        """Handle GET /v1/users: search users of the training log by the beginning of their id.
+
+        Users deleted since the model's training are left out. ApiError 403 if other machines can
+        reach the service and it has no token.
+        """
         self.users.check_privacy()
         text, limit, _ = messages.parse_search(http.query)
         deleted = self.users.deleted_since(http.model)
@@ -260,16 +283,22 @@ class Api:
 
     # -- the service --
 
-    async def _card(self, http: HttpRequest) -> Response:
-        """Handle GET /v1/model: return the model card with the limits of the service."""
+    async def _model_card(self, http: HttpRequest) -> Response:
+        """Handle GET /v1/model: return the model card with the limits of the service.
+
+        The card describes the model and its training data, and names the comparison models
+        (`beside`).
+        """
         limits = {name: getattr(self._settings, name) for name in _LIMITS}
         others = [path.stem for path in self._settings.beside]
         return tag_response(http, encode(http.model.card(limits, others)))
 
     async def _reload(self, http: HttpRequest) -> Response:
-        """Handle POST /v1/reload: load a new artifact in all workers, and wait for them.
+        """Handle POST /v1/reload: load a newly saved model in all workers, and wait for them.
 
-        Raises 403 without a token, 409 if the artifact is refused, 503 if it takes too long.
+        The response says whether the model is new and how many workers serve it. ApiError 403
+        without a token, 409 if the saved model is refused, 503 if it takes longer than the setting
+        `timeout`.
         """
         if self._settings.token is None:
             message = "a reload needs a token, and this service was started without one"
@@ -289,21 +318,26 @@ class Api:
         workers = len(self._shared.versions())
         return Response(encode(schemas.ReloadResult(model.version, is_new, workers)))
 
-    async def _live(self, http: HttpRequest) -> Response:
+    async def _report_live(self, http: HttpRequest) -> Response:
         """Handle GET /health/live: always "ok", as long as this worker answers at all."""
         return Response(encode(schemas.Health("ok")))
 
-    async def _ready(self, http: HttpRequest) -> Response:
+    async def _report_ready(self, http: HttpRequest) -> Response:
         """Handle GET /health/ready: the model's version; 503 without a model or before a stop.
 
-        Before a stop the worker drains: it answers open requests but reports that it is not ready.
+        Before a stop the worker drains (`is_draining`): it answers requests but reports that it is
+        not ready, so that a load balancer sends no new ones.
         """
         if self.is_draining:
             raise ApiError(503, "stopping", "the service is about to stop")
         return Response(encode(schemas.Health("ok", http.model.version)))
 
     async def _metrics(self, http: HttpRequest) -> Response:
-        """Handle GET /metrics: return the metrics of all workers in Prometheus' text format."""
+        """Handle GET /metrics: return the metrics of all workers in Prometheus' text format.
+
+        Included are the times of this worker's model, the state of background fits, and the metrics
+        of online evaluation (the served models on new events).
+        """
         times = None if http.current is None else http.current.times()
         online_lines = prometheus_lines(await self.users.online_summary())
         text = self._shared.prometheus_text(times, self.users.learning_metrics(), online_lines)
@@ -315,9 +349,10 @@ class Api:
 
 
 def _page_handler(page: static.Page) -> Handler:
-    """Return the handler of a static file, which answers 304 if the client has it.
+    """Return the handler of a static file of the web page.
 
-    Of the plain and the compressed file, it sends what the client accepts.
+    The handler answers 304 if the client has the file; else it sends the plain or the gzip form, as
+    the client accepts.
     """
 
     async def handler(http: HttpRequest) -> Response:
@@ -327,50 +362,3 @@ def _page_handler(page: static.Page) -> Handler:
         return page.compressed if messages.needs_gzip(page.plain, http) else page.plain
 
     return handler
-
-
-# -- requests that arrive together -----------------------------------------------------------------
-
-_Answer = asyncio.Future[schemas.Recommendations]
-
-
-class RecommendQueue:
-    """Collects the requests read in one turn of the event loop, and answers them after it.
-
-    Answering them together uses the processor's caches better than one by one, each through HTTP,
-    JSON and the model. Each request is answered by the model that it began with.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[ServedModel, list[tuple[ModelQuery, _Answer]]] = {}
-
-    def enqueue(self, model: ServedModel, query: ModelQuery) -> _Answer:
-        """Return a future that gets the model's recommendations, or an error, in the next turn.
-
-        A turn is one pass of the event loop: all queries read in it are answered together after it.
-        """
-        loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(self._flush)
-        answer: _Answer = loop.create_future()
-        self._waiting.setdefault(model, []).append((query, answer))
-        return answer
-
-    def _flush(self) -> None:
-        """Answer all waiting queries, model by model, and resolve their futures.
-
-        If a model fails as a whole, each of its futures gets the exception.
-        """
-        waiting, self._waiting = self._waiting, {}
-        for model, entries in waiting.items():
-            try:
-                outcomes = model.recommend_all([query for query, _ in entries])
-            except Exception as error:
-                outcomes = [error] * len(entries)
-            for (_, answer), outcome in zip(entries, outcomes, strict=True):
-                if answer.cancelled():  # the client has gone
-                    continue
-                if isinstance(outcome, Exception):
-                    answer.set_exception(outcome)
-                else:
-                    answer.set_result(outcome)

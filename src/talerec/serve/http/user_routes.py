@@ -37,9 +37,10 @@ _STORE_COUNTERS = ("store_failures", "store_commits")
 
 
 class UserRoutes:
-    """The routes of one worker that read or write users and their events.
+    """The routes of one worker process that read or write users and their events.
 
-    candidate: the holder of the model that answers a share of the users, if there is one.
+    user_state: the users' events and histories, and the event store. shared: metrics of all
+    workers. candidate: the holder of the model that answers a share of the users, None without one.
     run_in_thread: runs a function in a thread, within the service's time limit.
     """
 
@@ -61,17 +62,20 @@ class UserRoutes:
     async def build_query(self, model: ServedModel, request: schemas.HistoryRequest) -> ModelQuery:
         """Return a request as options and a history, with the history of the user it names.
 
-        If it names a user, and the service can be reached from other machines without a token, 403.
+        `model` is the model that will answer. ApiError 403 if the request names a user, and the
+        service can be reached from other machines without a token.
         """
         if request.user_id is None:
             return build_query(request)
         self.check_privacy()
-        return build_query(request, await self._rows(model, validate_user_id(request.user_id)))
+        return build_query(request, await self._user_rows(model, validate_user_id(request.user_id)))
 
-    async def _rows(self, model: ServedModel, user: str) -> UserRows:
+    async def _user_rows(self, model: ServedModel, user: str) -> UserRows:
         """Return the history of a user: rows of the training log and the events since.
 
-        Raises 404 if there is neither a store nor a training log in the artifact.
+        Rows are in time order, with item positions of the model; without the store, only those of
+        the log. They come from this worker's cache, else from the store. ApiError 404 if there is
+        neither a store nor a training log in the saved model.
         """
         histories = self._user_state.histories
         if histories.tail is None and model.model.fitted.log is None:
@@ -85,10 +89,11 @@ class UserRoutes:
     async def _query_store(
         self, fallback: Callable[[], T], query: Callable[..., T], *arguments: Any
     ) -> T:
-        """Return `query(*arguments)`, or `fallback()` while the store does not respond.
+        """Return `query(*arguments)`, or `fallback()` while the event store does not respond.
 
         Queries have their own threads, so a store that hangs blocks no other answers. After a
-        timeout of a second, no query is tried until the thread that polls the store gets an answer.
+        timeout of a second, no query is tried until the thread that polls the store (`tail`) gets
+        an answer. `tail` is None for a service without a store.
         """
         tail, loop = self._user_state.tail, asyncio.get_running_loop()
         if tail is None or not tail.is_available:
@@ -101,7 +106,7 @@ class UserRoutes:
             return fallback()
 
     def check_privacy(self) -> None:
-        """Raise 403 if other machines can reach the service and it has no token.
+        """Raise ApiError 403 if other machines can reach the service and it has no token.
 
         Called before users' histories are read or written.
         """
@@ -112,21 +117,30 @@ class UserRoutes:
     # -- users --
 
     async def get_user(self, http: HttpRequest) -> Response:
-        """Handle GET /v1/users/{user_id}: return the user's history; 404 if it is empty."""
+        """Handle GET /v1/users/{user_id}: return the user's history; 404 if it is empty.
+
+        The history has rows of the training log and later events, oldest first.
+        """
         self.check_privacy()
         model, user = http.model, validate_user_id(http.path_user)
-        rows = await self._rows(model, user)
+        rows = await self._user_rows(model, user)
         if not len(rows):
             raise ApiError(404, "unknown_user", f"user {user!r} is unknown")
-        history = _format_rows(model, rows)
-        return Response(encode(schemas.UserHistory(model.version, _log_id(model, user), history)))
+        history = _format_history(model, rows)
+        return Response(
+            encode(schemas.UserHistory(model.version, _public_id(model, user), history))
+        )
 
     async def delete_user(self, http: HttpRequest) -> Response:
-        """Handle DELETE /v1/users/{user_id}: respond once the deletion is on disk."""
+        """Handle DELETE /v1/users/{user_id}: respond once the deletion is on disk.
+
+        The user's events are deleted; the response says what remains in the model until the next
+        fit.
+        """
         self.check_privacy()
         user = validate_user_id(http.path_user)
         await self._user_state.delete(user)
-        return Response(encode(schemas.UserDeleted(_log_id(http.model, user), True, _REMAINS)))
+        return Response(encode(schemas.UserDeleted(_public_id(http.model, user), True, _REMAINS)))
 
     def deleted_since(self, model: ServedModel) -> list[str]:
         """Return the ids of users deleted after the last event that this model was trained on.
@@ -142,7 +156,8 @@ class UserRoutes:
     async def add_events(self, http: HttpRequest) -> Response:
         """Handle POST /v1/events: store events; respond with 202 once they are on disk.
 
-        Many events are validated in a thread, few in the event loop.
+        The response counts the events stored now, and the duplicates. More than 1,000 events are
+        validated in a thread, fewer in the event loop. `unit` is the time unit of the training log.
         """
         self.check_privacy()
         request = await read_json(http, schemas.EventsRequest, self._settings)
@@ -160,7 +175,8 @@ class UserRoutes:
         """Handle GET /v1/stats: return the store, event counts, learning and online metrics.
 
         Learning: the state of the process that refits the model; online: the metrics of the served
-        models on new events; candidate: the version and user share of the model under test.
+        models on new events; candidate: the version and user share of the model under test, None
+        without one.
         """
         served = None if self._candidate is None else self._candidate.current
         share = self._settings.candidate_share
@@ -175,8 +191,9 @@ class UserRoutes:
     async def online_summary(self) -> dict[str, Any] | None:
         """Return the metrics of the served models on arriving events; None if not measured.
 
-        Keys: hour and day (metrics of these windows), share, at, behind, left_out. If the store is
-        slow, the metrics are those that were read last.
+        Keys: hour and day (metrics of these windows), share (of users that are measured), at (when,
+        Unix seconds), behind (events not measured yet) and left_out (events skipped). If the store
+        is slow, the metrics are those that were read last.
         """
         if not self._settings.measure:
             return None
@@ -201,10 +218,11 @@ class UserRoutes:
         }
 
 
-def _log_id(model: ServedModel, user: str) -> schemas.Id:
+def _public_id(model: ServedModel, user: str) -> schemas.Id:
     """Return the user's id in the type of the training log's ids (integer or text).
 
-    If the log lacks the user, or the artifact has no log, the id stays text.
+    `user` is the id as text. If the log lacks the user, or the saved model has no log, it stays
+    text.
     """
     log = model.model.fitted.log
     position = -1 if log is None else int(log.users.text_positions([user])[0])
@@ -212,10 +230,11 @@ def _log_id(model: ServedModel, user: str) -> schemas.Id:
     return user_id
 
 
-def _format_rows(model: ServedModel, rows: UserRows) -> list[schemas.TimedRow]:
+def _format_history(model: ServedModel, rows: UserRows) -> list[schemas.TimedRow]:
     """Return a user's rows with external item ids and ISO times, as the API shows them.
 
-    Rows that come from the store also show the event's name and `event_id`, if set.
+    Rows that come from the store (`rows.events`, by row number) also show the event's name and
+    `event_id`, if set; the other rows come from the training log.
     """
     formatted, names = [], rows.names(model.catalogue.ids)
     for row, (name, time) in enumerate(zip(names, rows.time.tolist(), strict=True)):

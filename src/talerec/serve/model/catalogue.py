@@ -25,7 +25,12 @@ _MAX_RECOUNT_SHARE = 20  # popularity is recounted for at most 1/20 of the time
 
 
 class Catalogue:
-    """Ids, titles and columns of the items of a model, by item position (0 to n_items - 1)."""
+    """Ids, titles and columns of a model's items, by item position (0 to n_items - 1).
+
+    A position is the number of an item in the model's vocabulary. `ids` has the external ids,
+    `titles` the titles, None without any. `fitted` is the fitted state of the model, with the item
+    table (`info`) and, if saved, the training log.
+    """
 
     def __init__(self, fitted: Fitted) -> None:
         self._fitted = fitted
@@ -39,7 +44,7 @@ class Catalogue:
     def title(self, item: int) -> str | Absent:
         """Return the title of the item at a position; ABSENT without a title, or for position -1.
 
-        -1 stands for an item that the model does not know.
+        -1 stands for an item that the model does not know; ABSENT marks a field that JSON omits.
         """
         title: str | Absent = ABSENT if self.titles is None or item < 0 else self.titles[item]
         return title
@@ -47,16 +52,17 @@ class Catalogue:
     def info(self, items: list[int]) -> list[dict[str, Any] | Absent]:
         """Return, for each item position, its columns of the item table besides id and title.
 
-        Null values are left out; ABSENT stands for an item without any value.
+        Each is a dict of values by column, without nulls; ABSENT stands for an item without any
+        value.
         """
-        if self._info is None:
+        if self._json_columns is None:
             return [ABSENT] * len(items)
-        rows = self._info[items].to_dicts()
+        rows = self._json_columns[items].to_dicts()
         return [{name: v for name, v in row.items() if v is not None} or ABSENT for row in rows]
 
     @cached_property
-    def _info(self) -> pl.DataFrame | None:
-        """The columns of the item table besides id and title; None without any.
+    def _json_columns(self) -> pl.DataFrame | None:
+        """The columns of the item table besides id and title, for JSON; None without any.
 
         Lists, structures and bytes are left out. Rows are in the order of item positions.
         """
@@ -69,11 +75,15 @@ class Catalogue:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """Describe each column of the item table besides id and title.
+        """Describe each column of the item table besides id and title, for the model card.
 
         {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more.
         """
-        return {} if self._info is None else {c.name: _describe_column(c) for c in self._info}
+        return (
+            {}
+            if self._json_columns is None
+            else {c.name: _describe_column(c) for c in self._json_columns}
+        )
 
     def position(self, item_id: int | str) -> int:
         """Return the position of an external item id; -1 if the model does not know it."""
@@ -86,7 +96,7 @@ class Catalogue:
         is `text` comes before all others.
         """
         matches = self._match_words(text.casefold().split())
-        order = np.argsort(-self._counts[matches], kind="stable")[:limit]
+        order = np.argsort(-self._item_counts[matches], kind="stable")[:limit]
         items: list[int] = matches[order].tolist()
         same_id = self.position(text.strip()) if text.strip() else -1
         if same_id >= 0:
@@ -94,9 +104,9 @@ class Catalogue:
         return items
 
     def _match_words(self, words: list[str]) -> Array:
-        """Return the positions of items whose title contains all `words`, in lower case.
+        """Return the positions of items whose title contains all `words`, which are in lower case.
 
-        Without words, all items match.
+        An item without a title is matched by its id. Without words, all items match.
         """
         if not words:
             return np.arange(len(self))
@@ -116,8 +126,12 @@ class Catalogue:
         return texts.str.to_lowercase()
 
     @cached_property
-    def _counts(self) -> Array:
-        """Rows of each item in the training log; in its last days if the log was not saved."""
+    def _item_counts(self) -> Array:
+        """Rows of each item in the training log, by position; used to sort search results.
+
+        If the log was not saved, only the rows of its last days; zeros if these were not saved
+        either.
+        """
         fitted = self._fitted
         if fitted.log is not None:
             return fitted.log.counts()
@@ -127,7 +141,8 @@ class Catalogue:
 class ItemValues:
     """Ids or titles by item position, as Python values; a missing title is ABSENT.
 
-    Up to 200,000 items, all values are converted once to a list; above that, only those in use.
+    Up to 200,000 items, all values are converted once to a list; above that, only those in use. A
+    position is the number of an item in the model's vocabulary.
     """
 
     def __init__(self, values: pl.Series) -> None:
@@ -135,7 +150,11 @@ class ItemValues:
         self._list = _to_list(values) if len(values) <= _MAX_LIST else None
 
     def take(self, items: list[int]) -> list[Any]:
-        """Return the ids or titles at these item positions; ABSENT for a missing title."""
+        """Return the ids or titles at these item positions; ABSENT for a missing title.
+
+        `_list` has the values of all items; None for a large catalogue, whose values are converted
+        on each call.
+        """
         if self._list is not None:
             all_values = self._list
             return [all_values[item] for item in items]
@@ -151,7 +170,8 @@ class ItemValues:
 def _to_json(column: pl.Series) -> pl.Series | None:
     """Return a column with values that JSON can show; None for lists, structures and bytes.
 
-    Infinities and NaN become null; dates and other types become text, cut to 300 characters.
+    Infinities and NaN become null; numbers and booleans stay; dates and other types become text,
+    cut to 300 characters.
     """
     kind = column.dtype
     if kind.is_float():
@@ -164,7 +184,7 @@ def _to_json(column: pl.Series) -> pl.Series | None:
 
 
 def _describe_column(column: pl.Series) -> dict[str, Any]:
-    """Return a description of a column for the model card.
+    """Return a description of a column of the item table for the model card.
 
     {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more.
     """
@@ -196,21 +216,24 @@ class PopularItems:
 
     With events, the last days end at the latest event; rows of the training log count if they fall
     into these days, and events count at once. Items without rows there follow in the order of the
-    log's last days, then of the whole log. Ties are in the order of positions.
+    log's last days, then of the whole log. Ties are in the order of positions. `fitted` is the
+    fitted state of the model, with the training log if it was saved.
     """
 
     def __init__(self, fitted: Fitted) -> None:
         self._fitted = fitted
         self.events = RecentCounts(RECENT_DAYS)  # events that the artifact does not include
-        self._changes, self._duration, self._counted_at = -1, 0.0, 0.0
-        self._ranking: tuple[Array, Array] | None = None
+        self._counted_changes = -1  # `events.changes` at the last count
+        self._count_seconds, self._counted_at = 0.0, 0.0  # of the last count
+        self._ranking: tuple[Array, Array] | None = None  # item positions and their counts
         self._lock = threading.Lock()  # requests are answered in several threads
-        self._since = -1
-        self._row_counts = np.zeros(0)
+        self._counted_since = -1  # the time from which `_log_counts_since` counts
+        self._log_counts_since = np.zeros(0)  # rows of the log by item position
 
     def ranked(self) -> tuple[Array, Array]:
         """Return the positions of all items, most popular first, and their counts in that order.
 
+        Counts are rows and events of the last days. The ranking is recounted if it lacks events.
         While one thread recounts, other threads get the previous ranking.
         """
         if self._is_stale() and self._lock.acquire(blocking=self._ranking is None):
@@ -225,30 +248,33 @@ class PopularItems:
     def _is_stale(self) -> bool:
         """Is there no ranking yet, or one without the latest events that is old enough?
 
-        It is old enough after 20 times the duration of the last count.
+        `events.changes` grows with each event. A ranking is old enough after 20 times the duration
+        of the last count (`_count_seconds`, ended at `_counted_at`).
         """
-        due = self._counted_at + _MAX_RECOUNT_SHARE * self._duration
-        has_changed = self._changes != self.events.changes and time.perf_counter() >= due
+        due = self._counted_at + _MAX_RECOUNT_SHARE * self._count_seconds
+        has_changed = self._counted_changes != self.events.changes and time.perf_counter() >= due
         return self._ranking is None or has_changed
 
     def _recount(self) -> None:
         """Count and rank the items anew, and measure how long that takes.
 
-        Sets `_ranking`, and for the next `_is_stale` the time and duration of this count.
+        Sets `_ranking`: item positions, most popular first, and their counts. Items without a count
+        follow in the order of the training log. For the next `_is_stale`, the number of counted
+        changes and the time and duration of this count are stored.
         """
         begin = time.perf_counter()
-        self._changes = self.events.changes
-        counts = self._count_with_events() if self._changes else self._log_counts
+        self._counted_changes = self.events.changes
+        counts = self._count_with_events() if self._counted_changes else self._recent_log_counts
         popular = np.flatnonzero(counts)
         popular = popular[np.argsort(-counts[popular], kind="stable")]
         rest = self._log_order[counts[self._log_order] == 0]
         order = np.concatenate([popular, rest])
         self._ranking = order, counts[order]
         self._counted_at = time.perf_counter()
-        self._duration = self._counted_at - begin
+        self._count_seconds = self._counted_at - begin
 
     @cached_property
-    def _log_counts(self) -> Array:
+    def _recent_log_counts(self) -> Array:
         """Rows of each item in the training log's last days; zeros if they were not saved.
 
         A float array by item position.
@@ -263,18 +289,20 @@ class PopularItems:
         Both in descending order; without a saved log, only the last days count.
         """
         log = self._fitted.log
-        totals = self._log_counts if log is None else log.counts()
-        return np.lexsort((-totals, -self._log_counts))
+        totals = self._recent_log_counts if log is None else log.counts()
+        return np.lexsort((-totals, -self._recent_log_counts))
 
     def _count_with_events(self) -> Array:
         """Return the log rows plus events of each item in the days before the latest event.
 
-        Rows of the training log are recounted only when the start of these days has moved.
+        A float array by item position. Rows of the training log are recounted only when the start
+        of these days (`events.since`, microseconds) has moved. Events of unknown items are left
+        out.
         """
         since = self.events.since
-        if since != self._since:
-            self._since, self._row_counts = since, self._count_rows_since(since)
-        counts = self._row_counts.copy()
+        if since != self._counted_since:
+            self._counted_since, self._log_counts_since = since, self._count_rows_since(since)
+        counts = self._log_counts_since.copy()
         totals = self.events.totals()
         items = self._fitted.items.text_positions(list(totals))
         is_item = items >= 0
@@ -284,13 +312,13 @@ class PopularItems:
     def _count_rows_since(self, since: int) -> Array:
         """Return the training log's (weighted) rows of each item since a time in microseconds.
 
-        Without a saved log: the counts of its last days if the log ends at `since` or later, else
-        0.
+        A float array by item position. Without a saved log: the counts of its last days if the log
+        ends at `since` or later, else 0.
         """
         log = self._fitted.log
         if log is None:  # the artifact has only the counts of the log's last days
             is_recent = self._fitted.training.get("last_time", 0) >= since
-            return self._log_counts if is_recent else np.zeros_like(self._log_counts)
-        late = log.time >= since
-        weight = None if log.weight is None else log.weight[late]
-        return np.bincount(log.item[late], weight, len(log.items)).astype(np.float64)
+            return self._recent_log_counts if is_recent else np.zeros_like(self._recent_log_counts)
+        is_counted = log.time >= since
+        weight = None if log.weight is None else log.weight[is_counted]
+        return np.bincount(log.item[is_counted], weight, len(log.items)).astype(np.float64)

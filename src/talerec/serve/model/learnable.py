@@ -18,10 +18,10 @@ STATE = "learning.json"  # in the folder of a run
 
 
 def check_learnable(path: Path) -> dict[str, Any]:
-    """Return the manifest of an artifact; raise TalerecError if it cannot be refitted.
+    """Return the manifest of a saved model; raise TalerecError if it cannot be refitted.
 
-    The manifest is the JSON description of the artifact. Refitting means to fit the model again
-    with new events of the store, and to replace the artifact.
+    The manifest is the JSON description of the model's files and training. Refitting means to fit
+    the model again with new events of the store, and to replace the saved model.
     """
     manifest = read_manifest(path)
     obstacle = _find_obstacle(path, manifest)
@@ -31,10 +31,10 @@ def check_learnable(path: Path) -> dict[str, Any]:
 
 
 def _find_obstacle(path: Path, manifest: dict[str, Any]) -> str | None:
-    """Return why an artifact cannot be refitted with events, as a message; None if it can.
+    """Return why a saved model cannot be refitted with events, as a message; None if it can.
 
-    It needs saved histories with times, no row weights, an order of ties that later rows fit, and a
-    writable parent folder.
+    It needs saved histories with times, no row weights, an order of simultaneous rows (ties) that
+    later rows fit, and a writable parent folder. `manifest` is its JSON description.
     """
     training = manifest["training"]
     if "ptr" not in manifest["files"]:
@@ -52,17 +52,19 @@ def _find_obstacle(path: Path, manifest: dict[str, Any]) -> str | None:
 
 
 def work_folder(path: Path) -> Path:
-    """Return the folder, beside the artifact at `path`, in which its next version is built.
+    """Return the folder, beside the saved model at `path`, in which its next version is built.
 
-    A process that refits the model with new events locks the file `lock` in this folder.
+    A process that refits the model with new events locks the file `lock` in this folder. The folder
+    is not created.
     """
     return path.absolute().parent / f".{path.name}.learning"
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove the artifact that a killed learning process left unfinished beside `path`.
+    """Remove the model that a killed learning process left unfinished beside `path`.
 
-    Nothing is removed while another process holds the lock of the folder.
+    The learning process refits the saved model at `path` with new events. Nothing is removed while
+    another process holds the lock of the folder.
     """
     folder = work_folder(path)
     with suppress(OSError), (folder / "lock").open("ab") as lock:
@@ -73,16 +75,19 @@ def remove_unfinished(path: Path) -> None:
 def write_learning_state(folder: Path, state: dict[str, Any]) -> None:
     """Write the state of the learning process to a file in the run's folder, for the workers.
 
-    Keys: state (waiting, learning), next, every, rounds, failures, error, learned (last fit).
+    The learning process refits the model with new events. Keys: state (waiting, learning), next
+    (Unix seconds), every (seconds), rounds and failures (counts), error (the last message), learned
+    (report of the last fit). The file is replaced in one step.
     """
     with atomic_replace(folder / STATE) as unfinished:
         unfinished.write_text(json.dumps(state), encoding="utf-8")
 
 
 def read_learning_state(folder: Path) -> dict[str, Any] | None:
-    """Return the state of the learning process (see `write_learning_state`).
+    """Return the state of the learning process, which refits the model with new events.
 
-    None if the file is missing or damaged, as without background fits.
+    `write_learning_state` lists the keys. None if the file is missing or damaged, as without
+    background fits.
     """
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_bytes())

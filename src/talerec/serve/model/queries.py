@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import Histories, TimeLike, time_to_microseconds
+from talerec.data import Histories, Vocabulary
 from talerec.errors import TalerecError
 from talerec.models.core import (
     NO_FILTER,
@@ -26,12 +27,12 @@ from talerec.models.core import (
     limit_column,
     matching_items,
 )
+from talerec.ranking import SequenceBlock, SparseBlock, Weights
 from talerec.runtime import Array
 from talerec.serve import schemas
 from talerec.serve.model.catalogue import ItemValues
+from talerec.serve.model.times import parse_time
 from talerec.store import StoredRow
-
-MAX_TIMESTAMP = 9e18  # later than any date, in any unit
 
 _MAX_CACHED = 64  # values of `where`, `per` and `boost` whose filters are cached,
 _MAX_CACHE_BYTES = 2**26  # as long as they take no more memory than this
@@ -41,30 +42,16 @@ _HIDE_SEEN = ItemFilter(hide_seen=True)
 _HashableBoost = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
 
 
-def parse_time(when: TimeLike, unit: str) -> int:
-    """Return a timestamp of a request in microseconds since 1970.
-
-    `unit` (such as "s") is that of small numbers; the size of a large number tells its unit.
-    """
-    if isinstance(when, int | float) and abs(when) > MAX_TIMESTAMP:
-        raise TalerecError(f"timestamp {when} is beyond any date, in any unit")
-    return time_to_microseconds(when, unit)
-
-
 # -- histories -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UserRows:
-    """The history of a user in time order, for one model; both arrays are read-only.
+    """The history of a user in time order, for one model; both arrays are read-only."""
 
-    item: item positions; -1 for an item that the model does not know
-    time: microseconds since 1970
-    events: the rows that come from the store, by row number; all others come from the training log
-    """
-
-    item: Array
-    time: Array
+    item: Array  # item positions in the model's vocabulary; -1 for an item that it does not know
+    time: Array  # microseconds since 1970
+    # By row number, the rows that come from the event store; all others are of the training log.
     events: dict[int, StoredRow] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -73,7 +60,8 @@ class UserRows:
     def names(self, ids: ItemValues) -> list[schemas.Id]:
         """Return the external item id of each row; the event's id where the model lacks the item.
 
-        `ids` are the model's external ids by item position.
+        `ids` are the model's external ids by item position; a row with the position -1 comes from
+        the event store, so that `events` has its id.
         """
         items = self.item.tolist()
         model_ids = iter(ids.take([item for item in items if item >= 0]))
@@ -93,7 +81,10 @@ class UserRows:
 
 
 def join_users(users: Sequence[UserRows]) -> Histories:
-    """Return the rows of several users as histories, one per user, in the order of `users`."""
+    """Return the rows of several users as histories, one per user, in the order of `users`.
+
+    The histories share one array of item positions and one of times; `ptr` has their bounds.
+    """
     ptr = np.array([0, *accumulate(map(len, users))])
     if len(users) == 1:
         return Histories(ptr[:-1], ptr[1:], users[0].item, users[0].time)
@@ -104,16 +95,12 @@ def join_users(users: Sequence[UserRows]) -> Histories:
 
 
 class ModelQuery(NamedTuple):
-    """A request for one model: options of its list, and a history or the rows of a user.
+    """A request for one model: options of its list, and a history or the rows of a user."""
 
-    history: the rows that the client sent; ignored if `rows` is set. recency: the model parameter
-    of this name, for this request only.
-    """
-
-    options: RecommendOptions
-    history: list[schemas.HistoryRow]
-    recency: float | None = None
-    rows: UserRows | None = None  # set if the request names a user
+    options: RecommendOptions  # k, hide_seen, filters, boosts, time of the request
+    history: list[schemas.HistoryRow]  # sent by the client; ignored if `rows` is set
+    recency: float | None = None  # replaces the model parameter of this name, for this request
+    rows: UserRows | None = None  # the stored history, set if the request names a user
 
     @property
     def n_rows(self) -> int:
@@ -129,7 +116,8 @@ class ModelQuery(NamedTuple):
     def has_slow_filter(self) -> bool:
         """Would building the item filter delay other requests in the event loop noticeably?
 
-        True with `per`, `boost`, or more than 1,000 ids in `allow` and `deny`.
+        True with `per` (a limit of items by column value), `boost` (changes of scores by column
+        value), or more than 1,000 ids in `allow` and `deny`.
         """
         options = self.options
         n_ids = len(options.allow or ()) + len(options.deny or ())
@@ -139,7 +127,8 @@ class ModelQuery(NamedTuple):
     def group_key(self) -> tuple[int, bool, bool] | None:
         """Return a key that queries share if only their histories differ; None: compute alone.
 
-        The key is (k, hide_seen, whether the history is a stored user's).
+        The key is (k, hide_seen, whether the history is a stored user's). None if the query sets
+        recency, a time (`as_of`), rules on items, or timestamps of its history rows.
         """
         options = self.options
         if self.recency is not None or options.as_of is not None or options.has_item_rules:
@@ -153,7 +142,8 @@ class ModelQuery(NamedTuple):
 def build_query(request: schemas.HistoryRequest, rows: UserRows | None = None) -> ModelQuery:
     """Return a client's request as options and a history for one model.
 
-    `rows` is the history of the user that the request names; None if the request has a history.
+    `rows` is the history of the user that the request names; None if the request has a history. A
+    request without `k` (an explanation) gets k = 1. Unknown item ids are skipped.
     """
     k, per = getattr(request, "k", 1), getattr(request, "per", None)
     options = RecommendOptions(
@@ -163,13 +153,56 @@ def build_query(request: schemas.HistoryRequest, rows: UserRows | None = None) -
     return ModelQuery(options, request.history, request.recency, rows)
 
 
+def read_history(
+    query: ModelQuery, items: Vocabulary, unit: str
+) -> tuple[Histories, list[schemas.Id]]:
+    """Return the query's history in time order, and its item ids ([] for a stored user's).
+
+    `items` is the model's vocabulary, `unit` the time unit of its log. `as_of` is the time of the
+    request, None for the end of the log. Items that the model does not know stay in the ids.
+    TalerecError if some rows have a timestamp and others have none.
+    """
+    as_of = query.options.as_of
+    now = None if as_of is None else parse_time(as_of, unit)
+    if query.rows is not None:
+        return join_users([query.rows]).as_of(now), []
+    ids = [row.item_id for row in query.history]
+    times = [row.timestamp for row in query.history]
+    if times.count(None) == len(times):
+        history = Histories.untimed([ids], items, "skip")
+    else:
+        if None in times:
+            raise TalerecError("give a timestamp with every row of a history, or with none")
+        moments = [parse_time(when, unit) for when in times if when is not None]
+        pairs = sorted(zip(ids, moments, strict=True), key=lambda pair: pair[1])
+        ids = [item_id for item_id, _ in pairs]
+        history = Histories.timed([pairs], items, "skip")
+    return (history if now is None else history.as_of(now)), ids
+
+
+def weights_per_row(weights: Weights) -> float:
+    """Return about how many weights are added per history row; inf for neighbour models.
+
+    A block holds rows of the weight matrix B in one storage format; a source is a row of B (mostly
+    an item of the history), and a sparse row is charged at four times its mean number of entries. A
+    dense row has a weight for each item.
+    """
+    block = weights.blocks[0]
+    if isinstance(block, SequenceBlock):
+        return math.inf  # the reasons of neighbour models are computed one history at a time
+    if isinstance(block, SparseBlock):
+        return 4 * len(block.indices) / max(block.sources, 1)
+    return float(weights.items)
+
+
 # -- filters ---------------------------------------------------------------------------------------
 
 
 class FilterCache:
     """Builds the item filters of requests to one model, and caches their parts.
 
-    Parts are the items that match `where`, the limits of `per`, and the scores of `boost`.
+    Parts are the items that match `where` (a condition on the item table), the limits of `per`
+    (items by column value), and the scores of `boost` (changes by column value).
     """
 
     def __init__(self, model: Model) -> None:
@@ -177,20 +210,22 @@ class FilterCache:
         n_items = max(len(model.fitted.items), 1)
         # the cached functions hold no reference to this object: a replaced model is freed at once
         self._matching = lru_cache(_cache_size(n_items))(partial(matching_items, model))
-        self._limit = lru_cache(_cache_size(8 * n_items))(partial(limit_column, model))
+        self._limits = lru_cache(_cache_size(8 * n_items))(partial(limit_column, model))
         self._boosts = lru_cache(_cache_size(8 * n_items))(partial(_build_boosts, model))
 
     def build_filter(self, options: RecommendOptions) -> ItemFilter:
         """Return the item filter of a request, the same as `options.build_filter(model)`.
 
-        Its costly parts are taken from the caches if an earlier request had the same.
+        A filter has `hide_seen`, the allowed items, the limits per column value and the boosts. The
+        costly parts are taken from the caches (`_matching`, `_limits`, `_boosts`) if an earlier
+        request had the same.
         """
         if not options.has_item_rules:
             return _HIDE_SEEN if options.hide_seen else NO_FILTER
         allowed = allowed_items(self._model, options.allow, options.deny, options.unknown)
         if options.where is not None:
             allowed = both(allowed, self._matching(options.where))
-        limits = tuple(self._limit(*limit) for limit in (options.per or {}).items())
+        limits = tuple(self._limits(*limit) for limit in (options.per or {}).items())
         boosts = self._boosts(_make_hashable(options.boost)) if options.boost else None
         return ItemFilter(options.hide_seen, allowed, limits, boosts)
 
@@ -206,7 +241,7 @@ def _make_hashable(boost: BoostSpec) -> _HashableBoost:
 
 
 def _build_boosts(model: Model, boost: _HashableBoost) -> ItemBoosts:
-    """Return the boost of each item of the model's item table.
+    """Return what the boosts add to each item of the model's item table.
 
     `boost` has, as tuples, pairs of a column and its pairs of a value and a fraction of the score
     range to add.

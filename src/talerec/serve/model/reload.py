@@ -25,33 +25,33 @@ _MAX_RETRY_S = 60.0  # up to this
 
 
 class ModelHolder:
-    """Holds the model that this worker serves, and replaces it when the artifact changes.
+    """Holds the model that this process serves, and replaces it when its saved files change.
 
-    A request reads `current` once and uses that model throughout.
+    A request reads `current` once and uses that model throughout. The artifact is the folder of the
+    saved model; models are loaded from copies of it.
 
-    path: the artifact
-    folder: the folder in which all workers share the copies of the artifact
-    prepare: called with each loaded model before it is used
-    owner: the name of this process in log lines
+    path: the artifact folder: the folder in which all workers share the copies of the artifact
+    shared: the metrics and model versions of all workers prepare: called with each loaded model
+    before it is used owner: the name of this process in log lines; None: that of a worker
     """
 
     def __init__(
         self, path: Path, folder: Path, shared: SharedState,
         prepare: Callable[[ServedModel], None] = lambda model: None, owner: str | None = None,
     ) -> None:  # fmt: skip
-        self._owner = owner or f"worker {shared.worker}"
+        self._process_name = owner or f"worker {shared.worker}"
         self.path, self.shared, self._prepare = path, shared, prepare
-        self.current: ServedModel | None = None
+        self.current: ServedModel | None = None  # None until a model is loaded
         self._copies = Copies(path, folder / "models")
         self._lock = threading.Lock()
-        self._seen: Signature | None = None
-        self._refusal = _Refusal()
+        self._signature: Signature | None = None  # of the files that were tried last
+        self._failure = _LoadFailure()
 
     def start(self) -> ServedModel:
         """Load and return the first model; TalerecError if there is no model to serve.
 
-        If the artifact cannot be used, the copy that the service served last is loaded instead; a
-        worker that replaces a crashed one needs this.
+        If the saved model cannot be used, the copy that the service served last is loaded instead;
+        a worker that replaces a crashed one needs this.
         """
         try:
             return self.refresh()[0]
@@ -60,58 +60,62 @@ class ModelHolder:
             if served is None:
                 raise
             logger.warning("the model at %s is refused, the last one stays: %s", self.path, error)
-            self._use(served)
+            self._serve(served)
             return served
 
     def refresh(self) -> tuple[ServedModel, bool]:
-        """Serve the artifact's present model; return this model and whether it is a new one.
+        """Serve the present version of the saved model; return it and whether it is a new one.
 
-        If the artifact cannot be used, the error is raised, the served model stays, and the failure
-        is stored in `_refusal` (the last failure, and when to try again).
+        If the saved model cannot be used, the error is raised, the served model stays, and the
+        failure is stored in `_failure` (the last failure, and when to try again). One thread at a
+        time.
         """
         with self._lock:
             try:
-                model, is_new = self._refresh()
+                model, is_new = self._load_if_new()
             except (TalerecError, OSError, MemoryError) as error:
-                self._refusal = self._refusal.follow(error, self._seen)
+                self._failure = self._failure.add_failure(error, self._signature)
                 raise
-            self._refusal = _Refusal()
+            self._failure = _LoadFailure()
         if is_new:
             gc.collect()
             gc.freeze()  # the objects of a model live long: later collections can skip them
         return model, is_new
 
-    def _refresh(self) -> tuple[ServedModel, bool]:
-        """Load the present artifact unless its version is in use already.
+    def _load_if_new(self) -> tuple[ServedModel, bool]:
+        """Load and serve the saved model at `path` unless its version is in use already.
 
         Returns the served model and whether it is new. The signature (names, times, inodes, sizes)
-        of the artifact's files is stored in `_seen`, by which a later change is noticed.
+        of its files is stored in `_signature`, by which a later change is noticed. The model is
+        loaded from a copy that all workers share. Replacing another model is counted in the
+        metrics.
         """
-        self._seen = read_signature(self.path)
+        self._signature = read_signature(self.path)
         version = read_manifest(self.path)["version"]
-        before = self.current
-        if before is not None and version == before.version:
-            return before, False
+        previous = self.current
+        if previous is not None and version == previous.version:
+            return previous, False
         loaded = self._copies.open(self._load)
-        self._use(loaded)
-        if before is not None:
+        self._serve(loaded)
+        if previous is not None:
             self.shared.increment("reloads_done")
         return loaded, True
 
-    def _use(self, loaded: ServedModel) -> None:
+    def _serve(self, loaded: ServedModel) -> None:
         """Serve the model `loaded` from now on: set `current`, and publish its version.
 
         The version goes to the state that all worker processes of the service share.
         """
         self.current = loaded
         self.shared.set_version(loaded.version)
-        logger.info("%s uses model %s", self._owner, loaded.version)
+        logger.info("%s uses model %s", self._process_name, loaded.version)
 
     def _load(self, copy: Path, verify: bool) -> ServedModel:
-        """Return the model of a copy of the artifact, warmed and prepared to answer.
+        """Return the model of a copy of the saved model, warmed and prepared to answer.
 
         `copy` is the copy's folder; `verify`: whether to check hashes and every number of the
-        files. Warming compiles all kernels. Every failure of the model is a TalerecError.
+        files. Warming compiles all kernels; `_prepare` is a function of the caller. Every failure
+        of the model is a TalerecError, and names the original folder `path`.
         """
         try:
             loaded = ServedModel(copy, verify=verify)
@@ -127,44 +131,46 @@ class ModelHolder:
         return loaded
 
     def watch(self, seconds: float, stop: threading.Event) -> None:
-        """Check for a new artifact every `seconds`, and at each requested reload, until `stop`.
+        """Check for a new saved model every `seconds`, and at each requested reload, until `stop`.
 
-        A reload is requested by any worker through the shared counter `reload_requests`.
+        The body of a thread. A reload is requested by any worker through the shared counter
+        `reload_requests`.
         """
-        n_requests, last_look = self.shared.reload_requests, -seconds
+        n_requests, last_check = self.shared.reload_requests, -seconds
         while True:
             requests = self.shared.reload_requests
             is_requested = requests != n_requests
-            if is_requested or time.monotonic() - last_look >= seconds:
-                n_requests, last_look = requests, time.monotonic()
-                self._look(force=is_requested)
+            if is_requested or time.monotonic() - last_check >= seconds:
+                n_requests, last_check = requests, time.monotonic()
+                self._refresh_if_changed(force=is_requested)
             if stop.wait(_POLL_S):
                 return
 
-    def _look(self, *, force: bool) -> None:
-        """Refresh the model if the artifact changed, if forced, or to retry one that failed.
+    def _refresh_if_changed(self, *, force: bool) -> None:
+        """Refresh the model if its saved files changed, if forced, or to retry files that failed.
 
-        Failures are noted by `refresh`, and reported once the artifact has stopped changing. The
-        memory gauge is updated too.
+        Failures are noted by `refresh`, and reported once the files have stopped changing, that is,
+        have the signature (names, times, inodes, sizes) of the last attempt. The gauge of this
+        process's memory is updated too.
         """
         with suppress(OSError):
             self.shared.set_gauge("resident_bytes", resident_bytes())
-        is_same = read_signature(self.path) == self._seen
+        is_same = read_signature(self.path) == self._signature
         if is_same:
             self.report_refusal()
-        if force or not is_same or self._refusal.is_due():
+        if force or not is_same or self._failure.is_due():
             with suppress(TalerecError, OSError, MemoryError):
                 self.refresh()
 
     def report_refusal(self) -> None:
-        """Count and log the last failure to load the artifact, unless it has been reported.
+        """Count and log the last failure to load the saved model, unless it has been reported.
 
-        A refusal is a new artifact that could not be loaded; the previous model is still served.
+        A refusal is a new saved model that could not be loaded; the previous model is still served.
         """
-        if not self._refusal.is_reported:
-            self._refusal.is_reported = True
+        if not self._failure.is_reported:
+            self._failure.is_reported = True
             self.shared.increment("reloads_refused")
-            logger.warning("the new model is refused, the old one stays: %s", self._refusal.error)
+            logger.warning("the new model is refused, the old one stays: %s", self._failure.error)
 
     def is_served_everywhere(self, version: str) -> bool:
         """Do all workers that serve a model serve this version?"""
@@ -172,45 +178,43 @@ class ModelHolder:
 
 
 @dataclass
-class _Refusal:
-    """The last failure to load an artifact; `error` is None if the last load succeeded.
+class _LoadFailure:
+    """The last failure to load a saved model, and when to try the same files again.
 
-    While somebody copies files into the artifact, every attempt fails. So a failure is reported
-    only once the artifact has stopped changing. `seen` is the signature (names, times, inodes,
-    sizes) of the files that failed; `wait` has the seconds until the same files are tried again,
-    and `due` is when, as `time.monotonic` counts.
+    While somebody copies files into the model's folder, every attempt fails. So a failure is
+    reported only once the files have stopped changing.
     """
 
-    error: Exception | None = None
-    seen: Signature | None = None
-    wait: float = 0.0
-    is_reported: bool = True
-    due: float = field(init=False)
+    error: Exception | None = None  # None if the last load succeeded
+    signature: Signature | None = None  # names, times, inodes and sizes of the files that failed
+    delay: float = 0.0  # seconds until the same files are tried again
+    is_reported: bool = True  # whether the failure was logged and counted
+    retry_at: float = field(init=False)  # as `time.monotonic` counts
 
     def __post_init__(self) -> None:
-        self.due = time.monotonic() + self.wait
+        self.retry_at = time.monotonic() + self.delay
 
-    def follow(self, error: Exception, seen: Signature | None) -> _Refusal:
-        """Return the state after one more failure, `error`, of the same files (`seen`) or others.
+    def add_failure(self, error: Exception, signature: Signature | None) -> _LoadFailure:
+        """Return the state after one more failure, `error`, to load files with this signature.
 
-        `seen` is the signature (names, times, inodes, sizes) of the artifact's files. For the same
-        files the waiting time doubles, up to a minute, and an error of the same kind is not
-        reported twice; other files start anew.
+        The signature has names, times, inodes and sizes of the files. For the same files as before
+        the delay doubles, up to a minute, and an error of the same kind is not reported twice;
+        other files start with two seconds.
         """
-        if self.error is None or seen != self.seen:
-            return _Refusal(error, seen, _RETRY_S, False)
-        is_same = _kind_of(error) == _kind_of(self.error)
-        wait = min(2 * self.wait, _MAX_RETRY_S)
-        return _Refusal(error, seen, wait, self.is_reported and is_same)
+        if self.error is None or signature != self.signature:
+            return _LoadFailure(error, signature, _RETRY_S, False)
+        is_same = _failure_key(error) == _failure_key(self.error)
+        delay = min(2 * self.delay, _MAX_RETRY_S)
+        return _LoadFailure(error, signature, delay, self.is_reported and is_same)
 
     def is_due(self) -> bool:
-        """Return whether to retry the files of an artifact that failed to load, as time is up.
+        """Return whether to retry files of a saved model that failed to load, as time is up.
 
         They may be readable, or have room, by now. False if the last load succeeded.
         """
-        return self.error is not None and time.monotonic() >= self.due
+        return self.error is not None and time.monotonic() >= self.retry_at
 
 
-def _kind_of(error: Exception) -> tuple[object, ...]:
+def _failure_key(error: Exception) -> tuple[object, ...]:
     """Return the type, file and errno of an error: equal values count as the same failure."""
     return type(error), getattr(error, "file", None), getattr(error, "errno", None)

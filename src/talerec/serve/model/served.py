@@ -6,7 +6,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -17,7 +17,6 @@ import polars as pl
 
 from talerec.artifact import read_artifact
 from talerec.data import Histories
-from talerec.errors import TalerecError
 from talerec.models import restore_bundle
 from talerec.models.core import (
     ItemFilter,
@@ -29,10 +28,18 @@ from talerec.models.core import (
     rank_top,
     rank_with_reasons,
 )
-from talerec.ranking import ExplainedLists, SequenceBlock, SparseBlock, Weights
+from talerec.ranking import ExplainedLists
 from talerec.serve import ABSENT, ApiError, no_histories, schemas
 from talerec.serve.model.catalogue import Catalogue, PopularItems
-from talerec.serve.model.queries import FilterCache, ModelQuery, UserRows, join_users, parse_time
+from talerec.serve.model.queries import (
+    FilterCache,
+    ModelQuery,
+    UserRows,
+    join_users,
+    read_history,
+    weights_per_row,
+)
+from talerec.serve.model.times import format_time
 
 _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
@@ -43,28 +50,31 @@ Outcome = schemas.Recommendations | Exception
 
 
 class ServedModel:
-    """A loaded model, with the ids and titles that its answers show.
+    """A loaded model that answers queries of the service with external ids and titles.
 
-    path: the artifact. verify: whether to check hashes and every number of its files.
-    facts: the artifact's manifest, such as version, training data and metrics.
+    path: the folder of the saved model. verify: whether to check hashes and every number of its
+    files.
     """
 
     def __init__(self, path: Path, *, verify: bool) -> None:
         bundle = read_artifact(path, verify=verify)
         self.model = restore_bundle(bundle, path, verify=verify)
-        self.facts = bundle.facts
+        self.facts = bundle.facts  # the manifest: version, training data, metrics
         self.version: str = bundle.facts["version"]
-        self.items = self.model.fitted.items
-        self.catalogue = Catalogue(self.model.fitted)
+        self.items = self.model.fitted.items  # the vocabulary: external ids by position
+        self.catalogue = Catalogue(self.model.fitted)  # ids, titles and columns to show
         self.popular = PopularItems(self.model.fitted)
-        self._weights_per_row = _weights_per_row(self.model.fitted.weights)
+        self._weights_per_row = weights_per_row(self.model.fitted.weights)
         # the cached function holds no reference to this object: a replaced model is freed at once
-        self._with_recency = lru_cache(_MAX_RECENCIES)(self.model.with_params)
+        self._model_with_recency = lru_cache(_MAX_RECENCIES)(self.model.with_params)
         self._filters = FilterCache(self.model)
         self._loaded = time.time()
 
     def warm(self) -> None:
-        """Answer one small query of each kind, so that all kernels are compiled beforehand."""
+        """Answer one small query of each kind, so that all kernels are compiled beforehand.
+
+        The answers are discarded; the queries use the first items and the first user of the log.
+        """
         ids = self.catalogue.ids.take(list(range(min(_WARM_ROWS, len(self.items)))))
         rows = [schemas.HistoryRow(item_id) for item_id in ids]
         plain = RecommendOptions(1)
@@ -86,14 +96,20 @@ class ServedModel:
 
     @property
     def rule_columns(self) -> list[str]:
-        """Return the columns of the item table that `where`, `per` and `boost` can name."""
+        """Return the columns of the item table that `where`, `per` and `boost` can name.
+
+        `info` is the item table; empty without one. Columns of lists or structs are left out.
+        """
         info = self.model.fitted.info
         return [] if info is None else [c.name for c in info if not c.dtype.is_nested()]
 
     # -- recommendations --
 
     def is_slow(self, query: ModelQuery) -> bool:
-        """Would computing this answer in the event loop delay other requests noticeably?"""
+        """Would computing this answer in the event loop delay other requests noticeably?
+
+        The work is estimated as the number of weights that the history rows add up.
+        """
         n_rows = query.n_rows
         work = self._weights_per_row * n_rows + 20 * query.options.k * n_rows
         return work > _MAX_FAST_WORK or query.has_slow_filter
@@ -103,12 +119,14 @@ class ServedModel:
 
         Reasons are the up to three history items that contribute most to an item's score.
         """
-        return self._recommend([query], self._read_history(query)[0])[0]
+        histories, _ = read_history(query, self.items, self.model.fitted.unit)
+        return self._recommend_histories([query], histories)[0]
 
     def recommend_all(self, queries: list[ModelQuery]) -> list[Outcome]:
         """Return, in order, the answer to each query or the exception that it raised.
 
-        Queries that differ only in their histories (equal `group_key`) are computed together.
+        Queries that differ only in their histories (equal `group_key`) are computed together; a
+        query without a key is computed alone.
         """
         groups: dict[tuple[int, bool, bool] | int, list[int]] = defaultdict(list)
         for n, query in enumerate(queries):
@@ -121,7 +139,10 @@ class ServedModel:
         return [outcomes[n] for n in range(len(queries))]
 
     def batch(self, queries: list[ModelQuery]) -> tuple[bytes, int]:
-        """Return the answers as JSON, and how many fell back to trending items; raise any error."""
+        """Return the answers as one JSON body, and how many fell back to trending items.
+
+        The first exception of a query is raised.
+        """
         answers: list[schemas.Recommendations] = []
         for outcome in self.recommend_all(queries):
             if isinstance(outcome, Exception):
@@ -133,35 +154,41 @@ class ServedModel:
     def _recommend_group(self, queries: list[ModelQuery], *, is_plain: bool) -> list[Outcome]:
         """Return the answers to queries with the same group key; an exception applies to all.
 
-        is_plain: whether only their histories differ; if not, there is one query.
+        is_plain: whether only their histories differ; if not, there is one query. Plain queries all
+        have the rows of a stored user, or all an untimed history of item ids; unknown ids are
+        skipped.
         """
         try:
             if not is_plain:
                 return [self.recommend(queries[0])]
             users = [query.rows for query in queries if query.rows is not None]
             if users:
-                return [*self._recommend(queries, join_users(users))]
+                return [*self._recommend_histories(queries, join_users(users))]
             ids = [[row.item_id for row in query.history] for query in queries]
-            return [*self._recommend(queries, Histories.untimed(ids, self.items, "skip"))]
+            return [*self._recommend_histories(queries, Histories.untimed(ids, self.items, "skip"))]
         except Exception as error:
             return [error] * len(queries)
 
-    def _recommend(
+    def _recommend_histories(
         self, queries: list[ModelQuery], histories: Histories
     ) -> list[schemas.Recommendations]:
         """Return the answers to queries that differ only in their histories.
 
-        `histories` has one history per query, in the same order.
+        `histories` has one history per query, in the same order. `lists` has the ranked items of
+        all queries one after the other, `counts` how many each has. A query without a list of its
+        own gets trending items.
         """
         options = queries[0].options
         item_filter = self._filters.build_filter(options)
-        model = self._model_for(queries[0])
+        model = self._choose_model(queries[0])
         lists, boosts = rank_with_reasons(model, histories, options.k, item_filter, _REASONS)
         ranks = chain.from_iterable(range(1, n_items + 1) for n_items in lists.counts)
-        items = self._build_items(lists.items, lists.scores, ranks, self._reasons(lists), boosts)
+        items = self._build_ranked_items(
+            lists.items, lists.scores, ranks, self._list_reasons(lists), boosts
+        )
         answers, begin = [], 0
         for q, n_items in enumerate(lists.counts):
-            if self._has_answer(histories, q, n_items, queries[q].is_unknown_user):
+            if self._uses_model_list(histories, q, n_items, queries[q].is_unknown_user):
                 answer = schemas.Recommendations(self.version, items[begin : begin + n_items])
             else:
                 answer = self._recommend_trending(options.k, item_filter)
@@ -170,21 +197,24 @@ class ServedModel:
         return answers
 
     def top_items(self, rows: UserRows, now: int, k: int) -> list[int]:
-        """Return the positions of the top k items of a user with these rows at a time.
+        """Return the positions of the top k items for a user with these rows at the time `now`.
 
         `now` is in microseconds since 1970. Without a usable history: the most popular items.
         """
         histories = join_users([rows]).as_of(now)
         items, _, counts = rank_top(self.model, histories, min(k, len(self.items)))
-        if not self._has_answer(histories, 0, int(counts[0]), not len(rows)):
+        if not self._uses_model_list(histories, 0, int(counts[0]), not len(rows)):
             return [int(item) for item in self.popular.ranked()[0][:k]]
         top: list[int] = items[0, : counts[0]].tolist()
         return top
 
-    def _has_answer(self, histories: Histories, q: int, n_items: int, is_unknown: bool) -> bool:
-        """Is the list of history q the model's answer? If not, trending items are returned.
+    def _uses_model_list(
+        self, histories: Histories, q: int, n_items: int, is_unknown: bool
+    ) -> bool:
+        """Is the model's list for history number `q` returned? If not, trending items are.
 
-        n_items: the length of the list. is_unknown: whether the request's user has no row.
+        n_items: the length of the list. is_unknown: whether the request's user has no row. `base`
+        is the score of each item without a history, which some models have.
         """
         has_scores = n_items or self.model.fitted.weights.base is not None
         return bool(has_scores and not is_unknown) or histories.has_known_item(q)
@@ -194,17 +224,18 @@ class ServedModel:
         items, counts, boosts = filter_ranking(*self.popular.ranked(), k, item_filter)
         reasons: list[list[schemas.Reason]] = [[] for _ in items]
         scores, boost = counts.tolist(), boosts.tolist()
-        ranked = self._build_items(items.tolist(), scores, count(1), reasons, boost)
+        ranked = self._build_ranked_items(items.tolist(), scores, count(1), reasons, boost)
         return schemas.Recommendations(self.version, ranked, "trending")
 
-    def _build_items(
+    def _build_ranked_items(
         self, items: list[int], scores: Iterable[float], ranks: Iterable[int],
         reasons: Iterable[list[schemas.Reason] | schemas.Absent],
         boosts: list[float] | None = None,
     ) -> list[schemas.RankedItem]:  # fmt: skip
-        """Return the items of answers, one for each item position in `items`.
+        """Return the items of an answer, with ids and titles, one for each position in `items`.
 
-        `scores`, `ranks`, `reasons`, `boosts` (scores added by boosts) have one entry per item.
+        `scores`, `ranks`, `reasons`, `boosts` (scores added by boosts) have one entry per item;
+        None: no boosts.
         """
         titles = self.catalogue.titles
         fields: list[Iterable[Any]] = [self.catalogue.ids.take(items), scores, ranks]
@@ -213,7 +244,7 @@ class ServedModel:
             fields.append(boost or ABSENT for boost in boosts)
         return list(map(schemas.RankedItem, *fields))
 
-    def _reasons(self, lists: ExplainedLists) -> Iterator[list[schemas.Reason]]:
+    def _list_reasons(self, lists: ExplainedLists) -> Iterator[list[schemas.Reason]]:
         """Yield, for each listed item, the history items that contribute most to its score.
 
         `lists` has the reasons of all listed items one after the other: `sources` (positions of
@@ -230,13 +261,16 @@ class ServedModel:
     # -- items and users --
 
     def similar(self, request: schemas.SimilarRequest) -> schemas.SimilarItems:
-        """Return the k items that the model expects right after one item; 404 if it is unknown."""
+        """Return the k items that the model expects right after one item; 404 if it is unknown.
+
+        The item itself is left out. Ids and titles are external ones.
+        """
         item = self._find_item(request.item_id)
         item_id = self.catalogue.ids[item]
         history = Histories.from_ids([[item_id]], self.items, "error")
         items, scores, counts = rank_top(self.model, history, request.k, ItemFilter(hide_seen=True))
         top = items[0, : counts[0]].tolist()
-        ranked = self._build_items(top, scores[0].tolist(), count(1), repeat(ABSENT))
+        ranked = self._build_ranked_items(top, scores[0].tolist(), count(1), repeat(ABSENT))
         return schemas.SimilarItems(self.version, item_id, ranked, self.catalogue.title(item))
 
     def search(self, text: str, limit: int) -> schemas.ItemList:
@@ -252,7 +286,7 @@ class ServedModel:
         return self._list_items([item for item in positions.tolist() if item >= 0])
 
     def _list_items(self, items: list[int]) -> schemas.ItemList:
-        """Return the items at these positions with ids, titles and columns of the item table."""
+        """Return the items at these vocabulary positions with ids, titles and columns."""
         ids = self.catalogue.ids.take(items)
         titles, infos = map(self.catalogue.title, items), self.catalogue.info(items)
         return schemas.ItemList(self.version, list(map(schemas.Item, ids, titles, infos)))
@@ -275,7 +309,7 @@ class ServedModel:
         return schemas.UserList(self.version, ids.head(limit).to_list())
 
     def _find_item(self, item_id: schemas.Id) -> int:
-        """Return the position of an external item id; raise 404 if the model does not know it."""
+        """Return the vocabulary position of an external item id; ApiError 404 if it is unknown."""
         item = self.catalogue.position(item_id)
         if item < 0:
             raise ApiError(404, "unknown_item", f"the model does not know item {item_id!r}")
@@ -311,58 +345,41 @@ class ServedModel:
             recency=recency if isinstance(recency, int | float) else None, beside=other_models,
         )  # fmt: skip
 
-    def _model_for(self, query: ModelQuery) -> Model:
-        """Return the model, with the recency that the query sets, if it sets one."""
-        return self.model if query.recency is None else self._with_recency(recency=query.recency)
-
-    def _read_history(self, query: ModelQuery) -> tuple[Histories, list[schemas.Id]]:
-        """Return the query's history in time order, and its item ids ([] for a stored user's).
-
-        Raises TalerecError if some rows have a timestamp and others have none.
-        """
-        unit, as_of = self.model.fitted.unit, query.options.as_of
-        now = None if as_of is None else parse_time(as_of, unit)
-        if query.rows is not None:
-            return join_users([query.rows]).as_of(now), []
-        ids = [row.item_id for row in query.history]
-        times = [row.timestamp for row in query.history]
-        if times.count(None) == len(times):
-            history = Histories.untimed([ids], self.items, "skip")
-        else:
-            if None in times:
-                raise TalerecError("give a timestamp with every row of a history, or with none")
-            moments = [parse_time(when, unit) for when in times if when is not None]
-            pairs = sorted(zip(ids, moments, strict=True), key=lambda pair: pair[1])
-            ids = [item_id for item_id, _ in pairs]
-            history = Histories.timed([pairs], self.items, "skip")
-        return (history if now is None else history.as_of(now)), ids
+    def _choose_model(self, query: ModelQuery) -> Model:
+        """Return the model, or a copy with the `recency` (decay of row weights) of the query."""
+        return (
+            self.model if query.recency is None else self._model_with_recency(recency=query.recency)
+        )
 
     # -- explanations --
 
     def explain(self, item_id: schemas.Id, query: ModelQuery) -> schemas.Explanation:
         """Return what each history row, the base score and each boost add to an item's score.
 
-        The base score is the part that no history row contributes. 404 if the item is unknown.
+        The base score is the part that no history row contributes; None for models without one.
+        ApiError 404 if the item is unknown. `query.rows` is set for the history of a stored user.
         """
-        model, catalogue = self._model_for(query), self.catalogue
+        model, catalogue = self._choose_model(query), self.catalogue
         target = self._find_item(item_id)
-        history, ids = self._read_history(query)
+        history, ids = read_history(query, self.items, self.model.fitted.unit)
         if query.rows is not None:
             ids = query.rows.names(catalogue.ids)
-        (parts,) = next(model.explain_targets(history, [np.array([target])]))
+        (contributions,) = next(model.explain_targets(history, [np.array([target])]))
         base = model.base_score(history, target)
         boosts: list[schemas.AppliedBoost] = []
         if query.options.boost:
             item_filter = self._filters.build_filter(query.options)
             applied = explain_boosts(model, history, target, query.options.boost, item_filter)
             boosts = [schemas.AppliedBoost(*boost) for boost in applied]
-        score = float(parts.sum()) + (base or 0.0) + sum(boost.contribution for boost in boosts)
+        score = (
+            float(contributions.sum()) + (base or 0.0) + sum(boost.contribution for boost in boosts)
+        )
         weights, items = model.row_weights(history), history.item.tolist()
         rows = [
             schemas.Contribution(
                 item_id if items[row] < 0 else catalogue.ids[items[row]], len(ids) - 1 - row,
-                None if weights is None else float(weights[row]), float(parts[row]),
-                float(parts[row]) / score if score else 0.0, catalogue.title(items[row]),
+                None if weights is None else float(weights[row]), float(contributions[row]),
+                float(contributions[row]) / score if score else 0.0, catalogue.title(items[row]),
             )
             for row, item_id in enumerate(ids)
         ]  # fmt: skip
@@ -370,30 +387,3 @@ class ServedModel:
             self.version, catalogue.ids[target], score, rows, catalogue.title(target),
             ABSENT if base is None else base, boosts or ABSENT,
         )  # fmt: skip
-
-
-def _weights_per_row(weights: Weights) -> float:
-    """Return about how many weights are added per history row; inf for neighbour models.
-
-    A block holds rows of the weight matrix B in one storage format; a source is a row of B (mostly
-    an item of the history), and a sparse row is charged at four times its mean number of entries.
-    """
-    block = weights.blocks[0]
-    if isinstance(block, SequenceBlock):
-        return math.inf  # the reasons of neighbour models are computed one history at a time
-    if isinstance(block, SparseBlock):
-        return 4 * len(block.indices) / max(block.sources, 1)
-    return float(weights.items)
-
-
-def format_time(time_us: int, timespec: str = "auto") -> str:
-    """Return a time as ISO 8601 in UTC; as a number with " us" if no calendar has it.
-
-    `time_us` is in microseconds since 1970; `timespec` is that of `datetime.isoformat`.
-    """
-    try:
-        seconds, micro = divmod(time_us, 10**6)
-        date = datetime.fromtimestamp(seconds, UTC).replace(microsecond=micro)
-        return date.isoformat(timespec=timespec)
-    except (ValueError, OverflowError, OSError):
-        return f"{time_us} us"

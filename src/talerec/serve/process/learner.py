@@ -42,9 +42,9 @@ _READ_ROWS = 20_000  # rows read from the store at a time
 def run_learner(settings: Settings, folder: Path) -> None:
     """Refit the model with new events at the interval of the settings, until the process ends.
 
-    `settings.learn` is in seconds. The state is written to a file in `folder`, the run's folder,
-    for the workers: "state" (waiting or learning), "next" (Unix seconds), "every", "rounds",
-    "failures".
+    `settings.learn` is the interval in seconds. The state is written to a file in `folder`, the
+    run's folder, for the workers: "state" (waiting or learning), "next" (Unix seconds), "every"
+    (seconds), "rounds" and "failures" (counts), and the results of the last round.
     """
     assert settings.learn is not None
     assert settings.store is not None
@@ -61,9 +61,9 @@ def run_learner(settings: Settings, folder: Path) -> None:
 def _run_round(path: Path, address: str, state: dict[str, Any]) -> dict[str, Any]:
     """Refit once from the store at `address`; return the changed fields of `state`.
 
-    `path` is the artifact. `state` has the counters "rounds" and "failures"; a failure is logged
-    and put into "error". Without new rows, "looked" is the time; else "learned" is the report of
-    the fit.
+    `path` is the saved model. `state` has the counters "rounds" and "failures"; a failure is logged
+    and put into "error", with its time (Unix seconds) in "failed". Without new rows, "looked" is
+    the time; else "learned" is the report of the fit.
     """
     changes: dict[str, Any] = {"rounds": state["rounds"] + 1, "error": None}
     try:
@@ -83,18 +83,21 @@ def _run_round(path: Path, address: str, state: dict[str, Any]) -> dict[str, Any
 
 
 def learn(path: Path, address: str) -> dict[str, Any] | None:
-    """Replace the artifact at `path` by a model that has learned from new events of the store.
+    """Replace the saved model at `path` by one that has learned from new events of the store.
+
+    `address` is that of the event store. The new model is built in a folder beside `path` and read
+    back with all checks before it replaces the old one.
 
     Returns
     -------
     dict or None
-        version, rows (new ones), deleted_users (a count), seq (of the last row of the store), how
+        version, rows (new ones), deleted_users (a count), seq (number of the store's last row), how
         ("fit" or "update") and seconds; None if the store has no new rows.
 
     Raises
     ------
     TalerecError
-        If that fails, or if another process learns for this artifact; the artifact stays.
+        If that fails, or if another process learns for this model; the saved model stays.
     """
     started = time.monotonic()
     with _exclusive_folder(path) as folder:
@@ -121,10 +124,10 @@ def learn(path: Path, address: str) -> dict[str, Any] | None:
 
 @contextmanager
 def _exclusive_folder(path: Path) -> Iterator[Path]:
-    """Lend an empty folder beside the artifact, locked for one process; remove it at the end.
+    """Lend an empty folder beside the saved model, locked for one process; then remove it.
 
-    A context manager; the next version of the artifact at `path` is built in the folder. Raises
-    TalerecError if another process holds the lock.
+    A context manager; the next version of the model at `path` is built in the folder. TalerecError
+    if another process holds the lock.
     """
     parent = learnable.work_folder(path)
     parent.mkdir(exist_ok=True)
@@ -163,8 +166,8 @@ def _learn_model(model: Model, deleted: set[str], events: pl.DataFrame) -> tuple
     """Return the model with the events, "update" or "fit", and the number of new rows.
 
     `events` has columns user_id, item_id, timestamp (microseconds); `deleted` are ids of users
-    whose rows of the training log go. The model is updated in place if it was saved for updates and
-    no rows are removed; else a new one is fitted to the merged log.
+    whose rows of the training log go. The model is updated in place if it was saved for updates, no
+    rows are removed and the types of ids agree; else a new one is fitted to the merged log.
     """
     log = model.fitted.log
     assert log is not None
@@ -180,8 +183,8 @@ def _learn_model(model: Model, deleted: set[str], events: pl.DataFrame) -> tuple
 def _try_update(model: Model, events: pl.DataFrame) -> bool:
     """Update the model in place with new events; return False if it has to be fitted again.
 
-    `events` has columns user_id, item_id, timestamp. Only a model saved with its update data can be
-    updated; it may still refuse the events.
+    `events` has columns user_id, item_id, timestamp (microseconds). Only a model saved with its
+    update data can be updated; it may still refuse the events.
     """
     if not model.fitted.training.get("updatable"):
         return False
@@ -196,7 +199,7 @@ def _try_update(model: Model, events: pl.DataFrame) -> bool:
 def _drop_users(log: Log, users: set[str]) -> Log:
     """Return the log without the rows of these users; the same object if it has no such rows.
 
-    `users` are ids as text; users and items without other rows go too.
+    `users` are ids as text; users and items that have no rows left leave the vocabularies too.
     """
     codes = log.users.text_positions(list(users))
     codes = codes[codes >= 0]
@@ -207,10 +210,11 @@ def _drop_users(log: Log, users: set[str]) -> Log:
 
 
 def _merge_events(log: Log, events: pl.DataFrame) -> tuple[Log, int]:
-    """Return the log with the events and their items; and how many events are new to it.
+    """Return the log with the events added, and how many events are new to it.
 
-    `events` has the columns user_id, item_id (text) and timestamp (microseconds). If the log has
-    integer ids and an event has not, all ids become text.
+    `events` has the columns user_id, item_id (text) and timestamp (microseconds). Their items are
+    added to the vocabulary and the item table. If the log has integer ids and an event has not, all
+    ids become text.
     """
     if not len(events):
         return log, 0

@@ -15,7 +15,8 @@ from talerec.serve import Settings
 def reserve_address(settings: Settings) -> socket.socket:
     """Bind the address of the service and return the socket, which does not listen.
 
-    Workers listen, once they have loaded the model. TalerecError if the address is in use.
+    Workers listen, once they have loaded the model. The address is a Unix socket path or host and
+    port. TalerecError if it is in use or cannot be bound.
     """
     try:
         if settings.unix is not None:
@@ -29,7 +30,10 @@ def reserve_address(settings: Settings) -> socket.socket:
 
 
 def describe_address(settings: Settings, reserved: socket.socket) -> str:
-    """Return the URL of the service, or `unix:` and the path of its socket."""
+    """Return the URL of the service, or `unix:` and the path of its socket.
+
+    `reserved` is the bound socket; it tells the port if the settings have 0 (any free port).
+    """
     if settings.unix is not None:
         return f"unix:{settings.unix}"
     host, port = reserved.getsockname()[:2]
@@ -40,7 +44,8 @@ def describe_address(settings: Settings, reserved: socket.socket) -> str:
 def bind_worker(settings: Settings, address: socket.socket | int) -> socket.socket:
     """Return the socket of one worker; the system spreads connections over all workers.
 
-    `address` is the Unix socket that workers share, or the number of the TCP port.
+    `address` is the Unix socket that workers share and which is returned, or the TCP port, to which
+    each worker binds a socket of its own.
     """
     if isinstance(address, socket.socket):
         return address
@@ -48,7 +53,10 @@ def bind_worker(settings: Settings, address: socket.socket | int) -> socket.sock
 
 
 def check_tls(settings: Settings) -> None:
-    """Raise TalerecError if the TLS certificate or its key cannot be used."""
+    """Raise TalerecError if the TLS certificate or its key cannot be read or do not match.
+
+    Does nothing without TLS settings.
+    """
     if settings.tls_cert is None or settings.tls_key is None:
         return
     for path in (settings.tls_cert, settings.tls_key):
@@ -63,7 +71,10 @@ def check_tls(settings: Settings) -> None:
 
 
 def _bind_port(host: str, port: int, *, is_shared: bool) -> socket.socket:
-    """Return a bound TCP socket; if shared, other sockets may bind the same port too."""
+    """Return a TCP socket bound to a port; if shared, other sockets may bind the port too.
+
+    OSError if the port is in use. The socket does not listen yet.
+    """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -38,7 +38,7 @@ _REQUIRED = ("httptools", "msgspec", "uvicorn", "uvloop")
 _RUN_PREFIX = "talerec-"
 _RESTART_DELAY_S = 0.5  # seconds: a worker that cannot run is not restarted in a tight loop
 _EVALUATOR_DELAY_S = 5.0  # seconds until online evaluation is restarted
-_NICE = 10  # of background processes: requests come first
+_BACKGROUND_NICENESS = 10  # of background processes: requests come first
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -64,7 +64,8 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
     Raises
     ------
     TalerecError
-        If the address is in use, or the model cannot be loaded or cannot answer.
+        If a setting cannot be used, the address is in use, or the model cannot be loaded or
+        cannot answer.
     """
     check_installed()
     sockets.check_tls(settings)
@@ -92,6 +93,9 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
 class Supervisor:
     """Keeps all processes of a service running until a stop signal, then stops them.
 
+    The processes: workers answer requests, the learner refits the model, the evaluator measures the
+    served models on new events.
+
     Parameters
     ----------
     settings : Settings
@@ -99,7 +103,7 @@ class Supervisor:
     folder : Path
         The folder of the run, for files that the processes share.
     address : socket or int
-        The Unix socket or the port of the workers.
+        The Unix socket or the TCP port of the workers.
     """
 
     def __init__(self, settings: Settings, folder: Path, address: socket.socket | int) -> None:
@@ -107,32 +111,37 @@ class Supervisor:
         self._workers: list[BaseProcess] = []
         self._learner: BaseProcess | None = None
         self._evaluator: BaseProcess | None = None
-        self._evaluator_due = 0.0  # when online evaluation is restarted
-        self._signals: list[int] = []
-        self._is_ready = False
+        self._evaluator_start_at = 0.0  # by `time.monotonic`; 0 while the evaluator runs
+        self._stop_signals: list[int] = []  # received so far
+        self._is_ready = False  # whether all workers have begun to serve
 
     def run(self, on_ready: Callable[[str], None]) -> None:
         """Start the workers and run until a stop signal, replacing processes that end.
 
-        `on_ready` is called with the version of the model once every worker serves it.
+        `on_ready` is called with the version of the model once every worker serves it; then the
+        learner (refits) and the evaluator (online evaluation) are started too. TalerecError if a
+        worker cannot start. At the end all processes are stopped.
         """
         for number in _STOP_SIGNALS:
             signal.signal(number, self._on_signal)
         try:
             self._workers += [self._start_worker(n) for n in range(self._settings.workers)]
-            while not self._signals:
+            while not self._stop_signals:
                 wait([worker.sentinel for worker in self._workers], 1.0 if self._is_ready else 0.05)
-                self._announce(on_ready)
-                self._replace_worker()
-                if self._is_ready and not self._signals:
-                    self._ensure_learner()
-                    self._ensure_evaluator()
+                self._report_ready(on_ready)
+                self._replace_ended_worker()
+                if self._is_ready and not self._stop_signals:
+                    self._keep_learner_running()
+                    self._keep_evaluator_running()
         finally:
             self._stop()
 
     def _on_signal(self, number: int, _: Any) -> None:
-        """Note a stop signal and pass it on to all processes of the service, as SIGTERM."""
-        self._signals.append(number)
+        """Note a stop signal and pass it on to all processes of the service, as SIGTERM.
+
+        A handler of `signal.signal`: `number` is the signal's number.
+        """
+        self._stop_signals.append(number)
         self._terminate()
 
     def _terminate(self) -> None:
@@ -148,8 +157,11 @@ class Supervisor:
         background = (self._learner, self._evaluator)
         return [*self._workers, *(process for process in background if process is not None)]
 
-    def _start(self, target: Callable[..., None], *arguments: Any) -> BaseProcess:
-        """Start a process that calls `target(settings, run folder, *arguments)`, and return it."""
+    def _start_process(self, target: Callable[..., None], *arguments: Any) -> BaseProcess:
+        """Start a process that calls `target(settings, folder, *arguments)`, and return it.
+
+        `folder` is the folder of the run. The process is a fresh interpreter ("spawn").
+        """
         arguments = (self._settings, self._folder, *arguments)
         process = _SPAWN.Process(target=target, args=arguments, daemon=True)
         process.start()
@@ -157,13 +169,13 @@ class Supervisor:
 
     def _start_worker(self, worker: int) -> BaseProcess:
         """Start the process that answers requests as the worker with this index, from 0."""
-        return self._start(_run_worker, self._address, worker)
+        return self._start_process(_run_worker, self._address, worker)
 
-    def _announce(self, on_ready: Callable[[str], None]) -> None:
+    def _report_ready(self, on_ready: Callable[[str], None]) -> None:
         """Call `on_ready`, once, when every worker has written its version to its ready file.
 
         Worker n writes the version of its model to the file `ready-n` of the run's folder;
-        `on_ready` gets that of worker 0.
+        `on_ready` gets that of worker 0. Sets `_is_ready`.
         """
         if self._is_ready:
             return
@@ -172,14 +184,14 @@ class Supervisor:
             self._is_ready = True
             on_ready(files[0].read_text())
 
-    def _replace_worker(self) -> None:
+    def _replace_ended_worker(self) -> None:
         """Replace the first worker that ended; during the start, raise the error that ended it.
 
         A worker is a process that answers requests; it writes such an error to the file `error` of
         the run's folder. Nothing happens after a stop signal.
         """
         ended = [n for n, worker in enumerate(self._workers) if not worker.is_alive()]
-        if not ended or self._signals:
+        if not ended or self._stop_signals:
             return
         error = self._folder / "error"
         if error.exists() and not self._is_ready:
@@ -187,15 +199,15 @@ class Supervisor:
         n, code = ended[0], self._workers[ended[0]].exitcode
         logger.warning("worker %d ended with exit code %s and is replaced", n, code)
         time.sleep(_RESTART_DELAY_S)
-        if not self._signals:
+        if not self._stop_signals:
             self._workers[n] = self._start_worker(n)
 
-    def _ensure_learner(self) -> None:
-        """Start the process that refits the model, or replace it if it ended (for lack of memory).
+    def _keep_learner_running(self) -> None:
+        """Start the process that refits the model, or replace it if it has ended.
 
-        Nothing is started without the setting `learn`. An end adds 1 to "failures", and sets
-        "error" and "failed" (Unix seconds), in the JSON file of the learning state, which workers
-        report.
+        Nothing is started without the setting `learn`. An end, such as for lack of memory, adds 1
+        to "failures", and sets "error" and "failed" (Unix seconds), in the JSON file of the
+        learning state, which workers report.
         """
         learner = self._learner
         if self._settings.learn is None or (learner is not None and learner.is_alive()):
@@ -206,27 +218,29 @@ class Supervisor:
             state = learnable.read_learning_state(self._folder) or {}
             state |= {"failures": state.get("failures", 0) + 1, "error": message}
             learnable.write_learning_state(self._folder, {**state, "failed": time.time()})
-        self._learner = self._start(_run_learner)
+        self._learner = self._start_process(_run_learner)
 
-    def _ensure_evaluator(self) -> None:
+    def _keep_evaluator_running(self) -> None:
         """Start the process of online evaluation, or replace it five seconds after it ended.
 
-        There is none without the setting `measure`.
+        It measures the served models on new events. There is none without the setting `measure`.
+        `_evaluator_start_at` is when to replace it, 0 while it runs.
         """
         evaluator = self._evaluator
         if not self._settings.measure or (evaluator is not None and evaluator.is_alive()):
             return
-        if evaluator is not None and not self._evaluator_due:
+        if evaluator is not None and not self._evaluator_start_at:
             logger.warning("online evaluation ended with exit code %s", evaluator.exitcode)
-            self._evaluator_due = time.monotonic() + _EVALUATOR_DELAY_S
-        if time.monotonic() >= self._evaluator_due:
-            self._evaluator_due = 0.0
-            self._evaluator = self._start(_run_evaluator)
+            self._evaluator_start_at = time.monotonic() + _EVALUATOR_DELAY_S
+        if time.monotonic() >= self._evaluator_start_at:
+            self._evaluator_start_at = 0.0
+            self._evaluator = self._start_process(_run_evaluator)
 
     def _stop(self) -> None:
         """Stop all processes, and kill those that still run after the time limit.
 
-        The limit is that of open requests, or a second before the service was ready.
+        The limit is that of open requests, or a second before the service was ready. What a stopped
+        learner (the process that refits the model) left unfinished is removed.
         """
         self._terminate()
         seconds = self._settings.timeout + 2 * self._settings.drain + 5 if self._is_ready else 1.0
@@ -244,9 +258,10 @@ class Supervisor:
 
 
 def _run_worker(settings: Settings, folder: Path, address: socket.socket | int, index: int) -> None:
-    """Run the worker with this index in this process; heavy modules are imported only here.
+    """Run the worker with this index, from 0, in this process; it answers requests.
 
-    `folder` is the folder of the run, `address` the Unix socket or the port.
+    Heavy modules are imported only here. `folder` is the folder of the run, `address` the Unix
+    socket or the TCP port.
     """
     from talerec.serve.process.worker import run_worker
 
@@ -255,7 +270,10 @@ def _run_worker(settings: Settings, folder: Path, address: socket.socket | int, 
 
 
 def _run_learner(settings: Settings, folder: Path) -> None:
-    """Run the process that refits the model with new events; heavy modules load only here."""
+    """Run the process that refits the model with new events; heavy modules load only here.
+
+    `folder` is the folder of the run, which all processes of the service share.
+    """
     _set_up_background(settings)
     from talerec.serve.process.learner import run_learner
 
@@ -263,7 +281,11 @@ def _run_learner(settings: Settings, folder: Path) -> None:
 
 
 def _run_evaluator(settings: Settings, folder: Path) -> None:
-    """Run the process that evaluates the served models on new events, until a stop signal."""
+    """Run the process that evaluates the served models on new events, until a stop signal.
+
+    `folder` is the folder of the run, which all processes of the service share. If evaluation
+    cannot go on, a warning is logged and the process exits with 1.
+    """
     _set_up_background(settings)
     from talerec.serve.online import EvaluationProcess
 
@@ -278,11 +300,14 @@ def _run_evaluator(settings: Settings, folder: Path) -> None:
 
 
 def _set_up_background(settings: Settings) -> None:
-    """Give this process a low priority and the log's settings, and end it with its parent."""
+    """Give this process a low priority and the log's settings, and end it with its parent.
+
+    Stop signals end the process at once. A thread waits for the end of the parent process.
+    """
     configure_logging(settings)
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    os.nice(_NICE)
+    os.nice(_BACKGROUND_NICENESS)
 
     def end_with_parent() -> None:
         """Wait for the end of the parent process, then exit."""
@@ -331,8 +356,9 @@ def configure_logging(settings: Settings) -> None:
 def _run_folder(settings: Settings) -> Iterator[Path]:
     """Create the folder of this run of the service, and remove it at the end.
 
-    It holds metrics and copies of models; the lock on its file `owner` shows that the run
-    continues. Folders that killed runs left behind are removed too.
+    A context manager. The folder holds metrics and copies of models; the lock on its file `owner`
+    shows that the run continues. Folders that killed runs left behind are removed too. TalerecError
+    if it cannot be created.
     """
     parent = Path(settings.copies or tempfile.gettempdir())
     try:

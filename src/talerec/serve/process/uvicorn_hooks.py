@@ -36,20 +36,17 @@ AsgiApplication = Callable[[Any, Any, Any], Awaitable[None]]
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits of a worker's connections.
+    """Limits of the HTTP connections of a worker process."""
 
-    max_connections: open connections. timeout: seconds for the headers of a request, and for
-    reading a response. on_drop: called for each connection that is refused or closed early.
-    """
-
-    max_connections: int
-    timeout: float
-    on_drop: Callable[[], None]
+    max_connections: int  # open at the same time
+    timeout: float  # seconds for the headers of a request, and for reading a response
+    on_drop: Callable[[], None]  # called for each connection that is refused or closed early
 
 
 class SingleWriteTransport:
     """A transport that writes the head and the body of a response in one system call.
 
+    The head is the status line and headers; `_head` has one that is held back, else it is empty.
     All other calls go to the wrapped asyncio transport.
     """
 
@@ -62,7 +59,8 @@ class SingleWriteTransport:
     def write(self, data: bytes) -> None:
         """Write data; the head of a response is held back until its body is written.
 
-        The head is the status line and headers, of a status other than 100.
+        The head is the status line and headers, of a status other than 100; `_head` holds it. Both
+        go to the wrapped transport in one call.
         """
         is_head = data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100")
         if is_head and not self._head and data.endswith(b"\r\n\r\n"):
@@ -87,10 +85,11 @@ class _RefusedRequest(Exception):
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """HTTP/1.1 with limits of connections, of header size and time, and of reading time.
+    """uvicorn's HTTP/1.1 protocol with limits of connections, header size and time.
 
-    A request beyond a limit gets an error response without reaching the application; a client that
-    does not read its response in time is disconnected.
+    Limits: open connections, the bytes and seconds of a request's headers, the seconds in which a
+    client reads a response. A request beyond a limit gets an error response without reaching the
+    application; a client that does not read its response in time is disconnected.
     """
 
     def __init__(self, *arguments: Any, limits: ConnectionLimits, **options: Any) -> None:
@@ -99,14 +98,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._header_timer: asyncio.TimerHandle | None = None
         self._read_timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0  # received since the headers began
-        self._last_bytes = 0  # received last
+        self._last_bytes = 0  # received by the last call of `data_received`
 
     def connection_made(self, transport: Any) -> None:
         """Start the header timer; refuse the connection with 503 if there are too many.
 
-        The header timer limits the seconds until the headers of the next request have arrived.
-        `transport` is asyncio's; responses are written through a wrapper that sends head and body
-        at once.
+        asyncio calls this for a new connection. The header timer limits the seconds until the
+        headers of the next request have arrived. `transport` is asyncio's; responses are written
+        through a wrapper that sends head and body at once.
         """
         super().connection_made(SingleWriteTransport(transport))  # type: ignore[arg-type]
         if self.scheme == "http":  # with TLS, bytes of the handshake may be unsent
@@ -127,7 +126,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse received bytes; refuse the request with 431 if its headers are too large.
 
-        While the header timer runs, the headers of a request are still arriving: all bytes count.
+        asyncio calls this. While the header timer runs, the headers of a request are still
+        arriving: all bytes count, up to 32 KiB.
         """
         self._last_bytes = len(data)
         if self._header_timer is not None:
@@ -148,7 +148,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Pass the request to the application; refuse it with 431 if its headers are too large.
 
-        The parser calls this once all headers have arrived; their timer is cancelled.
+        The parser calls this once all headers have arrived; their timer is cancelled. If the
+        received bytes, which may include a body, exceed 32 KiB, the size of the headers alone is
+        computed. Raises `_RefusedRequest`, which stops the parser, for a refused request.
         """
         upper_bound = self._header_bytes + self._last_bytes  # the data may hold more than headers
         if upper_bound > _MAX_HEADERS:
@@ -160,7 +162,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_header_timer(self) -> None:
-        """Limit the time in which the headers of the next request must arrive."""
+        """Limit the time, by `timeout`, in which the headers of the next request must arrive."""
         self._header_bytes = 0
         self._header_timer = self.loop.call_later(self._limits.timeout, self._on_slow_headers)
 
@@ -172,7 +174,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # -- writing --
 
     def on_response_complete(self) -> None:
-        """Write the head (status and headers) of a response without a body; end the response."""
+        """Write the head (status and headers) of a response without a body; end the response.
+
+        uvicorn calls this. The transport holds a head back until a body or this call.
+        """
         self.transport.flush()  # type: ignore[attr-defined]
         super().on_response_complete()
 
@@ -195,7 +200,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._read_timer = _cancel(self._read_timer)
 
     def _on_slow_reader(self) -> None:
-        """Disconnect a client that did not read its response in time, and count it as dropped."""
+        """Disconnect a client that did not read its response in time, and count it as dropped.
+
+        The timer that `pause_writing` starts calls this.
+        """
         self._limits.on_drop()
         self.transport.abort()
 
@@ -206,14 +214,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refuse(400, "malformed_http", msg)
 
     def _refuse_headers(self) -> None:
-        """Refuse a request whose headers are too large."""
+        """Refuse with 431 a request whose headers are larger than 32 KiB."""
         message = f"the headers are larger than {_MAX_HEADERS} bytes"
         self._refuse(431, "headers_too_large", message)
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Send an error response without calling the application, and close the connection.
 
-        Counted as a dropped connection, unless the connection is closing already.
+        `status` is the HTTP status, `code` a name of the error for programs. Counted as a dropped
+        connection. Does nothing if the connection is closing already.
         """
         self._header_timer = _cancel(self._header_timer)
         if self.transport.is_closing():
@@ -234,7 +243,9 @@ def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
 
 
 class DrainingServer(uvicorn.Server):
-    """Stops in steps: announce it, serve on, refuse new connections, finish open requests.
+    """A uvicorn server that stops in steps, so that no request is dropped.
+
+    The steps: announce the stop, serve on, refuse new connections, finish open requests.
 
     Parameters
     ----------
@@ -256,7 +267,10 @@ class DrainingServer(uvicorn.Server):
         self._on_started, self._on_drain, self._drain = on_started, on_drain, drain
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen on the sockets and call `on_started`; stop at once if it returns True."""
+        """Listen on the sockets and call `on_started`; stop at once if it returns True.
+
+        uvicorn calls this, and stops when `should_exit` is set.
+        """
         await super().startup(sockets)
         if self.started and self._on_started():
             self.should_exit = True
@@ -264,8 +278,9 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop in steps, so that no request is dropped.
 
-        Announce the stop and serve on, refuse new connections, stop listening, and wait (at most
-        `drain` seconds) for open requests.
+        uvicorn calls this. Announce the stop (`_on_drain`) and serve on for `_drain` seconds,
+        refuse new connections, stop listening, and wait (again at most `_drain` seconds) for open
+        requests.
         """
         self._on_drain()
         await asyncio.sleep(self._drain)
@@ -280,7 +295,10 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _has_unanswered(self) -> bool:
-        """Is there an open connection whose request has no complete response yet?"""
+        """Is there an open connection whose request has no complete response yet?
+
+        `cycle` is uvicorn's request and response of a connection; None before the first request.
+        """
         connections: set[Any] = self.server_state.connections
         return any(c.cycle is None or not c.cycle.response_complete for c in connections)
 
@@ -289,7 +307,8 @@ def _stop_accepting(listener: socket.socket) -> None:
     """Make the system refuse new connections; those already made can still be accepted.
 
     Closing the socket would cut off clients that are connected but not yet accepted. On Linux, a
-    filter that drops every packet keeps new clients out.
+    filter that drops every packet keeps new clients out. A Unix socket stays as it is, since other
+    workers listen on it.
     """
     if listener.family == socket.AF_UNIX:  # other workers listen on the same one
         return

@@ -28,11 +28,12 @@ _OTHER_FILES = 128  # open files of a worker that are not connections
 
 
 def run_worker(settings: Settings, folder: Path, address: socket.socket | int, worker: int) -> None:
-    """Run one worker process until a stop signal.
+    """Run one worker process until a stop signal: load the models and serve HTTP.
 
-    `folder` is that of the run, `address` the Unix socket or the port, `worker` its index. An error
-    that prevents its start is written to the file `error` in `folder`; the version of its model to
-    the file `ready-N` once it serves.
+    `folder` is that of the run, which all processes of the service share, `address` the Unix socket
+    or the TCP port, `worker` its index from 0. An error that prevents its start is written to the
+    file `error` in `folder`, and the process exits with 2; the version of its model goes to the
+    file `ready-N` once it serves.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until uvicorn installs its handlers
@@ -67,7 +68,8 @@ def run_worker(settings: Settings, folder: Path, address: socket.socket | int, w
 def _load_models(app: App, stopping: threading.Event) -> bool:
     """Load the models in a thread, so that signals are handled while kernels are compiled.
 
-    Returns False if `stopping`, which a stop signal sets, is set first.
+    Returns True once they are loaded, False if `stopping`, which a stop signal sets, is set first.
+    Errors of the load are raised.
     """
     loading = ThreadPoolExecutor(1, "load").submit(app.load)
     while not loading.done():
@@ -78,7 +80,10 @@ def _load_models(app: App, stopping: threading.Event) -> bool:
 
 
 def _raise_file_limit() -> int:
-    """Raise the limit of open files as far as the system allows, and return it."""
+    """Raise this process's limit of open files as far as the system allows; return the limit.
+
+    An unlimited number is returned as 2^20.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -87,16 +92,20 @@ def _raise_file_limit() -> int:
 
 
 def _remove_if_orphaned(folder: Path) -> None:
-    """Remove the folder of the run if the supervisor process, which would do so, has ended."""
+    """Remove the folder of the run if the supervisor process, which would do so, has ended.
+
+    The supervisor is the parent process, which starts all workers of the service.
+    """
     parent = multiprocessing.parent_process()
     if parent is None or not parent.is_alive():
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_with_parent(settings: Settings, folder: Path) -> None:
-    """Wait for the end of the supervisor process, then stop this worker and remove the folder.
+    """Wait for the end of the supervisor process, then stop this worker and remove `folder`.
 
-    If SIGTERM does not end the worker in time, it exits at once.
+    The supervisor is the parent process; the folder has the files that all workers share. If
+    SIGTERM does not end the worker in time, it exits at once. Runs in a thread.
     """
     parent = multiprocessing.parent_process()
     if parent is None:

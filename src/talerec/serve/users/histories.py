@@ -33,7 +33,8 @@ class UserHistories:
     Parameters
     ----------
     tail : EventTail, optional
-        The events of the store; without a store, histories are those of the training log.
+        The cache of the event store, kept up to date by polling; without a store, histories are
+        those of the training log.
     max_rows : int
         The most rows of a history; older rows are cut off.
     versions : function
@@ -48,8 +49,9 @@ class UserHistories:
     def get(self, model: ServedModel, user: str) -> UserRows | None:
         """Return a user's history if that is quick; None if `load` has to read a remote store.
 
-        `tail` caches the store's events of requested users. Without a store, or while it does not
-        answer, the history is that of the training log.
+        `user` is an external id; the history has the rows of the model's training log and later
+        events. `tail` caches the store's events of requested users, None without a store. Without a
+        store, or while it does not answer, the history is that of the training log.
         """
         if self.tail is None:
             return self.merge(model, user, [])
@@ -63,9 +65,10 @@ class UserHistories:
         return None
 
     def load(self, model: ServedModel, user: str) -> UserRows:
-        """Return a user's history, read from the store unless it is in the cache.
+        """Return a user's history; read the user's events from the store unless they are cached.
 
-        If the store does not answer, the history is that of the training log.
+        The history has the rows of the model's training log and later events; if the store does not
+        answer, only the former. `tail` is the cache of the store; this method needs one.
         """
         assert self.tail is not None
         try:
@@ -88,8 +91,9 @@ class UserHistories:
     def _merge_cached(self, model: ServedModel, user: str, cached: CachedUser) -> UserRows:
         """Return the history of a cached user, merged with the model's training log.
 
-        `cached` has the user's latest events of the store, and merged histories by model version;
-        the result is added there, and is used until the user's events change.
+        `cached` has the user's latest events of the store, and in `derived` merged histories by
+        model version; the result is added there, and is used until the user's events change.
+        Histories of versions that are no longer served are dropped.
         """
         derived, events = cached.derived, cached.events  # in this order: `derived` is reset last
         merged: UserRows | None = derived.get(model.version)
@@ -103,59 +107,64 @@ class UserHistories:
         """Return a user's rows of the training log and `events` as one history in time order.
 
         `events` are the user's events in the store, oldest first. Those that the model was trained
-        on are left out; so are the log's rows if the user was deleted since. At most `max_rows` of
-        the latest rows are returned.
+        on (up to the row number `last_trained`) are left out, and those that the log has; so are
+        the log's rows if the user was deleted since. At most `max_rows` of the latest rows are
+        returned, with item positions of the model, -1 for unknown items.
         """
-        seq = 0 if self.tail is None else trained_seq(model, self.tail)
-        events = [event for event in events if event.seq > seq]
+        last_trained = 0 if self.tail is None else trained_seq(model, self.tail)
+        events = [event for event in events if event.seq > last_trained]
         log = model.model.fitted.log
         item, time = _NO_ITEMS, _NO_TIMES
         if log is not None and not self.is_deleted(model, user):
-            code = int(log.users.text_positions([user])[0])
-            if code >= 0:
-                rows = slice(log.ptr[code], log.ptr[code + 1])
+            user_position = int(log.users.text_positions([user])[0])
+            if user_position >= 0:
+                rows = slice(log.ptr[user_position], log.ptr[user_position + 1])
                 item, time = log.item[rows], log.time[rows]
         if not events:
             return UserRows(item[-self._max_rows :], time[-self._max_rows :])
         event_items = model.items.text_positions([str(event.item) for event in events])
-        fresh = _find_fresh(item, time, event_items.tolist(), events)
-        events = [events[n] for n in fresh]
-        items = np.concatenate([item, event_items[fresh].astype(np.int32, copy=False)])
+        new = _find_new_events(item, time, event_items.tolist(), events)
+        events = [events[n] for n in new]
+        items = np.concatenate([item, event_items[new].astype(np.int32, copy=False)])
         times = np.concatenate([time, np.array([event.time for event in events], np.int64)])
-        order = _row_order(items, times, len(item), log)[-self._max_rows :]
+        order = _sort_rows(items, times, len(item), log)[-self._max_rows :]
         items, times = items[order], times[order]
         items.flags.writeable = times.flags.writeable = False  # as memory-mapped arrays are
-        first = len(item)
-        by_row = {row: events[n - first] for row, n in enumerate(order.tolist()) if n >= first}
-        return UserRows(items, times, by_row)
+        n_log = len(item)
+        events_by_row = {
+            row: events[n - n_log] for row, n in enumerate(order.tolist()) if n >= n_log
+        }
+        return UserRows(items, times, events_by_row)
 
 
-def _find_fresh(item: Array, time: Array, codes: list[int], events: list[StoredRow]) -> list[int]:
+def _find_new_events(
+    item: Array, time: Array, positions: list[int], events: list[StoredRow]
+) -> list[int]:
     """Return the indices of the events that the training log lacks, or has less often.
 
-    `item` and `time` are the user's rows of the training log, ascending in time; `codes` the item
-    positions of `events`, -1 for items that the model does not have. An event equals a row if item
-    and time are equal.
+    `item` and `time` are the user's rows of the training log (item positions, microseconds),
+    ascending in time; `positions` the item positions of `events`, -1 for items that the model does
+    not have. An event equals a row if item and time are equal.
     """
-    fresh: list[int] = []
-    seen: Counter[tuple[int, int]] = Counter()
-    for n, (code, event) in enumerate(zip(codes, events, strict=True)):
-        if code >= 0 and len(time) and event.time <= time[-1]:
+    new: list[int] = []
+    n_equal_events: Counter[tuple[int, int]] = Counter()
+    for n, (position, event) in enumerate(zip(positions, events, strict=True)):
+        if position >= 0 and len(time) and event.time <= time[-1]:
             begin = np.searchsorted(time, event.time)
             end = np.searchsorted(time, event.time, "right")
-            key = (code, event.time)
-            seen[key] += 1
-            if seen[key] <= int((item[begin:end] == code).sum()):
+            key = (position, event.time)
+            n_equal_events[key] += 1
+            if n_equal_events[key] <= int((item[begin:end] == position).sum()):
                 continue
-        fresh.append(n)
-    return fresh
+        new.append(n)
+    return new
 
 
-def _row_order(items: Array, times: Array, n_log: int, log: Log | None) -> Array:
+def _sort_rows(items: Array, times: Array, n_log: int, log: Log | None) -> Array:
     """Return the indices that sort a user's rows by time, rows of the log before equal events.
 
-    The first `n_log` of `items` and `times` are rows of the log, the rest are events; both parts
-    are in time order. If the log sorts simultaneous rows by item, so does this.
+    The first `n_log` of `items` (positions) and `times` are rows of the log, the rest are events;
+    both parts are in time order. If the log sorts simultaneous rows (ties) by item, so does this.
     """
     if not (0 < n_log < len(times) and times[n_log] <= times[n_log - 1]):
         return np.arange(len(items))  # the events are later than the log
@@ -174,8 +183,9 @@ _is_restored: WeakKeyDictionary[ServedModel, bool] = WeakKeyDictionary()
 def trained_seq(model: ServedModel, tail: EventTail) -> int:
     """Return the number of the last store row that a model was trained on; 0 if there is none.
 
-    `tail` is this process's cache of the store. 0 too if the store ends before that row: it was
-    restored from a backup, and all rows are new.
+    Rows are numbered by their seq in commit order. `tail` is this process's cache of the store. 0
+    too if the store ends before that row: it was restored from a backup, and all rows are new. That
+    is checked, and logged, once per model.
     """
     seq = read_trained_seq(model.facts["training"], tail.store)
     if tail.seq < seq and model not in _is_restored:
@@ -188,18 +198,19 @@ def trained_seq(model: ServedModel, tail: EventTail) -> int:
 
 
 def read_trained_seq(training: dict[str, Any], store: str) -> int:
-    """Return the seq of the last row of a store that a model was trained on, 0 if none.
+    """Return the number of the last store row that a model was trained on, 0 if none.
 
-    `training` is the artifact's record of its training data, `store` the id of the store; the seq
-    numbers the store's rows in commit order.
+    `training` is the saved model's record of its training data, `store` the id of the store; rows
+    are numbered in commit order. 0 too if the model was trained on another store.
     """
     return int(training.get(STORE_SEQ, 0)) if training.get(STORE) == store else 0
 
 
 def warn_if_restored(name: str, last_seq: int, seq: int) -> bool:
-    """Does the store end before `seq`, which a model was trained on? If so, log a warning.
+    """Does the store end before the row `seq`, which a model was trained on? If so, warn.
 
-    `last_seq` is the number of the store's last row. Such a store was restored from a backup.
+    `last_seq` is the number of the store's last row, `name` the store in the log line. Such a store
+    was restored from a backup.
     """
     if last_seq < seq:
         logger.warning(

@@ -45,7 +45,8 @@ _MAX_CLOCK_SKEW = DAY  # by how much the clock of a client may be ahead of ours
 class UserState:
     """The users and events of one worker: histories, and the threads that write and poll.
 
-    Without a store, users are those of the training log, and no events are accepted.
+    Without a store, users are those of the training log, and no events are accepted. `tail` is the
+    cache of the event store, None without one; `histories` merges it with training logs.
 
     Parameters
     ----------
@@ -66,30 +67,31 @@ class UserState:
         if (store := settings.store) is not None:
             marker = shared.folder / "store"  # the store answered when the service was started
             options: dict[str, Any] = {"allow_unavailable": marker.exists()}
-            self.tail = EventTail(store, settings.max_history, on_poll=self._publish, **options)
+            self.tail = EventTail(store, settings.max_history, on_poll=self._on_poll, **options)
             marker.touch()
             self._restore_deletions(self.tail)
-            self._publish(self.tail)
+            self._on_poll(self.tail)
         self.histories = UserHistories(self.tail, settings.max_history, versions)
         self._writer: EventWriter | None = None
         self._stop = threading.Event()
         self._poll_thread: threading.Thread | None = None
-        self._counted = (0, 0.0)  # commits of the writer, and their seconds, in the metrics
+        self._counted_commits = (0, 0.0)  # commits of the writer, and their seconds, in the metrics
 
     def prepare_model(self, model: ServedModel) -> None:
         """Count the store's events after a model's training for its popular items.
 
-        Called with each loaded model; later events are counted as they arrive. Nothing without a
-        store.
+        Called with each loaded model; later events are counted as they arrive. Does nothing without
+        a store (`tail` is None).
         """
         if self.tail is not None:
             follow_events(self.tail, model)
 
-    def _publish(self, tail: EventTail) -> None:
+    def _on_poll(self, tail: EventTail) -> None:
         """Save new deletions of users; then publish the last store row that this worker has read.
 
         Called after each poll of the store by `tail`, the cache of recent events that polls it. The
-        number of that row goes to the state that all workers share, where deletions are awaited.
+        number of that row (`tail.seq`, negative before the first answer) goes to the state that all
+        workers share, where deletions are awaited. `_saved_deletion` is the last saved one.
         """
         if tail.seq >= 0 and tail.last_deletion != self._saved_deletion:
             self._save_deletions(tail)
@@ -143,7 +145,8 @@ class UserState:
     def stop(self) -> None:
         """Commit the waiting events, stop both threads, and close the connections to the store.
 
-        Each thread is waited for at most `timeout` seconds of the settings.
+        The threads write to the store and poll it. Each is waited for at most `timeout` seconds of
+        the settings. Does nothing without a store.
         """
         self._stop.set()
         if self._writer is not None:
@@ -156,7 +159,7 @@ class UserState:
     # -- writing --
 
     async def append(self, events: Sequence[Event]) -> AppendResult:
-        """Store events; return how many were stored now, and how many before.
+        """Store events; return how many were stored now, and how many before. Both are counted.
 
         On return they are on disk and in this worker's histories. Failures are raised as ApiErrors:
         409 for an event id that is stored with other contents, 503 if the store is busy or fails.
@@ -167,9 +170,10 @@ class UserState:
         return result
 
     async def delete(self, user: str) -> int:
-        """Delete a user and return the seq of the deletion, its number in the store.
+        """Delete a user and return the seq of the deletion, its row number in the event store.
 
         On return the deletion is on disk, and all workers have read it, or a second has passed.
+        ApiError if the store fails.
         """
         seq: int = await self._write(WriteRequest(deleted_user=user))
         end = time.monotonic() + _DELETION_WAIT_S
@@ -180,9 +184,10 @@ class UserState:
     async def _write(self, request: WriteRequest) -> Any:
         """Queue a write request, wait for its commit and return its result.
 
-        The result is an AppendResult or the seq of a deletion. Failures are raised as ApiErrors:
-        409 without a store or for a conflict of event ids, 503 if the store is busy, slow or
-        failing.
+        A request stores events or deletes a user; its result is an AppendResult (counts) or the seq
+        of the deletion (its row number). Failures are raised as ApiErrors: 409 without a store or
+        for a conflict of event ids, 503 if the store is busy, slow or failing. `waiter` is a future
+        that the writer's thread resolves.
         """
         writer = self._writer
         if writer is None:
@@ -211,10 +216,11 @@ class UserState:
 
         The writer is the thread that commits events. The metrics are counters of all workers in
         shared memory: "store_commits", "store_commit_seconds", and the gauge "events_waiting".
+        `_counted_commits` has the writer's totals at the last call.
         """
-        before, self._counted = self._counted, (writer.commits, writer.seconds)
-        self._shared.increment("store_commits", self._counted[0] - before[0])
-        self._shared.increment("store_commit_seconds", self._counted[1] - before[1])
+        before, self._counted_commits = self._counted_commits, (writer.commits, writer.seconds)
+        self._shared.increment("store_commits", self._counted_commits[0] - before[0])
+        self._shared.increment("store_commit_seconds", self._counted_commits[1] - before[1])
         self._shared.set_gauge("events_waiting", writer.waiting)
 
     # -- status --
@@ -222,8 +228,8 @@ class UserState:
     def describe_store(self) -> dict[str, Any] | None:
         """Return the store as /v1/stats shows it, None without one; its address has no password.
 
-        Keys: address, answers (is it available?), seq (its last row read here), deleted_users (a
-        count).
+        Keys: address, answers (is it available?), seq (number of the last row read here, in commit
+        order), deleted_users (a count).
         """
         tail = self.tail
         if tail is None:
@@ -236,7 +242,8 @@ def follow_events(tail: EventTail, model: ServedModel) -> None:
     """Count the store's events after a model's training for its popular items, now and later.
 
     `tail` is this worker's cache of the store: it passes every new row to `model.popular.events`,
-    the counts per item. If the store does not answer, only events from now on are counted.
+    the counts per item. If the store does not answer, only events from now on are counted, and a
+    warning is logged.
     """
     add = model.popular.events.add
     try:
@@ -247,19 +254,20 @@ def follow_events(tail: EventTail, model: ServedModel) -> None:
 
 
 def _deliver_results(requests: list[WriteRequest]) -> None:
-    """Pass the results of requests to the event loops that wait, with one wake-up per loop.
+    """Pass results of write requests to the event loops that wait, with one wake-up per loop.
 
-    Called in the writer's thread; `waiter` of each request is an asyncio future.
+    Called in the writer's thread after a commit; `waiter` of each request is an asyncio future.
     """
     for loop, group in groupby(requests, key=lambda request: request.waiter.get_loop()):
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(_resolve, list(group))
+            loop.call_soon_threadsafe(_set_results, list(group))
 
 
-def _resolve(requests: list[WriteRequest]) -> None:
-    """Set the result or exception of each request in the future that its client waits for.
+def _set_results(requests: list[WriteRequest]) -> None:
+    """Set the result or exception of each write request in the future of its client.
 
-    Futures that are done are skipped; unexpected exceptions become a StoreError.
+    Called in the event loop; the future is `waiter`. Futures that are done are skipped; unexpected
+    exceptions become a StoreError.
     """
     for request in requests:
         future, result = request.waiter, request.result
@@ -279,7 +287,8 @@ def _resolve(requests: list[WriteRequest]) -> None:
 def validate_events(request: schemas.EventsRequest, unit: str, max_events: int) -> list[Event]:
     """Return the events of a request; ApiError (422) names the first one that is invalid.
 
-    `unit` is the unit of small numeric timestamps: that of the model's log.
+    `unit` is the unit of small numeric timestamps: that of the model's log. More than `max_events`
+    are refused too.
     """
     if len(request.events) > max_events:
         message = f"there are {len(request.events)} events; the limit is {max_events}"

@@ -1,0 +1,55 @@
+"""Requests for recommendations that arrive together are answered together."""
+
+from __future__ import annotations
+
+import asyncio
+
+from talerec.serve import schemas
+from talerec.serve.model import ModelQuery, ServedModel
+
+_Answer = asyncio.Future[schemas.Recommendations]
+
+
+class RecommendQueue:
+    """Collects the requests read in one turn of the event loop, and answers them after it.
+
+    Answering them together uses the processor's caches better than one by one, each through HTTP,
+    JSON and the model. Each request is answered by the model that it began with. `_waiting` has, by
+    model, each query with the future that gets its recommendations.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[ServedModel, list[tuple[ModelQuery, _Answer]]] = {}
+
+    def enqueue(self, model: ServedModel, query: ModelQuery) -> _Answer:
+        """Return a future that gets the model's recommendations, or an error, in the next turn.
+
+        A turn is one pass of the event loop: all queries read in it are answered together after it,
+        by `_flush`. `_waiting` has them by model.
+        """
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        answer: _Answer = loop.create_future()
+        self._waiting.setdefault(model, []).append((query, answer))
+        return answer
+
+    def _flush(self) -> None:
+        """Answer all waiting queries, model by model, and resolve their futures.
+
+        `_waiting` has, by model, pairs of a query and its future; it is emptied. If a model fails
+        as a whole, each of its futures gets the exception.
+        """
+        waiting, self._waiting = self._waiting, {}
+        for model, queries_and_answers in waiting.items():
+            try:
+                outcomes = model.recommend_all([query for query, _ in queries_and_answers])
+            except Exception as error:
+                outcomes = [error] * len(queries_and_answers)
+            for (_, answer), outcome in zip(queries_and_answers, outcomes, strict=True):
+                if answer.cancelled():  # the client has gone
+                    continue
+                if isinstance(outcome, Exception):
+                    answer.set_exception(outcome)
+                else:
+                    answer.set_result(outcome)

@@ -136,7 +136,7 @@ def test_an_internal_error_does_not_reveal_its_cause(saved, tmp_path, monkeypatc
     def fail(*_: Any) -> Any:
         raise ZeroDivisionError(secret)
 
-    for part in ("_recommend", "recommend_all"):
+    for part in ("_recommend_histories", "recommend_all"):
         caplog.clear()
         monkeypatch.setattr(local.app.holder.current, part, fail)
         for answer in local.post_all("/v1/recommend", [{"history": []}] * 3):

@@ -24,7 +24,7 @@ def test_tasks_are_imported_and_run_where_pyspark_is_missing():
     code = (
         "import numpy as np\n"
         "from talerec.spark import evaluation_tasks, gram, messages, partitions\n"
-        "from talerec.spark import tasks, tempo_tasks, triangles\n"
+        "from talerec.spark import tasks, tempo_tasks, trends, triangles, work_plan\n"
         "from talerec.runtime.csr import CSR\n"
         "rows = CSR(np.arange(3), np.zeros(2, np.int32), np.ones((2, 2)))\n"
         "sent = list(triangles.send_owner_rows(rows, np.arange(3), 0))\n"
@@ -71,7 +71,7 @@ def test_a_name_that_spark_does_not_have_is_an_attribute_error():
 )
 def test_an_error_of_a_task_arrives_as_it_was_raised(line, kind, message):
     errors = pytest.importorskip("pyspark.errors", reason="needs pyspark: EXTRAS=all make test")
-    from talerec.spark.session import translate_errors
+    from talerec.spark.errors import translate_errors
 
     traceback = f"Traceback (most recent call last):\n  File 'a.py', line 1\n{line}\n"
     with pytest.raises(TalerecError) as raised, translate_errors():
@@ -82,7 +82,7 @@ def test_an_error_of_a_task_arrives_as_it_was_raised(line, kind, message):
 
 def test_an_error_of_a_task_names_its_parameters():
     errors = pytest.importorskip("pyspark.errors", reason="needs pyspark: EXTRAS=all make test")
-    from talerec.spark.session import translate_pyspark_error
+    from talerec.spark.errors import translate_pyspark_error
 
     text = "Traceback:\ntalerec.errors.TalerecError: use a smaller `task_pairs` or `task_rows`\n"
     error = translate_pyspark_error(errors.PythonException(text))
@@ -112,7 +112,7 @@ def test_an_error_of_a_task_names_its_parameters():
 )
 def test_an_error_of_java_is_one_line(text, message):
     pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
-    from talerec.spark.session import describe_java_error
+    from talerec.spark.errors import describe_java_error
 
     assert describe_java_error(text) == message
 

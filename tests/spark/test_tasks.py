@@ -19,9 +19,10 @@ from talerec.gram import trend_counts
 from talerec.runtime import CSR, dense
 from talerec.solvers import RangeProblem, solve_range
 from talerec.solvers.local import solve_local
-from talerec.spark import gram, messages, tasks, triangles
+from talerec.spark import messages, tasks, trends, triangles
 from talerec.spark.gram import RowLayout, build_model_terms, create_pair_files, write_partition
-from talerec.spark.partitions import RowFiles, TargetRange, TaskLimits, WorkPlan
+from talerec.spark.partitions import RowFiles, TaskLimits
+from talerec.spark.work_plan import TargetRange, WorkPlan
 
 
 def ranks(log: tr.Log) -> np.ndarray:
@@ -100,23 +101,23 @@ def with_trends(rows: RowFiles, model, folder, count: int = 3) -> RowFiles:
     """Save trend counts of rows, with the most popular item in slices of time."""
     times = np.concatenate([rows.load_log(partition).time for partition in range(count)])
     cuts = [np.unique(np.quantile(times, [0.4, 0.6]))]
-    plan = gram.TrendPlan(np.array([1, 2, rows.n_items]), cuts)
+    plan = trends.TrendPlan(np.array([1, 2, rows.n_items]), cuts)
     sent = [
         batch
         for partition in range(count)
-        for batch in gram.send_trend_rows(rows, partition, plan, only_popular=False)
+        for batch in trends.send_trend_rows(rows, partition, plan, only_popular=False)
     ]
     for task in range(plan.n_ranges, plan.n_tasks):
-        gram.save_sorted_times(sent_to(task, sent), str(folder), task)
+        trends.save_sorted_times(sent_to(task, sent), str(folder), task)
     back = [
         batch
         for task in range(plan.n_tasks)
-        for batch in gram.send_trend_counts(
+        for batch in trends.send_trend_counts(
             sent_to(task, sent), task, plan, model.window, "both", str(folder)
         )
     ]
     for partition in range(count):
-        gram.save_trend_counts(sent_to(partition, back), partition, rows)
+        trends.save_trend_counts(sent_to(partition, back), partition, rows)
     return rows._replace(has_trends=True)
 
 
@@ -163,10 +164,10 @@ def test_slices_of_a_popular_item_count_the_rows_of_all_slices(tmp_path_factory,
     for piece in slices:
         times = time[at == piece]
         rows = np.arange(len(times), dtype=np.int32)
-        gram.save_sorted_times([messages.pack_message(piece, 0, rows, times)], folder, piece)
+        trends.save_sorted_times([messages.pack_message(piece, 0, rows, times)], folder, piece)
     after = 7 if side == "both" else 0
     by_hand = [sum(-7 <= o - d <= after for o in days) for d in days]
-    assert gram.count_in_slices(time, slices, 7, side, folder).tolist() == by_hand
+    assert trends.count_in_slices(time, slices, 7, side, folder).tolist() == by_hand
 
 
 def skewed_log(rows: int = 6_000) -> tr.Log:

@@ -41,9 +41,10 @@ from talerec.spark.evaluation_tasks import (
     save_window_stats,
 )
 from talerec.spark.fit_job import FitOptions, check_fit, check_weighted_fit, fit_rows
+from talerec.spark.log_columns import NAMES, Columns
 from talerec.spark.log_stats import LogOptions, LogStats, partition_users, read_stats, select_rows
 from talerec.spark.partitions import RowFiles, TaskLimits
-from talerec.spark.read import NAMES, Columns, Source
+from talerec.spark.read import Source
 from talerec.spark.session import ClusterRun, open_run, run_on_partitions, run_tasks
 from talerec.spark.tables import read_item_table
 

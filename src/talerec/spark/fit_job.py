@@ -25,6 +25,7 @@ from talerec.models.tempo import Tempo
 from talerec.ranking import Weights
 from talerec.runtime import Array, sum_seconds
 from talerec.spark.gram import build_model_terms
+from talerec.spark.log_columns import NAMES, Columns
 from talerec.spark.log_stats import (
     ClusterLog,
     LogOptions,
@@ -35,7 +36,7 @@ from talerec.spark.log_stats import (
 )
 from talerec.spark.messages import Batches, to_batches
 from talerec.spark.partitions import RowFiles, TaskLimits
-from talerec.spark.read import NAMES, Columns, Source
+from talerec.spark.read import Source
 from talerec.spark.session import ClusterRun, map_tasks, open_run
 from talerec.spark.solve import SolveTask, WeightTable, count_trends, solve_rows
 from talerec.spark.tables import (
@@ -111,28 +112,29 @@ def fit(
 
 
 def _default_table(output: Path) -> str:
-    """Return the address of an artifact's weights: shop.weights.parquet for shop.tale."""
+    """Return the address of the table of a saved model's weights, which lies beside the model.
+
+    For shop.tale it is shop.weights.parquet, as a URL with file://.
+    """
     path = output.absolute()
     return f"file://{path.parent / path.name.removesuffix('.tale')}.weights.parquet"
 
 
 class FitOptions(NamedTuple):
-    """How a model is fitted to rows, and where its weights and the users' rows are saved.
-
-    histories: True saves users' rows in the artifact, text is an address to save them at.
-    """
+    """How a model is fitted to rows, and where its weights and the users' rows are saved."""
 
     ties: str  # order of a user's rows with equal times: "file" or "item"
     limits: TaskLimits  # of a task: rows, pairs of items, bytes
     table: str  # the address of the table of weights
-    histories: bool | str = False  # save users' rows in the artifact, or at this address
+    histories: bool | str = False  # save users' rows with the model, or at this address
 
 
 def fit_rows(run: ClusterRun, stats: LogStats, model: Model, options: FitOptions) -> Fitted:
     """Return the fitted state of a model or a blend: weights, items, and training statistics.
 
     run: the Spark session and a shared folder. stats: the log's rows as a Spark table, with counts.
-    The table of weights and maybe the users' rows are written where `options` says.
+    The table of weights and maybe the users' rows are written where `options` says. TalerecError if
+    Spark cannot fit the model.
     """
     if isinstance(model, Blend):
         return _fit_blend(run, stats, model, options)
@@ -143,18 +145,18 @@ def _fit_model(run: ClusterRun, stats: LogStats, model: RidgeModel, options: Fit
     """Return the fitted state of a model that is not a blend; also write its table of weights.
 
     The state has weights, item ids, solver, seconds and training statistics; users' rows, too, if
-    `options.histories` is True. If that is text, they are written to this address instead. stats:
-    the log's rows as a Spark table, with counts.
+    `options.histories` is True. If that is text, they are written to this address instead. run: the
+    session and a shared folder; stats: the log's rows as a Spark table, with counts.
     """
     histories = options.histories
     log = partition_rows(run, stats, model, options.ties, options.limits, every_row=bool(histories))
     merged = log.merge() if histories is True else None
     weights = _fit_weights(log, model, WeightTable(options.table, stats.ids))
     is_tempo = isinstance(model, Tempo)
-    recent = log.rows.read_array("recent_weights", 0) if is_tempo else None
+    recent_weights = log.rows.read_array("recent_weights", 0) if is_tempo else None
     fitted = Fitted(
         weights, Vocabulary(stats.ids), None, merged, "local", run.clock.seconds, log.describe(),
-        recent,
+        recent_weights,
     )  # fmt: skip
     if isinstance(histories, str):
         write_histories(run, log.rows, log.n_partitions, histories)
@@ -164,9 +166,10 @@ def _fit_model(run: ClusterRun, stats: LogStats, model: RidgeModel, options: Fit
 def _fit_weights(log: ClusterLog, model: RidgeModel, table: WeightTable) -> Weights:
     """Return a model's weights B (source x target), fitted to rows saved in partitions.
 
-    table: the folder of Parquet files that the weights are also written to. Tempo is fitted by
-    `TempoFit`; other models count trends (rows of an item within a time window) if they use them,
-    and solve the sum of their Gram terms (summands of G = S'S and K = S'T).
+    log: the rows, with the plan of the Spark tasks. table: the folder of Parquet files that the
+    weights are also written to. Tempo is fitted by `TempoFit`; other models count trends (rows of
+    an item within a time window) if they use them, and solve the sum of their Gram terms (summands
+    of G = S'S and K = S'T).
     """
     if isinstance(model, Tempo):
         return TempoFit(log, model).fit_weights(table)
@@ -179,7 +182,10 @@ def _fit_weights(log: ClusterLog, model: RidgeModel, table: WeightTable) -> Weig
 
 
 def _add_items(fitted: Fitted, table: pl.DataFrame | None) -> Fitted:
-    """Return a fitted state with an item table (item_id and columns that describe the items)."""
+    """Return a fitted state with an item table (item_id and columns that describe the items).
+
+    Its rows are brought to the order of the model's items. Unchanged if `table` is None.
+    """
     if table is None:
         return fitted
     none, no_users = np.empty(0, np.int64), Vocabulary(pl.Series([], dtype=pl.Int64))
@@ -218,7 +224,8 @@ def check_model(model: Model) -> RidgeModel:
     """Return the model if Spark can fit it, else raise TalerecError.
 
     Spark fits tempo, and models whose weights come from a sum of Gram terms (summands of G = S'S
-    and K = S'T) and the local solver, which gives each target item few sources.
+    and K = S'T) and the local solver, which gives each target item few sources. Blends are not
+    accepted.
     """
     if not isinstance(model, RidgeModel) or not (
         isinstance(model, Tempo) or _uses_ridge_fit(model)
@@ -251,11 +258,12 @@ def _fit_blend(run: ClusterRun, stats: LogStats, blend: Blend, options: FitOptio
 
     Its weights are those of the parts, stacked. Parts (models) of weight 0 are not fitted. The
     others write their tables of weights to folders below `options.table`, and the first of them
-    writes the users' rows. stats: the log's rows as a Spark table, with counts.
+    writes the users' rows. run: the session and a shared folder; stats: the log's rows as a Spark
+    table, with counts.
     """
     parts = blend.build_parts()
     part_weights, is_enough = blend.choose_weights(
-        parts, lambda: _learn_blend(run, stats, parts, options)
+        parts, lambda: _learn_blend_weights(run, stats, parts, options)
     )
     histories = options.histories  # the first part that is fitted saves them
     with replace_table(run.session, options.table):  # it may hold parts that are no longer fitted
@@ -263,20 +271,20 @@ def _fit_blend(run: ClusterRun, stats: LogStats, blend: Blend, options: FitOptio
             part.set_fitted(None)
             if part_weights[number]:
                 table = f"{options.table}/{number}-{part.name}"
-                how = options._replace(table=table, histories=histories)
+                part_options = options._replace(table=table, histories=histories)
                 part_run = _nested_run(run, f"part-{number}")
-                part.set_fitted(_fit_model(part_run, stats, check_model(part), how))
+                part.set_fitted(_fit_model(part_run, stats, check_model(part), part_options))
                 histories = False
     fitted_parts = [part if part.is_fitted else None for part in parts]
     states = [part.fitted for part in fitted_parts if part is not None]
-    recent = [state.stored_recent_counts for state in states]
+    recent_counts = [state.stored_recent_counts for state in states]
     return replace(
         states[0],
         weights=stack_parts(fitted_parts, part_weights, is_enough),
         log=next((state.log for state in states if state.log is not None), None),
         solver=None,
         seconds=sum_seconds(state.seconds for state in states),
-        stored_recent_counts=next((counts for counts in recent if counts is not None), None),
+        stored_recent_counts=next((counts for counts in recent_counts if counts is not None), None),
     )
 
 
@@ -292,34 +300,35 @@ def _nested_run(run: ClusterRun, name: str, *, has_items: bool = True) -> Cluste
     return ClusterRun(run.session, folder)
 
 
-def _learn_blend(
+def _learn_blend_weights(
     run: ClusterRun, stats: LogStats, parts: list[Model], options: FitOptions
 ) -> Array | None:
     """Return the learned weight of each part of a blend; None if queries are too few.
 
     A held-out query is a user's history and, as target, the item of a later row that is not trained
     on. The parts (models) are fitted to the rest of the log; their weights are those that rank the
-    targets best. stats: the log's rows as a Spark table, with counts.
+    targets best. run: the session and a shared folder; stats: the log's rows as a Spark table, with
+    counts. The split is that of the model tempo.
     """
     tempo = Tempo()
     holdout_run = _nested_run(run, "questions")
-    study = TempoFit(
+    tempo_fit = TempoFit(
         partition_rows(holdout_run, stats, tempo, options.ties, options.limits, every_row=True),
         tempo,
     )
-    study.order_by_time(study.log.rows)
-    holdout = study.split_holdout(every_item=True)
+    tempo_fit.order_by_time(tempo_fit.log.rows)
+    holdout = tempo_fit.split_holdout(every_item=True)
     if holdout is None:
         return None
-    first = _nested_run(run, "first", has_items=False)
-    events = first.save("rows", _to_events(study.log, holdout.rows), "learn")
-    train = select_rows(first, stats, events, every_item=True)
+    train_run = _nested_run(run, "first", has_items=False)
+    events = train_run.save("rows", _to_events(tempo_fit.log, holdout.rows), "learn")
+    train = select_rows(train_run, stats, events, every_item=True)
     for number, part in enumerate(parts):
-        part_run = _nested_run(first, f"part-{number}")
+        part_run = _nested_run(train_run, f"part-{number}")
         table = f"file://{part_run.folder / 'weights.parquet'}"
-        how = options._replace(table=table, histories=False)
-        part.set_fitted(_fit_model(part_run, train, check_model(part), how))
-    repeats = study.load_statistics(holdout.rows).has_repeats
+        part_options = options._replace(table=table, histories=False)
+        part.set_fitted(_fit_model(part_run, train, check_model(part), part_options))
+    repeats = tempo_fit.load_statistics(holdout.rows).has_repeats
     with run.stage("learn"):
         return learn_part_weights(parts, holdout.queries, len(stats.ids), repeats=repeats)
 
@@ -328,8 +337,8 @@ def _to_events(log: ClusterLog, rows: RowFiles) -> DataFrame:
     """Return training rows that are saved in partitions as a Spark table of user, item, time.
 
     Further columns: row_number, which keeps the order of a user's rows, and weight if rows have
-    weights. log: gives the types of ids; rows: the files of the training rows that remain without
-    held-out rows.
+    weights. log: gives the types of ids and the run; rows: the files of the training rows that
+    remain without held-out rows.
     """
     schema_of = log.stats.events.schema
     types = {name: arrow_type(schema_of[name].dataType) for name in ("user", "item")}
@@ -347,8 +356,8 @@ def _to_events(log: ClusterLog, rows: RowFiles) -> DataFrame:
 def _load_events(rows: RowFiles, partition: int) -> pl.DataFrame:
     """Return the rows of a partition with ids: user, item, time, row_number, maybe weight.
 
-    partition: number of the set of users of one task; times are microseconds, and row_number counts
-    from 0 within the partition.
+    rows: the files of all partitions; partition: number of the set of users of one task; times are
+    microseconds, and row_number counts from 0 within the partition.
     """
     log = rows.load_log(partition)
     frame = {

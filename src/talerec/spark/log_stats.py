@@ -21,20 +21,21 @@ from talerec.errors import TalerecError
 from talerec.models.linear import RidgeModel
 from talerec.models.tempo import Tempo
 from talerec.runtime import Array
-from talerec.spark.gram import TrendPlan, plan_trends
+from talerec.spark.log_columns import Columns
 from talerec.spark.messages import MESSAGES, Batches
 from talerec.spark.partitions import (
     RowFiles,
     RowOptions,
     TaskLimits,
     UserPartitions,
-    WorkPlan,
     save_partition,
     send_rows,
 )
-from talerec.spark.read import Columns, Source, check_expressions, check_log, open_events, to_events
+from talerec.spark.read import Source, check_expressions, check_log, open_events, to_events
 from talerec.spark.session import ClusterRun, map_rows, run_tasks
 from talerec.spark.tempo_tasks import save_statistics
+from talerec.spark.trends import TrendPlan, plan_trends
+from talerec.spark.work_plan import WorkPlan
 
 _SAMPLE_ROWS = 400  # rows of each partition that users are sampled from
 _MAX_OVERSIZE = 8  # times the rows of a task that one user may have
@@ -42,13 +43,13 @@ _MAX_OVERSIZE = 8  # times the rows of a task that one user may have
 
 @dataclass(frozen=True, eq=False)
 class LogStats:
-    """A log that was read, checked and cleaned: a table of its rows, and statistics of it.
+    """A log that was read, checked and cleaned: a Spark table of its rows, and statistics.
 
     Items have a position, their number in the vocabulary, and a rank by popularity, 0 the most
     popular.
     """
 
-    events: DataFrame
+    events: DataFrame  # user, item (ids), time (microseconds), row_number, maybe weight
     unordered: DataFrame  # the same rows, with meaningless row numbers
     ids: pl.Series  # of items, by position
     position: Array  # of items, by rank
@@ -68,23 +69,24 @@ class LogStats:
 class LogOptions(NamedTuple):
     """How a log is read and cleaned."""
 
-    names: Columns
+    names: Columns  # the names of the columns
     ties: str  # order of a user's rows with equal times: "file" or "item"
     core: int | None  # least rows of a user and of an item (k-core); None for all
-    drop_duplicates: bool
+    drop_duplicates: bool  # drop rows that repeat user, item and time
 
 
 def read_stats(run: ClusterRun, source: Source, options: LogOptions) -> LogStats:
     """Read, check and clean a log on the cluster; return its rows and statistics of its items.
 
-    source: a Spark table, or the address of Parquet files. Rows are counted a second time if
-    duplicates are dropped or a k-core is taken. Raises InvalidLogError if the log cannot be used.
+    source: a Spark table, or the address of Parquet files. options: the columns and the cleaning.
+    Rows are counted a second time if duplicates are dropped or a k-core is taken. The item table is
+    saved in the run's folder. Raises InvalidLogError if the log cannot be used.
     """
     core, drop_duplicates = options.core, options.drop_duplicates
     with run.stage("read"):
         tables = open_events(run.session, source, options.names, options.ties)
     counts = _count_items(run, tables.unordered, "counts")
-    totals = _combine_checks(counts)
+    totals = _sum_over_items(counts)
     unit, times = check_log(tables.ordered, options.names, totals)
     is_numeric = not totals["n_text_users"]
     items = Vocabulary.encode(counts["item"])[0]  # the items that remain keep their order
@@ -96,7 +98,7 @@ def read_stats(run: ClusterRun, source: Source, options: LogOptions) -> LogStats
     if drop_duplicates or core is not None:
         unordered = events
         counts = _count_items(run, events, "cleaned")
-        totals = _combine_checks(counts)
+        totals = _sum_over_items(counts)
         times = [totals["min_time"], totals["max_time"]]
     ranked = _rank_items(run.folder, items, counts)
     means = _mean_weights(totals)
@@ -108,12 +110,13 @@ def select_rows(
 ) -> LogStats:
     """Return statistics of a subset of a log's rows, as if it were a log of its own.
 
-    stats: of the whole log. events: the subset, a Spark table of user, item, time, row_number,
-    maybe weight. every_item: number all items of the log, not only those of the subset. Users and
-    items keep the order that they have in the whole log.
+    run: the session and a folder, where the item table is saved. stats: of the whole log. events:
+    the subset, a Spark table of user, item, time, row_number, maybe weight. every_item: number all
+    items of the log, not only those of the subset. Users and items keep the order that they have in
+    the whole log.
     """
     counts = _count_items(run, events, "counts")
-    totals = _combine_checks(counts)
+    totals = _sum_over_items(counts)
     ranked = _rank_items(run.folder, Vocabulary(stats.ids), counts, every_item)
     times = (totals["min_time"], totals["max_time"])
     means = _mean_weights(totals)
@@ -123,8 +126,8 @@ def select_rows(
 def _mean_weights(totals: dict[str, Any]) -> tuple[float | None, float | None]:
     """Return the mean row weight (None if all weights are equal), and the mean in any case.
 
-    totals: from `_combine_checks`, with sum_weight, min_weight, max_weight and n_counted (rows of
-    weight above 0). Both are None if rows have no weights.
+    totals: sum_weight, min_weight, max_weight and n_counted (rows of weight above 0) of the whole
+    log. Both are None if rows have no weights.
     """
     if "sum_weight" not in totals:
         return None, None
@@ -135,16 +138,16 @@ def _mean_weights(totals: dict[str, Any]) -> tuple[float | None, float | None]:
 def _count_items(run: ClusterRun, events: DataFrame, name: str) -> pl.DataFrame:
     """Return counts and extremes of each item's rows, as a frame with a row per item id.
 
-    Columns: item; n_rows, n_empty_{column}, min_time, max_time, min_large_time, n_text_users,
-    n_counted (rows of weight above 0) and more on weights. name: the subfolder of the run's folder
-    in which Spark saves the frame, in the stage "read".
+    events: rows with user, item, time, maybe weight. Columns of the frame: item; n_rows,
+    n_empty_{column}, min_time, max_time, min_large_time, n_text_users, n_counted (rows of weight
+    above 0) and more on weights. name: the subfolder of the run's folder in which Spark saves it.
     """
     run.save(name, events.groupBy("item").agg(*check_expressions(events)), "read")
     return run.read(name)
 
 
-def _combine_checks(counts: pl.DataFrame) -> dict[str, Any]:
-    """Return counts and extremes over all items by name, as n_rows or max_time.
+def _sum_over_items(counts: pl.DataFrame) -> dict[str, Any]:
+    """Return counts and extremes of a log's rows by name, as n_rows or max_time.
 
     counts: a row per item, from `_count_items`. The prefix of a column tells how it is combined: n_
     and sum_ add up, min_ and max_ are extremes. The column item is left out.
@@ -182,7 +185,11 @@ def _rank_items(
 
 
 def remove_duplicates(run: ClusterRun, events: DataFrame) -> DataFrame:
-    """Return the rows without those that repeat an earlier row's user, item and time."""
+    """Return the rows without those that repeat an earlier row's user, item and time.
+
+    events: a Spark table of user, item, time, row_number (its order), maybe weight. The result is
+    saved in the run's folder.
+    """
     first: list[Any] = [F.min("row_number").alias("row_number")]
     if "weight" in events.columns:
         first.append(F.min_by("weight", "row_number").alias("weight"))
@@ -193,23 +200,24 @@ def remove_duplicates(run: ClusterRun, events: DataFrame) -> DataFrame:
 def filter_k_core(run: ClusterRun, events: DataFrame, k: int) -> DataFrame:
     """Return the k-core: remove users and items with fewer than `k` rows until none is left.
 
-    Raises TalerecError if `k` is not a whole number of at least 1, or if no row is left.
+    events: a Spark table with user and item; each round is saved in the run's folder. Raises
+    TalerecError if `k` is not a whole number of at least 1, or if no row is left.
     """
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise TalerecError(f"core is {k}; it takes a whole number from 1")
-    n_rows, turn = events.count(), 0
+    n_rows, n_rounds = events.count(), 0
     while True:
         remaining = events
         for name in ("user", "item"):
             frequent = events.groupBy(name).count().where(F.col("count") >= k).select(name)
             remaining = remaining.join(frequent, name, "left_semi")
-        events = run.save(f"core-{turn}", remaining, "core")
-        n_left, turn = events.count(), turn + 1
+        events = run.save(f"core-{n_rounds}", remaining, "core")
+        n_left, n_rounds = events.count(), n_rounds + 1
         if not n_left:
             raise TalerecError(f"nothing is left of the log after a {k}-core; use a smaller core")
         if n_left == n_rows:
             return events
-        shutil.rmtree(run.folder / f"core-{turn - 2}", ignore_errors=True)
+        shutil.rmtree(run.folder / f"core-{n_rounds - 2}", ignore_errors=True)
         n_rows = n_left
 
 
@@ -219,26 +227,30 @@ def filter_k_core(run: ClusterRun, events: DataFrame, k: int) -> DataFrame:
 class ClusterLog(NamedTuple):
     """A log whose rows are saved in partitions of users, and how the work on it is divided.
 
-    run: the Spark session, a shared folder, and the seconds of stages. stats: the log's rows as a
-    Spark table, with counts. rows: the files of the partitions; the users of one partition are
-    those of one Spark task. plan: ranges of items, one per task.
+    A partition has the users of one Spark task.
     """
 
-    run: ClusterRun
-    stats: LogStats
+    run: ClusterRun  # the Spark session, a shared folder, and the seconds of stages
+    stats: LogStats  # the log's rows as a Spark table, with counts of items
     ties: str  # order of a user's rows with equal times: "file" or "item"
-    rows: RowFiles
+    rows: RowFiles  # the files of the partitions
     n_partitions: int
-    plan: WorkPlan
-    sampled_times: Array  # rows: item (-1: any), time, log rows per sampled time
+    plan: WorkPlan  # ranges of items, one per task
+    sampled_times: Array  # three rows: item (-1: any), time, log rows per sampled time
 
     def plan_trends(self) -> TrendPlan:
-        """Return which task counts, for each row, the rows of its item within a time window."""
+        """Return which task counts, for each row, the rows of its item within a time window.
+
+        These trend counts are made in tasks that hold about `plan.limits.rows` rows each.
+        """
         task_rows = self.plan.limits.rows
         return plan_trends(self.stats.item_counts, self.sampled_times, self.run.n_cores, task_rows)
 
     def merge(self) -> Log:
-        """Return the rows of all partitions of users as one log in the driver, memory-mapped."""
+        """Return the rows of all partitions of users as one log in the driver, memory-mapped.
+
+        Items are vocabulary positions, and users and items have their ids.
+        """
         stats = self.stats
         ptr, item, time, weight, ids = self.rows.merge(self.n_partitions, stats.position)
         return Log(
@@ -273,8 +285,9 @@ def partition_users(
 ) -> UserPartitions:
     """Return about `count` partitions of users with equally many rows, from a sample of rows.
 
-    A partition is a range of sorted user ids, whose rows one Spark task holds. max_rows: raise
-    TalerecError if a user seems to have far more rows; None for no limit.
+    A partition is a range of sorted user ids, whose rows one Spark task holds. stats: the log's
+    rows as a Spark table, with counts. max_rows: raise TalerecError if a user seems to have far
+    more rows; None for no limit.
     """
     step = max(stats.n_rows // (_SAMPLE_ROWS * count), 1)
     is_sampled = F.pmod(F.xxhash64("user", "item", "time", "row_number"), F.lit(step)) == 0
@@ -282,12 +295,12 @@ def partition_users(
         counts = stats.unordered.where(is_sampled).groupBy("user").count().toArrow()
     sample = pl.DataFrame(counts)
     if max_rows is not None and not sample.is_empty():
-        _refuse_oversized_user(sample, step, max_rows)
+        _refuse_huge_user(sample, step, max_rows)
     users = sample["user"].repeat_by(sample["count"]).explode()
     return UserPartitions.from_sample(users, count, is_numeric=stats.is_numeric)
 
 
-def _refuse_oversized_user(sample: pl.DataFrame, step: int, max_rows: int) -> None:
+def _refuse_huge_user(sample: pl.DataFrame, step: int, max_rows: int) -> None:
     """Raise TalerecError if a user seems to have far more rows than the `max_rows` of a task.
 
     sample: columns user and count, from about every `step`th row of the log.
@@ -308,9 +321,10 @@ def partition_rows(
 ) -> ClusterLog:  # fmt: skip
     """Send all rows to the partitions of their users, save them there, and plan the work.
 
-    A partition has all users of one Spark task. every_row: also send the rows before each user's
-    `max_history` latest, which only tempo uses. limits: what one task may hold. ties: "file" or
-    "item", the order of a user's simultaneous rows.
+    A partition has all users of one Spark task. stats: the log's rows as a Spark table, with
+    counts. every_row: also send the rows before each user's `max_history` latest, which only tempo
+    uses. limits: what one task may hold. ties: "file" or "item", the order of a user's simultaneous
+    rows.
     """
     is_tempo = isinstance(model, Tempo)
     every_row = every_row or is_tempo  # it uses all rows of a user
@@ -349,7 +363,8 @@ def partition_rows(
 def _require_all_rows(n_arrived: int, n_counted: int, *, is_cut: bool) -> None:
     """Raise TalerecError if the log changed between counting its rows and sending them.
 
-    n_arrived: rows sent to partitions; is_cut: a user's early rows were not sent.
+    n_arrived: rows sent to partitions of users; n_counted: rows counted before; is_cut: a user's
+    early rows were not sent, so that fewer may arrive.
     """
     if n_arrived > n_counted or (n_arrived < n_counted and not is_cut):
         raise TalerecError(

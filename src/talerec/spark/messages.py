@@ -50,7 +50,7 @@ def save_frame(path: Path, frame: pl.DataFrame) -> None:
 
 
 def map_array(folder: str | Path, name: str) -> Array:
-    """Return the array of `folder/name.npy`, memory-mapped; an empty array is loaded."""
+    """Return the array of the file `folder/name.npy`, memory-mapped; an empty one is loaded."""
     path = Path(folder) / f"{name}.npy"
     has_entries = path.stat().st_size > 128  # an empty array cannot be mapped
     array: Array = np.load(path, mmap_mode="r" if has_entries else None)
@@ -76,7 +76,8 @@ def write_bytes(out: Any, array: Array) -> None:
 def join_arrays(folder: str | Path, name: str, count: int, dtype: type, file: str) -> Array:
     """Join the saved arrays `name-0` to `name-(count - 1)` to one file; return it mapped.
 
-    The raw bytes of all arrays, without a header, go to `folder/file.raw`; `dtype`: of all arrays.
+    Each array is a file `.npy` in `folder`. The raw bytes of all, without a header, go to
+    `folder/file.raw`, which appears once it is complete; `dtype`: of all arrays.
     """
     path = Path(folder) / f"{file}.raw"
     with atomic_write(path, uuid.uuid4().hex) as unfinished, unfinished.open("wb") as out:
@@ -95,11 +96,11 @@ def map_joined(folder: str | Path, file: str, dtype: type) -> Array:
 
 
 def pack_message(block: int, sender: int, *arrays: Array) -> pa.RecordBatch:
-    """Return arrays that one task sends to another, as an Arrow batch of one row.
+    """Return arrays that one Spark task sends to another, as an Arrow batch of one row.
 
     block: number of the task that receives the message (Spark moves the row there); sender: number
     of the task that sends it; the arrays go as bytes, without dtype and shape. Raises TalerecError
-    if they have more bytes than a row of Spark can hold.
+    if they have more bytes (2 GiB) than a row of Spark can hold.
     """
     flat = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
     ends = np.cumsum([0, *(len(array) for array in flat)])
@@ -118,10 +119,10 @@ def pack_message(block: int, sender: int, *arrays: Array) -> pa.RecordBatch:
 
 
 def unpack_messages(batches: Batches, *dtypes: type) -> list[tuple[int, list[Array]]]:
-    """Return the sending task's number and the arrays of each message to one task, by sender.
+    """Return (sender, arrays) for each message that a Spark task received, sorted by sender.
 
-    batches: the messages that the task received, as other tasks packed them with `pack_message`;
-    dtypes: of the arrays, the same in each message. Arrays have one dimension.
+    batches: the messages, as other tasks packed them with `pack_message`; sender: the number of the
+    task that sent it; dtypes: of the arrays, the same in each message. Arrays have one dimension.
     """
     messages = [
         (sender, [_to_array(data, dtype) for data, dtype in zip(values, dtypes, strict=True)])
@@ -154,10 +155,11 @@ def unpack_frames(batches: Batches) -> pl.DataFrame:
 
 
 def _iterate_messages(batches: Batches) -> Iterator[tuple[int, Any]]:
-    """Yield, for each message that a task received, the sending task's number and the arrays.
+    """Yield (sender, arrays) for each message that a Spark task received.
 
-    batches: messages of `pack_message`, one per row. The arrays come as an Arrow array with the
-    bytes of one NumPy array per element; `_to_array` reads them.
+    batches: messages of `pack_message`, one per row; sender: the number of the task that sent it.
+    The arrays come as an Arrow array with the bytes of one NumPy array per element; `_to_array`
+    reads them.
     """
     for batch in batches:
         for sender, listed in zip(batch.column("sender"), batch.column("arrays"), strict=True):
@@ -174,7 +176,10 @@ def _to_array(data: Any, dtype: type) -> Array:
 
 
 def iterate_frames(batches: Batches, min_rows: int) -> Iterator[pl.DataFrame]:
-    """Yield Arrow batches as frames of at least `min_rows` rows; the last one may have fewer."""
+    """Yield Arrow batches as frames of at least `min_rows` rows; the last one may have fewer.
+
+    Consecutive batches are joined; none is split.
+    """
     pending: list[pa.RecordBatch] = []
     n_rows = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""How a log and the work on it are cut: partitions of users, ranges of items. No Spark.
+"""How a log is cut into partitions of users. No Spark.
 
 A *partition* holds the rows of a range of users as a few arrays in files. Ranges have the order of
 the users in one machine's log, so that all partitions, one after another, have its rows in order.
@@ -8,11 +8,9 @@ vocabulary, as on one machine.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,32 +20,37 @@ import pyarrow as pa
 
 from talerec.data import Log, Vocabulary, group_rows, sort_groups
 from talerec.errors import TalerecError
-from talerec.runtime import Array, balanced_chunks
+from talerec.runtime import Array
 from talerec.spark import messages
 from talerec.spark.messages import Batches
 
 _SAMPLE_TIMES = 64  # times of a popular item, or of all rows, that a partition reports
-_TARGET_COST = 1000  # fixed cost of counting a target, in units of one source
 
 
 def row_order(by_item: bool, position: str = "item") -> tuple[str, ...]:
-    """Return the columns that order a user's rows, the most important one first.
+    """Return the names of the columns that order a user's rows, the most important one first.
 
-    Rows with equal times keep the order of the files; if `by_item`, the column `position` (items
-    by vocabulary position) goes first, and rows of one item keep the order of the files.
+    Rows with equal times keep the order of the files (`row_number`); if `by_item`, the column
+    `position` (items by vocabulary position) goes before it.
     """
     return ("time", position, "row_number") if by_item else ("time", "row_number")
 
 
 class UserPartitions(NamedTuple):
-    """Partition p (users of one task) has the ids bounds[p - 1]..bounds[p] (excluded), sorted."""
+    """A division of the users of a log into partitions, each for one Spark task.
 
-    bounds: pl.Series
+    Partition p has the user ids bounds[p - 1]..bounds[p] (excluded) in sort order.
+    """
+
+    bounds: pl.Series  # first user id of each partition but the first, ascending
     is_numeric: bool  # ids are text, and all of them whole numbers, which orders them as numbers
 
     @classmethod
     def from_sample(cls, users: pl.Series, count: int, *, is_numeric: bool) -> UserPartitions:
-        """Return about `count` partitions of equally many rows; users: of each sampled row."""
+        """Return about `count` partitions of users with equally many rows, from a sample of rows.
+
+        users: the user id of each sampled row. is_numeric: ids are text, but sorted as numbers.
+        """
         ordered = _sort_keys(users, is_numeric).sort()
         cuts = np.unique(np.linspace(0, len(ordered), count + 1).astype(np.int64)[1:-1])
         return cls(ordered.gather(cuts[cuts < len(ordered)]).unique().sort(), is_numeric)
@@ -58,12 +61,15 @@ class UserPartitions(NamedTuple):
         return len(self.bounds) + 1
 
     def assign(self, users: pl.Series) -> Array:
-        """Return the number of the partition of each user id."""
+        """Return the number of the partition (from 0) of each user id, as int32."""
         keys = _sort_keys(users, self.is_numeric)
         return self.bounds.search_sorted(keys, side="right").to_numpy().astype(np.int32)
 
     def encode(self, users: pl.Series) -> tuple[pl.Series, Array]:
-        """Return the distinct user ids in sort order, and each row's index into them."""
+        """Return the distinct user ids in sort order, and each row's index into them.
+
+        users: the user id of each row. Text ids that are all whole numbers are sorted as numbers.
+        """
         ids = users.unique()
         keys = pl.DataFrame({"key": _sort_keys(ids, self.is_numeric), "id": ids})
         ordered = keys.sort("key", "id")["id"]
@@ -79,7 +85,7 @@ def _sort_keys(users: pl.Series, is_numeric: bool) -> pl.Series:
 
 
 class RowOptions(NamedTuple):
-    """How `send_rows` converts and selects rows before it sends them to their partitions."""
+    """How `send_rows` converts and selects a log's rows before it sends them to partitions."""
 
     items_file: str  # Parquet: item id, position in the vocabulary, popularity rank
     by_item: bool  # rows with equal times are ordered by their items
@@ -90,11 +96,12 @@ class RowOptions(NamedTuple):
 def send_rows(
     batches: Batches, users: UserPartitions, options: RowOptions, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield messages (Arrow batches of one row) with rows, each to the partition of its users.
+    """Yield messages (Arrow batches of one row) with a log's rows, to the partitions of users.
 
     batches: rows with `user, item` (ids), `time, row_number`, maybe `weight`, about `batch_rows` at
-    a time. A message has a frame of these columns, with `item` as popularity rank and `weight`
-    divided by its mean, and with the item's `position` if that orders rows with equal times.
+    a time. A message has a frame of these columns as bytes, and the number of the partition, whose
+    task receives it. `item` becomes the popularity rank and `weight` is divided by its mean; the
+    item's `position` is added if that orders rows with equal times.
     """
     items = pl.read_parquet(options.items_file)
     extra = [pl.col("position").cast(pl.Int64)] if options.by_item else []
@@ -116,26 +123,31 @@ def send_rows(
 
 
 def _select_latest(rows: pl.DataFrame, limit: int, by_item: bool) -> pl.DataFrame:
-    """Return the last `limit` rows of each user by `row_order`, maybe in another order."""
-    longest = rows.group_by("user").len()["len"].max()
-    if not isinstance(longest, int) or longest <= limit:
+    """Return the last `limit` rows of each user by `row_order`, maybe in another order.
+
+    rows: user, time, row_number and other columns; by_item: rows with equal times are ordered by
+    the column position.
+    """
+    max_user_rows = rows.group_by("user").len()["len"].max()
+    if not isinstance(max_user_rows, int) or max_user_rows <= limit:
         return rows
     ordered = rows.sort("user", *row_order(by_item, "position"))
-    code = ordered["user"].rle_id().to_numpy()
-    end = np.cumsum(np.bincount(code))[code]
-    return ordered.filter(pl.Series(end - np.arange(len(code)) <= limit))
+    user_code = ordered["user"].rle_id().to_numpy()
+    user_end = np.cumsum(np.bincount(user_code))[user_code]
+    return ordered.filter(pl.Series(user_end - np.arange(len(user_code)) <= limit))
 
 
 # -- files -----------------------------------------------------------------------------------------
 
 
 class RowFiles(NamedTuple):
-    """Rows of all partitions of users, as array files in a folder.
+    """The rows of a log in partitions of users, as NumPy array files in a folder.
 
-    Items are numbered by popularity rank, 0 the most popular; in an evaluation, by position.
+    A partition has the users of one Spark task. Items are numbered by popularity rank, 0 the most
+    popular; in an evaluation, by vocabulary position.
     """
 
-    folder: str
+    folder: str  # all machines of the cluster see it
     n_items: int
     max_history: int  # latest rows of each user that pairs are made of
     latest_time: int | None  # of the whole log, in microseconds
@@ -144,21 +156,31 @@ class RowFiles(NamedTuple):
     has_trends: bool = False  # trend counts are saved
 
     def load_log(self, partition: int) -> Log:
-        """Return all rows of a partition as a log; its users and items have numbers for ids."""
+        """Return all rows of a partition as a log; its users and items have numbers for ids.
+
+        partition: the number of a set of users. Arrays are read into memory.
+        """
         ptr, item, time = (self.read_array(name, partition) for name in ("ptr", "item", "time"))
         weight = self.read_array("weight", partition) if self.has_weights else None
         users, items = _range_vocabulary(len(ptr) - 1), _range_vocabulary(self.n_items)
         return Log(ptr, item, time, users, items, latest=self.latest_time, weight=weight)
 
     def load_latest(self, partition: int) -> Log:
-        """Return each user's `max_history` latest rows of a partition, with saved trend counts."""
+        """Return each user's `max_history` latest rows of a partition, with saved trend counts.
+
+        A log. The trend count of a row is the number of rows of its item around its time.
+        """
         log = self.load_log(partition)
         recent = log.recent(self.max_history)
         log = log if recent.all() else log.keep(recent)
         return replace(log, trends=self.read_array("trend", partition)) if self.has_trends else log
 
     def save_log(self, partition: int, log: Log) -> None:
-        """Save a partition's rows; and for `load_latest`, its rows and its longest history."""
+        """Save the rows of a partition (a set of users) as arrays: ptr, item, time, maybe weight.
+
+        The array `latest` has two numbers: how many rows `load_latest` returns, and the most of
+        them that one user has, at least 1.
+        """
         for name in ("ptr", "item", "time"):
             self.save_array(name, partition, getattr(log, name))
         if self.has_weights:
@@ -167,7 +189,10 @@ class RowFiles(NamedTuple):
         self.save_array("latest", partition, np.array([length.sum(), length.max(initial=1)]))
 
     def example_log(self, n_rows: int) -> Log:
-        """Return a log of one user with `n_rows` rows of item 0, with the same arrays as ours."""
+        """Return a log of one user with `n_rows` rows of item 0, with the same arrays as ours.
+
+        Weights and trend counts, all 1, are there if the saved rows have them.
+        """
         ones = np.ones(n_rows, np.int64)
         return Log(
             np.array([0, n_rows]), np.zeros(n_rows, np.int32), ones, _range_vocabulary(1),
@@ -193,8 +218,9 @@ class RowFiles(NamedTuple):
     ) -> tuple[Array, Array, Array, Array | None, pl.Series]:
         """Return ptr, items, times, weights (or None) and user ids of all rows, user by user.
 
-        position: of each item, by popularity rank; items are returned as positions. Arrays of rows
-        are memory-mapped; the rows of user u are ptr[u]..ptr[u + 1].
+        n_partitions: how many sets of users have saved rows. position: of each item in the
+        vocabulary, by popularity rank; items are returned as positions. Arrays of rows are
+        memory-mapped from new files; the rows of user u are ptr[u]..ptr[u + 1].
         """
         lengths = np.concatenate([np.diff(ptr) for ptr in self.map_arrays("ptr", n_partitions)])
         ptr: Array = np.concatenate([[0], np.cumsum(lengths)])
@@ -215,7 +241,10 @@ class RowFiles(NamedTuple):
         return messages.map_arrays(self.folder, f"{self.prefix}{name}", count)
 
     def join_arrays(self, name: str, count: int, dtype: type) -> Array:
-        """Join the saved arrays `name-0` to `name-(count - 1)` to one file; return it mapped."""
+        """Join the saved arrays `name-0` to `name-(count - 1)` to one file; return it mapped.
+
+        The file is `all_{name}`; `map_joined` maps it again. dtype: of the arrays.
+        """
         file = self.prefix + name
         return messages.join_arrays(self.folder, file, count, dtype, f"all_{file}")
 
@@ -236,10 +265,10 @@ def _range_vocabulary(size: int) -> Vocabulary:
 def save_partition(
     batches: Batches, partition: int, users: UserPartitions, rows: RowFiles, n_popular: int
 ) -> Log:
-    """Save the rows sent to a partition as a log ordered by user, and return the log.
+    """Save the rows sent to a partition (a set of users) as a log by user; return the log.
 
-    Also saved: user ids, `sizes` (users, rows, pairs of a user's latest rows), and sampled `times`
-    of all rows and of the `n_popular` most popular items.
+    batches: the messages of `send_rows`. Also saved: user ids, `sizes` (users, rows, pairs of a
+    user's latest rows), and sampled `times` of all rows and of the `n_popular` most popular items.
     """
     log = _sort_rows(messages.unpack_frames(batches), users, rows)
     rows.save_log(partition, log)
@@ -252,7 +281,11 @@ def save_partition(
 
 
 def _sort_rows(frame: pl.DataFrame, users: UserPartitions, rows: RowFiles) -> Log:
-    """Return rows, as `send_rows` sends them, as a log ordered by user, then by `row_order`."""
+    """Return a frame of rows as a log ordered by user, then by `row_order`.
+
+    frame: rows as `send_rows` sends them, with item ranks; users: gives the order of user ids;
+    rows: gives the number of items and the latest time of the whole log.
+    """
     items = _range_vocabulary(rows.n_items)
     if frame.is_empty():
         none = np.empty(0, np.int64)
@@ -270,14 +303,19 @@ def _sort_rows(frame: pl.DataFrame, users: UserPartitions, rows: RowFiles) -> Lo
 def _sample_times(log: Log, n_popular: int) -> Array:
     """Return sampled times of all rows (as item -1), and of each item below `n_popular`.
 
-    The result has three rows: item, time, and the number of log rows that the time stands for.
+    log: its items are popularity ranks. The result has three rows: item, time (microseconds), and
+    the number of log rows that the time stands for. `cut_times` uses it.
     """
     popular = [_sample_item_times(item, log.time[log.item == item]) for item in range(n_popular)]
     return np.concatenate([_sample_item_times(-1, log.time), *popular], axis=1)
 
 
 def _sample_item_times(item: int, times: Array) -> Array:
-    """Return evenly spread times of an item's rows: an array of item, time, rows per time."""
+    """Return about 64 evenly spread times of an item's rows, as an array of three rows.
+
+    The rows: item (-1: any), time, and the number of log rows that the time stands for. times: of
+    all rows of the item.
+    """
     step = max(len(times) // _SAMPLE_TIMES, 1)
     sample = np.sort(times)[step // 2 :: step]
     return np.array([np.full(len(sample), item), sample, np.full(len(sample), step)], np.int64)
@@ -286,24 +324,25 @@ def _sample_item_times(item: int, times: Array) -> Array:
 def cut_times(sampled: Array, item: int, count: int) -> Array:
     """Return times (microseconds) that cut an item's rows into about `count` equal slices.
 
-    sampled: the results of `_sample_times` for all partitions, side by side; item -1: all rows.
+    sampled: the results of `_sample_times` for all partitions, side by side: item, time, number of
+    rows. item -1: all rows of the log.
     """
-    of_item = sampled[:, sampled[0] == item]
-    of_item = of_item[:, np.argsort(of_item[1], kind="stable")]
-    total = np.cumsum(of_item[2])
-    marks = np.arange(1, count) / count * total[-1] if len(total) else []
-    return np.unique(of_item[1][np.searchsorted(total, marks)])
+    item_sample = sampled[:, sampled[0] == item]
+    item_sample = item_sample[:, np.argsort(item_sample[1], kind="stable")]
+    n_rows_before = np.cumsum(item_sample[2])
+    slice_ends = np.arange(1, count) / count * n_rows_before[-1] if len(n_rows_before) else []
+    return np.unique(item_sample[1][np.searchsorted(n_rows_before, slice_ends)])
 
 
-# -- ranges of items -------------------------------------------------------------------------------
+# -- limits of a task ------------------------------------------------------------------------------
 
 
 class TaskLimits(NamedTuple):
-    """What one task may hold: rows of the log, pairs of items, bytes of the Gram matrix G."""
+    """What one Spark task of a fit may hold in memory."""
 
-    rows: int
-    pairs: int
-    bytes: int  # of G
+    rows: int  # of the log
+    pairs: int  # of items, for which sums are held
+    bytes: int  # of the Gram matrix G
 
     @classmethod
     def check(cls, task_rows: int, task_pairs: int, solve_bytes: int) -> TaskLimits:
@@ -313,87 +352,3 @@ class TaskLimits(NamedTuple):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise TalerecError(f"`{name}` is {value}; it takes a whole number from 1", name)
         return cls(*limits.values())
-
-
-class TargetRange(NamedTuple):
-    """A task's work: sum the pairs of rows with target items lo..hi (ranks) in one group."""
-
-    group: int  # number of a group of partitions of users, whose rows share files
-    lo: int
-    hi: int  # excluded
-
-
-@dataclass(frozen=True, eq=False)
-class WorkPlan:
-    """Ranges (blocks) of items of about equal work, each for one task of a fit.
-
-    Given are their edges: of targets and of owners (the rarer item of a pair owns it) by popularity
-    rank, of sources by position in the vocabulary.
-    """
-
-    n_rows: int
-    n_pairs: int  # of rows of one user, over all users
-    limits: TaskLimits
-    n_cores: int
-    item_counts: Array  # rows of each item, by rank
-    owners: Array  # edges
-    targets: Array  # edges
-    sources: Array  # edges
-
-    @classmethod
-    def build(cls, n_cores: int, item_counts: Array, n_pairs: int, limits: TaskLimits) -> WorkPlan:
-        """Return the plan for a log with these rows per item (by rank) and pairs of rows."""
-        popularity = item_counts.astype(np.float64)
-        owned = _bound_owned(popularity, n_pairs)
-        n_tasks = _round_up_to_cores(owned.sum() / limits.pairs, n_cores)
-        return cls(
-            int(item_counts.sum()), n_pairs, limits, n_cores, item_counts,
-            owners=balanced_edges(owned, n_tasks),
-            targets=balanced_edges(_bound_sources(popularity, n_pairs) + _TARGET_COST, n_tasks),
-            sources=balanced_edges(np.ones(len(item_counts)), n_tasks),
-        )  # fmt: skip
-
-    def split_targets(self, group_sizes: Sequence[int]) -> list[TargetRange]:
-        """Return ranges of target items of about equal work, for each group of partitions.
-
-        group_sizes: the rows of each group.
-        """
-        total, ranges = max(sum(group_sizes), 1), []
-        popularity = self.item_counts.astype(np.float64)
-        n_cores = math.ceil(self.n_cores / len(group_sizes))
-        for group, n_rows in enumerate(group_sizes):
-            sources = _bound_sources(popularity, self.n_pairs * (n_rows / total))
-            n_tasks = _round_up_to_cores(sources.sum() / 2 / self.limits.pairs, n_cores)
-            work = popularity / popularity.sum() + sources / max(sources.sum(), 1.0)
-            edges = pairwise(balanced_edges(work, n_tasks))
-            ranges += [TargetRange(group, int(lo), int(hi)) for lo, hi in edges]
-        return ranges
-
-
-def _bound_owned(popularity: Array, n_pairs: float) -> Array:
-    """Return an upper estimate of the pairs that each item owns, for items by popularity rank.
-
-    The rarer item of a pair owns it. `n_pairs` pairs of rows are shared out in proportion to the
-    popularity of both items; an item has one pair with itself and with each more popular item.
-    """
-    shared = popularity * np.cumsum(popularity)
-    most = np.arange(1.0, len(popularity) + 1)
-    bound: Array = np.minimum(shared * (n_pairs / shared.sum()), most)
-    return bound
-
-
-def _bound_sources(popularity: Array, n_pairs: float) -> Array:
-    """Return an upper estimate of each target item's distinct source items; items by rank."""
-    bound: Array = np.minimum(popularity * (2 * n_pairs / popularity.sum()), len(popularity))
-    return bound
-
-
-def _round_up_to_cores(n_tasks: float, n_cores: int) -> int:
-    """Return `n_tasks` rounded up to a multiple of `n_cores`, at least one task per core."""
-    return n_cores * max(math.ceil(n_tasks / n_cores), 1)
-
-
-def balanced_edges(work: Array, n_blocks: int) -> Array:
-    """Return the edges that cut items 0..n into at most `n_blocks` ranges of about equal work."""
-    ranges = balanced_chunks(np.concatenate([[0.0], np.cumsum(work + 1e-9)]), n_blocks)
-    return np.array([a for a, _ in ranges] + [len(work)])

@@ -18,10 +18,11 @@ from talerec.data import TimeLike
 from talerec.models import load
 from talerec.models.core import BoostSpec, Ids, Model, RecommendOptions, check_k, weight_factor
 from talerec.spark import tasks
+from talerec.spark.log_columns import NAMES, Columns
 from talerec.spark.log_stats import remove_duplicates
 from talerec.spark.messages import Batches, to_batches, to_frame
 from talerec.spark.partitions import row_order
-from talerec.spark.read import NAMES, Columns, Source, read_events
+from talerec.spark.read import Source, read_events
 from talerec.spark.session import ClusterRun, map_tasks, open_run
 from talerec.spark.tables import arrow_type, check_table, read_item_table, spark_schema, write_table
 
@@ -91,9 +92,10 @@ def recommend(
 
 
 def _load_model(artifact: str, names: Columns, options: RecommendOptions) -> Model:
-    """Return the model of an artifact; raise TalerecError if it does not support the options.
+    """Return the saved model at a path; raise TalerecError if it does not support the options.
 
-    names: the columns of the log, which must name weights if the model was fitted with weights.
+    options: how many items, filters and boosts. names: the columns of the log, which must name
+    weights if the model was fitted with weights.
     """
     model = load(artifact)
     check_k(model, options.k)
@@ -107,9 +109,9 @@ def _select_histories(
 ) -> tuple[DataFrame, int]:
     """Return the rows that recommendations depend on, and how many rows the log has.
 
-    Those are each user's last `max_history` rows, if the model has such a parameter. events: the
-    log's rows; order: the columns that order a user's rows. hide_seen: also include a row of every
-    seen item.
+    Those are each user's last `max_history` rows, if the model has such a parameter, with items as
+    vocabulary positions. events: the log's rows, a Spark table; order: the columns that order a
+    user's rows. hide_seen: also include a row of every seen item.
     """
     with run.stage("read"):
         rows = _encode_items(run, events, model)
@@ -126,8 +128,8 @@ def _select_histories(
 def _encode_items(run: ClusterRun, events: DataFrame, model: Model) -> DataFrame:
     """Return rows whose items are positions in the model's vocabulary, -1 for unknown items.
 
-    events: a Spark table of user, item (ids), time, row_number, maybe weight. Weights are scaled to
-    those that the model was fitted with.
+    run: gives a folder for the table of items. events: a Spark table of user, item (ids), time,
+    row_number, maybe weight. Weights are scaled to those that the model was fitted with.
     """
     ids = model.item_ids
     table = pl.DataFrame({"id": ids, "position": np.arange(len(ids), dtype=np.int32)})
@@ -146,12 +148,12 @@ def _encode_items(run: ClusterRun, events: DataFrame, model: Model) -> DataFrame
 def _select_latest(rows: DataFrame, limit: int, order: tuple[str, ...]) -> DataFrame:
     """Return each user's last `limit` rows by the columns `order`.
 
-    Only users with more rows are ranked, first in slices, so that no task sorts a very long
-    history.
+    rows: a Spark table. Only users with more rows are ranked, first in slices of a million rows, so
+    that no task sorts a very long history.
     """
-    long = rows.groupBy("user").count().where(F.col("count") > limit)
-    short_rows = rows.join(long, "user", "left_anti")
-    long_rows = rows.join(long, "user")
+    long_users = rows.groupBy("user").count().where(F.col("count") > limit)
+    short_rows = rows.join(long_users, "user", "left_anti")
+    long_rows = rows.join(long_users, "user")
     n_slices = F.ceil(F.col("count") / _SLICE_ROWS)
     slice_number = F.pmod(F.xxhash64("item", "time", "row_number"), n_slices)
     long_rows = long_rows.withColumn("slice", slice_number)
@@ -168,12 +170,12 @@ def _add_seen_items(rows: DataFrame, latest: DataFrame, limit: int) -> DataFrame
     rows: all rows; latest: each user's last `limit` rows. The added rows are too old to have a
     weight; they hide items that the user has seen.
     """
-    long = rows.groupBy("user").count().where(F.col("count") > limit).select("user")
-    by_item = rows.join(long, "user", "left_semi").groupBy("user", "item")
+    long_users = rows.groupBy("user").count().where(F.col("count") > limit).select("user")
+    by_item = rows.join(long_users, "user", "left_semi").groupBy("user", "item")
     names = [name for name in rows.columns if name not in ("user", "item")]
     oldest = by_item.agg(F.min(F.struct(*names)).alias("row"))
-    first = oldest.select("user", "item", *(f"row.{name}" for name in names))
-    return latest.unionByName(first.join(latest, ["user", "item"], "left_anti"))
+    oldest_rows = oldest.select("user", "item", *(f"row.{name}" for name in names))
+    return latest.unionByName(oldest_rows.join(latest, ["user", "item"], "left_anti"))
 
 
 def _recommend_rows(
@@ -186,8 +188,9 @@ def _recommend_rows(
 ) -> DataFrame:
     """Return user id, item id, score and rank of the recommendations to all users of `rows`.
 
-    Each of `n_tasks` tasks has some of the users, and loads the artifact. order: the columns that
-    order a user's rows.
+    A lazy Spark table. Each of `n_tasks` tasks has some of the users, and loads the model from its
+    folder `artifact`. order: the columns that order a user's rows; options: how many items, filters
+    and boosts.
     """
     id_type = pa.string() if model.item_ids.dtype == pl.String else pa.int64()
     schema = pa.schema(

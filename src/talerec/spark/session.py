@@ -20,30 +20,22 @@ from zipimport import zipimporter
 
 import polars as pl
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark import SparkContext, TaskContext
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import talerec
-from talerec import errors
 from talerec.errors import TalerecError
 from talerec.runtime import VARIABLE, Clock, stage
+from talerec.spark.errors import NANOSECONDS, first_line, translate_errors
 from talerec.spark.messages import MESSAGES, Batches
 
-_TALEREC_ERROR = re.compile(r"talerec\.(?:\w+\.)+(\w+Error): (.*)")  # as a task's traceback ends
-_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(talerec[\w.]*)'")
-_TYPE_MISMATCH = re.compile(
-    r"reading file (\S+)\. Data type mismatches when reading Parquet column \[(.+?)\]\. "
-    r"Expected Spark type (\S+), actual Parquet type (\w+)"
-)
-_UNREADABLE_FILE = re.compile(r"reading file (\S+)\.\s")
 GLOB = re.compile(r"[][{}*?\\]")  #: what makes a path a pattern of Spark
 
-_NANOSECONDS = "spark.sql.legacy.parquet.nanosAsLong"
 #: Defaults of our sessions; without the second, Spark refuses times as pandas writes them.
-_DEFAULTS = {"spark.ui.showConsoleProgress": "false", _NANOSECONDS: "true"}
+_DEFAULTS = {"spark.ui.showConsoleProgress": "false", NANOSECONDS: "true"}
 _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
@@ -51,7 +43,7 @@ _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.inte
 def connected(
     master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Open a session on a cluster, and stop it at the end.
+    """Open a Spark session on a cluster, and stop it at the end of the `with` block.
 
     A session that is already active is used, and stays open.
 
@@ -81,7 +73,7 @@ def connected(
     try:
         session = (builder.master(master) if master else builder).getOrCreate()
     except (PySparkException, Py4JError, OSError, ValueError) as error:
-        reason = _first_line(error)
+        reason = first_line(error)
         raise TalerecError(f"Spark did not start (it needs Java 17): {reason}") from None
     try:
         yield session
@@ -90,77 +82,16 @@ def connected(
             session.stop()
 
 
-# -- errors ----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def translate_errors() -> Iterator[None]:
-    """Raise errors of Spark as TalerecError of one line; our errors in tasks keep their class."""
-    try:
-        yield
-    except PySparkException as error:
-        raise translate_pyspark_error(error) from error
-    except Py4JJavaError as error:
-        raise TalerecError(describe_java_error(str(error))) from error
-    except Py4JError as error:
-        raise TalerecError(f"Spark no longer responds: {_first_line(error)}") from error
-
-
-def translate_pyspark_error(error: PySparkException) -> TalerecError:
-    """Return a TalerecError for an error of pyspark, which has a task's error only as text."""
-    text = str(error)
-    if not isinstance(error, PythonException):
-        reason = _first_line(error)
-        if "TIMESTAMP(NANOS" in reason:
-            reason = f"the log has times in nanoseconds, which Spark reads with {_NANOSECONDS}=true"
-        return TalerecError(f"Spark: {reason}")
-    if raised := _TALEREC_ERROR.search(text):
-        error_class = getattr(errors, raised[1], TalerecError)
-        translated: TalerecError = error_class(raised[2])
-        translated.parameters = tuple(re.findall(r"`(\w+)`", raised[2]))
-        return translated
-    if missing := _NO_MODULE.search(text):
-        return TalerecError(
-            f"an executor has no {missing[1]}: install talerec {talerec.__version__} "
-            "on all machines, as on the driver"
-        )
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
-    return TalerecError(f"a Spark task failed: {lines[-1] if lines else type(error).__name__}")
-
-
-def describe_java_error(text: str) -> str:
-    """Return one line for the text of a Java error of Spark: its cause, and the file if any."""
-    causes = re.findall(r"Caused by: [\w.$]+: (.+)", text)
-    if mismatch := _TYPE_MISMATCH.search(text):
-        file, column, expected, actual = mismatch.groups()
-        return (
-            f"{file}: column {column!r} holds {actual} values, and {expected} in other files: "
-            "write one type to all files"
-        )
-    if unreadable := _UNREADABLE_FILE.search(text):
-        reason = causes[-1] if causes else "it is damaged"
-        return f"{unreadable[1]} cannot be read as Parquet: {reason}"
-    lines = [line for line in text.splitlines() if line.strip()]
-    return f"Spark: {causes[-1] if causes else lines[min(1, len(lines) - 1)].lstrip(': ')}"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 # -- runs ------------------------------------------------------------------------------------------
 
 
 @dataclass
 class ClusterRun:
-    """One run of work on a cluster: session, shared folder, and clock (seconds per stage).
-
-    All machines of the cluster see the folder under the same path.
-    """
+    """One run of work on a Spark cluster; TalerecError if its session or folder is unusable."""
 
     session: SparkSession
-    folder: Path
-    clock: Clock = field(default_factory=Clock)
+    folder: Path  # all machines of the cluster see it under the same path
+    clock: Clock = field(default_factory=Clock)  # seconds by the name of a stage of the work
 
     def __post_init__(self) -> None:
         if match := GLOB.search(str(self.folder)):
@@ -181,21 +112,26 @@ class ClusterRun:
         return self.session.range(count).select(F.col("id").cast("int").alias("block"))
 
     def save(self, name: str, frame: DataFrame, label: str) -> DataFrame:
-        """Save a frame to folder `name` in stage `label`; return it as a table read from there."""
+        """Save a Spark table to `name`, a subfolder of the run; return it as read from there.
+
+        The time is measured as stage `label`. The folder has Parquet files; old ones are replaced.
+        """
         path = f"file://{self.folder / name}"
         with self.stage(label):
             frame.write.mode("overwrite").parquet(path)  # Spark commits one attempt of each task
         return self.session.read.parquet(path)
 
     def read(self, name: str) -> pl.DataFrame:
-        """Return the frame saved under `name`, in the driver's memory."""
+        """Return the table that `save` saved under `name`, as a frame in the driver's memory."""
         return pl.read_parquet(self.folder / name / "*.parquet")
 
     @contextmanager
     def stage(self, label: str) -> Iterator[None]:
-        """Measure the time of the block as stage `label`, and report its finished Spark tasks.
+        """Measure the time of the `with` block as stage `label`, and report its finished tasks.
 
-        Errors of Spark become TalerecErrors; Ctrl-C and SIGTERM cancel the Spark jobs of the block.
+        A progress bar shows the share of Spark tasks that are finished. Errors of Spark become
+        TalerecErrors; Ctrl-C and SIGTERM cancel the Spark jobs of the block, which are one job
+        group.
         """
         context = self.session.sparkContext
         group = f"talerec {label} {uuid.uuid4().hex}"
@@ -219,9 +155,10 @@ class ClusterRun:
 
 @contextmanager
 def open_run(session: SparkSession, parent: str | Path) -> Iterator[ClusterRun]:
-    """Yield a run in a new folder of `parent`, which is removed at the end in any case.
+    """Yield a run in a new folder of `parent`; the folder is removed at the end in any case.
 
-    The folder is renamed first, so that abandoned attempts of tasks cannot write to it.
+    A context manager; a run has the session, the folder and a clock. The folder is renamed first,
+    so that abandoned attempts of tasks cannot write to it. TalerecError if it cannot be made.
     """
     folder = Path(parent).absolute() / f"talerec-{uuid.uuid4().hex[:12]}"
     try:
@@ -238,14 +175,17 @@ def open_run(session: SparkSession, parent: str | Path) -> Iterator[ClusterRun]:
 
 @contextmanager
 def _set_job_group(context: SparkContext, group: str, description: str) -> Iterator[None]:
-    """Put the Spark jobs of the block into a group, and restore the caller's group afterwards."""
-    before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
+    """Put the Spark jobs of the `with` block into a group; then restore the caller's group.
+
+    group: its id, by which jobs are cancelled and counted; description: shown by Spark.
+    """
+    previous = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
     context.setJobGroup(group, description)
     try:
         yield
     finally:
         with suppress(Exception):  # a stopped session has no properties to restore
-            for name, value in before.items():
+            for name, value in previous.items():
                 context.setLocalProperty(name, value)  # type: ignore[arg-type]
 
 
@@ -253,8 +193,9 @@ def _set_job_group(context: SparkContext, group: str, description: str) -> Itera
 def _cancel_on_signals(context: SparkContext, group: str) -> Iterator[None]:
     """Cancel the Spark jobs of a group on Ctrl-C and SIGTERM, then raise the interrupt.
 
-    Spark's own handler cancels on the very connection that waits for an answer, and breaks it. Only
-    the main thread handles signals; in other threads this does nothing.
+    A context manager: the handlers are set while the block runs. Spark's own handler cancels on the
+    very connection that waits for an answer, and breaks it. Only the main thread handles signals;
+    in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -271,22 +212,25 @@ def _cancel_on_signals(context: SparkContext, group: str) -> Iterator[None]:
         cancel = threading.Thread(target=lambda: java.sc().cancelJobGroupAndFutureJobs(group))
         cancel.start()  # each thread has its own connection to Spark
 
-    before = {signal.SIGINT: signal.signal(signal.SIGINT, stop)}
+    previous_handlers = {signal.SIGINT: signal.signal(signal.SIGINT, stop)}
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, stop)
+        previous_handlers[signal.SIGTERM] = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     except TalerecError as error:  # it reports that the jobs were cancelled
         raise interrupts[0] if interrupts else error from None
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
     if interrupts:
         raise interrupts[0]
 
 
 def _is_waiting_for_spark(frame: FrameType | None) -> bool:
-    """Return whether a stack frame, or a caller of it, is in py4j: Python waits for Spark."""
+    """Return whether Python waits for an answer of Spark when a signal interrupts `frame`.
+
+    It does if this stack frame, or a caller of it, is code of py4j, which calls Java.
+    """
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("py4j."):
             return True
@@ -299,7 +243,8 @@ def _report_tasks(
 ) -> None:
     """Report the growth of a job group's share of finished tasks, until `is_over` is set.
 
-    tick: gets each increase; all increases add up to 1. Runs in a thread of its own.
+    context: of Spark. group: the id of the job group. tick: gets each increase; all increases add
+    up to 1. Runs in a thread of its own, and looks five times a second.
     """
     reported = 0.0
     with suppress(Py4JError):  # the thread that waits for Spark raises the error
@@ -321,9 +266,10 @@ def _report_tasks(
 def map_tasks(
     frame: DataFrame, count: int, column: str, work: Callable[[int, Batches], Any], schema: str
 ) -> DataFrame:
-    """Return a lazy table of the rows that `work(number, batches)` yields in `count` tasks.
+    """Return a lazy Spark table of the rows that `work(number, batches)` yields in each task.
 
-    Task c gets the rows of `frame` whose `column` is c. schema: of the result, as Spark's text.
+    Task c (0 to count - 1) gets the rows of `frame` whose `column` is c, as Arrow batches. schema:
+    of the result, as Spark's text.
     """
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -335,9 +281,11 @@ def map_tasks(
 def map_rows(
     frame: DataFrame, work: Callable[[Batches], Iterator[pa.RecordBatch]], schema: str
 ) -> DataFrame:
-    """Return a lazy table of the rows that `work(batches)` yields for each frame partition.
+    """Return a lazy Spark table of the rows that `work(batches)` yields for each partition.
 
-    schema: of the result, as Spark's text. Executors must have the driver's version of talerec.
+    A partition is a part of `frame` that one Spark task has; its rows come as Arrow batches.
+    schema: of the result, as Spark's text. Executors must have the driver's version of talerec;
+    tasks use one thread.
     """
     expected = talerec.__version__
 
@@ -359,7 +307,8 @@ def _reduce_task_cleanup() -> None:
     """Make Spark's cleaning between two tasks of a Python process cheap; it takes 0.2 s else.
 
     Spark collects garbage, which visits every object of every module, and makes Python read the
-    file lists of Spark's own archives anew, once for each package in them.
+    file lists of Spark's own archives anew, once for each package in them. So present objects are
+    exempted from collection, and the archives are dropped from the import cache.
     """
     gc.freeze()
     for path, finder in list(sys.path_importer_cache.items()):
@@ -372,7 +321,8 @@ def send_messages(
 ) -> DataFrame:
     """Return a lazy Spark table of the messages that `count` tasks yield, one per row.
 
-    Task c yields those of `work(c)`; a message has arrays, and the number of its receiver (block).
+    Task c (0 to count - 1) yields those of `work(c)`. A message has arrays as bytes, and the number
+    of the task that receives it (column `block`).
     """
 
     def send(number: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -383,7 +333,11 @@ def send_messages(
 
 
 def run_tasks(frame: DataFrame, count: int, work: Callable[[int, Batches], object]) -> None:
-    """Run `work(number, batches)` in `count` tasks, and wait; task c gets rows of `block` c."""
+    """Run `work(number, batches)` in `count` Spark tasks, and wait for all of them.
+
+    Task c (0 to count - 1) gets the rows of `frame` whose column `block` is c, as Arrow batches,
+    such as the messages that other tasks sent to it. What `work` returns is ignored.
+    """
 
     def run(number: int, batches: Batches) -> Iterator[pa.RecordBatch]:
         """Run the work of one task, read its remaining rows, and yield the task's number."""

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from talerec.models.linear import RidgeModel
 from talerec.runtime import Array, Matrix, shrink_indptr, sparse
-from talerec.spark import gram, messages, tasks, triangles
+from talerec.spark import gram, messages, tasks, trends, triangles
 from talerec.spark.gram import RowLayout, TermBuilder
 from talerec.spark.log_stats import ClusterLog
 from talerec.spark.messages import MESSAGES, Batches
@@ -28,28 +28,28 @@ def count_trends(log: ClusterLog, rows: RowFiles, window: float, side: str) -> R
     """Compute and save the trend counts of all rows; return `rows` marked as having them.
 
     A trend count (TALE, Eq. 14) is the number of rows of the same item within `window` days: before
-    a row, and also after it if `side` is "both". Each partition of users sends its rows as messages
-    to the task of their item, which sends the counts back; a popular item has a task per slice of
-    time.
+    a row, and also after it if `side` is "both". rows: files of the rows of all partitions (sets of
+    users). Each partition sends its rows as messages to the task of their item, which sends the
+    counts back; a popular item has a task per slice of time.
     """
     run, count, plan = log.run, log.n_partitions, log.plan_trends()
-    send = partial(gram.send_trend_rows, rows, plan=plan)
+    send = partial(trends.send_trend_rows, rows, plan=plan)
     # A folder for each fit: late task attempts of the first fit may still write to theirs.
     folder = f"{rows.folder}/{rows.prefix}times"
     if plan.cuts:
         make_folder(Path(folder))
         popular = send_messages(run, count, lambda p: send(p, only_popular=True))
         with run.stage("trend"):
-            run_tasks(popular, plan.n_tasks, lambda t, b: gram.save_sorted_times(b, folder, t))
+            run_tasks(popular, plan.n_tasks, lambda t, b: trends.save_sorted_times(b, folder, t))
     counted = map_tasks(
         send_messages(run, count, lambda p: send(p, only_popular=False)),
         plan.n_tasks,
         "block",
-        lambda t, b: gram.send_trend_counts(b, t, plan, window, side, folder),
+        lambda t, b: trends.send_trend_counts(b, t, plan, window, side, folder),
         MESSAGES,
     )
     with run.stage("trend"):
-        run_tasks(counted, count, lambda p, b: gram.save_trend_counts(b, p, rows))
+        run_tasks(counted, count, lambda p, b: trends.save_trend_counts(b, p, rows))
     return rows._replace(has_trends=True)
 
 
@@ -65,26 +65,25 @@ class WeightTable(NamedTuple):
 
 
 class SolveTask(NamedTuple):
-    """What weights are solved from: rows, how Gram terms are built from them, and targets.
+    """What item-item weights are solved from on a cluster.
 
-    A Gram term is a summand of G = S'S and K = S'T (source x target). rows: files of the rows of
-    all partitions of users. builder: returns the terms of some users' rows. model: gives the
-    penalty and the number of sources of a target.
+    A Gram term is a summand of G = S'S and K = S'T (source x target).
     """
 
-    rows: RowFiles
-    builder: TermBuilder
-    model: RidgeModel
-    target_mask: Array | None = None  # a flag per rank; None: all
-    shrinkage: float = 0.0  # of the differences between K and K'
+    rows: RowFiles  # the rows of all partitions of users
+    builder: TermBuilder  # returns the Gram terms of some users' rows
+    model: RidgeModel  # gives the penalty and the number of sources of a target
+    target_mask: Array | None = None  # which targets, by popularity rank; None: all
+    shrinkage: float = 0.0  # of the differences between K and its transpose
 
 
 def solve_rows(log: ClusterLog, task: SolveTask, table: WeightTable | None) -> Matrix:
     """Return item-item weights, solved on the cluster from the rows of all partitions.
 
-    log: the run, and the plan of the tasks; task: the rows and the model. The result is a sparse
-    matrix, source x target by vocabulary position, memory-mapped from files. table: where weights
-    go with item ids, too; None for nowhere.
+    log: the run, and the plan of the tasks; task: the rows and the model. First the Gram (G = S'S,
+    K = S'T) is summed, then each target item is solved. The result is a sparse matrix, source x
+    target by vocabulary position, memory-mapped from files. table: where weights go with item ids,
+    too; None for nowhere.
     """
     folder = log.run.folder / f"{task.rows.prefix}gram"
     make_folder(folder)
@@ -109,6 +108,7 @@ def make_folder(folder: Path) -> None:
 def _sum_gram(log: ClusterLog, task: SolveTask, folder: Path) -> None:
     """Sum the Gram (G = S'S, K = S'T) of all rows, and save it in `folder`, in blocks.
 
+    log: the run and the plan of its tasks; task: the rows, and how Gram terms are built from them.
     Each partition of users writes its rows to shared files. Then a task per range of target items
     sums pairs of rows from these files, and sends each sum as a message to the task of the block
     (range of items) that owns the pair, that of its rarer item; this task adds up and saves.
@@ -132,10 +132,10 @@ def _sum_gram(log: ClusterLog, task: SolveTask, folder: Path) -> None:
 def _join_triangle(log: ClusterLog, task: SolveTask, folder: Path) -> float:
     """Join the blocks of G's lower triangle to files for the solver; return K's reverse share.
 
-    A block is a range of rows; the files have columns and values. Saved are also the ridge
-    (diagonal of G plus penalty) and counts of entries. The solver uses K + share K' (K = S'T, K'
-    transposed) with the share returned, in 0..1, larger the more of the difference of K and K' is
-    chance.
+    A block is a range of rows of G = S'S, saved in `folder`; the files have columns and values.
+    Saved are also the ridge (diagonal of G plus penalty) and counts of entries. The solver uses K +
+    share K' (K = S'T, K' transposed) with the share returned, in 0..1, larger the more of the
+    difference of K and K' is chance.
     """
     owners, path = log.plan.owners, str(folder)
     n_blocks = len(owners) - 1
@@ -176,9 +176,9 @@ def _save_triangle_index(folder: Path, n_blocks: int, position: Array) -> tuple[
 def _solve_targets(log: ClusterLog, plan: triangles.SolvePlan, table: WeightTable | None) -> Matrix:
     """Solve all target items in tasks; return the weights, source x target by position.
 
-    Messages with entries of K go to the tasks of their targets, which solve, and messages with
-    weights go on to the tasks of their sources, which save them. The weights are also written to
-    `table`, unless it is None.
+    plan: the files of G and K, and the blocks (ranges) of items. Messages with entries of K go to
+    the tasks of their targets, which solve, and messages with weights go on to the tasks of their
+    sources, which save them. The weights are also written to `table`, unless it is None.
     """
     n_items, folder = len(log.stats.position), plan.folder
     n_owner_blocks, n_target_blocks, n_source_blocks = (
@@ -212,7 +212,8 @@ def _write_weights(
     """Save the weights of each block (range) of source items, and write them to a table.
 
     weights: Spark table of the messages of `tasks.send_weights` to these blocks; sources: the edges
-    of the blocks, by vocabulary position; folder: for the saved arrays.
+    of the blocks, by vocabulary position; folder: for the saved arrays; table: the address of the
+    Parquet files, with ids instead of positions.
     """
     kind = pa.string() if table.ids.dtype == pl.String else pa.int64()
     schema = pa.schema([("source", kind), ("target", kind), ("weight", pa.float32())])

@@ -35,8 +35,9 @@ _MAX_BROADCAST = 2_000_000  # items of a table that is sent to every executor
 def check_table(session: SparkSession, address: str, source: Source) -> str:
     """Return the address if a table may be written there, else raise TalerecError.
 
-    A table is a folder of Parquet files. Not allowed are the log's folder, folders that contain it
-    or lie in it, and folders with files that Spark did not write. source: the log.
+    A table is a folder of Parquet files; address: a path or URL. Not allowed are the log's folder,
+    folders that contain it or lie in it, and folders with files that Spark did not write. source:
+    the log.
     """
     out = _normalize_address(session, address)
     for path in _input_addresses(session, source):
@@ -50,16 +51,17 @@ def check_table(session: SparkSession, address: str, source: Source) -> str:
     return address
 
 
-def _is_replaceable(path: Any, files: Any) -> bool:
+def _is_replaceable(path: Any, file_system: Any) -> bool:
     """Return whether nothing is at a path, or a folder whose files were all written by Spark.
 
-    path, files: a Hadoop path and its file system (`_hadoop_path`).
+    path, files: a Hadoop path and its file system, Java objects (`_hadoop_path`). Files of Spark
+    are recognised by the beginning of their names.
     """
-    if not files.exists(path):
+    if not file_system.exists(path):
         return True
-    if not files.getFileStatus(path).isDirectory():
+    if not file_system.getFileStatus(path).isDirectory():
         return False
-    listed = files.listFiles(path, True)
+    listed = file_system.listFiles(path, True)
     while listed.hasNext():
         if not str(listed.next().getPath().getName()).startswith(_SPARK_FILES):
             return False
@@ -67,7 +69,10 @@ def _is_replaceable(path: Any, files: Any) -> bool:
 
 
 def _input_addresses(session: SparkSession, source: Source) -> list[str]:
-    """Return the normalized addresses that the log is read from."""
+    """Return the full URLs that the log is read from: of its folder, or of a table's files.
+
+    source: the log, as an address or a Spark table.
+    """
     if not isinstance(source, DataFrame):
         return [_normalize_address(session, restore_slashes(source))]
     return [_normalize_address(session, file) for file in source.inputFiles()]
@@ -86,8 +91,8 @@ def _hadoop_path(session: SparkSession, address: str) -> tuple[Any, Any]:
 
 def _normalize_address(session: SparkSession, address: str) -> str:
     """Return the full URL of an address; symbolic links of local folders are resolved."""
-    path, files = _hadoop_path(session, address)
-    text = str(files.makeQualified(path).toString())
+    path, file_system = _hadoop_path(session, address)
+    text = str(file_system.makeQualified(path).toString())
     return f"file:{Path(text[5:]).resolve()}" if text.startswith("file:") else text
 
 
@@ -102,14 +107,17 @@ def write_table(frame: DataFrame, address: str) -> None:
 
 @contextmanager
 def replace_table(session: SparkSession, address: str) -> Iterator[None]:
-    """Remove the folder at an address; run the block; if it fails, remove what it wrote there."""
-    path, files = _hadoop_path(session, address)
-    files.delete(path, True)
+    """Remove the folder at an address; run the block; if it fails, remove what it wrote there.
+
+    A context manager; the block writes the new table.
+    """
+    path, file_system = _hadoop_path(session, address)
+    file_system.delete(path, True)
     try:
         yield
     except BaseException:
         with suppress(Exception):  # the first error is the one to report
-            files.delete(path, True)
+            file_system.delete(path, True)
         raise
 
 
@@ -123,7 +131,7 @@ def read_item_table(session: SparkSession, path: Path, n_items: int) -> DataFram
 
 
 def arrow_type(kind: T.DataType) -> pa.DataType:
-    """Return the Arrow type of a Spark column of ids or counts."""
+    """Return the Arrow type of a Spark column of ids or counts: text, int64 or int32."""
     types = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32()}
     return types[kind.simpleString()]
 
@@ -143,9 +151,9 @@ def check_histories_output(
 ) -> bool | str:
     """Return `output` if users' rows can be saved there: a bool, or an address as text.
 
-    A bool tells whether they go into the artifact; an address is a folder or
-    postgresql://HOST/NAME, whose tables are created. Raises TalerecError for other addresses.
-    source: the log.
+    A bool tells whether they go into the saved model; an address is a folder or
+    postgresql://HOST/NAME, whose tables are created. Raises TalerecError for other addresses, and
+    for a database if rows have weights. source: the log, which must not be overwritten.
     """
     if isinstance(output, bool):
         return output
@@ -167,8 +175,9 @@ def check_histories_output(
 def write_histories(run: ClusterRun, rows: RowFiles, count: int, address: str) -> None:
     """Write the users' rows of `count` partitions to a folder of Parquet files or a database.
 
-    A partition has the users of one task, which writes their rows. A task that Spark runs twice
-    adds no row twice. address: of the folder, or postgresql://HOST/NAME.
+    rows: the files of the partitions. A partition has the users of one task, which writes their
+    rows. A task that Spark runs twice adds no row twice. address: of the folder, or
+    postgresql://HOST/NAME.
     """
     with run.stage("histories"):
         if database_kind(address) is not None:
@@ -193,7 +202,8 @@ def write_histories(run: ClusterRun, rows: RowFiles, count: int, address: str) -
 def _import_partition(rows: RowFiles, partition: int, address: str) -> None:
     """Write the rows of a partition (users of one task) to the database at an address.
 
-    The database is an event store, from which histories are served. Nothing happens without rows.
+    rows: the files of all partitions. The database is an event store, from which histories are
+    served. Nothing happens without rows.
     """
     log = _load_named_log(rows, partition)
     if log.rows:
@@ -213,7 +223,8 @@ def _load_named_log(rows: RowFiles, partition: int) -> Log:
 def _histories_schema(rows: RowFiles, count: int) -> pa.Schema:
     """Return the Arrow columns of users' rows: user and item ids, times, and maybe weights.
 
-    count: the number of partitions. Ids have the types that they have in the log: text or int64.
+    rows: the files of all partitions (sets of users); count: how many. Ids have the types that they
+    have in the log: text or int64.
     """
     users = [pl.read_parquet_schema(rows.users_file(p))["id"] for p in range(count)]
     items = rows.load_item_ids().dtype

@@ -24,7 +24,8 @@ from talerec.solvers import RangeProblem, solve_range, solve_range_in_pieces
 from talerec.spark import messages, triangles
 from talerec.spark.gram import RowLayout, TermBuilder, sum_targets, write_at
 from talerec.spark.messages import Batches, map_array, read_array, save_array
-from talerec.spark.partitions import RowFiles, TargetRange
+from talerec.spark.partitions import RowFiles
+from talerec.spark.work_plan import TargetRange
 
 _NAMED_WEIGHTS = 2**16  # weights that get external ids at a time
 _MAX_TERMS = 2  # of a Gram
@@ -35,16 +36,16 @@ _ENTRY_BYTES = 12  # of an entry of G: its column and its value
 
 
 class CountingPlan(NamedTuple):
-    """How the Gram (G = S'S, K = S'T) is summed over pairs of rows, in tasks.
+    """How the Gram (G = S'S, K = S'T) is summed over pairs of rows, in Spark tasks.
 
-    A task sums a range of targets in the rows of a group of partitions of users, for each Gram term
-    (a summand of the Gram); then another sums a block (range) of owners. Each pair of items is
-    owned by the rarer one.
+    A task sums a range of target items in the rows of a group of users, for each Gram term (a
+    summand of the Gram); then another sums a block (range) of owners. Each pair of items is owned
+    by the rarer one.
     """
 
     builder: TermBuilder  # returns the Gram terms of some rows
-    rows: RowFiles
-    layout: RowLayout
+    rows: RowFiles  # the saved rows of all users
+    layout: RowLayout  # the files that each group of users shares
     ranges: Sequence[TargetRange]  # of each counting task
     owners: Array  # edges of the blocks of owners
     targets_equal_sources: Sequence[bool]  # of each Gram term: K is G
@@ -53,23 +54,24 @@ class CountingPlan(NamedTuple):
 def send_gram(plan: CountingPlan, task: int) -> Iterator[pa.RecordBatch]:
     """Sum the pairs of a task's targets: save those that they own, yield messages with others.
 
-    The rarer item of a pair owns it. Pairs of a target with a rarer source go to the task of the
-    block (range of items) of that source, which runs `sum_owners`. Done for each Gram term, a
-    summand of G = S'S and K = S'T.
+    plan: which items are the targets of which task. The rarer item of a pair owns it. Pairs of a
+    target with a rarer source go to the task of the block (range of items) of that source, which
+    runs `sum_owners`. Done for each Gram term, a summand of G = S'S and K = S'T.
     """
     targets = plan.ranges[task]
     for term, sums in enumerate(sum_targets(plan.builder, plan.rows, plan.layout, targets)):
-        owned, others = triangles.split_by_owner(sums, targets.lo, targets.hi)
-        for name, array in owned._asdict().items():
+        owned_pairs, other_pairs = triangles.split_by_owner(sums, targets.lo, targets.hi)
+        for name, array in owned_pairs._asdict().items():
             save_array(plan.layout.folder, f"owned_{name}-{task}-{term}", array)
-        yield from triangles.send_owner_rows(others, plan.owners, task * _MAX_TERMS + term)
+        yield from triangles.send_owner_rows(other_pairs, plan.owners, task * _MAX_TERMS + term)
 
 
 def sum_owners(batches: Batches, block: int, plan: CountingPlan) -> None:
     """Sum all pairs that the items of one block own, over all tasks, and save the sums.
 
     The rarer item of a pair owns it; a block is a range of items. batches: messages of `send_gram`,
-    which hold sums of pairs for G = S'S and K = S'T from other tasks.
+    which hold sums of pairs for G = S'S and K = S'T from other tasks; plan: the blocks, and the
+    files of the sums that tasks saved.
     """
     lo, hi = int(plan.owners[block]), int(plan.owners[block + 1])
     n_items = plan.rows.n_items
@@ -83,7 +85,9 @@ def load_owner_rows(
     """Return the sums of pairs owned by the items lo..hi: first those saved, then those sent.
 
     The rarer item of a pair owns it. Tasks of `send_gram` save sums whose target is the owner, and
-    send (`batches`) those whose source is. A piece also says which direction of K = S'T it has.
+    send (`batches`) those whose source is. Each piece of the result also says whether its K = S'T
+    is into the owner (the owner is the target), out of it, or both. plan: how the tasks were
+    divided.
     """
     pieces: list[triangles.OwnerRows] = []
     for term, is_equal in enumerate(plan.targets_equal_sources):
@@ -100,8 +104,9 @@ def load_owner_rows(
 def _load_saved_rows(plan: CountingPlan, term: int, lo: int, hi: int) -> Iterator[list[Array]]:
     """Yield what each task of `send_gram` saved for the owners lo..hi, for one Gram term.
 
-    A Gram term is a summand of G = S'S and K = S'T, given by its number. Four arrays: owners (the
-    rarer items of pairs), number of entries of each, columns, values.
+    A Gram term is a summand of G = S'S and K = S'T, given by its number `term`. Four arrays: owners
+    (the rarer items of pairs), number of entries of each, columns (the other items), and values,
+    two per entry: G and K.
     """
     for task, (_, first, last) in enumerate(plan.ranges):
         a, b = max(first, lo), min(last, hi)
@@ -133,8 +138,10 @@ def rank_by_degree(row_counts: Array, column_counts: Iterable[Array], position: 
 def save_owned_counts(block: int, lo: int, folder: str) -> None:
     """Save how many entries of a block of G each item owns if items are ranked by degree.
 
-    block: a range of rows of G's lower triangle, from row `lo` on. The owner of an entry is the one
-    of its two items with the higher `degree_rank`, which is the item with fewer entries in G.
+    The degree of an item is its number of entries in G = S'S. block: a range of rows of G's lower
+    triangle, from row `lo` on, whose arrays lie in `folder`. The owner of an entry is the one of
+    its two items with the higher `degree_rank`, which is the item with fewer entries. Saved as
+    `owned-{block}`.
     """
     rank, column = map_array(folder, "degree_rank"), map_array(folder, f"column-{block}")
     counts = map_array(folder, f"row_count-{block}")
@@ -146,7 +153,8 @@ def save_owned_counts(block: int, lo: int, folder: str) -> None:
 def write_block(block: int, start: int, folder: str) -> None:
     """Copy a block (range of rows) of G's lower triangle to the files of the whole triangle.
 
-    start: the number of entries before the block. A second run writes the same bytes.
+    start: the number of entries before the block; folder: of all these files. A second run writes
+    the same bytes.
     """
     for name in ("column", "value"):
         write_at(Path(folder) / f"{name}.raw", start, map_array(folder, f"{name}-{block}"))
@@ -160,10 +168,10 @@ def send_weights(
 ) -> Iterator[pa.RecordBatch]:
     """Solve the weights of a block of target items; yield messages with them, by source block.
 
-    Blocks are ranges of items, one task each. batches: entries of K + share K' (K = S'T, source x
-    target; K' transposed; share in 0..1) of these targets, from `send_target_entries`; those that
-    the targets own are read from files, like G. A message has sources, targets (positions) and
-    weights.
+    Blocks are ranges of items, one task each; plan: their edges and the files of G = S'S and K.
+    batches: entries of K + share K' (K = S'T, source x target; K' transposed; share in 0..1) of
+    these targets, from `send_target_entries`; those that the targets own (as rarer item of the
+    pair) are read from files, like G. A message has sources, targets (positions) and weights.
     """
     lo, hi = int(plan.targets[block]), int(plan.targets[block + 1])
     position = read_array(plan.folder, "position")  # of each rank
@@ -251,9 +259,9 @@ def _map_triangle(folder: str, indptr: Array) -> CSR:
 def save_weights(batches: Batches, block: int, sources: Array, n_items: int, folder: str) -> Matrix:
     """Save and return the weights of a block of sources, ordered by source, then by target.
 
-    batches: messages of `send_weights`, from the tasks that solved targets. Block b has the sources
-    sources[b] to sources[b + 1] (excluded), by vocabulary position. The result is sparse: source of
-    the block x target.
+    batches: messages of `send_weights`, from the tasks that solved targets. Block b has the source
+    items sources[b] to sources[b + 1] (excluded), by vocabulary position. The result is a sparse
+    matrix: source of the block x target (n_items). Its arrays are saved in `folder`.
     """
     lo, hi = int(sources[block]), int(sources[block + 1])
     source, target, weight = messages.concatenate_messages(batches, np.int32, np.int32, np.float32)
@@ -273,8 +281,8 @@ def label_weights(
 ) -> Iterator[pa.RecordBatch]:
     """Yield weights as Arrow rows of source id, target id and weight.
 
-    B: source x target; its first row is item `lo`. ids: of all items. factor: per target, what its
-    weights are multiplied by; None for 1.
+    B: sparse weights, source x target; its first row is the item at position `lo`. ids: of all
+    items. factor: per target, what its weights are multiplied by; None for 1. schema: of the rows.
     """
     source = np.repeat(np.arange(lo, lo + B.shape[0]), np.diff(B.indptr))
     weight = B.data if factor is None else B.data * factor[B.indices]
@@ -294,8 +302,9 @@ def recommend_users(
 ) -> pl.DataFrame:
     """Return the recommendations of users as a frame: user_id, item_id, score, rank.
 
-    rows: all rows of these users: user, item (a position, -1 if the model does not know it), time,
-    row_number, and maybe weight; order: the columns that order a user's rows.
+    rows: all rows of these users: user (id), item (a position, -1 if the model does not know it),
+    time, row_number, and maybe weight; order: the columns that order a user's rows. options: how
+    many items, filters, boosts and the request time.
     """
     users, user = Vocabulary.encode(rows["user"])
     rows = rows.with_columns(pl.Series("user", user)).sort("user", *order)

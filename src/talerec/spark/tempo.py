@@ -46,12 +46,13 @@ from talerec.spark.tempo_tasks import HoldoutPlan
 class ClusterHoldout(NamedTuple):
     """The training rows that remain of a log without its held-out queries, and these queries.
 
-    A query is a user's history and, as target, the item of the row that came next.
+    A query is a user's history and, as target, the item of the row that came next: a current one of
+    the last row before the cutoff, a delayed one of the first row after it.
     """
 
-    rows: RowFiles  # training rows
-    plan: HoldoutPlan  # the cutoff, and the items that queries may ask for
-    item_weights: Array  # of the training rows, by position
+    rows: RowFiles  # the files of the training rows
+    plan: HoldoutPlan  # the cutoff, and the items that may be targets
+    item_weights: Array  # sum of the weights of each item's training rows, by position
     queries: tuple[HoldoutQueries, HoldoutQueries]  # current and delayed
 
 
@@ -59,8 +60,8 @@ class ClusterHoldout(NamedTuple):
 class TempoFit:
     """A fit of the model tempo to a log whose rows are saved in partitions of users."""
 
-    log: ClusterLog
-    model: Tempo
+    log: ClusterLog  # with the run on the cluster and the plan of its tasks
+    model: Tempo  # gives the parameters
 
     def fit_weights(self, table: WeightTable) -> Weights:
         """Return the weights fitted to the whole log, with query parameters learned from it.
@@ -92,8 +93,9 @@ class TempoFit:
     def _solve_task(self, rows: RowFiles, statistics: LogStatistics) -> SolveTask:
         """Return what item-item weights are solved from; if the model has trends, count them.
 
-        A trend count is the number of rows of a row's item within model.window days. rows: files of
-        the rows of all partitions; statistics: of these rows.
+        The result has the rows, how Gram terms are built from them, and the model. A trend count is
+        the number of rows of a row's item within model.window days. rows: files of the rows of all
+        partitions of users; statistics: of these rows.
         """
         model = self.model
         if model.trend:
@@ -106,8 +108,8 @@ class TempoFit:
     def order_by_time(self, rows: RowFiles) -> None:
         """Save all rows ordered by time, and each item's weight in them, by vocabulary position.
 
-        Each partition of users sends its rows as messages to tasks for slices of time, which sort
-        them.
+        rows: the files of the rows of each partition (a set of users), to which the results go too.
+        Each partition sends its rows as messages to tasks for slices of time, which sort them.
         """
         run, plan, position = self.log.run, self.log.plan, self.log.stats.position
         n_slices = max(1, math.ceil(plan.n_rows / plan.limits.rows))
@@ -123,8 +125,9 @@ class TempoFit:
     def _build_snapshots(self, horizons: list[float]) -> PopularitySnapshots:
         """Return item popularity at many points in time, for the whole log.
 
-        horizons: how quickly popularity is forgotten, as multiples of the model's `span` (rows per
-        item).
+        A horizon is how quickly popularity is forgotten: the number of rows after which a row
+        counts 1/e, as a multiple of the model's `span` (rows per item). There are snapshots for
+        each.
         """
         with self.log.run.stage("habits"):
             self._save_snapshots(self.log.rows, horizons)
@@ -136,7 +139,8 @@ class TempoFit:
         """Save item popularity at many points in time, from rows that are saved ordered by time.
 
         horizons: how quickly popularity is forgotten, as multiples of the model's `span` (rows per
-        item). share_room: all horizons together store no more than one alone may.
+        item). share_room: all horizons together store no more snapshots than one alone may. One
+        Spark task does it.
         """
         span = self.model.span
 
@@ -188,8 +192,9 @@ class TempoFit:
     def split_holdout(self, *, every_item: bool) -> ClusterHoldout | None:
         """Save training rows and held-out queries; return both, or None if queries are too few.
 
-        A query is a user's history and, as target, the item that came next. every_item: queries may
-        ask for all items of a large catalogue, not only for half of them.
+        A query is a user's history and, as target, the item that came next. Queries whose target
+        has no training row are left out. every_item: all items of a large catalogue may be targets,
+        not only half of them.
         """
         count, position = self.log.n_partitions, self.log.stats.position
         plan = self._plan_holdout(every_item)
@@ -206,9 +211,10 @@ class TempoFit:
         return ClusterHoldout(train, plan, counts, (current, delayed))
 
     def _plan_holdout(self, every_item: bool) -> HoldoutPlan:
-        """Return the time that separates training rows from later ones, and the items to query.
+        """Return the time that ends the training rows, and the items that may be queries' targets.
 
-        every_item: queries may ask for all items of a large catalogue, not only for half of them.
+        A held-out query is a user's history and, as target, the item that came next. every_item:
+        all items of a large catalogue may be targets, not only half of them.
         """
         rows, count = self.log.rows, self.log.n_partitions
         cutoffs = candidate_cutoffs(tempo_tasks.load_by_time(rows).time)
@@ -222,7 +228,8 @@ class TempoFit:
         """Sample users for queries; save their held-out queries and, as `train`, training rows.
 
         A query is a user's history and, as target, the item that came next: a current one of the
-        last row before plan.cutoff, a delayed one of the first row after it.
+        last row before plan.cutoff, a delayed one of the first row after it. train: the files to
+        write.
         """
         rows, count = self.log.rows, self.log.n_partitions
         self._run_learning(lambda p: tempo_tasks.save_eligible_users(rows, p, plan))
@@ -238,6 +245,9 @@ class TempoFit:
         self._run_learning(save)
 
     def _run_learning(self, work: Callable[[int], None]) -> None:
-        """Run `work(partition)` for each partition, timed as the stage that learns parameters."""
+        """Run `work(partition)` on the cluster for each partition of users, and wait.
+
+        The time is counted as stage "learn", in which query parameters are learned.
+        """
         with self.log.run.stage("learn"):
             run_on_partitions(self.log.run, self.log.n_partitions, work)

@@ -42,23 +42,24 @@ from talerec.spark.partitions import RowFiles
 def save_statistics(log: Log, partition: int, rows: RowFiles) -> None:
     """Save statistics of a partition of users: intervals, simultaneous pairs, repeats.
 
-    Intervals are from a user's row to the next, above 0, in microseconds, sorted; pairs are of
-    different items of a user at one time; repeats of an item and opportunities for one are counted
-    by lag in rows. rows: where they are saved.
+    log: the partition's rows. Intervals are from a user's row to the next, above 0, in
+    microseconds, sorted; pairs are of different items of a user at one time; repeats of an item and
+    opportunities for one are counted by lag in rows (32 numbers each), then the users. rows: where
+    they are saved.
     """
     intervals = np.sort(positive_intervals(log)) if log.rows else log.time
     rows.save_array("intervals", partition, intervals)
     rows.save_array("pairs", partition, np.array(simultaneous_pairs(log)))
-    hits, chances, count = repeat_counts(log)
-    rows.save_array("repeats", partition, np.concatenate([hits, chances, [count]]))
+    hits, opportunities, n_users = repeat_counts(log)
+    rows.save_array("repeats", partition, np.concatenate([hits, opportunities, [n_users]]))
 
 
 def load_statistics(tempo: Tempo, rows: RowFiles, count: int) -> LogStatistics:
     """Return the statistics of the whole log, from what `count` partitions of users saved.
 
     They are the median interval between a user's rows (days), whether simultaneous rows are
-    unordered, and how often items are repeated. tempo: its `same_time` decides how rows with equal
-    times are treated.
+    unordered, and how often items are repeated. rows: the files; tempo: its `same_time` decides how
+    rows with equal times are treated.
     """
 
     def is_ordered() -> bool:  # one machine, too, looks at the pairs of the first users alone
@@ -67,8 +68,10 @@ def load_statistics(tempo: Tempo, rows: RowFiles, count: int) -> LogStatistics:
 
     interval = median_in_days(median(list(rows.map_arrays("intervals", count))))
     is_joint = tempo.resolve_same_time(is_ordered)
-    hits, chances, n_users = np.split(sum(rows.map_arrays("repeats", count)), [32, 64])
-    return LogStatistics(interval, is_joint, rates_from_counts(hits, chances, int(n_users[0])))
+    hits, opportunities, n_users = np.split(sum(rows.map_arrays("repeats", count)), [32, 64])
+    return LogStatistics(
+        interval, is_joint, rates_from_counts(hits, opportunities, int(n_users[0]))
+    )
 
 
 def median(arrays: Sequence[Array]) -> float | None:
@@ -83,15 +86,15 @@ def median(arrays: Sequence[Array]) -> float | None:
 def quantile(arrays: Sequence[Array], share: float) -> float:
     """Return the quantile `share` (0 to 1) of all values of several ascending integer arrays.
 
-    NaN if there are no values.
+    Values between two ranks are interpolated linearly. NaN if there are no values.
     """
     filled = [array for array in arrays if len(array)]
     if not filled:
         return float("nan")
-    place = (sum(map(len, filled)) - 1) * share
-    first = int(place)
-    neighbors = [kth_smallest(filled, k) for k in (first, int(np.ceil(place)))]
-    return float(np.quantile(neighbors, place - first))
+    rank = (sum(map(len, filled)) - 1) * share
+    lower = int(rank)
+    neighbors = [kth_smallest(filled, k) for k in (lower, int(np.ceil(rank)))]
+    return float(np.quantile(neighbors, rank - lower))
 
 
 def kth_smallest(arrays: list[Array], k: int) -> int:
@@ -120,8 +123,8 @@ def send_by_time(
     """Yield messages with a partition's times, items and weights, to slices of time.
 
     Sent by the task of a partition of users, received by a task per slice (`save_time_slice`).
-    cuts: the times between slices; position: of each item (popularity rank) in the vocabulary, by
-    which items are sent.
+    rows: the files of the partitions. cuts: the times between slices; position: of each item
+    (popularity rank) in the vocabulary, by which items are sent.
     """
     log = rows.load_log(partition)
     order = np.argsort(log.time, kind="stable")
@@ -137,7 +140,8 @@ def send_by_time(
 def save_time_slice(batches: Batches, number: int, rows: RowFiles) -> None:
     """Save the rows of slice `number` of time, ordered by time, then by partition and user.
 
-    batches: messages of `send_by_time`, with times, items and weights.
+    batches: messages of `send_by_time`, with times, items and weights, ordered by partition (a set
+    of users). rows: where the three arrays are saved.
     """
     arrays = messages.concatenate_messages(batches, *_TIMED.values())
     order = np.argsort(arrays[0], kind="stable")
@@ -148,8 +152,9 @@ def save_time_slice(batches: Batches, number: int, rows: RowFiles) -> None:
 def join_time_slices(rows: RowFiles, count: int) -> None:
     """Join `count` slices of time to files of all rows; save the weight of each item in them.
 
-    Saved are the sums of row weights (or row counts) per item, of all rows as `item_weights`, and
-    of those of the last `RECENT_DAYS` days as `recent_weights`.
+    rows: the files. Saved are the sums of row weights (or row counts) per item, of all rows as
+    `item_weights`, and of those of the last `RECENT_DAYS` days as `recent_weights`; both by
+    vocabulary position.
     """
     time, item, weight = (rows.join_arrays(name, count, dtype) for name, dtype in _TIMED.items())
     latest = int(time[-1]) if len(time) else 0  # a first fit may have no rows
@@ -167,7 +172,10 @@ def load_by_time(rows: RowFiles) -> TimedRows:
 
 
 def save_snapshots(snapshots: PopularitySnapshots, rows: RowFiles) -> None:
-    """Save snapshots of item popularity (shares at points in time) as numbered arrays."""
+    """Save snapshots of item popularity (shares at points in time) as numbered arrays.
+
+    The first three are those of the sparse matrix of shares, snapshot x item. rows: the files.
+    """
     shares = snapshots.shares
     arrays = (shares.data, shares.indices, shares.indptr, *snapshots[1:])
     for number, array in enumerate(arrays):
@@ -175,7 +183,10 @@ def save_snapshots(snapshots: PopularitySnapshots, rows: RowFiles) -> None:
 
 
 def load_snapshots(rows: RowFiles) -> PopularitySnapshots:
-    """Return the snapshots of item popularity (shares at points in time) of `save_snapshots`."""
+    """Return the snapshots of item popularity (shares at points in time) of `save_snapshots`.
+
+    rows: the files. The shares are a sparse matrix, snapshot x item; six arrays are read in all.
+    """
     data, indices, indptr, *others = (np.array(a) for a in rows.map_arrays("snapshots", 6))
     shape = (len(indptr) - 1, rows.n_items)
     return PopularitySnapshots(sparse.csr_array((data, indices, indptr), shape=shape), *others)
@@ -199,16 +210,20 @@ _QUERY_ARRAYS = ("length", "item", "time", "now", "target")
 
 
 def save_users_across(rows: RowFiles, partition: int, cutoffs: Array) -> None:
-    """Save, per cutoff time, how many of a partition's users have rows before and after it."""
+    """Save, per cutoff time, how many of a partition's users have rows before and after it.
+
+    A partition is a set of users; cutoffs are in microseconds. Saved as the array `across`.
+    """
     rows.save_array("across", partition, count_users_across(rows.load_log(partition), cutoffs))
 
 
 def save_eligible_users(rows: RowFiles, partition: int, plan: HoldoutPlan) -> None:
     """Save the users of a partition for whom there is a held-out query of each kind.
 
-    A query is a history and the item of the next row, its target: of a current query that is a
-    user's last row before plan.cutoff, of a delayed one the first row after it. Saved are user
-    numbers within the partition, as `current_users` and `delayed_users`.
+    A partition is a set of users. A query is a history and the item of the next row, its target: of
+    a current query that is a user's last row before plan.cutoff, of a delayed one the first row
+    after it; only items of plan.target_mask are targets. Saved are user numbers within the
+    partition, as `current_users` and `delayed_users`.
     """
     eligible = TimeCut.at(rows.load_log(partition), plan.cutoff).eligible_users(plan.target_mask)
     for kind, users in zip(QUERY_KINDS, eligible, strict=True):
@@ -218,9 +233,9 @@ def save_eligible_users(rows: RowFiles, partition: int, plan: HoldoutPlan) -> No
 def sample_eligible_users(rows: RowFiles, kind: str, count: int, n_rows: int) -> list[Array]:
     """Return a sample of the users with a held-out query, as an array for each partition.
 
-    A query is a user's history and, as target, the next item. It is the sample of the whole log,
-    evenly spread. kind: of query, "current" or "delayed"; count: of partitions; n_rows: of the log,
-    by which the sample is sized.
+    A query is a user's history and, as target, the next item. The sample is that of the whole log,
+    evenly spread; users are numbers within their partition (a set of users). kind: of query,
+    "current" or "delayed"; count: of partitions; n_rows: of the log, by which the sample is sized.
     """
     eligible = list(rows.map_arrays(f"{kind}_users", count))
     ends = np.cumsum([0, *map(len, eligible)])
@@ -241,17 +256,17 @@ def save_holdout(
 ) -> None:
     """Save a partition's training rows, their statistics, and the queries of sampled users.
 
-    train_rows: where they are saved. users: those with a current query (its target is the last row
-    before the cutoff, which is not trained on), and those with a delayed one (its target is the
-    first row after the cutoff).
+    rows: the whole log's; train_rows: where the results are saved. plan: the cutoff time. users:
+    numbers of those with a current query (its target is the last row before the cutoff, which is
+    not trained on), and of those with a delayed one (its target is the first row after the cutoff).
     """
     cut = TimeCut.at(rows.load_log(partition), plan.cutoff)
     train = cut.training_rows(users[0])
     train_rows.save_log(partition, train)
     save_statistics(train, partition, train_rows)
     queries = (cut.current_queries(users[0]), cut.delayed_queries(users[1]))
-    for kind, some in zip(QUERY_KINDS, queries, strict=True):
-        for name, array in zip(_QUERY_ARRAYS, _pack_queries(some), strict=True):
+    for kind, kind_queries in zip(QUERY_KINDS, queries, strict=True):
+        for name, array in zip(_QUERY_ARRAYS, _pack_queries(kind_queries), strict=True):
             train_rows.save_array(f"{kind}_{name}", partition, array)
 
 

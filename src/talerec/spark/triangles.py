@@ -27,10 +27,10 @@ INTO, OUT, BOTH = 1, 2, 3
 def split_by_owner(target_sums: TargetSums, lo: int, hi: int) -> tuple[CSR, CSR]:
     """Return the sums of the targets lo..hi in two matrices, by which item owns the pair.
 
-    Items are popularity ranks; the rarer item of a pair (of higher rank) owns it. First the pairs
-    that the targets own (row 0 is target lo, columns are sources), then those that their sources
-    own (row 0 is source 0, columns are targets). Entries have two values: of G = S'S, and of K =
-    S'T.
+    target_sums: sums over pairs of rows, a row per target. Items are popularity ranks; the rarer
+    item of a pair (of higher rank) owns it. First the pairs that the targets own (row 0 is target
+    lo, columns are sources), then those that their sources own (row 0 is source 0, columns are
+    targets). Entries have two values: of G = S'S, and of K = S'T.
     """
     arrays: tuple[Array, ...] = _split_sums(
         target_sums.sums, lo, hi, target_sums.share, target_sums.target_equals_source
@@ -86,10 +86,11 @@ def _split_sums(
 
 
 def send_owner_rows(rows: CSR, edges: Array, sender: int) -> Iterator[pa.RecordBatch]:
-    """Yield messages with the rows of a matrix, to the blocks (ranges) of row numbers.
+    """Yield messages with the rows of a matrix, to the Spark tasks of ranges of rows.
 
-    rows: a row per owner, which is the rarer item of a pair; block b has the owners edges[b] to
-    edges[b + 1] (excluded). A message has owners, entries of each, columns and values.
+    rows: a row per owner, which is the rarer item of a pair; task b (a block) gets the owners
+    edges[b] to edges[b + 1] (excluded). A message has four arrays: owners, entries of each, columns
+    and values. sender: the number that tells receivers where it comes from.
     """
     for block in np.flatnonzero(np.diff(rows.indptr[edges])):
         lo, hi = edges[block], edges[block + 1]
@@ -186,8 +187,9 @@ def save_triangle_block(triangle: CSR, lo: int, block: int, folder: str) -> None
     """Save the sums of a block of owners, a range of items that begins with rank `lo`.
 
     triangle: a row per owner (the rarer item of a pair owns it), a column per other item, and three
-    values per entry: G, K into the owner, K out of it. Arrays are saved as `{name}-{block}`:
-    entries of G off the diagonal and their counts, its diagonal, entries of K, and sums over K.
+    values per entry: G, K into the owner (as target), K out of it (as source). Arrays are saved as
+    `{name}-{block}` in `folder`: entries of G off the diagonal and their counts, its diagonal,
+    entries of K, and sums over K that measure how asymmetric it is.
     """
     indptr, column, value = triangle
     n_owners = len(indptr) - 1
@@ -226,7 +228,7 @@ def direction_stats(folder: str, n_blocks: int, simultaneous: float) -> Directio
     """Return the statistics of how asymmetric K = S'T (source x target) is, over all blocks.
 
     n_blocks: ranges of items, whose sums `save_triangle_block` saved in `folder`. simultaneous: the
-    sum of K's entries from simultaneous rows of different items.
+    sum of K's entries from simultaneous rows of different items, which have no direction.
     """
     sums = np.array(list(messages.map_arrays(folder, "sums", n_blocks)))
     distance, total, diagonal, trace = (math.fsum(column) for column in sums.T)
@@ -256,11 +258,11 @@ def _map_k_entries(folder: str, block: int) -> list[Array]:
 
 
 class SolvePlan(NamedTuple):
-    """How the weights are solved from G = S'S and K + share K' (K = S'T), in blocks of items.
+    """How the weights are solved from G = S'S and K + share K' (K = S'T), in Spark tasks.
 
-    Blocks are ranges between edges. The rarer item of a pair is its owner; weights lead from
-    sources to targets. Ranks are by popularity; positions are those of the vocabulary. A task reads
-    G in pieces if it has more than `max_bytes` bytes.
+    A task has a block of items, a range between two edges. The rarer item of a pair is its owner;
+    weights lead from sources to targets. Ranks are by popularity; positions are those of the
+    vocabulary.
     """
 
     targets: Array  # edges of the blocks of targets, by rank
@@ -319,7 +321,7 @@ def load_owned_entries(plan: SolvePlan, lo: int, hi: int) -> tuple[Array, Array,
     """Return targets, sources and values of entries of K + share K' with targets lo..hi.
 
     K = S'T is source x target, K' its transpose; share is plan.share. Only of pairs that the target
-    owns as their rarer item; they are read from files.
+    owns as their rarer item; they are read from the files of the blocks (ranges) of owners.
     """
     owners = plan.owners
     first, last = np.searchsorted(owners, lo, "right") - 1, np.searchsorted(owners, hi, "left")

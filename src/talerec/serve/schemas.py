@@ -159,11 +159,11 @@ class Contribution(Struct):
 
 
 class AppliedBoost(Struct):
-    """A boost that applies to an item: its column and value, and what it adds to the score."""
+    """A boost that applies to an item, and what it adds to the item's score."""
 
-    column: str
-    value: str
-    contribution: float
+    column: str  # of the item table
+    value: str  # of the item in that column
+    contribution: float  # in units of the score
 
 
 class Explanation(Struct):

@@ -25,7 +25,10 @@ _load, __dir__, __all__ = lazy_exports(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name of the package, loaded from its module."""
+    """Return a public name of this package, loaded from its module when first used.
+
+    TalerecError if that needs pyspark and it is not installed.
+    """
     try:
         return _load(name)
     except ModuleNotFoundError as error:

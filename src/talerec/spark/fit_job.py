@@ -197,7 +197,7 @@ def _add_items(fitted: Fitted, table: pl.DataFrame | None) -> Fitted:
 
 
 def check_weighted_fit(model: Model, names: Columns) -> None:
-    """Raise TalerecError if Spark cannot fit the model, or if it takes no row weights.
+    """Raise TalerecError if Spark cannot fit the model, or if the model takes no row weights.
 
     names: the columns of the log; weights matter only if they name a weight or event weights.
     """
@@ -207,7 +207,10 @@ def check_weighted_fit(model: Model, names: Columns) -> None:
 
 
 def check_fit(model: Model) -> None:
-    """Raise TalerecError if Spark cannot fit the model, or a part of it if it is a blend."""
+    """Raise TalerecError if Spark cannot fit the model, or a part of it if it is a blend.
+
+    A blend adds the scores of several models, its parts.
+    """
     if not isinstance(model, Blend):
         check_model(model)
         return
@@ -243,8 +246,8 @@ def check_model(model: Model) -> RidgeModel:
 def _uses_ridge_fit(model: RidgeModel) -> bool:
     """Return whether a model fits as `RidgeModel` does: it sums its Gram terms, and solves.
 
-    A Gram term is a summand of G = S'S and K = S'T. Models that override one of the methods listed
-    below cannot be fitted on Spark.
+    A Gram term is a summand of G = S'S and K = S'T. False if the class of the model overrides one
+    of the methods below; Spark cannot fit such a model.
     """
     shared = ("learn_weights", "solution", "gram")
     return all(getattr(type(model), name) is getattr(RidgeModel, name) for name in shared)
@@ -291,7 +294,8 @@ def _fit_blend(run: ClusterRun, stats: LogStats, blend: Blend, options: FitOptio
 def _nested_run(run: ClusterRun, name: str, *, has_items: bool = True) -> ClusterRun:
     """Return a run (Spark session, folder, clock) whose folder is a new one in this run's.
 
-    name: of the folder. has_items: copy the run's item table (`items.parquet`) there.
+    name: of the folder. has_items: copy the run's item table (`items.parquet`: id, position and
+    popularity rank of each item) there, for tasks to read.
     """
     folder = run.folder / name
     folder.mkdir()

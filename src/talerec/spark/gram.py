@@ -86,9 +86,10 @@ class RowLayout(NamedTuple):
         return cls(str(folder), group, first, group_sizes, longest)
 
     def file(self, group: int, term: int, name: str) -> Path:
-        """Return the raw file of one array (`name`, a field of `Pairs`) of a group's rows.
+        """Return the path of the raw file of one array of the rows of a group of users.
 
-        term: number of the Gram term, a summand of G = S'S and K = S'T, whose pairs need the array.
+        term: number of the Gram term, a summand of G = S'S and K = S'T, whose pairs of rows need
+        the array; name: of the array, a field of `Pairs`. The file need not exist.
         """
         return Path(self.folder) / f"pairs-{group}-{term}-{name}.raw"
 
@@ -203,7 +204,10 @@ def _map_pairs(pairs: Pairs, layout: RowLayout, group: int, term: int) -> Pairs:
 
 
 def _map_file(path: Path, dtype: np.dtype[Any]) -> Array:
-    """Return a file of numbers as an array, mapped copy-on-write: kernels need it writable."""
+    """Return a file of numbers as an array, mapped copy-on-write: kernels need it writable.
+
+    The array has one dimension; an empty file gives an empty array.
+    """
     if not path.stat().st_size:
         return np.empty(0, dtype)
     return np.asarray(np.memmap(path, dtype, "c"))

@@ -52,7 +52,7 @@ class Columns:
 
     @property
     def has_weights(self) -> bool:
-        """Whether rows have weights."""
+        """Whether rows of the log have weights, from a column or from the names of their events."""
         return self.weight is not None or self.event_weights is not None
 
 

@@ -165,7 +165,8 @@ def _rank_items(
 ) -> tuple[pl.Series, Array, Array]:
     """Return item ids by position, and positions and row counts by popularity rank.
 
-    items: all items, in the order of positions; counts: a row per item with columns item (id) and
+    A position is an item's number in the vocabulary; rank 0 is the item with the most rows. items:
+    all items, in the order of positions; counts: a row per item with columns item (id) and
     n_counted (rows). Items without rows are left out unless `every_item`. Ids, positions and ranks
     are also saved as `items.parquet` in `folder`, for tasks to read.
     """
@@ -259,11 +260,11 @@ class ClusterLog(NamedTuple):
         )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
-        """Return what an artifact stores about the training rows, by name.
+        """Return what a saved model stores about its training rows, by name.
 
-        Keys: users, items, rows (counts), first_time, last_time (microseconds), ties, time_read_as
-        (unit of the times in the files); weighed (True if weights differ) and weight_unit (mean
-        weight) if rows have weights.
+        Keys: users, items, rows (counts), first_time, last_time (microseconds), ties (order of
+        simultaneous rows), time_read_as (unit of the times in the files); weighed (True if weights
+        differ) and weight_unit (mean weight) if rows have weights.
         """
         stats, first_and_last = self.stats, self.stats.time_range
         sizes = self.rows.map_arrays("sizes", self.n_partitions)

@@ -87,7 +87,10 @@ def join_arrays(folder: str | Path, name: str, count: int, dtype: type, file: st
 
 
 def map_joined(folder: str | Path, file: str, dtype: type) -> Array:
-    """Return the array of `folder/file.raw`, which `join_arrays` wrote, memory-mapped."""
+    """Return the array of `folder/file.raw`, which `join_arrays` wrote, memory-mapped.
+
+    dtype: of its values. An empty file gives an empty array.
+    """
     path = Path(folder) / f"{file}.raw"
     return np.asarray(np.memmap(path, dtype, "r")) if path.stat().st_size else np.empty(0, dtype)
 
@@ -132,7 +135,7 @@ def unpack_messages(batches: Batches, *dtypes: type) -> list[tuple[int, list[Arr
 
 
 def concatenate_messages(batches: Batches, *dtypes: type) -> list[Array]:
-    """Return, for each dtype, the arrays of all messages to one task, concatenated.
+    """Return, for each dtype, the arrays of all messages to one Spark task, concatenated.
 
     batches: messages as `pack_message` packs them, each with one array per dtype. They are ordered
     by the number of the task that sent them.
@@ -145,7 +148,7 @@ def concatenate_messages(batches: Batches, *dtypes: type) -> list[Array]:
 
 
 def unpack_frames(batches: Batches) -> pl.DataFrame:
-    """Return the frames of all messages to one task, concatenated vertically.
+    """Return the frames of all messages to one Spark task, concatenated vertically.
 
     batches: the messages that the task received; other tasks packed them with `pack_message`, each
     with the bytes of one frame as an Arrow IPC stream.
@@ -193,7 +196,7 @@ def iterate_frames(batches: Batches, min_rows: int) -> Iterator[pl.DataFrame]:
 
 
 def to_frame(batches: Batches) -> pl.DataFrame:
-    """Return all batches as one frame, which has no columns if there are no batches."""
+    """Return Arrow batches as one frame, which has no columns if there are no batches."""
     all_batches = list(batches)
     if not all_batches:
         return pl.DataFrame()

@@ -57,7 +57,7 @@ class UserPartitions(NamedTuple):
 
     @property
     def n_partitions(self) -> int:
-        """How many partitions there are."""
+        """How many partitions (sets of users) there are; `bounds` are the ids between them."""
         return len(self.bounds) + 1
 
     def assign(self, users: pl.Series) -> Array:
@@ -346,7 +346,10 @@ class TaskLimits(NamedTuple):
 
     @classmethod
     def check(cls, task_rows: int, task_pairs: int, solve_bytes: int) -> TaskLimits:
-        """Return the limits; raise TalerecError if one is not a whole number of at least 1."""
+        """Return what a task may hold; TalerecError if a limit is not a whole number from 1.
+
+        task_rows: rows of the log; task_pairs: pairs of items; solve_bytes: of the Gram matrix G.
+        """
         limits = {"task_rows": task_rows, "task_pairs": task_pairs, "solve_bytes": solve_bytes}
         for name, value in limits.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

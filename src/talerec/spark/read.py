@@ -173,7 +173,10 @@ def _read_parquet(session: SparkSession, address: str, names: Columns) -> DataFr
 
 
 def restore_slashes(path: str | Path) -> str:
-    """Return an address with the slashes that `Path` drops: s3a:/shop becomes s3a://shop."""
+    """Return an address with the slashes that `Path` drops: s3a:/shop becomes s3a://shop.
+
+    Paths without such a scheme are returned as text, unchanged.
+    """
     scheme = re.match(r"(\w+):/(?!/)", str(path))
     if scheme is None:
         return str(path)

@@ -159,10 +159,11 @@ def _join_triangle(log: ClusterLog, task: SolveTask, folder: Path) -> float:
 
 
 def _save_triangle_index(folder: Path, n_blocks: int, position: Array) -> tuple[Array, Array]:
-    """Return indptr and diagonal of G, whose lower triangle was saved in blocks of rows.
+    """Return indptr and diagonal of G = S'S, whose lower triangle was saved in blocks of rows.
 
-    A block is a range of rows. Saves indptr, and each item's rank by its number of entries in G,
-    for the tasks that solve. position: of each item (popularity rank) in the vocabulary.
+    A block is a range of rows, whose arrays lie in `folder`; the triangle has a CSR form without
+    the diagonal. Saves indptr, and each item's rank by its number of entries in G, for the tasks
+    that solve. position: of each item (popularity rank) in the vocabulary.
     """
     row_counts = np.concatenate(list(messages.map_arrays(folder, "row_count", n_blocks)))
     column_counts = messages.map_arrays(folder, "column_count", n_blocks)
@@ -233,7 +234,8 @@ def _write_weights(
 def _join_weights(folder: str, n_blocks: int, n_items: int) -> Matrix:
     """Return the weights saved for all blocks (ranges) of source items as one CSR matrix.
 
-    The matrix is source x target by vocabulary position, memory-mapped from files in `folder`.
+    The matrix is source x target by vocabulary position, memory-mapped from files in `folder`. Each
+    block has saved the number of weights of each source, target positions and weights.
     """
     lengths = np.concatenate(list(messages.map_arrays(folder, "weight_count", n_blocks)))
     indptr = shrink_indptr(np.concatenate([[0], np.cumsum(lengths)]))

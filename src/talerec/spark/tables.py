@@ -124,7 +124,8 @@ def replace_table(session: SparkSession, address: str) -> Iterator[None]:
 def read_item_table(session: SparkSession, path: Path, n_items: int) -> DataFrame:
     """Return a Parquet file of items as a Spark table to join with; a small one is broadcast.
 
-    n_items: its number of rows. Broadcast: Spark sends the whole table to every machine.
+    n_items: its number of rows. Broadcast (up to two million rows): Spark sends the whole table to
+    every machine.
     """
     table = session.read.parquet(f"file://{path}")
     return F.broadcast(table) if n_items <= _MAX_BROADCAST else table
@@ -214,7 +215,7 @@ def _import_partition(rows: RowFiles, partition: int, address: str) -> None:
 def _load_named_log(rows: RowFiles, partition: int) -> Log:
     """Return the rows of a partition (users of one task) as a log with user and item ids.
 
-    The files in `rows` have numbers in place of ids.
+    The files in `rows` have numbers in place of ids, and the ids in files of their own.
     """
     users, items = Vocabulary(rows.load_user_ids(partition)), Vocabulary(rows.load_item_ids())
     return replace(rows.load_log(partition), users=users, items=items)

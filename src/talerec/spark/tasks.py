@@ -125,7 +125,7 @@ def rank_by_degree(row_counts: Array, column_counts: Iterable[Array], position: 
 
     G = S'S, items x items, is given as a lower triangle. row_counts: entries of its rows;
     column_counts: of its columns, an array for each range of rows. Items with equally many entries
-    are ordered by `position`, as in the local solver.
+    are ordered by `position`, their number in the vocabulary, as in the local solver.
     """
     degree = row_counts.copy()
     for counts in column_counts:
@@ -197,7 +197,7 @@ def build_columns(
 
     Three arrays with one entry of K = S'T each; only the targets lo..hi may have entries. Sources
     of a target are ordered by `position`, their place in the vocabulary; targets and sources are
-    popularity ranks.
+    popularity ranks. The matrix has a row for every item.
     """
     n_items = len(position)
     _, order = group_rows(position[source], n_items)
@@ -245,7 +245,11 @@ def _read_entries(file: BinaryIO, dtype: type, first: int, count: int) -> Array:
 
 
 def _map_triangle(folder: str, indptr: Array) -> CSR:
-    """Return the lower triangle of G as a CSR matrix, memory-mapped from files in `folder`."""
+    """Return the lower triangle of G as a CSR matrix, memory-mapped from files in `folder`.
+
+    G = S'S, items x items. indptr: where the entries of each row begin; the files have columns and
+    values. Mapped copy-on-write, because kernels need writable arrays.
+    """
     dtypes = {"column": np.int32, "value": np.float64}
     column, value = (
         np.memmap(Path(folder) / f"{name}.raw", dtype, "c", shape=(int(indptr[-1]),))

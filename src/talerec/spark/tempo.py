@@ -67,7 +67,8 @@ class TempoFit:
         """Return the weights fitted to the whole log, with query parameters learned from it.
 
         Query parameters tell how the items of a history are weighted in a query; they are learned
-        only if the model's `learn` is "auto". table: where item-item weights are also written.
+        only if the model's `learn` is "auto". table: where item-item weights are also written; if a
+        parameter scales them by the popularity of the target, with this factor.
         """
         model, rows = self.model, self.log.rows
         statistics = self.load_statistics(rows)
@@ -86,7 +87,8 @@ class TempoFit:
     def load_statistics(self, rows: RowFiles) -> LogStatistics:
         """Return statistics of saved rows: median interval, order of simultaneous rows, repeats.
 
-        rows: those of the whole log, or the training rows that remain without held-out rows.
+        rows: those of the whole log, or the training rows that remain without held-out rows. Each
+        partition of users has saved its share.
         """
         return tempo_tasks.load_statistics(self.model, rows, self.log.n_partitions)
 
@@ -163,7 +165,8 @@ class TempoFit:
 
         Query parameters weight the items of a history. A held-out query is a history and the item
         that came next, its target. A model is fitted to the log without these rows, and the
-        parameters that rank the targets best are selected. statistics: of the whole log.
+        parameters that rank the targets best are selected. statistics: of the whole log, which tell
+        whether users repeat items.
         """
         holdout = self.split_holdout(every_item=statistics.has_repeats)
         if holdout is None:

@@ -166,7 +166,10 @@ def join_time_slices(rows: RowFiles, count: int) -> None:
 
 
 def load_by_time(rows: RowFiles) -> TimedRows:
-    """Return all rows ordered by time, items by vocabulary position, memory-mapped."""
+    """Return the items and times of all rows, ordered by time, memory-mapped.
+
+    Items are vocabulary positions, times microseconds. rows: the files of `join_time_slices`.
+    """
     time, item = (rows.map_joined(name, _TIMED[name]) for name in ("by_time_time", "by_time_item"))
     return TimedRows(item, time, rows.n_items)
 
@@ -273,8 +276,9 @@ def save_holdout(
 def _pack_queries(queries: HoldoutQueries) -> tuple[Array, ...]:
     """Return lengths, items and times of the histories, request times, and target items.
 
-    A query is a history and its target, the item that came next. Histories follow each other in the
-    arrays of items and times; the other three arrays have one entry per query.
+    A query is a history (a slice start..stop of shared arrays) and its target, the item that came
+    next. In the result, histories follow each other in the arrays of items and times; the other
+    three arrays have one entry per query.
     """
     histories, target = queries
     length = histories.stop - histories.start
@@ -285,11 +289,11 @@ def _pack_queries(queries: HoldoutQueries) -> tuple[Array, ...]:
 
 
 def load_queries(train_rows: RowFiles, kind: str, count: int, position: Array) -> HoldoutQueries:
-    """Return the held-out queries of all partitions: histories and target items.
+    """Return the held-out queries of all partitions of users: histories and target items.
 
-    Items become vocabulary positions. kind: "current" (the target is the last row before the
-    cutoff) or "delayed" (the first after it); count: of partitions; position: of each item by
-    popularity rank.
+    train_rows: the files of `save_holdout`. Items become vocabulary positions. kind: "current" (the
+    target is the last row before the cutoff) or "delayed" (the first after it); count: of
+    partitions; position: of each item by popularity rank.
     """
     length, item, time, now, target = (
         np.concatenate(list(train_rows.map_arrays(f"{kind}_{name}", count)))

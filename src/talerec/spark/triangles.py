@@ -142,8 +142,9 @@ def _sum_owner_entries(
 ) -> tuple[Array, Array, Array]:
     """Return indptr, indices and values of summed rows; all-zero entries are left out.
 
-    Owner lo + r has the input rows order[ptr[r]] to order[ptr[r + 1] - 1]. Each entry has G and one
-    K; directions: per input row, whether K is INTO the owner, OUT of it, or BOTH. A summed entry
+    An owner is the rarer item of a pair; it has a row, with a column per other item. Owner lo + r
+    has the input rows order[ptr[r]] to order[ptr[r + 1] - 1]. Each entry has G = S'S and one K =
+    S'T; directions: per input row, whether K is INTO the owner, OUT of it, or BOTH. A summed entry
     has G, K into, K out; on the diagonal (column lo + r) K counts as into only.
     """
     column, value = rows.indices, rows.values
@@ -305,7 +306,8 @@ def unpack_target_entries(
     """Return targets, sources and values of entries of K + share K' with targets lo..hi.
 
     K = S'T is source x target, K' its transpose. batches: messages of `send_target_entries`, which
-    computed the sum. Each of the three lists has an empty array, then one array per message.
+    computed the sum: the number of entries of each target, sources, values. Each of the three lists
+    has an empty array, then one array per message.
     """
     all_targets = np.arange(lo, hi, dtype=np.int32)
     dtypes = (np.int32, np.int32, np.float64)

@@ -15,22 +15,14 @@ from talerec.store.store import Store
 
 
 class Measurement(NamedTuple):
-    """The rank of an event's item in the list a model would have shown right before the event.
+    """The rank of an event's item in the list a model would have shown right before the event."""
 
-    seq          the number of the event in the store
-    role         of the model: "current" or "candidate"
-    version      of the model
-    measured_at  in Unix seconds
-    user         a hash of the user, by which confidence intervals resample users
-    rank         from 1; 0 if the item was not in the list
-    """
-
-    seq: int
-    role: str
-    version: str
-    measured_at: int
-    user: int
-    rank: int
+    seq: int  # the number of the event in the store
+    role: str  # of the model: "current" or "candidate"
+    version: str  # of the model
+    measured_at: int  # Unix seconds
+    user: int  # a hash of the user, by which confidence intervals resample users
+    rank: int  # from 1; 0 if the item was not in the list
 
 
 class MeasurementProgress(NamedTuple):

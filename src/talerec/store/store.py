@@ -87,12 +87,10 @@ class Store:
 
     @classmethod
     def open(cls, address: str) -> Self:
-        """Return a connected store whose tables are created or migrated, and writable.
+        """Return a connected event store whose tables are created or migrated, and writable.
 
-        Raises
-        ------
-        TalerecError
-            If the database cannot be reached, upgraded or written.
+        `address` is that of a SQLite or PostgreSQL database. TalerecError if the database cannot be
+        reached, upgraded or written.
         """
         store = cls(address)
         try:
@@ -109,7 +107,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the connection, which rolls back an open transaction."""
+        """Close the connection, which rolls back an open transaction; the next call reconnects."""
         with self._lock:
             if self._connection is not None:
                 with suppress(Exception):

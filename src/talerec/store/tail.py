@@ -44,7 +44,10 @@ class CachedUser:
 
     @property
     def size(self) -> int:
-        """The memory taken, in events; 16 elements of a derived value count as one event."""
+        """The memory that a cached user takes, in units of one event.
+
+        The user counts 1, each event 1, each derived value 1 and another 1 per 16 of its elements.
+        """
         return 1 + len(self.events) + sum(1 + len(value) // 16 for value in self.derived.values())
 
 
@@ -134,7 +137,7 @@ class EventTail:
                     self.deleted[user] = max(seq, self.deleted.get(user, 0))
 
     def close(self) -> None:
-        """Close the connections to the store."""
+        """Close both connections to the store: for reading users, and for polling."""
         self._reader.close()
         self._poller.close()
 
@@ -143,7 +146,7 @@ class EventTail:
     def get(self, user: str) -> CachedUser | None:
         """Return a user's events from the cache; None if `load` has to read them from the store.
 
-        The user becomes the most recently used one.
+        The user becomes the most recently used one, which is evicted last.
         """
         with self._lock:
             cached = self._users.get(user)
@@ -378,5 +381,8 @@ class EventTail:
 
     @property
     def is_available(self) -> bool:
-        """Did the store answer the last poll or read, and at least once since the start?"""
+        """Did the store answer the last poll or read, and at least once since the start?
+
+        `seq`, the number of the last row that was read, is -1 before the first answer.
+        """
         return not self._has_failed and self.seq >= 0

@@ -120,8 +120,9 @@ class EventWriter:
     def _next_group(self) -> list[WriteRequest]:
         """Wait for requests; remove those of the next commit from the queue and return them.
 
-        A deletion is alone in its group; events are grouped up to 5,000. Returns an empty list once
-        `stop` was called and the queue is empty.
+        A request stores events or deletes a user. A deletion is alone in its group; requests are
+        grouped up to 5,000 events. Returns an empty list once `stop` was called and the queue is
+        empty.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._is_stopped)

@@ -221,11 +221,11 @@ def _parse_query(query: bytes) -> list[tuple[str, str]]:
 
 
 class Response(NamedTuple):
-    """A response: its body, headers and HTTP status."""
+    """An HTTP response; by default JSON that clients do not cache."""
 
     body: bytes
-    headers: Headers = (JSON, NO_STORE)
-    status: int = 200
+    headers: Headers = (JSON, NO_STORE)  # (name, value) pairs
+    status: int = 200  # of HTTP
 
 
 def tag_response(http: HttpRequest, body: bytes) -> Response:

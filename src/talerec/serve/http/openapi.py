@@ -115,9 +115,10 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
 
 
 def _write_event_limits(components: Json, settings: Settings) -> None:
-    """Write the limits of events and of their ids into `components`, the JSON schemas by name.
+    """Write the limits of events and of their ids into JSON schemas, in place.
 
-    The schemas "EventsRequest" and "NewEvent" are changed in place.
+    `components` maps names of request classes to schemas; "EventsRequest" and "NewEvent" change. An
+    id that the event store accepts is not blank and not too long.
     """
     components["EventsRequest"]["properties"]["events"]["maxItems"] = settings.max_events
     event = components["NewEvent"]["properties"]

@@ -145,7 +145,7 @@ class UserRoutes:
     def deleted_since(self, model: ServedModel) -> list[str]:
         """Return the ids of users deleted after the last event that this model was trained on.
 
-        Empty without an event store. `tail` is this worker's cache of the store.
+        Empty without an event store (`tail` is None). `tail` is this worker's cache of the store.
         """
         tail, histories = self._user_state.tail, self._user_state.histories
         deleted = [] if tail is None else list(tail.deleted)

@@ -119,7 +119,7 @@ class Catalogue:
     def _search_text(self) -> pl.Series:
         """The text that searches match, by item position: the title, or the id without a title.
 
-        It is in lower case.
+        A column of text in lower case; `_titles` is None if the item table has no titles.
         """
         names = self._fitted.items.ids.cast(pl.String)
         texts = names if self._titles is None else self._titles.fill_null(names)
@@ -195,7 +195,10 @@ def _describe_column(column: pl.Series) -> dict[str, Any]:
 
 
 def _read_titles(info: pl.DataFrame | None) -> pl.Series | None:
-    """Return the titles of an item table, cut to 300 characters; None if it has no titles."""
+    """Return the titles of an item table, cut to 300 characters; None if it has no titles.
+
+    Rows are in the order of item positions; missing titles are null.
+    """
     if info is None or columns.TITLES[0] not in info.columns:
         return None
     titles = info[columns.TITLES[0]].cast(pl.String)
@@ -204,7 +207,10 @@ def _read_titles(info: pl.DataFrame | None) -> pl.Series | None:
 
 
 def _to_list(values: pl.Series) -> list[Any]:
-    """Return a column as a list of Python values, with the marker ABSENT for nulls."""
+    """Return a column as a list of Python values, with the marker ABSENT for nulls.
+
+    JSON omits a field whose value is ABSENT.
+    """
     listed = values.to_list()
     if not values.null_count():
         return listed

@@ -104,12 +104,15 @@ class ModelQuery(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """Return the number of rows of the history: the client's, or that of the user it names."""
+        """Return the number of rows of the history: the client's, or that of the user it names.
+
+        `rows` is the stored history of a user; None if the client sent a history.
+        """
         return len(self.history) if self.rows is None else len(self.rows)
 
     @property
     def is_unknown_user(self) -> bool:
-        """Does the request name a user without any row?"""
+        """Does the request name a user (`rows` is not None) who has no rows?"""
         return self.rows is not None and not len(self.rows)
 
     @property

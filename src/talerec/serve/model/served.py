@@ -294,7 +294,8 @@ class ServedModel:
     def search_users(self, prefix: str, limit: int, deleted: Collection[str]) -> schemas.UserList:
         """Return up to `limit` users of the training log whose id begins with `prefix`.
 
-        The users in `deleted` are left out. Raises 404 if the model was saved without histories.
+        The users in `deleted` (ids as text) are left out. ApiError 404 if the model was saved
+        without histories.
         """
         log = self.model.fitted.log
         if log is None:
@@ -318,7 +319,10 @@ class ServedModel:
     # -- the model --
 
     def times(self) -> dict[str, float]:
-        """Return when the model was "saved" and "loaded" here, in Unix seconds; 0 if unknown."""
+        """Return when the model was "saved" and "loaded" here, in Unix seconds; 0 if unknown.
+
+        `facts` is the manifest of the saved model.
+        """
         saved = str(self.facts.get("saved") or "")
         try:
             seconds = datetime.fromisoformat(saved).timestamp()
@@ -329,7 +333,8 @@ class ServedModel:
     def card(self, limits: dict[str, float], other_models: list[str]) -> schemas.ModelCard:
         """Return the model card: the model, its training data, and the service's limits.
 
-        `other_models` are the names of the comparison models of the service.
+        `limits` has limits of requests by setting; `other_models` are the names of the comparison
+        models of the service. `facts` is the manifest of the saved model. Times become ISO 8601.
         """
         facts = self.facts
         model_params = add_former_names(type(self.model), self.model.params)

@@ -148,7 +148,8 @@ def _exclusive_folder(path: Path) -> Iterator[Path]:
 def _read_events(store: Store, after: int, until: int) -> pl.DataFrame:
     """Return user, item and time (microseconds) of the events with `after` < seq <= `until`.
 
-    The seq numbers the rows of the store in commit order; deletions of users are left out.
+    A frame with ids as text. The seq numbers the rows of the event store in commit order; deletions
+    of users, rows without an item, are left out.
     """
     schema = {columns.USER: pl.String, columns.ITEM: pl.String, columns.TIME: pl.Int64}
     frames = [pl.DataFrame(schema=schema)]

@@ -44,7 +44,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 def check_installed() -> None:
-    """Raise TalerecError if the packages of the extra `serve` are not installed."""
+    """Raise TalerecError if a package of the extra `serve` (such as uvicorn) is not installed."""
     for name in _REQUIRED:
         if find_spec(name) is None:
             missing = f"({name} is missing): pip install 'talerec[serve]'"
@@ -145,7 +145,10 @@ class Supervisor:
         self._terminate()
 
     def _terminate(self) -> None:
-        """Send SIGTERM to all processes of the service: workers, learner and evaluator."""
+        """Send SIGTERM to all processes of the service: workers, learner and evaluator.
+
+        The learner refits the model, the evaluator measures it on new events.
+        """
         for process in self._processes():
             process.terminate()
 

@@ -70,7 +70,11 @@ class SingleWriteTransport:
             self._transport.write(data)
 
     def flush(self) -> None:
-        """Write a response's head (status and headers) that no body follows; else do nothing."""
+        """Write a response's head that no body follows; else do nothing.
+
+        The head is the status line and headers; `_head` has one that is held back, else it is
+        empty.
+        """
         if self._head:
             self.write(b"")
 
@@ -116,7 +120,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers of a closed connection: for its headers, and for reading a response."""
+        """Cancel the timers of a closed connection: for its headers, and for reading a response.
+
+        asyncio calls this; `exc` is the error that ended the connection, if any.
+        """
         self._header_timer = _cancel(self._header_timer)
         self._read_timer = _cancel(self._read_timer)
         super().connection_lost(exc)
@@ -139,7 +146,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start the header timer of the next request of a connection, unless it runs already.
 
-        The timer limits the seconds in which the headers must arrive.
+        The parser calls this. The timer limits the seconds in which the headers must arrive.
         """
         super().on_message_begin()
         if self._header_timer is None:
@@ -167,7 +174,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._header_timer = self.loop.call_later(self._limits.timeout, self._on_slow_headers)
 
     def _on_slow_headers(self) -> None:
-        """Refuse with 408 a request whose headers did not arrive within the limit `timeout`."""
+        """Refuse with 408 a request whose headers did not arrive within the limit `timeout`.
+
+        The header timer calls this.
+        """
         message = f"the headers did not arrive within {self._limits.timeout:g} s"
         self._refuse(408, "too_slow", message)
 
@@ -193,7 +203,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """Cancel the timer once the client has read the whole response.
 
-        asyncio calls this when all bytes that were written have been sent.
+        asyncio calls this when all bytes that were written have been sent. `cycle` is uvicorn's
+        request and response of the connection.
         """
         super().resume_writing()
         if self.cycle is None or self.cycle.response_complete:

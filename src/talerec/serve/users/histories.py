@@ -80,9 +80,9 @@ class UserHistories:
     def is_deleted(self, model: ServedModel, user: str) -> bool:
         """Return whether a user was deleted after the last event that the model was trained on.
 
-        `user` is an external id. False without a store. `self.tail` (EventTail: this worker's cache
-        of the store) maps each deleted user to the seq, the commit number in the store, of the
-        deletion.
+        `user` is an external id. `tail` is this worker's cache of the event store; it maps each
+        deleted user to the seq, the row number in the store, of the deletion. False without a
+        store.
         """
         if self.tail is None:
             return False

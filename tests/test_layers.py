@@ -110,7 +110,8 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         (
             "pyspark",
             "spark.session spark.blend spark.evaluate_job spark.read spark.files spark.fit_job "
-            "spark.histories spark.recommend_job spark.solve spark.tables spark.log_stats",
+            "spark.histories spark.recommend_job spark.solve spark.tables spark.log_stats "
+            "spark.errors spark.log_columns",
         ),
     ],
 )

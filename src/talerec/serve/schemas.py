@@ -287,7 +287,7 @@ class ModelCard(Struct):
 
 
 class ReloadResult(Struct):
-    """The model in use after a reload, and how many workers serve it."""
+    """The model in use after a reload, and how many worker processes serve it."""
 
     model: str  # the version of the model
     reloaded: bool  # whether it replaced another model

@@ -100,7 +100,8 @@ class SharedState:
     def increment(self, name: str, value: float = 1.0) -> None:
         """Add `value` to a counter of this worker, such as "store_commits".
 
-        The counter is a float in a file that all workers map; metrics show the workers' sum.
+        The counter is a float in a file that all worker processes map; metrics show the workers'
+        sum.
         """
         self._worker_metrics[self._metric_columns[name]] += value
 
@@ -111,9 +112,9 @@ class SharedState:
     def record(self, route: str, status: int, seconds: float) -> None:
         """Count one response of a route by HTTP status and by duration in seconds.
 
-        The columns of a route in this worker's row of metrics are a count per status of `STATUSES`,
-        a count per bucket of the histogram with upper bounds `BOUNDS`, and the sum of the
-        durations.
+        The columns of a route in this worker process's row of metrics are a count per status of
+        `STATUSES`, a count per bucket of the histogram with upper bounds `BOUNDS`, and the sum of
+        the durations.
         """
         row, column = self._worker_metrics, self._route_columns[route]
         row[column + self._status_offsets[status]] += 1.0
@@ -124,7 +125,8 @@ class SharedState:
     def set_version(self, version: str | None) -> None:
         """Publish to all workers the version of this worker's model; None: it serves no model.
 
-        A version is a hexadecimal number of at most 64 bits.
+        A version is a hexadecimal number of at most 64 bits. A worker is a process that answers
+        requests.
         """
         self._worker_states[self.worker, _READY] = version is not None
         self._worker_states[self.worker, _VERSION] = int(version or "0", 16)
@@ -138,7 +140,8 @@ class SharedState:
     def is_read_by_all(self, seq: int) -> bool:
         """Has every worker that serves a model read the event store up to the row number `seq`?
 
-        Workers publish how far they have read by `set_seq`.
+        Workers publish how far they have read by `set_seq`. A worker is a process that answers
+        requests.
         """
         rows = self._worker_states[: self.workers]
         return bool((rows[rows[:, _READY] > 0, _SEQ] >= seq).all())
@@ -150,14 +153,17 @@ class SharedState:
     def versions(self) -> list[str]:
         """Return the model version of each worker that serves a model, in the order of workers.
 
-        Versions have 16 hexadecimal digits; workers without a model are left out.
+        Versions have 16 hexadecimal digits; worker processes without a model are left out.
         """
         rows = self._worker_states[: self.workers]
         return [f"{int(row[_VERSION]):016x}" for row in rows if row[_READY]]
 
     @property
     def reload_requests(self) -> int:
-        """How often any worker has asked all workers to check the artifact for a new model."""
+        """How often any worker has asked all workers to check the artifact for a new model.
+
+        A worker is a process that answers requests.
+        """
         return int(self._worker_states[self.workers, 0])
 
     def request_reload(self) -> None:
@@ -198,7 +204,7 @@ class SharedState:
         return ("\n".join([*text, *lines]) + "\n").encode()
 
     def _format_single_values(self, total: Array) -> list[str]:
-        """Return the Prometheus lines of gauges, counters, and workers by model version.
+        """Return the Prometheus lines of gauges, counters, and worker processes by model version.
 
         `total` is the sum of all workers' rows of metrics, one value per column of the shared file;
         `_metric_columns` maps the name of each gauge and counter to its column.
@@ -220,7 +226,7 @@ class SharedState:
 
         `total` is the sum of all workers' rows of metrics, one value per column of the shared file.
         The counts of a route begin at its column in `_route_columns`, one per status. Zeros are
-        left out.
+        left out. A worker is a process that answers requests.
         """
         lines = _metric_header("talerec_requests_total", "counter")
         for route, route_column in self._route_columns.items():
@@ -235,7 +241,8 @@ class SharedState:
 
         `total` is the sum of all workers' rows of metrics, one value per column of the shared file.
         A route has counts per status, then per bucket of the histogram (upper bounds `BOUNDS`),
-        then the sum of its times. Routes without responses are left out.
+        then the sum of its times. Routes without responses are left out. A worker is a process that
+        answers requests.
         """
         lines = _metric_header("talerec_request_seconds", "histogram")
         for route, column in self._route_columns.items():

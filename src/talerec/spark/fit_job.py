@@ -68,7 +68,7 @@ def fit(
     task_pairs: int = 8_000_000,
     solve_bytes: int = 4_000_000_000,
 ) -> Model:
-    """Fit a model to a log on a cluster, save it, and return it.
+    """Fit a model to a log on a Spark cluster, save it, and return it.
 
     Parameters
     ----------
@@ -77,15 +77,16 @@ def fit(
     source, names : DataFrame, str or Path; Columns
         The log as a DataFrame or as the address of Parquet files, and the names of its columns.
     output, weights : str or Path
-        Where the artifact goes, and a table of its weights, which is next to it by default.
+        The folder to save the model to, and a table of its weights, which is next to it by default.
     session, work : SparkSession; str or Path
         Where it runs (see `connected`), and a folder that all machines see (default: `output`'s).
     core, drop_duplicates, ties : int; bool; {"file", "item"}
         Keep the k-core; drop repeated rows; the order of a user's rows with equal times.
     histories, items : bool, str or Path; DataFrame, optional
-        Save users' rows in the artifact, or to a folder or postgresql://HOST/NAME; item metadata.
+        Save users' rows with the model, or to a folder or postgresql://HOST/NAME; item metadata.
     task_rows, task_pairs, solve_bytes : int
-        How many rows, pairs of items and bytes of G one task holds, by the memory per core.
+        The rows of the log, pairs of items and bytes of the Gram matrix that one task holds at
+        most; lower them if there is little memory per core.
 
     Returns
     -------
@@ -169,7 +170,8 @@ def _fit_weights(log: ClusterLog, model: RidgeModel, table: WeightTable) -> Weig
     log: the rows, with the plan of the Spark tasks. table: the folder of Parquet files that the
     weights are also written to. Tempo is fitted by `TempoFit`; other models count trends (rows of
     an item within a time window) if they use them, and solve the sum of their Gram terms (summands
-    of G = S'S and K = S'T).
+    of G = S'S and K = S'T). G and K are those of the normal equations: S and T have, per training
+    example, the weights of its source and its target items.
     """
     if isinstance(model, Tempo):
         return TempoFit(log, model).fit_weights(table)
@@ -228,7 +230,8 @@ def check_model(model: Model) -> RidgeModel:
 
     Spark fits tempo, and models whose weights come from a sum of Gram terms (summands of G = S'S
     and K = S'T) and the local solver, which gives each target item few sources. Blends are not
-    accepted.
+    accepted. G and K are those of the normal equations: S and T have, per training example, the
+    weights of its source and its target items.
     """
     if not isinstance(model, RidgeModel) or not (
         isinstance(model, Tempo) or _uses_ridge_fit(model)
@@ -247,7 +250,8 @@ def _uses_ridge_fit(model: RidgeModel) -> bool:
     """Return whether a model fits as `RidgeModel` does: it sums its Gram terms, and solves.
 
     A Gram term is a summand of G = S'S and K = S'T. False if the class of the model overrides one
-    of the methods below; Spark cannot fit such a model.
+    of the methods below; Spark cannot fit such a model. G and K are those of the normal equations:
+    S and T have, per training example, the weights of its source and its target items.
     """
     shared = ("learn_weights", "solution", "gram")
     return all(getattr(type(model), name) is getattr(RidgeModel, name) for name in shared)
@@ -295,7 +299,8 @@ def _nested_run(run: ClusterRun, name: str, *, has_items: bool = True) -> Cluste
     """Return a run (Spark session, folder, clock) whose folder is a new one in this run's.
 
     name: of the folder. has_items: copy the run's item table (`items.parquet`: id, position and
-    popularity rank of each item) there, for tasks to read.
+    popularity rank of each item) there, for tasks to read. An item's position is its number in the
+    vocabulary.
     """
     folder = run.folder / name
     folder.mkdir()
@@ -338,11 +343,11 @@ def _learn_blend_weights(
 
 
 def _to_events(log: ClusterLog, rows: RowFiles) -> DataFrame:
-    """Return training rows that are saved in partitions as a Spark table of user, item, time.
+    """Return training rows that are saved in partitions of users, as a Spark table.
 
-    Further columns: row_number, which keeps the order of a user's rows, and weight if rows have
-    weights. log: gives the types of ids and the run; rows: the files of the training rows that
-    remain without held-out rows.
+    Columns: user, item (ids), time, row_number, which keeps the order of a user's rows, and weight
+    if rows have weights. log: gives the types of ids and the run; rows: the files of the training
+    rows that remain without held-out rows.
     """
     schema_of = log.stats.events.schema
     types = {name: arrow_type(schema_of[name].dataType) for name in ("user", "item")}

@@ -36,7 +36,9 @@ def build_model_terms(model: RidgeModel, log: Log) -> tuple[list[GramTerm], floa
     """Return the Gram terms of a model for the rows of a log, and the number 0.
 
     A Gram term is a summand of G = S'S and K = S'T, added up from pairs of rows. The 0 is what
-    simultaneous rows add to the sum of K, which only tempo has (see `build_tempo_terms`).
+    simultaneous rows add to the sum of K, which only tempo has (see `build_tempo_terms`). G and K
+    are those of the normal equations: S and T have, per training example, the weights of its source
+    and its target items.
     """
     return model.gram_terms(log), 0.0
 
@@ -47,7 +49,9 @@ def build_tempo_terms(
     """Return the Gram term of the model tempo for the rows of a log, in a list, and a weight.
 
     A Gram term is a summand of G = S'S and K = S'T. The weight is what simultaneous rows add to the
-    sum of K. log: the rows to sum, maybe a part of a log; statistics: of the whole log.
+    sum of K. log: the rows to sum, maybe a part of a log; statistics: of the whole log. G and K are
+    those of the normal equations: S and T have, per training example, the weights of its source and
+    its target items.
     """
     term, simultaneous = model.gram_term(log, statistics.median_interval, statistics.is_joint)
     return [term], simultaneous
@@ -89,7 +93,9 @@ class RowLayout(NamedTuple):
         """Return the path of the raw file of one array of the rows of a group of users.
 
         term: number of the Gram term, a summand of G = S'S and K = S'T, whose pairs of rows need
-        the array; name: of the array, a field of `Pairs`. The file need not exist.
+        the array; name: of the array, a field of `Pairs`. The file need not exist. G and K are
+        those of the normal equations: S and T have, per training example, the weights of its source
+        and its target items.
         """
         return Path(self.folder) / f"pairs-{group}-{term}-{name}.raw"
 
@@ -99,7 +105,8 @@ def create_pair_files(builder: TermBuilder, rows: RowFiles, layout: RowLayout) -
 
     A Gram term is a summand of G = S'S and K = S'T, added up from pairs of a user's rows. builder:
     returns the terms of some rows; layout: the files, one per array and group of users. Returns,
-    for each term, whether its K equals G.
+    for each term, whether its K equals G. G and K are those of the normal equations: S and T have,
+    per training example, the weights of its source and its target items.
     """
     terms = _example_terms(builder, rows, layout)
     for number, term in enumerate(terms):
@@ -125,7 +132,8 @@ def write_partition(
     A partition is a set of users, a group some partitions that share files (`layout`). A Gram term
     is a summand of G = S'S and K = S'T; builder: returns the terms of some rows. Arrays of integers
     hold row numbers, which are shifted to those of the group. A second run writes identical bytes.
-    The weight of simultaneous rows in K is saved, too.
+    The weight of simultaneous rows in K is saved, too. G and K are those of the normal equations: S
+    and T have, per training example, the weights of its source and its target items.
     """
     log = rows.load_latest(partition)
     terms, simultaneous = builder(log)
@@ -152,7 +160,8 @@ class TargetSums(NamedTuple):
     """Sums over pairs of rows, for a range of target items, to be multiplied by `share`.
 
     Rows are targets, columns sources: M, whose sum M + M' is the Gram matrix G = S'S, and K = S'T
-    transposed. They belong to one Gram term, a summand of G and K.
+    transposed. They belong to one Gram term, a summand of G and K. G and K are those of the normal
+    equations: S and T have, per training example, the weights of its source and its target items.
     """
 
     sums: SparseSums  # M and the transpose of K, with the same entries
@@ -167,7 +176,9 @@ def sum_targets(
 
     A Gram term is a summand of G = S'S and K = S'T (source x target). targets: the range, and the
     group of users whose rows are summed. builder: returns the terms of some rows; rows: gives the
-    number of items; layout: the files of the groups, which are memory-mapped.
+    number of items; layout: the files of the groups, which are memory-mapped. G and K are those of
+    the normal equations: S and T have, per training example, the weights of its source and its
+    target items.
     """
     group, lo, hi = targets
     for number, term in enumerate(_example_terms(builder, rows, layout)):
@@ -182,7 +193,9 @@ def _example_terms(builder: TermBuilder, rows: RowFiles, layout: RowLayout) -> l
     """Return the Gram terms of an artificial user who has as many rows as the longest history.
 
     A Gram term is a summand of G = S'S and K = S'T; builder: returns the terms of some rows. These
-    have the kernels and lookup tables of every user's terms, but other arrays of rows.
+    have the kernels and lookup tables of every user's terms, but other arrays of rows. G and K are
+    those of the normal equations: S and T have, per training example, the weights of its source and
+    its target items.
     """
     terms, _ = builder(rows.example_log(layout.longest))
     return terms
@@ -193,7 +206,8 @@ def _map_pairs(pairs: Pairs, layout: RowLayout, group: int, term: int) -> Pairs:
 
     pairs: the arrays that a kernel needs to sum pairs of rows. group: number of a group of users
     whose rows share files (`layout`); term: number of the Gram term (a summand of G = S'S and K =
-    S'T). Files are mapped copy-on-write.
+    S'T). Files are mapped copy-on-write. G and K are those of the normal equations: S and T have,
+    per training example, the weights of its source and its target items.
     """
     mapped = {
         id(array): _map_file(layout.file(group, term, name), array.dtype)

@@ -304,7 +304,7 @@ def partition_users(
 def _refuse_huge_user(sample: pl.DataFrame, step: int, max_rows: int) -> None:
     """Raise TalerecError if a user seems to have far more rows than the `max_rows` of a task.
 
-    sample: columns user and count, from about every `step`th row of the log.
+    Far more: 8 times. sample: columns user and count, from about every `step`th row of the log.
     """
     user, count = sample.sort("count").row(-1)
     if count * step > _MAX_OVERSIZE * max_rows and count > 8:

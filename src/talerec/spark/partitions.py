@@ -61,7 +61,7 @@ class UserPartitions(NamedTuple):
         return len(self.bounds) + 1
 
     def assign(self, users: pl.Series) -> Array:
-        """Return the number of the partition (from 0) of each user id, as int32."""
+        """Return the number of the partition (set of users, from 0) of each user id, as int32."""
         keys = _sort_keys(users, self.is_numeric)
         return self.bounds.search_sorted(keys, side="right").to_numpy().astype(np.int32)
 
@@ -85,7 +85,7 @@ def _sort_keys(users: pl.Series, is_numeric: bool) -> pl.Series:
 
 
 class RowOptions(NamedTuple):
-    """How `send_rows` converts and selects a log's rows before it sends them to partitions."""
+    """How `send_rows` converts and selects a log's rows before it sends them on."""
 
     items_file: str  # Parquet: item id, position in the vocabulary, popularity rank
     by_item: bool  # rows with equal times are ordered by their items
@@ -126,7 +126,7 @@ def _select_latest(rows: pl.DataFrame, limit: int, by_item: bool) -> pl.DataFram
     """Return the last `limit` rows of each user by `row_order`, maybe in another order.
 
     rows: user, time, row_number and other columns; by_item: rows with equal times are ordered by
-    the column position.
+    the column position. An item's position is its number in the vocabulary.
     """
     max_user_rows = rows.group_by("user").len()["len"].max()
     if not isinstance(max_user_rows, int) or max_user_rows <= limit:
@@ -168,7 +168,8 @@ class RowFiles(NamedTuple):
     def load_latest(self, partition: int) -> Log:
         """Return each user's `max_history` latest rows of a partition, with saved trend counts.
 
-        A log. The trend count of a row is the number of rows of its item around its time.
+        The rows of a partition, a set of users, as a log. The trend count of a row is the number of
+        rows of its item around its time.
         """
         log = self.load_log(partition)
         recent = log.recent(self.max_history)
@@ -191,7 +192,8 @@ class RowFiles(NamedTuple):
     def example_log(self, n_rows: int) -> Log:
         """Return a log of one user with `n_rows` rows of item 0, with the same arrays as ours.
 
-        Weights and trend counts, all 1, are there if the saved rows have them.
+        Weights and trend counts (rows of an item around a time), all 1, are there if the saved rows
+        have them.
         """
         ones = np.ones(n_rows, np.int64)
         return Log(
@@ -324,14 +326,14 @@ def _sample_item_times(item: int, times: Array) -> Array:
 def cut_times(sampled: Array, item: int, count: int) -> Array:
     """Return times (microseconds) that cut an item's rows into about `count` equal slices.
 
-    sampled: the results of `_sample_times` for all partitions, side by side: item, time, number of
-    rows. item -1: all rows of the log.
+    sampled: the results of `_sample_times` for all sets of users, side by side, as three rows:
+    item, time, number of log rows that the time stands for. item -1: all rows of the log.
     """
     item_sample = sampled[:, sampled[0] == item]
     item_sample = item_sample[:, np.argsort(item_sample[1], kind="stable")]
-    n_rows_before = np.cumsum(item_sample[2])
-    slice_ends = np.arange(1, count) / count * n_rows_before[-1] if len(n_rows_before) else []
-    return np.unique(item_sample[1][np.searchsorted(n_rows_before, slice_ends)])
+    n_rows_until = np.cumsum(item_sample[2])
+    slice_ends = np.arange(1, count) / count * n_rows_until[-1] if len(n_rows_until) else []
+    return np.unique(item_sample[1][np.searchsorted(n_rows_until, slice_ends)])
 
 
 # -- limits of a task ------------------------------------------------------------------------------

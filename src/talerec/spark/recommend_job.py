@@ -50,17 +50,17 @@ def recommend(
     work: str | Path | None = None,
     task_rows: int = 1_000_000,
 ) -> DataFrame:
-    """Recommend the next `k` items to every user of a log, with a saved model.
+    """Recommend the next `k` items to every user of a log, with a saved model, on a cluster.
 
     Parameters
     ----------
     path, output : str or Path
-        The artifact, in a folder that all machines see, and the table of recommendations.
+        The saved model, in a folder that all machines see, and the table of recommendations.
     source, names, ties, drop_duplicates : DataFrame, str or Path; Columns; {"file", "item"}; bool
-        The log and how it is read. Rows of items that the model does not know keep their place in
-        a history. If the model was fitted to rows with weights, `names` must name their column.
+        The log, its columns (with that of weights if the model was fitted with weights), the order
+        of simultaneous rows, whether to drop repeats. Rows of unknown items keep their place.
     session, work, task_rows : SparkSession; str or Path; int
-        Where it runs, a folder that all machines see (default: the artifact's), rows of a task.
+        Where it runs, a folder that all machines see (default: the model's), rows of a task.
     k, hide_seen, allow, deny, where, per, boost, unknown, as_of
         How many items, which ones, boosts, and the request time: as for `Model.recommend`.
 

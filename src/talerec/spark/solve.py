@@ -67,7 +67,9 @@ class WeightTable(NamedTuple):
 class SolveTask(NamedTuple):
     """What item-item weights are solved from on a cluster.
 
-    A Gram term is a summand of G = S'S and K = S'T (source x target).
+    A Gram term is a summand of G = S'S and K = S'T (source x target). G and K are those of the
+    normal equations: S and T have, per training example, the weights of its source and its target
+    items.
     """
 
     rows: RowFiles  # the rows of all partitions of users
@@ -83,7 +85,8 @@ def solve_rows(log: ClusterLog, task: SolveTask, table: WeightTable | None) -> M
     log: the run, and the plan of the tasks; task: the rows and the model. First the Gram (G = S'S,
     K = S'T) is summed, then each target item is solved. The result is a sparse matrix, source x
     target by vocabulary position, memory-mapped from files. table: where weights go with item ids,
-    too; None for nowhere.
+    too; None for nowhere. G and K are those of the normal equations: S and T have, per training
+    example, the weights of its source and its target items.
     """
     folder = log.run.folder / f"{task.rows.prefix}gram"
     make_folder(folder)
@@ -111,7 +114,9 @@ def _sum_gram(log: ClusterLog, task: SolveTask, folder: Path) -> None:
     log: the run and the plan of its tasks; task: the rows, and how Gram terms are built from them.
     Each partition of users writes its rows to shared files. Then a task per range of target items
     sums pairs of rows from these files, and sends each sum as a message to the task of the block
-    (range of items) that owns the pair, that of its rarer item; this task adds up and saves.
+    (range of items) that owns the pair, that of its rarer item; this task adds up and saves. G and
+    K are those of the normal equations: S and T have, per training example, the weights of its
+    source and its target items.
     """
     rows, builder, owners = task.rows, task.builder, log.plan.owners
     layout = RowLayout.build(folder, list(rows.map_arrays("latest", log.n_partitions)))
@@ -135,7 +140,8 @@ def _join_triangle(log: ClusterLog, task: SolveTask, folder: Path) -> float:
     A block is a range of rows of G = S'S, saved in `folder`; the files have columns and values.
     Saved are also the ridge (diagonal of G plus penalty) and counts of entries. The solver uses K +
     share K' (K = S'T, K' transposed) with the share returned, in 0..1, larger the more of the
-    difference of K and K' is chance.
+    difference of K and K' is chance. G and K are those of the normal equations: S and T have, per
+    training example, the weights of its source and its target items.
     """
     owners, path = log.plan.owners, str(folder)
     n_blocks = len(owners) - 1
@@ -163,7 +169,8 @@ def _save_triangle_index(folder: Path, n_blocks: int, position: Array) -> tuple[
 
     A block is a range of rows, whose arrays lie in `folder`; the triangle has a CSR form without
     the diagonal. Saves indptr, and each item's rank by its number of entries in G, for the tasks
-    that solve. position: of each item (popularity rank) in the vocabulary.
+    that solve. position: of each item (popularity rank) in the vocabulary. G is the matrix of the
+    normal equations: S has, per training example, the weights of its source items.
     """
     row_counts = np.concatenate(list(messages.map_arrays(folder, "row_count", n_blocks)))
     column_counts = messages.map_arrays(folder, "column_count", n_blocks)
@@ -179,7 +186,9 @@ def _solve_targets(log: ClusterLog, plan: triangles.SolvePlan, table: WeightTabl
 
     plan: the files of G and K, and the blocks (ranges) of items. Messages with entries of K go to
     the tasks of their targets, which solve, and messages with weights go on to the tasks of their
-    sources, which save them. The weights are also written to `table`, unless it is None.
+    sources, which save them. The weights are also written to `table`, unless it is None. G = S'S
+    and K = S'T are those of the normal equations: S and T have, per training example, the weights
+    of its source and its target items. An item's position is its number in the vocabulary.
     """
     n_items, folder = len(log.stats.position), plan.folder
     n_owner_blocks, n_target_blocks, n_source_blocks = (

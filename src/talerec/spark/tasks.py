@@ -40,7 +40,8 @@ class CountingPlan(NamedTuple):
 
     A task sums a range of target items in the rows of a group of users, for each Gram term (a
     summand of the Gram); then another sums a block (range) of owners. Each pair of items is owned
-    by the rarer one.
+    by the rarer one. G and K are those of the normal equations: S and T have, per training example,
+    the weights of its source and its target items.
     """
 
     builder: TermBuilder  # returns the Gram terms of some rows
@@ -56,7 +57,9 @@ def send_gram(plan: CountingPlan, task: int) -> Iterator[pa.RecordBatch]:
 
     plan: which items are the targets of which task. The rarer item of a pair owns it. Pairs of a
     target with a rarer source go to the task of the block (range of items) of that source, which
-    runs `sum_owners`. Done for each Gram term, a summand of G = S'S and K = S'T.
+    runs `sum_owners`. Done for each Gram term, a summand of G = S'S and K = S'T. G and K are those
+    of the normal equations: S and T have, per training example, the weights of its source and its
+    target items.
     """
     targets = plan.ranges[task]
     for term, sums in enumerate(sum_targets(plan.builder, plan.rows, plan.layout, targets)):
@@ -71,7 +74,8 @@ def sum_owners(batches: Batches, block: int, plan: CountingPlan) -> None:
 
     The rarer item of a pair owns it; a block is a range of items. batches: messages of `send_gram`,
     which hold sums of pairs for G = S'S and K = S'T from other tasks; plan: the blocks, and the
-    files of the sums that tasks saved.
+    files of the sums that tasks saved. G and K are those of the normal equations: S and T have, per
+    training example, the weights of its source and its target items.
     """
     lo, hi = int(plan.owners[block]), int(plan.owners[block + 1])
     n_items = plan.rows.n_items
@@ -87,7 +91,8 @@ def load_owner_rows(
     The rarer item of a pair owns it. Tasks of `send_gram` save sums whose target is the owner, and
     send (`batches`) those whose source is. Each piece of the result also says whether its K = S'T
     is into the owner (the owner is the target), out of it, or both. plan: how the tasks were
-    divided.
+    divided. K is the right-hand side of the normal equations: S and T have, per training example,
+    the weights of its source and its target items.
     """
     pieces: list[triangles.OwnerRows] = []
     for term, is_equal in enumerate(plan.targets_equal_sources):
@@ -106,7 +111,8 @@ def _load_saved_rows(plan: CountingPlan, term: int, lo: int, hi: int) -> Iterato
 
     A Gram term is a summand of G = S'S and K = S'T, given by its number `term`. Four arrays: owners
     (the rarer items of pairs), number of entries of each, columns (the other items), and values,
-    two per entry: G and K.
+    two per entry: G and K. G and K are those of the normal equations: S and T have, per training
+    example, the weights of its source and its target items.
     """
     for task, (_, first, last) in enumerate(plan.ranges):
         a, b = max(first, lo), min(last, hi)
@@ -125,7 +131,8 @@ def rank_by_degree(row_counts: Array, column_counts: Iterable[Array], position: 
 
     G = S'S, items x items, is given as a lower triangle. row_counts: entries of its rows;
     column_counts: of its columns, an array for each range of rows. Items with equally many entries
-    are ordered by `position`, their number in the vocabulary, as in the local solver.
+    are ordered by `position`, their number in the vocabulary, as in the local solver. G is the
+    matrix of the normal equations: S has, per training example, the weights of its source items.
     """
     degree = row_counts.copy()
     for counts in column_counts:
@@ -141,7 +148,8 @@ def save_owned_counts(block: int, lo: int, folder: str) -> None:
     The degree of an item is its number of entries in G = S'S. block: a range of rows of G's lower
     triangle, from row `lo` on, whose arrays lie in `folder`. The owner of an entry is the one of
     its two items with the higher `degree_rank`, which is the item with fewer entries. Saved as
-    `owned-{block}`.
+    `owned-{block}`. G is the matrix of the normal equations: S has, per training example, the
+    weights of its source items.
     """
     rank, column = map_array(folder, "degree_rank"), map_array(folder, f"column-{block}")
     counts = map_array(folder, f"row_count-{block}")
@@ -154,7 +162,8 @@ def write_block(block: int, start: int, folder: str) -> None:
     """Copy a block (range of rows) of G's lower triangle to the files of the whole triangle.
 
     start: the number of entries before the block; folder: of all these files. A second run writes
-    the same bytes.
+    the same bytes. G = S'S and K = S'T are those of the normal equations: S and T have, per
+    training example, the weights of its source and its target items.
     """
     for name in ("column", "value"):
         write_at(Path(folder) / f"{name}.raw", start, map_array(folder, f"{name}-{block}"))
@@ -171,7 +180,9 @@ def send_weights(
     Blocks are ranges of items, one task each; plan: their edges and the files of G = S'S and K.
     batches: entries of K + share K' (K = S'T, source x target; K' transposed; share in 0..1) of
     these targets, from `send_target_entries`; those that the targets own (as rarer item of the
-    pair) are read from files, like G. A message has sources, targets (positions) and weights.
+    pair) are read from files, like G. A message has sources, targets (positions) and weights. G and
+    K are those of the normal equations: S and T have, per training example, the weights of its
+    source and its target items. An item's position is its number in the vocabulary.
     """
     lo, hi = int(plan.targets[block]), int(plan.targets[block + 1])
     position = read_array(plan.folder, "position")  # of each rank
@@ -197,7 +208,8 @@ def build_columns(
 
     Three arrays with one entry of K = S'T each; only the targets lo..hi may have entries. Sources
     of a target are ordered by `position`, their place in the vocabulary; targets and sources are
-    popularity ranks. The matrix has a row for every item.
+    popularity ranks. The matrix has a row for every item. K is the right-hand side of the normal
+    equations: S and T have, per training example, the weights of its source and its target items.
     """
     n_items = len(position)
     _, order = group_rows(position[source], n_items)
@@ -215,7 +227,9 @@ def solve_targets(
     They solve (G + diag(penalty)) B = K with few sources per target. K: a row per target, already
     with the share of K transposed added. Items are popularity ranks; plan.n_entries is the number
     of entries of K for all targets. G's lower triangle is memory-mapped if it has at most
-    `plan.max_bytes` bytes or if targets may have every item as source, else read in pieces.
+    `plan.max_bytes` bytes or if targets may have every item as source, else read in pieces. G = S'S
+    and K = S'T are those of the normal equations: S and T have, per training example, the weights
+    of its source and its target items.
     """
     folder = plan.folder
     indptr, lengths, ridge = (read_array(folder, name) for name in ("indptr", "owned", "ridge"))
@@ -248,7 +262,8 @@ def _map_triangle(folder: str, indptr: Array) -> CSR:
     """Return the lower triangle of G as a CSR matrix, memory-mapped from files in `folder`.
 
     G = S'S, items x items. indptr: where the entries of each row begin; the files have columns and
-    values. Mapped copy-on-write, because kernels need writable arrays.
+    values. Mapped copy-on-write, because kernels need writable arrays. G is the matrix of the
+    normal equations: S has, per training example, the weights of its source items.
     """
     dtypes = {"column": np.int32, "value": np.float64}
     column, value = (
@@ -287,6 +302,7 @@ def label_weights(
 
     B: sparse weights, source x target; its first row is the item at position `lo`. ids: of all
     items. factor: per target, what its weights are multiplied by; None for 1. schema: of the rows.
+    An item's position is its number in the vocabulary.
     """
     source = np.repeat(np.arange(lo, lo + B.shape[0]), np.diff(B.indptr))
     weight = B.data if factor is None else B.data * factor[B.indices]
@@ -308,7 +324,8 @@ def recommend_users(
 
     rows: all rows of these users: user (id), item (a position, -1 if the model does not know it),
     time, row_number, and maybe weight; order: the columns that order a user's rows. options: how
-    many items, filters, boosts and the request time.
+    many items, filters, boosts and the request time. An item's position is its number in the
+    vocabulary.
     """
     users, user = Vocabulary.encode(rows["user"])
     rows = rows.with_columns(pl.Series("user", user)).sort("user", *order)

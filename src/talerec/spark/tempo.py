@@ -95,9 +95,9 @@ class TempoFit:
     def _solve_task(self, rows: RowFiles, statistics: LogStatistics) -> SolveTask:
         """Return what item-item weights are solved from; if the model has trends, count them.
 
-        The result has the rows, how Gram terms are built from them, and the model. A trend count is
-        the number of rows of a row's item within model.window days. rows: files of the rows of all
-        partitions of users; statistics: of these rows.
+        The result has the rows, a function that builds the summands of the normal equations from
+        them, and the model. A trend count is the number of rows of a row's item within model.window
+        days. rows: files of the rows of all partitions of users; statistics: of these rows.
         """
         model = self.model
         if model.trend:
@@ -164,9 +164,9 @@ class TempoFit:
         """Return the learned query parameters, or None if there are too few held-out queries.
 
         Query parameters weight the items of a history. A held-out query is a history and the item
-        that came next, its target. A model is fitted to the log without these rows, and the
-        parameters that rank the targets best are selected. statistics: of the whole log, which tell
-        whether users repeat items.
+        that came next, its target. A model is fitted to the log without these rows, with item
+        popularity at many times (snapshots), and the parameters that rank the targets best are
+        selected. `HORIZONS`: how quickly popularity is forgotten. statistics: of the whole log.
         """
         holdout = self.split_holdout(every_item=statistics.has_repeats)
         if holdout is None:

@@ -140,8 +140,8 @@ def send_by_time(
 def save_time_slice(batches: Batches, number: int, rows: RowFiles) -> None:
     """Save the rows of slice `number` of time, ordered by time, then by partition and user.
 
-    batches: messages of `send_by_time`, with times, items and weights, ordered by partition (a set
-    of users). rows: where the three arrays are saved.
+    batches: what the tasks of partitions (sets of users) sent with `send_by_time`: times, items and
+    weights. rows: where the three arrays are saved.
     """
     arrays = messages.concatenate_messages(batches, *_TIMED.values())
     order = np.argsort(arrays[0], kind="stable")
@@ -259,9 +259,10 @@ def save_holdout(
 ) -> None:
     """Save a partition's training rows, their statistics, and the queries of sampled users.
 
-    rows: the whole log's; train_rows: where the results are saved. plan: the cutoff time. users:
-    numbers of those with a current query (its target is the last row before the cutoff, which is
-    not trained on), and of those with a delayed one (its target is the first row after the cutoff).
+    A query is a history and, as target, the next item. rows: the whole log's, in sets of users;
+    train_rows: where the results are saved. plan: the cutoff time. users: numbers of those with a
+    current query (its target is the last row before the cutoff, which is not trained on), and of
+    those with a delayed one (its target is the first row after the cutoff).
     """
     cut = TimeCut.at(rows.load_log(partition), plan.cutoff)
     train = cut.training_rows(users[0])

@@ -100,9 +100,10 @@ def send_trend_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield messages with the items and times of a partition's rows, to their tasks of `plan`.
 
-    A partition is a set of users; `plan` tells which task counts which rows. only_popular: send
-    only rows of items that are cut into slices of time. Otherwise all rows are sent, and their
-    order is saved, because trend counts come back in it.
+    A partition is a set of users; `plan` tells which task makes the trend counts of which rows
+    (rows of the same item around a row's time). only_popular: send only rows of items that are cut
+    into slices of time. Otherwise all rows are sent, and their order is saved, because trend counts
+    come back in it.
     """
     log = rows.load_latest(partition)
     ptr, order = group_rows(plan.assign(log.item, log.time), plan.n_tasks)
@@ -173,8 +174,8 @@ def count_in_slices(
 def save_trend_counts(batches: Batches, partition: int, rows: RowFiles) -> None:
     """Save the trend counts of a partition (a set of users) in the order of its rows.
 
-    batches: messages of `send_trend_counts`, whose counts have the order saved as `trend_order`.
-    The array is saved as `trend`.
+    A trend count is the number of rows of a row's item around its time. batches: what tasks sent
+    with `send_trend_counts`, in the order saved as `trend_order`. The array is saved as `trend`.
     """
     (received,) = messages.concatenate_messages(batches, np.uint32)
     counts = np.empty(len(received), np.int64)

@@ -30,7 +30,8 @@ def split_by_owner(target_sums: TargetSums, lo: int, hi: int) -> tuple[CSR, CSR]
     target_sums: sums over pairs of rows, a row per target. Items are popularity ranks; the rarer
     item of a pair (of higher rank) owns it. First the pairs that the targets own (row 0 is target
     lo, columns are sources), then those that their sources own (row 0 is source 0, columns are
-    targets). Entries have two values: of G = S'S, and of K = S'T.
+    targets). Entries have two values: of G = S'S, and of K = S'T. G and K are those of the normal
+    equations: S and T have, per training example, the weights of its source and its target items.
     """
     arrays: tuple[Array, ...] = _split_sums(
         target_sums.sums, lo, hi, target_sums.share, target_sums.target_equals_source
@@ -47,7 +48,9 @@ def _split_sums(
     Of two items, the one with the higher number owns the pair: it is the row (row 0 is item lo in
     the first matrix, item 0 in the second), and the other item is the column. Values are G and K,
     times `share`. sums: M and K' with a row per target; G = M + M', so its diagonal is twice that
-    of M. K is G if `target_equals_source`. Entries of two zeros are left out.
+    of M. K is G if `target_equals_source`. Entries of two zeros are left out. G = S'S and K = S'T
+    are those of the normal equations: S and T have, per training example, the weights of its source
+    and its target items.
     """
     indptr, indices = sums.indptr, sums.indices
     M, K = sums.M, (sums.M if target_equals_source else sums.KT)
@@ -105,7 +108,9 @@ class OwnerRows(NamedTuple):
     """Some rows of a matrix with a row per owner of item pairs (the rarer item owns a pair).
 
     An entry has two values: of G = S'S, and of K = S'T in one direction, INTO the owner (it is the
-    target), OUT of it (it is the source), or BOTH if K is symmetric.
+    target), OUT of it (it is the source), or BOTH if K is symmetric. G and K are those of the
+    normal equations: S and T have, per training example, the weights of its source and its target
+    items.
     """
 
     arrays: list[Array]  # owners, entries of each, columns of the entries, two values of each
@@ -120,7 +125,8 @@ def sum_owner_rows(pieces: Sequence[OwnerRows], lo: int, hi: int, n_items: int) 
 
     The rarer item of a pair owns it; the other item is the column. Pieces have rows of this matrix,
     and are added in their order. Entries of the sum have three values: G, K into the owner (as
-    target), and K out of the owner (as source).
+    target), and K out of the owner (as source). G = S'S and K = S'T are those of the normal
+    equations: S and T have, per training example, the weights of its source and its target items.
     """
     owner, length, column, value = (
         np.concatenate([np.empty(0, dtype), *(piece.arrays[x] for piece in pieces)])
@@ -145,7 +151,9 @@ def _sum_owner_entries(
     An owner is the rarer item of a pair; it has a row, with a column per other item. Owner lo + r
     has the input rows order[ptr[r]] to order[ptr[r + 1] - 1]. Each entry has G = S'S and one K =
     S'T; directions: per input row, whether K is INTO the owner, OUT of it, or BOTH. A summed entry
-    has G, K into, K out; on the diagonal (column lo + r) K counts as into only.
+    has G, K into, K out; on the diagonal (column lo + r) K counts as into only. G and K are those
+    of the normal equations: S and T have, per training example, the weights of its source and its
+    target items.
     """
     column, value = rows.indices, rows.values
     room, end = len(column), 0
@@ -190,7 +198,9 @@ def save_triangle_block(triangle: CSR, lo: int, block: int, folder: str) -> None
     triangle: a row per owner (the rarer item of a pair owns it), a column per other item, and three
     values per entry: G, K into the owner (as target), K out of it (as source). Arrays are saved as
     `{name}-{block}` in `folder`: entries of G off the diagonal and their counts, its diagonal,
-    entries of K, and sums over K that measure how asymmetric it is.
+    entries of K, and sums over K that measure how asymmetric it is. G = S'S and K = S'T are those
+    of the normal equations: S and T have, per training example, the weights of its source and its
+    target items.
     """
     indptr, column, value = triangle
     n_owners = len(indptr) - 1
@@ -229,7 +239,9 @@ def direction_stats(folder: str, n_blocks: int, simultaneous: float) -> Directio
     """Return the statistics of how asymmetric K = S'T (source x target) is, over all blocks.
 
     n_blocks: ranges of items, whose sums `save_triangle_block` saved in `folder`. simultaneous: the
-    sum of K's entries from simultaneous rows of different items, which have no direction.
+    sum of K's entries from simultaneous rows of different items, which have no direction. K is the
+    right-hand side of the normal equations: S and T have, per training example, the weights of its
+    source and its target items.
     """
     sums = np.array(list(messages.map_arrays(folder, "sums", n_blocks)))
     distance, total, diagonal, trace = (math.fsum(column) for column in sums.T)
@@ -241,7 +253,8 @@ def count_k_entries(folder: str, n_blocks: int, n_items: int, share: float) -> i
 
     K = S'T is source x target, K' its transpose. If `share` is 0, that is K with a full diagonal.
     n_blocks: ranges of items, of which each has saved the number of its entries of K by direction
-    (`save_triangle_block`).
+    (`save_triangle_block`). K is the right-hand side of the normal equations: S and T have, per
+    training example, the weights of its source and its target items.
     """
     counts = np.sum(list(messages.map_arrays(folder, "k_counts", n_blocks)), axis=0)
     into, out, either, diagonal = counts
@@ -252,7 +265,9 @@ def _map_k_entries(folder: str, block: int) -> list[Array]:
     """Return owner, other item, K into the owner and K out of it, for each pair of a block.
 
     The rarer item of a pair owns it; a block is a range of owners. K = S'T is source x target: into
-    the owner is from the other item as source. Arrays are memory-mapped.
+    the owner is from the other item as source. Arrays are memory-mapped. K is the right-hand side
+    of the normal equations: S and T have, per training example, the weights of its source and its
+    target items.
     """
     names = ("owner", "other", "into", "out")
     return [messages.map_array(folder, f"{name}-{block}") for name in names]
@@ -263,7 +278,8 @@ class SolvePlan(NamedTuple):
 
     A task has a block of items, a range between two edges. The rarer item of a pair is its owner;
     weights lead from sources to targets. Ranks are by popularity; positions are those of the
-    vocabulary.
+    vocabulary. G and K are those of the normal equations: S and T have, per training example, the
+    weights of its source and its target items.
     """
 
     targets: Array  # edges of the blocks of targets, by rank
@@ -283,7 +299,8 @@ def send_target_entries(block: int, plan: SolvePlan, n_items: int) -> Iterator[p
     K = S'T is source x target, K' its transpose; share is plan.share. Sent are the entries whose
     source is an owner of this block (a range of items; the rarer item of a pair owns it) and whose
     target is the other item. A message has the number of entries of each target, sources, and
-    values; `send_weights` receives it.
+    values; `send_weights` receives it. K is the right-hand side of the normal equations: S and T
+    have, per training example, the weights of its source and its target items.
     """
     edges = plan.targets
     owner, target, into, out = _map_k_entries(plan.folder, block)
@@ -307,7 +324,8 @@ def unpack_target_entries(
 
     K = S'T is source x target, K' its transpose. batches: messages of `send_target_entries`, which
     computed the sum: the number of entries of each target, sources, values. Each of the three lists
-    has an empty array, then one array per message.
+    has an empty array, then one array per message. K is the right-hand side of the normal
+    equations: S and T have, per training example, the weights of its source and its target items.
     """
     all_targets = np.arange(lo, hi, dtype=np.int32)
     dtypes = (np.int32, np.int32, np.float64)
@@ -323,7 +341,9 @@ def load_owned_entries(plan: SolvePlan, lo: int, hi: int) -> tuple[Array, Array,
     """Return targets, sources and values of entries of K + share K' with targets lo..hi.
 
     K = S'T is source x target, K' its transpose; share is plan.share. Only of pairs that the target
-    owns as their rarer item; they are read from the files of the blocks (ranges) of owners.
+    owns as their rarer item; they are read from the files of the blocks (ranges) of owners. K is
+    the right-hand side of the normal equations: S and T have, per training example, the weights of
+    its source and its target items.
     """
     owners = plan.owners
     first, last = np.searchsorted(owners, lo, "right") - 1, np.searchsorted(owners, hi, "left")

@@ -101,7 +101,8 @@ def _bound_sources(popularity: Array, n_pairs: float) -> Array:
     """Return an upper estimate of each target item's distinct source items; items by rank.
 
     popularity: rows of each item. n_pairs: pairs of rows of a user, which are shared out in
-    proportion to the popularity of the target; a target has at most all items as sources.
+    proportion to the popularity of the target, each in both directions; a target has at most all
+    items as sources.
     """
     bound: Array = np.minimum(popularity * (2 * n_pairs / popularity.sum()), len(popularity))
     return bound

@@ -349,7 +349,8 @@ class EventTail:
     def _read_deletions(self) -> None:
         """Read from the store which users were deleted; set `deleted` and `last_deletion`.
 
-        Both hold seqs, the numbers of the deletions in commit order.
+        Both hold seqs, the numbers of the deletions in commit order. `_poller` is the connection of
+        the polling thread.
         """
         self.deleted = {user: row.seq for user, row in self._poller.read_deletions().items()}
         self.last_deletion = max(self.deleted.values(), default=0)

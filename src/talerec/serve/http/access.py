@@ -50,9 +50,9 @@ class Access:
     def admit(self, http: HttpRequest, in_flight: int) -> None:
         """Raise ApiError 401 without the token, 503 or 429 with too many concurrent requests.
 
-        `in_flight` is the number of requests in progress in this worker, this one included: more
-        than the setting `concurrency` give 503. `_clients` counts them by client address: more than
-        the setting `per_client` give 429.
+        `in_flight` is the number of requests in progress in this worker process, this one included:
+        more than the setting `concurrency` give 503. `_clients` counts them by client address: more
+        than the setting `per_client` give 429.
         """
         if self._token is not None:
             scheme, _, token = http.headers.get(b"authorization", b"").partition(b" ")

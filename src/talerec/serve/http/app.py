@@ -69,9 +69,9 @@ class App:
         """Return the holder of a further model, which loads and reloads the saved model at `path`.
 
         A further model is a candidate or one to compare with. Its counters and copies are in the
-        subfolder `name` of the run's folder, which all workers share; it counts no requests.
-        `prepare_model` of the user state gets each loaded model ready for the users' stored
-        histories.
+        subfolder `name` of the run's folder, which all worker processes share; it counts no
+        requests. `prepare_model` of the user state gets each loaded model ready for the users'
+        stored histories.
         """
         folder = self.shared.folder / name
         folder.mkdir(exist_ok=True)
@@ -119,8 +119,8 @@ class App:
     def stop(self) -> None:
         """Stop watching for new models, commit waiting events, and end all threads.
 
-        Each thread is waited for at most `timeout` seconds of the settings; then the worker no
-        longer counts as ready.
+        Each thread is waited for at most `timeout` seconds of the settings; then the worker process
+        no longer counts as ready.
         """
         self._stop.set()
         for thread in self._watch_threads:

@@ -24,8 +24,8 @@ class RecommendQueue:
     def enqueue(self, model: ServedModel, query: ModelQuery) -> _Answer:
         """Return a future that gets the model's recommendations, or an error, in the next turn.
 
-        A turn is one pass of the event loop: all queries read in it are answered together after it,
-        by `_flush`. `_waiting` has them by model.
+        A turn is one pass of the event loop: all queries (a history and options) read in it are
+        answered together after it, by `_flush`. `_waiting` has them by model.
         """
         loop = asyncio.get_running_loop()
         if not self._waiting:
@@ -37,8 +37,8 @@ class RecommendQueue:
     def _flush(self) -> None:
         """Answer all waiting queries, model by model, and resolve their futures.
 
-        `_waiting` has, by model, pairs of a query and its future; it is emptied. If a model fails
-        as a whole, each of its futures gets the exception.
+        A query has a history and options. `_waiting` has, by model, pairs of a query and its
+        future; it is emptied. If a model fails as a whole, each of its futures gets the exception.
         """
         waiting, self._waiting = self._waiting, {}
         for model, queries_and_answers in waiting.items():

@@ -296,9 +296,9 @@ class Api:
     async def _reload(self, http: HttpRequest) -> Response:
         """Handle POST /v1/reload: load a newly saved model in all workers, and wait for them.
 
-        The response says whether the model is new and how many workers serve it. ApiError 403
-        without a token, 409 if the saved model is refused, 503 if it takes longer than the setting
-        `timeout`.
+        The response says whether the model is new and how many worker processes serve it. ApiError
+        403 without a token, 409 if the saved model is refused, 503 if it takes longer than the
+        setting `timeout`.
         """
         if self._settings.token is None:
             message = "a reload needs a token, and this service was started without one"
@@ -335,8 +335,8 @@ class Api:
     async def _metrics(self, http: HttpRequest) -> Response:
         """Handle GET /metrics: return the metrics of all workers in Prometheus' text format.
 
-        Included are the times of this worker's model, the state of background fits, and the metrics
-        of online evaluation (the served models on new events).
+        Included are the times of this worker process's model, the state of background fits, and the
+        metrics of online evaluation (the served models on new events).
         """
         times = None if http.current is None else http.current.times()
         online_lines = prometheus_lines(await self.users.online_summary())

@@ -74,8 +74,9 @@ class UserRoutes:
         """Return the history of a user: rows of the training log and the events since.
 
         Rows are in time order, with item positions of the model; without the store, only those of
-        the log. They come from this worker's cache, else from the store. ApiError 404 if there is
-        neither a store nor a training log in the saved model.
+        the log. They come from this worker process's cache, else from the store. ApiError 404 if
+        there is neither a store nor a training log in the saved model. An item's position is its
+        number in the vocabulary.
         """
         histories = self._user_state.histories
         if histories.tail is None and model.model.fitted.log is None:
@@ -91,9 +92,9 @@ class UserRoutes:
     ) -> T:
         """Return `query(*arguments)`, or `fallback()` while the event store does not respond.
 
-        Queries have their own threads, so a store that hangs blocks no other answers. After a
-        timeout of a second, no query is tried until the thread that polls the store (`tail`) gets
-        an answer. `tail` is None for a service without a store.
+        Queries of the store have their own threads, so a store that hangs delays no other answers.
+        After a timeout of a second, no query is tried until the thread that polls the store gets an
+        answer. `tail` is this worker's cache of the store, None for a service without a store.
         """
         tail, loop = self._user_state.tail, asyncio.get_running_loop()
         if tail is None or not tail.is_available:
@@ -145,7 +146,8 @@ class UserRoutes:
     def deleted_since(self, model: ServedModel) -> list[str]:
         """Return the ids of users deleted after the last event that this model was trained on.
 
-        Empty without an event store (`tail` is None). `tail` is this worker's cache of the store.
+        Empty without an event store (`tail` is None). `tail` is this worker process's cache of the
+        store.
         """
         tail, histories = self._user_state.tail, self._user_state.histories
         deleted = [] if tail is None else list(tail.deleted)
@@ -203,8 +205,9 @@ class UserRoutes:
     def learning_metrics(self) -> dict[str, float]:
         """Return Prometheus values of the background fits by metric name; empty without fits.
 
-        A background process refits the model with new events. Values: the time of the last fit
-        (Unix seconds), its rows and seconds, and the number of failed fits.
+        A background process refits the model with new events, and writes its state to the folder
+        that all workers share. Values: the time of the last fit (Unix seconds), its rows and
+        seconds, and the number of failed fits.
         """
         state = read_learning_state(self._shared.folder)
         if state is None:

@@ -44,7 +44,8 @@ class Catalogue:
     def title(self, item: int) -> str | Absent:
         """Return the title of the item at a position; ABSENT without a title, or for position -1.
 
-        -1 stands for an item that the model does not know; ABSENT marks a field that JSON omits.
+        -1 stands for an item that the model does not know; ABSENT marks a field that JSON omits. An
+        item's position is its number in the vocabulary.
         """
         title: str | Absent = ABSENT if self.titles is None or item < 0 else self.titles[item]
         return title
@@ -53,7 +54,7 @@ class Catalogue:
         """Return, for each item position, its columns of the item table besides id and title.
 
         Each is a dict of values by column, without nulls; ABSENT stands for an item without any
-        value.
+        value. An item's position is its number in the vocabulary.
         """
         if self._json_columns is None:
             return [ABSENT] * len(items)
@@ -93,7 +94,7 @@ class Catalogue:
         """Return up to `limit` positions of items whose title has every word, popular ones first.
 
         `text` holds the words; case is ignored, and words may be parts of words. An item whose id
-        is `text` comes before all others.
+        is `text` comes before all others. An item's position is its number in the vocabulary.
         """
         matches = self._match_words(text.casefold().split())
         order = np.argsort(-self._item_counts[matches], kind="stable")[:limit]
@@ -106,7 +107,8 @@ class Catalogue:
     def _match_words(self, words: list[str]) -> Array:
         """Return the positions of items whose title contains all `words`, which are in lower case.
 
-        An item without a title is matched by its id. Without words, all items match.
+        An item without a title is matched by its id. Without words, all items match. An item's
+        position is its number in the vocabulary.
         """
         if not words:
             return np.arange(len(self))
@@ -119,7 +121,8 @@ class Catalogue:
     def _search_text(self) -> pl.Series:
         """The text that searches match, by item position: the title, or the id without a title.
 
-        A column of text in lower case; `_titles` is None if the item table has no titles.
+        A column of text in lower case; `_titles` is None if the item table has no titles. An item's
+        position is its number in the vocabulary.
         """
         names = self._fitted.items.ids.cast(pl.String)
         texts = names if self._titles is None else self._titles.fill_null(names)
@@ -130,7 +133,7 @@ class Catalogue:
         """Rows of each item in the training log, by position; used to sort search results.
 
         If the log was not saved, only the rows of its last days; zeros if these were not saved
-        either.
+        either. An item's position is its number in the vocabulary.
         """
         fitted = self._fitted
         if fitted.log is not None:
@@ -153,7 +156,7 @@ class ItemValues:
         """Return the ids or titles at these item positions; ABSENT for a missing title.
 
         `_list` has the values of all items; None for a large catalogue, whose values are converted
-        on each call.
+        on each call. An item's position is its number in the vocabulary.
         """
         if self._list is not None:
             all_values = self._list
@@ -197,7 +200,8 @@ def _describe_column(column: pl.Series) -> dict[str, Any]:
 def _read_titles(info: pl.DataFrame | None) -> pl.Series | None:
     """Return the titles of an item table, cut to 300 characters; None if it has no titles.
 
-    Rows are in the order of item positions; missing titles are null.
+    Rows are in the order of item positions; missing titles are null. An item's position is its
+    number in the vocabulary.
     """
     if info is None or columns.TITLES[0] not in info.columns:
         return None
@@ -240,7 +244,8 @@ class PopularItems:
         """Return the positions of all items, most popular first, and their counts in that order.
 
         Counts are rows and events of the last days. The ranking is recounted if it lacks events.
-        While one thread recounts, other threads get the previous ranking.
+        While one thread recounts, other threads get the previous ranking. An item's position is its
+        number in the vocabulary.
         """
         if self._is_stale() and self._lock.acquire(blocking=self._ranking is None):
             try:
@@ -264,8 +269,9 @@ class PopularItems:
     def _recount(self) -> None:
         """Count and rank the items anew, and measure how long that takes.
 
-        Sets `_ranking`: item positions, most popular first, and their counts. Items without a count
-        follow in the order of the training log. For the next `_is_stale`, the number of counted
+        Sets `_ranking`: item positions in the vocabulary, most popular first, and their counts.
+        Without events these are the counts of the training log's last days. Items without a count
+        follow in the order `_log_order` of the log. For the next `_is_stale`, the number of counted
         changes and the time and duration of this count are stored.
         """
         begin = time.perf_counter()
@@ -283,7 +289,7 @@ class PopularItems:
     def _recent_log_counts(self) -> Array:
         """Rows of each item in the training log's last days; zeros if they were not saved.
 
-        A float array by item position.
+        A float array by item position. An item's position is its number in the vocabulary.
         """
         counts = self._fitted.recent_counts
         return np.zeros(len(self._fitted.items)) if counts is None else counts
@@ -292,7 +298,8 @@ class PopularItems:
     def _log_order(self) -> Array:
         """All item positions, by rows in the training log's last days, then in the whole log.
 
-        Both in descending order; without a saved log, only the last days count.
+        Both in descending order; without a saved log, only the last days count. An item's position
+        is its number in the vocabulary.
         """
         log = self._fitted.log
         totals = self._recent_log_counts if log is None else log.counts()
@@ -303,7 +310,7 @@ class PopularItems:
 
         A float array by item position. Rows of the training log are recounted only when the start
         of these days (`events.since`, microseconds) has moved. Events of unknown items are left
-        out.
+        out. An item's position is its number in the vocabulary.
         """
         since = self.events.since
         if since != self._counted_since:
@@ -319,7 +326,7 @@ class PopularItems:
         """Return the training log's (weighted) rows of each item since a time in microseconds.
 
         A float array by item position. Without a saved log: the counts of its last days if the log
-        ends at `since` or later, else 0.
+        ends at `since` or later, else 0. An item's position is its number in the vocabulary.
         """
         log = self._fitted.log
         if log is None:  # the artifact has only the counts of the log's last days

@@ -64,8 +64,8 @@ class Copies:
 
         The artifact is the folder of the saved model, `self.source`. The first worker makes the
         copy and calls `load(copy, True)`, which checks all files; `copy` is its folder, named by
-        the version. The other workers wait for it and call `load(copy, False)`, which skips these
-        checks. TalerecError if two workers have crashed while they loaded this version.
+        the version. The other worker processes wait for it and call `load(copy, False)`, which
+        skips these checks. TalerecError if two workers have crashed while they loaded this version.
         """
         with (self._folder / "lock").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process that holds it ends
@@ -120,8 +120,8 @@ class Copies:
     def _refuse_crashing(self, version: str) -> None:
         """Raise TalerecError if two workers crashed while they loaded this version of the model.
 
-        The file `trial` names the version that a worker is loading. If it is left over, the worker
-        crashed: the version is added to the file `deaths`, a line per crash, first.
+        The file `trial` names the version that a worker process is loading. If it is left over, the
+        worker crashed: the version is added to the file `deaths`, a line per crash, first.
         """
         crashed = self._read_text("trial")
         if crashed is not None:
@@ -181,9 +181,10 @@ class Copies:
         return unfinished.rename(copy)
 
     def _remove_other_copies(self, version: str) -> None:
-        """Remove the copies of the artifact of all versions but `version`.
+        """Remove the copies of the saved model of all versions but `version`.
 
-        A process that still maps files of a removed copy can go on reading them.
+        A copy is a folder named by its version. A process that still maps files of a removed copy
+        can go on reading them.
         """
         for copy in self._folder.iterdir():
             if copy.is_dir() and copy.name != version:  # workers that map its files keep them

@@ -61,7 +61,8 @@ class UserRows:
         """Return the external item id of each row; the event's id where the model lacks the item.
 
         `ids` are the model's external ids by item position; a row with the position -1 comes from
-        the event store, so that `events` has its id.
+        the event store, so that `events` has its id. An item's position is its number in the
+        vocabulary.
         """
         items = self.item.tolist()
         model_ids = iter(ids.take([item for item in items if item >= 0]))
@@ -83,7 +84,8 @@ class UserRows:
 def join_users(users: Sequence[UserRows]) -> Histories:
     """Return the rows of several users as histories, one per user, in the order of `users`.
 
-    The histories share one array of item positions and one of times; `ptr` has their bounds.
+    The histories share one array of item positions and one of times; `ptr` has their bounds. An
+    item's position is its number in the vocabulary.
     """
     ptr = np.array([0, *accumulate(map(len, users))])
     if len(users) == 1:

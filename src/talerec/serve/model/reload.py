@@ -51,7 +51,7 @@ class ModelHolder:
         """Load and return the first model; TalerecError if there is no model to serve.
 
         If the saved model cannot be used, the copy that the service served last is loaded instead;
-        a worker that replaces a crashed one needs this.
+        a worker process that replaces a crashed one needs this.
         """
         try:
             return self.refresh()[0]
@@ -87,8 +87,8 @@ class ModelHolder:
 
         Returns the served model and whether it is new. The signature (names, times, inodes, sizes)
         of its files is stored in `_signature`, by which a later change is noticed. The model is
-        loaded from a copy that all workers share. Replacing another model is counted in the
-        metrics.
+        loaded from a copy that all worker processes share. Replacing another model is counted in
+        the metrics.
         """
         self._signature = read_signature(self.path)
         version = read_manifest(self.path)["version"]
@@ -133,7 +133,7 @@ class ModelHolder:
     def watch(self, seconds: float, stop: threading.Event) -> None:
         """Check for a new saved model every `seconds`, and at each requested reload, until `stop`.
 
-        The body of a thread. A reload is requested by any worker through the shared counter
+        The body of a thread. A reload is requested by any worker process through the shared counter
         `reload_requests`.
         """
         n_requests, last_check = self.shared.reload_requests, -seconds

@@ -73,7 +73,8 @@ class ServedModel:
     def warm(self) -> None:
         """Answer one small query of each kind, so that all kernels are compiled beforehand.
 
-        The answers are discarded; the queries use the first items and the first user of the log.
+        A query has a history and options. The answers are discarded; the queries use the first
+        items and the first user of the log.
         """
         ids = self.catalogue.ids.take(list(range(min(_WARM_ROWS, len(self.items)))))
         rows = [schemas.HistoryRow(item_id) for item_id in ids]
@@ -117,7 +118,8 @@ class ServedModel:
     def recommend(self, query: ModelQuery) -> schemas.Recommendations:
         """Return the next items with reasons; trending items if no history item is known.
 
-        Reasons are the up to three history items that contribute most to an item's score.
+        The query has a history and options of the list. Reasons are the up to three history items
+        that contribute most to an item's score.
         """
         histories, _ = read_history(query, self.items, self.model.fitted.unit)
         return self._recommend_histories([query], histories)[0]
@@ -125,8 +127,8 @@ class ServedModel:
     def recommend_all(self, queries: list[ModelQuery]) -> list[Outcome]:
         """Return, in order, the answer to each query or the exception that it raised.
 
-        Queries that differ only in their histories (equal `group_key`) are computed together; a
-        query without a key is computed alone.
+        A query has a history and options of its list. Queries that differ only in their histories
+        (equal `group_key`) are computed together; a query without a key is computed alone.
         """
         groups: dict[tuple[int, bool, bool] | int, list[int]] = defaultdict(list)
         for n, query in enumerate(queries):
@@ -139,9 +141,10 @@ class ServedModel:
         return [outcomes[n] for n in range(len(queries))]
 
     def batch(self, queries: list[ModelQuery]) -> tuple[bytes, int]:
-        """Return the answers as one JSON body, and how many fell back to trending items.
+        """Return the answers to queries as one JSON body, and how many are trending items.
 
-        The first exception of a query is raised.
+        A query has a history and options of its list; it gets trending items if the model knows no
+        item of the history. The first exception of a query is raised.
         """
         answers: list[schemas.Recommendations] = []
         for outcome in self.recommend_all(queries):
@@ -199,7 +202,8 @@ class ServedModel:
     def top_items(self, rows: UserRows, now: int, k: int) -> list[int]:
         """Return the positions of the top k items for a user with these rows at the time `now`.
 
-        `now` is in microseconds since 1970. Without a usable history: the most popular items.
+        `now` is in microseconds since 1970. Without a usable history: the most popular items. An
+        item's position is its number in the vocabulary.
         """
         histories = join_users([rows]).as_of(now)
         items, _, counts = rank_top(self.model, histories, min(k, len(self.items)))
@@ -235,7 +239,7 @@ class ServedModel:
         """Return the items of an answer, with ids and titles, one for each position in `items`.
 
         `scores`, `ranks`, `reasons`, `boosts` (scores added by boosts) have one entry per item;
-        None: no boosts.
+        None: no boosts. An item's position is its number in the vocabulary.
         """
         titles = self.catalogue.titles
         fields: list[Iterable[Any]] = [self.catalogue.ids.take(items), scores, ranks]
@@ -249,7 +253,7 @@ class ServedModel:
 
         `lists` has the reasons of all listed items one after the other: `sources` (positions of
         history items), `shares` (of the score), and `ends`, where the reasons of each listed item
-        end.
+        end. An item's position is its number in the vocabulary.
         """
         sources = self.catalogue.ids.take(lists.sources)
         reasons = list(map(schemas.Reason, sources, lists.shares))
@@ -261,9 +265,9 @@ class ServedModel:
     # -- items and users --
 
     def similar(self, request: schemas.SimilarRequest) -> schemas.SimilarItems:
-        """Return the k items that the model expects right after one item; 404 if it is unknown.
+        """Return the k items that the model expects right after one item, but not that item.
 
-        The item itself is left out. Ids and titles are external ones.
+        ApiError 404 if the item is unknown.
         """
         item = self._find_item(request.item_id)
         item_id = self.catalogue.ids[item]
@@ -351,10 +355,12 @@ class ServedModel:
         )  # fmt: skip
 
     def _choose_model(self, query: ModelQuery) -> Model:
-        """Return the model, or a copy with the `recency` (decay of row weights) of the query."""
-        return (
-            self.model if query.recency is None else self._model_with_recency(recency=query.recency)
-        )
+        """Return the model, or a copy with the `recency` that the query sets.
+
+        `recency` is the parameter by which weights of history rows decay. Copies are cached.
+        """
+        recency = query.recency
+        return self.model if recency is None else self._model_with_recency(recency=recency)
 
     # -- explanations --
 

@@ -44,8 +44,8 @@ def describe_address(settings: Settings, reserved: socket.socket) -> str:
 def bind_worker(settings: Settings, address: socket.socket | int) -> socket.socket:
     """Return the socket of one worker; the system spreads connections over all workers.
 
-    `address` is the Unix socket that workers share and which is returned, or the TCP port, to which
-    each worker binds a socket of its own.
+    `address` is the Unix socket that worker processes share and which is returned, or the TCP port,
+    to which each worker binds a socket of its own.
     """
     if isinstance(address, socket.socket):
         return address

@@ -178,7 +178,7 @@ class Supervisor:
         """Call `on_ready`, once, when every worker has written its version to its ready file.
 
         Worker n writes the version of its model to the file `ready-n` of the run's folder;
-        `on_ready` gets that of worker 0. Sets `_is_ready`.
+        `on_ready` gets that of worker process 0. Sets `_is_ready`.
         """
         if self._is_ready:
             return
@@ -381,7 +381,8 @@ def _run_folder(settings: Settings) -> Iterator[Path]:
 def _remove_abandoned(parent: Path) -> None:
     """Remove the folders of killed runs of the service in the folder `parent`.
 
-    The supervisor of a run that continues holds a lock on the file `owner` in its folder.
+    The supervisor process of a run that continues holds a lock on the file `owner` in the run's
+    folder, so that the folder cannot be locked here.
     """
     for folder in parent.glob(f"{_RUN_PREFIX}*"):
         with suppress(OSError), (folder / "owner").open("rb") as owner:

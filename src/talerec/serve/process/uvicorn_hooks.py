@@ -319,7 +319,7 @@ def _stop_accepting(listener: socket.socket) -> None:
 
     Closing the socket would cut off clients that are connected but not yet accepted. On Linux, a
     filter that drops every packet keeps new clients out. A Unix socket stays as it is, since other
-    workers listen on it.
+    worker processes listen on it.
     """
     if listener.family == socket.AF_UNIX:  # other workers listen on the same one
         return

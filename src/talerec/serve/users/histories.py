@@ -80,8 +80,8 @@ class UserHistories:
     def is_deleted(self, model: ServedModel, user: str) -> bool:
         """Return whether a user was deleted after the last event that the model was trained on.
 
-        `user` is an external id. `tail` is this worker's cache of the event store; it maps each
-        deleted user to the seq, the row number in the store, of the deletion. False without a
+        `user` is an external id. `tail` is this worker process's cache of the event store; it maps
+        each deleted user to the seq, the row number in the store, of the deletion. False without a
         store.
         """
         if self.tail is None:
@@ -108,8 +108,9 @@ class UserHistories:
 
         `events` are the user's events in the store, oldest first. Those that the model was trained
         on (up to the row number `last_trained`) are left out, and those that the log has; so are
-        the log's rows if the user was deleted since. At most `max_rows` of the latest rows are
-        returned, with item positions of the model, -1 for unknown items.
+        the log's rows if the user was deleted since. `tail` is the cache of the store, None without
+        one. At most `max_rows` of the latest rows are returned, with item positions in the model's
+        vocabulary, -1 for unknown items.
         """
         last_trained = 0 if self.tail is None else trained_seq(model, self.tail)
         events = [event for event in events if event.seq > last_trained]
@@ -144,7 +145,8 @@ def _find_new_events(
 
     `item` and `time` are the user's rows of the training log (item positions, microseconds),
     ascending in time; `positions` the item positions of `events`, -1 for items that the model does
-    not have. An event equals a row if item and time are equal.
+    not have. An event equals a row if item and time are equal. An item's position is its number in
+    the vocabulary.
     """
     new: list[int] = []
     n_equal_events: Counter[tuple[int, int]] = Counter()
@@ -165,6 +167,7 @@ def _sort_rows(items: Array, times: Array, n_log: int, log: Log | None) -> Array
 
     The first `n_log` of `items` (positions) and `times` are rows of the log, the rest are events;
     both parts are in time order. If the log sorts simultaneous rows (ties) by item, so does this.
+    An item's position is its number in the vocabulary.
     """
     if not (0 < n_log < len(times) and times[n_log] <= times[n_log - 1]):
         return np.arange(len(items))  # the events are later than the log

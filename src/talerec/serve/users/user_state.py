@@ -81,7 +81,7 @@ class UserState:
         """Count the store's events after a model's training for its popular items.
 
         Called with each loaded model; later events are counted as they arrive. Does nothing without
-        a store (`tail` is None).
+        an event store (`tail`, its cache, is None).
         """
         if self.tail is not None:
             follow_events(self.tail, model)
@@ -91,7 +91,8 @@ class UserState:
 
         Called after each poll of the store by `tail`, the cache of recent events that polls it. The
         number of that row (`tail.seq`, negative before the first answer) goes to the state that all
-        workers share, where deletions are awaited. `_saved_deletion` is the last saved one.
+        worker processes share, so that the worker that deletes a user can wait until all have read
+        the deletion. `_saved_deletion` is the row number of the last saved deletion.
         """
         if tail.seq >= 0 and tail.last_deletion != self._saved_deletion:
             self._save_deletions(tail)
@@ -101,10 +102,10 @@ class UserState:
         """Save the deleted users to a file of this worker, for workers that start later.
 
         `tail` is this worker's cache of recent events, kept up to date by polling the store. The
-        file `deletions-N` (N: the worker's index), in the folder that all workers share, is JSON:
-        "store" (id of the store) and "deleted" (user id -> seq, the number of the deletion in the
-        store). A worker needs it if the store is down. A failure is logged and tried again after
-        the next poll.
+        file `deletions-N` (N: the worker's index), in the folder that all worker processes share,
+        is JSON: "store" (id of the store) and "deleted" (user id -> seq, the number of the deletion
+        in the store). A worker needs it if the store is down. A failure is logged and tried again
+        after the next poll.
         """
         last_deletion = tail.last_deletion
         path = self._shared.folder / f"deletions-{self._shared.worker}"
@@ -119,9 +120,10 @@ class UserState:
     def _restore_deletions(self, tail: EventTail) -> None:
         """Read the deleted users that workers saved, so that none is lost if the store is down.
 
-        The files `deletions-N` lie in the folder that all workers of the service share; each is
-        JSON: "store" (id of the store) and "deleted" (user id -> seq, the deletion's number in the
-        store). `tail`, this worker's cache of the store, uses them until the store has answered.
+        The files `deletions-N` lie in the folder that all worker processes of the service share;
+        each is JSON: "store" (id of the store) and "deleted" (user id -> seq, the deletion's number
+        in the store). `tail`, this worker's cache of the store, uses them until the store has
+        answered.
         """
         for file in sorted(self._shared.folder.glob("deletions-*")):
             if not file.suffix:
@@ -132,8 +134,8 @@ class UserState:
     def start(self) -> None:
         """Start the threads that write to the store and poll it; nothing without a store.
 
-        The writer commits queued events; the poller reads new rows of all workers into `self.tail`,
-        the cache of recent events. A second call does nothing.
+        The writer commits queued events; the poller reads new rows of all worker processes into
+        `self.tail`, the cache of recent events. A second call does nothing.
         """
         if self.tail is not None and self._writer is None:
             store = Store(str(self._settings.store))
@@ -145,8 +147,8 @@ class UserState:
     def stop(self) -> None:
         """Commit the waiting events, stop both threads, and close the connections to the store.
 
-        The threads write to the store and poll it. Each is waited for at most `timeout` seconds of
-        the settings. Does nothing without a store.
+        The threads write to the store and poll it into the cache `tail`. Each is waited for at most
+        `timeout` seconds of the settings. Does nothing without a store.
         """
         self._stop.set()
         if self._writer is not None:
@@ -161,8 +163,9 @@ class UserState:
     async def append(self, events: Sequence[Event]) -> AppendResult:
         """Store events; return how many were stored now, and how many before. Both are counted.
 
-        On return they are on disk and in this worker's histories. Failures are raised as ApiErrors:
-        409 for an event id that is stored with other contents, 503 if the store is busy or fails.
+        On return they are on disk and in this worker process's histories. Failures are raised as
+        ApiErrors: 409 for an event id that is stored with other contents, 503 if the store is busy
+        or fails.
         """
         result: AppendResult = await self._write(WriteRequest(events))
         self._shared.increment("events_accepted", result.accepted)
@@ -172,8 +175,8 @@ class UserState:
     async def delete(self, user: str) -> int:
         """Delete a user and return the seq of the deletion, its row number in the event store.
 
-        On return the deletion is on disk, and all workers have read it, or a second has passed.
-        ApiError if the store fails.
+        On return the deletion is on disk, and all worker processes have read it, or a second has
+        passed. ApiError if the store fails.
         """
         seq: int = await self._write(WriteRequest(deleted_user=user))
         end = time.monotonic() + _DELETION_WAIT_S
@@ -214,9 +217,9 @@ class UserState:
     def _count_commits(self, writer: EventWriter) -> None:
         """Add the writer's commits and their seconds since the last call to the shared metrics.
 
-        The writer is the thread that commits events. The metrics are counters of all workers in
-        shared memory: "store_commits", "store_commit_seconds", and the gauge "events_waiting".
-        `_counted_commits` has the writer's totals at the last call.
+        The writer is the thread that commits events. The metrics are counters of all worker
+        processes in shared memory: "store_commits", "store_commit_seconds", and the gauge
+        "events_waiting". `_counted_commits` has the writer's totals at the last call.
         """
         before, self._counted_commits = self._counted_commits, (writer.commits, writer.seconds)
         self._shared.increment("store_commits", self._counted_commits[0] - before[0])
@@ -228,8 +231,8 @@ class UserState:
     def describe_store(self) -> dict[str, Any] | None:
         """Return the store as /v1/stats shows it, None without one; its address has no password.
 
-        Keys: address, answers (is it available?), seq (number of the last row read here, in commit
-        order), deleted_users (a count).
+        `tail` is this worker's cache of the event store. Keys: address, answers (is it available?),
+        seq (number of the last row read here, in commit order), deleted_users (a count).
         """
         tail = self.tail
         if tail is None:
@@ -241,9 +244,9 @@ class UserState:
 def follow_events(tail: EventTail, model: ServedModel) -> None:
     """Count the store's events after a model's training for its popular items, now and later.
 
-    `tail` is this worker's cache of the store: it passes every new row to `model.popular.events`,
-    the counts per item. If the store does not answer, only events from now on are counted, and a
-    warning is logged.
+    `tail` is this worker process's cache of the store: it passes every new row to
+    `model.popular.events`, the counts per item. If the store does not answer, only events from now
+    on are counted, and a warning is logged.
     """
     add = model.popular.events.add
     try:

@@ -30,7 +30,7 @@ class HistoryRow(Struct, forbid_unknown_fields=True, gc=False):
     Give `timestamp` (ISO 8601, or a number in s, ms, us or ns) for every row or for none.
     """
 
-    item_id: Id
+    item_id: Id  # whole number or text
     timestamp: Moment | None = None  # None: rows are in order, oldest first
 
 

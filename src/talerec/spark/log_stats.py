@@ -320,12 +320,12 @@ def partition_rows(
     run: ClusterRun, stats: LogStats, model: RidgeModel, ties: str, limits: TaskLimits,
     *, every_row: bool,
 ) -> ClusterLog:  # fmt: skip
-    """Send all rows to the partitions of their users, save them there, and plan the work.
+    """Send all rows to the partitions of their users and save them; return them with a work plan.
 
     A partition has all users of one Spark task. stats: the log's rows as a Spark table, with
-    counts. every_row: also send the rows before each user's `max_history` latest, which only tempo
-    uses. limits: what one task may hold. ties: "file" or "item", the order of a user's simultaneous
-    rows.
+    counts. model: gives `max_history`. every_row: also send the rows before each user's
+    `max_history` latest, to save them; tempo uses all rows in any case. limits: what one task may
+    hold. ties: "file" or "item", the order of a user's simultaneous rows.
     """
     is_tempo = isinstance(model, Tempo)
     every_row = every_row or is_tempo  # it uses all rows of a user

@@ -54,8 +54,8 @@ def check_table(session: SparkSession, address: str, source: Source) -> str:
 def _is_replaceable(path: Any, file_system: Any) -> bool:
     """Return whether nothing is at a path, or a folder whose files were all written by Spark.
 
-    path, files: a Hadoop path and its file system, Java objects (`_hadoop_path`). Files of Spark
-    are recognised by the beginning of their names.
+    path, file_system: a Hadoop path and its file system, Java objects (`_hadoop_path`). Files of
+    Spark are recognised by the beginning of their names.
     """
     if not file_system.exists(path):
         return True

@@ -195,9 +195,10 @@ class TempoFit:
     def split_holdout(self, *, every_item: bool) -> ClusterHoldout | None:
         """Save training rows and held-out queries; return both, or None if queries are too few.
 
-        A query is a user's history and, as target, the item that came next. Queries whose target
-        has no training row are left out. every_item: all items of a large catalogue may be targets,
-        not only half of them.
+        A query is a user's history and, as target, the item that came next: a current one of the
+        last row before a cutoff, a delayed one of the first row after it. Queries whose target has
+        no training row are left out. every_item: all items of a large catalogue may be targets, not
+        only half of them.
         """
         count, position = self.log.n_partitions, self.log.stats.position
         plan = self._plan_holdout(every_item)

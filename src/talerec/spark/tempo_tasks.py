@@ -58,8 +58,8 @@ def load_statistics(tempo: Tempo, rows: RowFiles, count: int) -> LogStatistics:
     """Return the statistics of the whole log, from what `count` partitions of users saved.
 
     They are the median interval between a user's rows (days), whether simultaneous rows are
-    unordered, and how often items are repeated. rows: the files; tempo: its `same_time` decides how
-    rows with equal times are treated.
+    unordered, and how often items are repeated, by lag in rows (32 lags). rows: the files; tempo:
+    its `same_time` decides how rows with equal times are treated.
     """
 
     def is_ordered() -> bool:  # one machine, too, looks at the pairs of the first users alone

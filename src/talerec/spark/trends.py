@@ -81,7 +81,7 @@ def plan_trends(item_counts: Array, sampled: Array, n_cores: int, task_rows: int
 
     The trend count of a row is the number of rows of its item around its time. An item with more
     rows than a task holds is cut into slices of time. item_counts: rows of each item by popularity
-    rank; sampled: times of all partitions, as `partitions.cut_times` takes them.
+    rank; sampled: three rows with item, time, and number of log rows that the time stands for.
     """
     n_popular = int(np.count_nonzero(item_counts > task_rows))
     others = item_counts[n_popular:]
@@ -121,7 +121,8 @@ _TREND_DTYPES = (np.int32, np.int64)
 def save_sorted_times(batches: Batches, folder: str, task: int) -> None:
     """Save the times of one time slice of a popular item, sorted, as array `times-{task}`.
 
-    batches: messages with items and times, as `send_trend_rows` sends them to this task.
+    A popular item has more rows than one Spark task holds, so that several tasks have slices.
+    batches: what other tasks sent with `send_trend_rows` to this task: items and times.
     """
     _, time = messages.concatenate_messages(batches, *_TREND_DTYPES)
     messages.save_array(folder, f"times-{task}", np.sort(time))

@@ -27,8 +27,8 @@ class TargetRange(NamedTuple):
     """
 
     group: int  # number of a group of partitions of users, whose rows share files
-    lo: int
-    hi: int  # excluded
+    lo: int  # the first target item, by popularity rank
+    hi: int  # after the last one
 
 
 @dataclass(frozen=True, eq=False)

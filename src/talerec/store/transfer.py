@@ -37,7 +37,7 @@ def import_log(store: Store, log: Log) -> ImportResult:
 
     Rows with equal user, item and time are the same event, stored as often as the log has it. Rows
     of a deleted user are skipped unless they are later than the deletion. Each commit has about
-    5,000 rows. InvalidLogError if an id cannot be stored.
+    5,000 rows, after which progress is reported. InvalidLogError if an id cannot be stored.
     """
     users, items = _storable_ids(log.users.ids, "user"), _storable_ids(log.items.ids, "item")
     user_codes = log.user_codes()

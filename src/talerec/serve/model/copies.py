@@ -162,9 +162,9 @@ class Copies:
                     raise _describe_failure(error, self.source) from None
 
     def _copy_files(self, unfinished: Path, manifest_text: bytes) -> Path:
-        """Copy the artifact's files into a folder, and rename the folder to the version.
+        """Copy the files of the saved model into a folder, and rename the folder to the version.
 
-        `unfinished` is the folder; `manifest_text` is the manifest (the JSON list of the artifact's
+        `unfinished` is the folder; `manifest_text` is the manifest (the JSON list of the model's
         files) to write there. ArtifactError if a file's size differs from the manifest's. Returns
         the renamed folder.
         """

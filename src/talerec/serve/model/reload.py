@@ -67,8 +67,8 @@ class ModelHolder:
         """Serve the present version of the saved model; return it and whether it is a new one.
 
         If the saved model cannot be used, the error is raised, the served model stays, and the
-        failure is stored in `_failure` (the last failure, and when to try again). One thread at a
-        time.
+        failure is stored in `_failure` (the last failure, and when to try again). `_signature`
+        identifies the files. One thread at a time.
         """
         with self._lock:
             try:

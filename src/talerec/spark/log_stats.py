@@ -320,7 +320,7 @@ def partition_rows(
     run: ClusterRun, stats: LogStats, model: RidgeModel, ties: str, limits: TaskLimits,
     *, every_row: bool,
 ) -> ClusterLog:  # fmt: skip
-    """Send all rows to the partitions of their users and save them; return them with a work plan.
+    """Send all rows to the partitions of their users, save them, and plan the work on them.
 
     A partition has all users of one Spark task. stats: the log's rows as a Spark table, with
     counts. model: gives `max_history`. every_row: also send the rows before each user's

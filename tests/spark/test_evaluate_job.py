@@ -93,12 +93,12 @@ def test_the_command_prints_the_object_of_one_machine(session, machines, tmp_pat
 
 def test_validation_rows_begin_at_the_same_time(session, tmp_path):
     from talerec.data.split import splits
-    from talerec.spark import ClusterRun, evaluate_job, log_stats, read
+    from talerec.spark import ClusterRun, evaluate_job, log_columns, log_stats
 
     later = pl.col("timestamp") + pl.duration(microseconds=pl.int_range(900))
     rows = skewed(900).with_columns(later)
     run = ClusterRun(session, tmp_path)
-    options = log_stats.LogOptions(read.NAMES, "file", None, False)
+    options = log_stats.LogOptions(log_columns.NAMES, "file", None, False)
     stats = log_stats.read_stats(run, write(rows, tmp_path / "log"), options)
     log = tr.Log.from_frame(rows)
     for when in np.quantile(log.time, [0.002, 0.9]).astype(int).tolist():

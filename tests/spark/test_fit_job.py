@@ -149,7 +149,7 @@ def test_a_frame_with_names_a_core_and_duplicates(session, tmp_path):
 
 
 def test_times_are_read_as_on_one_machine(session, tmp_path):
-    from talerec.spark import read
+    from talerec.spark import log_columns, read
 
     rows = skewed(500).with_columns(user_id=pl.int_range(500))
     micro = rows["timestamp"].cast(pl.Int64) + pl.Series(np.arange(500))
@@ -167,7 +167,7 @@ def test_times_are_read_as_on_one_machine(session, tmp_path):
         frame = rows.with_columns(time.alias("timestamp"))
         log = tr.Log.from_frame(frame)
         source = write(frame, tmp_path / str(number), 2)
-        events, unit = read.read_events(session, source, read.NAMES, "file")
+        events, unit = read.read_events(session, source, log_columns.NAMES, "file")
         times = {row["user"]: row["time"] for row in events.collect()}
         assert unit == log.unit
         assert [times[user] for user in log.users.ids] == log.time.tolist()

@@ -64,12 +64,12 @@ def test_odd_ids_files_and_weights_give_the_weights_of_one_machine(session, tmp_
 
 
 def test_items_that_are_left_keep_the_order_of_all(session, tmp_path):
-    from talerec.spark import ClusterRun, log_stats, read
+    from talerec.spark import ClusterRun, log_columns, log_stats
 
     rows = odd_rows().drop("worth")
     rows.write_parquet(tmp_path / "log.parquet")
     run = ClusterRun(session, tmp_path)
-    options = log_stats.LogOptions(read.NAMES, "file", 2, False)
+    options = log_stats.LogOptions(log_columns.NAMES, "file", 2, False)
     stats = log_stats.read_stats(run, tmp_path / "log.parquet", options)
     expected = tr.k_core(tr.Log.from_frame(rows), 2)
     assert stats.ids.to_list() == expected.items.ids.to_list() == ["10", "9"]
@@ -77,14 +77,14 @@ def test_items_that_are_left_keep_the_order_of_all(session, tmp_path):
 
 
 def test_ids_in_the_names_of_folders_stay_text(session, tmp_path):
-    from talerec.spark import read
+    from talerec.spark import log_columns, read
 
     rows, folder = odd_rows().drop("user_id"), tmp_path / "log"
     for number, user in enumerate(["007", "7", "10"]):
         (folder / f"user_id={user}").mkdir(parents=True)
         rows[number : number + 2].write_parquet(folder / f"user_id={user}" / "x.parquet")
     log = tr.read_log(folder)
-    events, _ = read.read_events(session, folder, read.NAMES, "file")
+    events, _ = read.read_events(session, folder, log_columns.NAMES, "file")
     rows = sorted((row["user"], row["item"], row["time"]) for row in events.collect())
     frame = log.to_frame().with_columns(pl.col("timestamp").cast(pl.Int64))
     assert rows == sorted(frame.rows())
@@ -121,12 +121,12 @@ def test_one_column_is_not_two(session, tmp_path):
 
 
 def test_whole_numbers_that_are_decimals_in_spark_are_not_rounded(session, tmp_path):
-    from talerec.spark import read
+    from talerec.spark import log_columns, read
 
     times = pl.Series([START * 1000 + 1000 * x + 600 for x in range(10)], dtype=pl.UInt64)
     rows = odd_rows().with_columns(user_id=pl.int_range(10), timestamp=times)
     rows.write_parquet(tmp_path / "log.parquet")
-    events, _ = read.read_events(session, tmp_path / "log.parquet", read.NAMES, "file")
+    events, _ = read.read_events(session, tmp_path / "log.parquet", log_columns.NAMES, "file")
     ours = [row["time"] for row in sorted(events.collect(), key=lambda row: row["user"])]
     assert ours == tr.Log.from_frame(rows).time.tolist() == [START + x for x in range(10)]
 

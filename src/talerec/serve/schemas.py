@@ -95,7 +95,7 @@ class Reason(Struct, gc=False):
     """A history row and its share of the score; without a base score, all shares add up to 1."""
 
     item_id: Id  # the item of the history row
-    share: float  # the row's contribution divided by the score
+    share: float  # the part of the score that the row contributes
 
 
 class Item(Struct, omit_defaults=True):
@@ -117,7 +117,7 @@ class RankedItem(Struct, gc=False):
     rank: int  # from 1
     title: str | UnsetType = UNSET  # UNSET fields are omitted from the JSON
     because: list[Reason] | UnsetType = UNSET
-    boost: float | UnsetType = UNSET  # in units of the score, which includes it
+    boost: float | UnsetType = UNSET  # in units of the score
 
 
 class Recommendations(Struct):

@@ -43,23 +43,23 @@ def save_statistics(log: Log, partition: int, rows: RowFiles) -> None:
     """Save statistics of a partition of users: intervals, simultaneous pairs, repeats.
 
     log: the partition's rows. Intervals are from a user's row to the next, above 0, in
-    microseconds, sorted; pairs are of different items of a user at one time; repeats of an item and
-    opportunities for one are counted by lag in rows (32 numbers each), then the users. rows: where
-    they are saved.
+    microseconds, sorted; pairs are of different items of a user at one time. Repeats of an item and
+    opportunities for one are counted by lag in rows (32 buckets: 0, 1-2, 3-6, ...), followed by the
+    number of rows that have an earlier row. rows: where they are saved.
     """
     intervals = np.sort(positive_intervals(log)) if log.rows else log.time
     rows.save_array("intervals", partition, intervals)
     rows.save_array("pairs", partition, np.array(simultaneous_pairs(log)))
-    hits, opportunities, n_users = repeat_counts(log)
-    rows.save_array("repeats", partition, np.concatenate([hits, opportunities, [n_users]]))
+    hits, opportunities, n_later_rows = repeat_counts(log)
+    rows.save_array("repeats", partition, np.concatenate([hits, opportunities, [n_later_rows]]))
 
 
 def load_statistics(tempo: Tempo, rows: RowFiles, count: int) -> LogStatistics:
     """Return the statistics of the whole log, from what `count` partitions of users saved.
 
     They are the median interval between a user's rows (days), whether simultaneous rows are
-    unordered, and how often items are repeated, by lag in rows (32 lags). rows: the files; tempo:
-    its `same_time` decides how rows with equal times are treated.
+    unordered, and how often items are repeated, by lag in rows (32 buckets: 0, 1-2, 3-6, ...).
+    rows: the files; tempo: its `same_time` decides how rows with equal times are treated.
     """
 
     def is_ordered() -> bool:  # one machine, too, looks at the pairs of the first users alone
@@ -68,9 +68,9 @@ def load_statistics(tempo: Tempo, rows: RowFiles, count: int) -> LogStatistics:
 
     interval = median_in_days(median(list(rows.map_arrays("intervals", count))))
     is_joint = tempo.resolve_same_time(is_ordered)
-    hits, opportunities, n_users = np.split(sum(rows.map_arrays("repeats", count)), [32, 64])
+    hits, opportunities, n_later_rows = np.split(sum(rows.map_arrays("repeats", count)), [32, 64])
     return LogStatistics(
-        interval, is_joint, rates_from_counts(hits, opportunities, int(n_users[0]))
+        interval, is_joint, rates_from_counts(hits, opportunities, int(n_later_rows[0]))
     )
 
 

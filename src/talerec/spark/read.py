@@ -157,7 +157,7 @@ def _read_parquet(session: SparkSession, address: str, names: Columns) -> DataFr
     """Return a Spark table of all Parquet files below a folder.
 
     names: the columns that the log must have. Columns that the files lack come from folders named
-    name=value; ids and weights among these are read as text.
+    name=value; all of these but the time are read as text.
     """
     frame = session.read.option("recursiveFileLookup", "true").parquet(address)
     missing = set(names.needed) - set(frame.columns)

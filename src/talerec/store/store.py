@@ -72,7 +72,7 @@ class Store:
     name : str
         The address without the password, for messages.
     kind : str or None
-        "sqlite" or "postgresql"; None if the address is neither.
+        "sqlite" or "postgresql", by the address; None if the address is no database.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ class EventWriter:
         Raises
         ------
         QueueFullError
-            If more than 20,000 events would wait. The first request is always accepted.
+            If more than 20,000 events would wait. While none waits, every request is accepted.
         StoreError
             After `stop`.
         """

@@ -1,9 +1,9 @@
 from talerec.serve.model.learnable import read_learning_state as read_learning_state
+from talerec.serve.model.queries import MAX_TIMESTAMP as MAX_TIMESTAMP
 from talerec.serve.model.queries import ModelQuery as ModelQuery
 from talerec.serve.model.queries import UserRows as UserRows
 from talerec.serve.model.queries import build_query as build_query
+from talerec.serve.model.queries import format_time as format_time
+from talerec.serve.model.queries import parse_time as parse_time
 from talerec.serve.model.reload import ModelHolder as ModelHolder
 from talerec.serve.model.served import ServedModel as ServedModel
-from talerec.serve.model.times import MAX_TIMESTAMP as MAX_TIMESTAMP
-from talerec.serve.model.times import format_time as format_time
-from talerec.serve.model.times import parse_time as parse_time

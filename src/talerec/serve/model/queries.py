@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import Histories, Vocabulary
+from talerec.data import Histories, TimeLike, Vocabulary, time_to_microseconds
 from talerec.errors import TalerecError
 from talerec.models.core import (
     NO_FILTER,
@@ -31,8 +32,9 @@ from talerec.ranking import SequenceBlock, SparseBlock, Weights
 from talerec.runtime import Array
 from talerec.serve import schemas
 from talerec.serve.model.catalogue import ItemValues
-from talerec.serve.model.times import parse_time
 from talerec.store import StoredRow
+
+MAX_TIMESTAMP = 9e18  # later than any date, in any unit
 
 _MAX_CACHED = 64  # values of `where`, `per` and `boost` whose filters are cached,
 _MAX_CACHE_BYTES = 2**26  # as long as they take no more memory than this
@@ -40,6 +42,33 @@ _LONG_LIST = 1000  # ids: finding the positions of fewer takes a fraction of a m
 _HIDE_SEEN = ItemFilter(hide_seen=True)
 
 _HashableBoost = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
+
+
+# -- times ----------------------------------------------------------------------------------------
+
+
+def parse_time(when: TimeLike, unit: str) -> int:
+    """Return a timestamp of a request in microseconds since 1970.
+
+    `when` is ISO 8601 text or a number. `unit` (such as "s") is that of small numbers; the size of
+    a large number tells its unit. TalerecError for a number beyond any date.
+    """
+    if isinstance(when, int | float) and abs(when) > MAX_TIMESTAMP:
+        raise TalerecError(f"timestamp {when} is beyond any date, in any unit")
+    return time_to_microseconds(when, unit)
+
+
+def format_time(time_us: int, timespec: str = "auto") -> str:
+    """Return a time as ISO 8601 in UTC; as a number with " us" if no calendar has it.
+
+    `time_us` is in microseconds since 1970; `timespec` is that of `datetime.isoformat`.
+    """
+    try:
+        seconds, micro = divmod(time_us, 10**6)
+        date = datetime.fromtimestamp(seconds, UTC).replace(microsecond=micro)
+        return date.isoformat(timespec=timespec)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_us} us"
 
 
 # -- histories -------------------------------------------------------------------------------------

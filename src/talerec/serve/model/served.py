@@ -35,11 +35,11 @@ from talerec.serve.model.queries import (
     FilterCache,
     ModelQuery,
     UserRows,
+    format_time,
     join_users,
     read_history,
     weights_per_row,
 )
-from talerec.serve.model.times import format_time
 
 _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds

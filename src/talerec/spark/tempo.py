@@ -67,8 +67,8 @@ class TempoFit:
         """Return the weights fitted to the whole log, with query parameters learned from it.
 
         Query parameters tell how the items of a history are weighted in a query; they are learned
-        only if the model's `learn` is "auto". table: where item-item weights are also written; if a
-        parameter scales them by the popularity of the target, with this factor.
+        only if the model's `learn` is "auto". table: where item-item weights are also written,
+        multiplied by a power of the target's popularity if its exponent was learned.
         """
         model, rows = self.model, self.log.rows
         statistics = self.load_statistics(rows)

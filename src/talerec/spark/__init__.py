@@ -2,9 +2,9 @@
 
 This package fits and evaluates models on a cluster, and recommends to all users of a log. Spark
 moves rows and messages; counting and solving are done by the kernels of one machine, on a part of
-the work (`gram`, `triangles`, `tasks`, `tempo_tasks` and `evaluation_tasks`, which need no Spark).
-`docs/scale.md` says how large a cluster has to be. Names are loaded when they are first used, so
-that tasks can be imported where pyspark is not installed.
+the work (`gram`, `trends`, `triangles`, `tasks`, `tempo_tasks` and `evaluation_tasks`, which need
+no Spark). `docs/scale.md` says how large a cluster has to be. Names are loaded when they are first
+used, so that tasks can be imported where pyspark is not installed.
 
     from talerec import TALE, spark
 

@@ -14,6 +14,7 @@ import talerec as tr
 from logs import logs, quick
 from talerec.artifact import read_artifact
 from talerec.errors import TalerecError
+from talerec.models.core import split_holdout
 from talerec.models.tempo import (
     HORIZONS,
     ComponentWeights,
@@ -25,7 +26,6 @@ from talerec.models.tempo import (
     build_snapshots,
     popularity,
     search,
-    split_holdout,
 )
 from talerec.models.tempo.learning import _Components
 from talerec.models.tempo.query import (

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from talerec.data import Histories
-from talerec.models.tempo.holdout import HoldoutQueries
+from talerec.models.core import HoldoutQueries
 from talerec.models.tempo.log_statistics import allows_repeats, lag_bucket
 from talerec.models.tempo.popularity import HORIZONS, PopularitySnapshots, log_popularity
 from talerec.models.tempo.query import (

@@ -11,7 +11,7 @@ import talerec as tr
 from talerec.errors import TalerecError
 from talerec.models import MODELS
 from talerec.models.blend import parts as blend_parts
-from talerec.models.tempo import split_holdout
+from talerec.models.core import split_holdout
 
 SINGLE = ["tempo", "tale", "ease", "sknn", "stan", "markov", "popular", "trending", "fpmc", "swalk"]
 

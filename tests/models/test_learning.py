@@ -14,6 +14,7 @@ import talerec as tr
 from logs import logs, quick
 from talerec.artifact import read_artifact
 from talerec.errors import TalerecError
+from talerec.models.core import split_holdout
 from talerec.models.tempo import (
     HORIZONS,
     ComponentWeights,
@@ -25,7 +26,6 @@ from talerec.models.tempo import (
     build_snapshots,
     popularity,
     search,
-    split_holdout,
 )
 from talerec.models.tempo.learning import _Components
 from talerec.models.tempo.query import (
@@ -346,6 +346,55 @@ def test_small_sets_of_queries_are_ignored():
     assert climb.query_sets == []
     assert climb.step([ComponentWeights(np.zeros((1, 1)), 0.0)], 1.0) is None
     assert search._MIN_QUERIES > 5
+
+
+def long_repeat_log(users=700, items=80, length=60, seed=5) -> tr.Log:
+    """Users repeat items of a history of 60 rows, old ones as readily as new ones."""
+    draw = np.random.default_rng(seed)
+    rows = []
+    for user in range(users):
+        taken, start = [], int(draw.integers(10**7)) + 10**9
+        for step in range(length):
+            is_repeat = taken and draw.random() < 0.5
+            taken.append(int(draw.choice(taken) if is_repeat else draw.integers(items)))
+            rows.append((user, taken[-1], start + step * HOUR))
+    return log_of(rows)
+
+
+def test_every_seen_item_competes_with_the_target_if_users_repeat_items():
+    log = long_repeat_log()
+    held = split_holdout(log)
+    off = tr.Tempo(learn="off").fit(held.train)
+    arrays = off.fitted.weights.query_arrays
+    rows = TimedRows.from_log(held.train)
+    fit = HoldoutFit(
+        item_weights=off.fitted.weights.blocks[0],
+        repeat_rates=arrays["repeats"],
+        snapshots=build_snapshots(rows, off.span, HORIZONS, share_room=False),
+        counts=held.train.counts(),
+        time_range=(int(held.train.time.min()), int(held.train.time.max())),
+        rules=HistoryRules(
+            bool(arrays["joint"][0]), off.max_history, float(arrays["decay"][0]), off.floor
+        ),
+    )
+    components = _Components(fit, held.target_mask).compute(held.current, np.array([1.0]))
+    histories = held.current.histories
+    runs = zip(histories.start, histories.stop, strict=True)
+    n_seen = np.array([len(set(histories.item[start:stop].tolist())) for start, stop in runs])
+    assert np.median(n_seen) > 16
+    np.testing.assert_array_equal(components.seen.sum(axis=1), n_seen)
+
+
+@pytest.mark.data
+def test_on_invoices_learning_does_not_lose_against_the_defaults(data):
+    log = tr.order_ties(tr.k_core(tr.read_log(data / "online-retail.csv.gz"), 5), "random:0")
+    split = tr.leave_one_out(log)
+    ndcg = []
+    for learn in ("auto", "off"):
+        result = tr.evaluate(tr.Tempo(learn=learn).fit(split.train), split, on="validation")
+        ndcg.append((result.metrics["NDCG@10"], result.metrics_hidden["NDCG@10"]))
+    assert ndcg[0][0] > 0.98 * ndcg[1][0]  # .0976 where only 16 seen items competed, .1262 without
+    assert ndcg[0][1] > 0.98 * ndcg[1][1]
 
 
 def test_components_add_up_to_the_scores_of_the_model():

@@ -16,7 +16,7 @@ import talerec as tr
 from figures import assert_same_json
 from logs import START
 from talerec.errors import TalerecError
-from talerec.models.tempo import holdout
+from talerec.models.core import holdout
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,24 +13,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.models.core import AUTO
+from talerec.models.core import (
+    AUTO,
+    HoldoutQueries,
+    candidate_cutoffs,
+    choose_cutoff,
+    has_enough_queries,
+    sample_target_items,
+    select_answerable,
+)
 from talerec.models.tempo import (
     HORIZONS,
     HoldoutFit,
-    HoldoutQueries,
     LogStatistics,
     PopularitySnapshots,
     QueryParams,
     Tempo,
     assemble_weights,
     build_snapshots,
-    candidate_cutoffs,
-    choose_cutoff,
-    has_enough_queries,
     learn_params,
     log_popularity,
-    sample_target_items,
-    select_answerable,
 )
 from talerec.ranking import Weights, make_block
 from talerec.runtime import Array

@@ -14,21 +14,23 @@ import numpy as np
 import pyarrow as pa
 
 from talerec.data import Histories, Log, days_to_microseconds
-from talerec.models.core import RECENT_DAYS
-from talerec.models.tempo import (
+from talerec.models.core import (
+    RECENT_DAYS,
     HoldoutQueries,
+    TimeCut,
+    count_users_across,
+    sample_users,
+)
+from talerec.models.tempo import (
     LogStatistics,
     PopularitySnapshots,
     Tempo,
-    TimeCut,
     TimedRows,
-    count_users_across,
     is_order_significant,
     median_in_days,
     positive_intervals,
     rates_from_counts,
     repeat_counts,
-    sample_users,
     simultaneous_pairs,
 )
 from talerec.runtime import Array, sparse
@@ -208,7 +210,7 @@ class HoldoutPlan(NamedTuple):
     target_mask: Array  # a flag per item, by popularity rank
 
 
-QUERY_KINDS = ("current", "delayed")  #: see `talerec.models.tempo.holdout`
+QUERY_KINDS = ("current", "delayed")  #: see `talerec.models.core.holdout`
 _QUERY_ARRAYS = ("length", "item", "time", "now", "target")
 
 

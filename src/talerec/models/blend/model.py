@@ -27,9 +27,10 @@ from talerec.models.core import (
     param,
     parse_settings,
     require,
+    split_holdout,
 )
 from talerec.models.networks import NeuralModel
-from talerec.models.tempo import allows_repeats, measure_repeat_rates, split_holdout
+from talerec.models.tempo import allows_repeats, measure_repeat_rates
 from talerec.ranking import Query, Weights
 from talerec.runtime import Array, Clock
 

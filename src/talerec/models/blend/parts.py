@@ -11,12 +11,11 @@ import numpy as np
 from talerec.data import Log
 from talerec.errors import TalerecError
 from talerec.models import counting, factors, linear, neighbors, networks, tempo
-from talerec.models.core import ItemFilter, Model, parse_settings, rank_top
+from talerec.models.core import HoldoutQueries, ItemFilter, Model, parse_settings, rank_top
 from talerec.models.networks import NeuralModel, log_rows, read_training
 from talerec.models.tempo import (
     ComponentWeights,
     CoordinateSearch,
-    HoldoutQueries,
     ScoreComponents,
     merge_candidates,
 )

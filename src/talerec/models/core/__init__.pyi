@@ -15,6 +15,17 @@ from talerec.models.core.filters import both as both
 from talerec.models.core.filters import item_table as item_table
 from talerec.models.core.filters import limit_column as limit_column
 from talerec.models.core.filters import matching_items as matching_items
+from talerec.models.core.holdout import HoldoutQueries as HoldoutQueries
+from talerec.models.core.holdout import TimeCut as TimeCut
+from talerec.models.core.holdout import candidate_cutoffs as candidate_cutoffs
+from talerec.models.core.holdout import choose_cutoff as choose_cutoff
+from talerec.models.core.holdout import count_users_across as count_users_across
+from talerec.models.core.holdout import has_enough_queries as has_enough_queries
+from talerec.models.core.holdout import hold_out_last_rows as hold_out_last_rows
+from talerec.models.core.holdout import sample_target_items as sample_target_items
+from talerec.models.core.holdout import sample_users as sample_users
+from talerec.models.core.holdout import select_answerable as select_answerable
+from talerec.models.core.holdout import split_holdout as split_holdout
 from talerec.models.core.inference import NO_FILTER as NO_FILTER
 from talerec.models.core.inference import check_k as check_k
 from talerec.models.core.inference import explain_boosts as explain_boosts

@@ -63,15 +63,16 @@ def is_auto(value: Any) -> bool:
 
 
 def params_until(model: Any, stage: str) -> dict[str, Any]:
-    """Return the parameters, by name, that are used up to and including a stage of the fit.
+    """Return the parameters, by name, on which the fit depends up to and including a stage.
 
-    Stages are "learn", "solve" and "score", in this order.
+    Stages are "learn", "solve" and "score", in this order. A parameter of a later stage appears
+    only if it is "auto", because the fit chooses its value.
     """
     last = STAGES.index(stage)
     return {
         field.name: getattr(model, field.name)
         for field in param_fields(model)
-        if STAGES.index(field.metadata["stage"]) <= last
+        if STAGES.index(field.metadata["stage"]) <= last or is_auto(getattr(model, field.name))
     }
 
 

@@ -46,7 +46,12 @@ class Linear(Model):
         """
         ordered = np.empty(0, np.int64)  # no times: all rows are in order
         weights = self.fitted.weights
-        return recency_query(weights, histories, ordered, self.recency, self.max_history)
+        return recency_query(weights, histories, ordered, self.query_recency, self.max_history)
+
+    @property
+    def query_recency(self) -> float:
+        """The decay length of history weights in queries, in rows."""
+        return self.recency
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,13 +1,3 @@
-from talerec.models.tempo.holdout import HoldoutQueries as HoldoutQueries
-from talerec.models.tempo.holdout import TimeCut as TimeCut
-from talerec.models.tempo.holdout import candidate_cutoffs as candidate_cutoffs
-from talerec.models.tempo.holdout import choose_cutoff as choose_cutoff
-from talerec.models.tempo.holdout import count_users_across as count_users_across
-from talerec.models.tempo.holdout import has_enough_queries as has_enough_queries
-from talerec.models.tempo.holdout import sample_target_items as sample_target_items
-from talerec.models.tempo.holdout import sample_users as sample_users
-from talerec.models.tempo.holdout import select_answerable as select_answerable
-from talerec.models.tempo.holdout import split_holdout as split_holdout
 from talerec.models.tempo.learning import HoldoutFit as HoldoutFit
 from talerec.models.tempo.learning import learn_params as learn_params
 from talerec.models.tempo.log_statistics import LogStatistics as LogStatistics

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from talerec.data import Histories
-from talerec.models.tempo.holdout import HoldoutQueries
+from talerec.models.core import HoldoutQueries
 from talerec.models.tempo.log_statistics import allows_repeats, lag_bucket
 from talerec.models.tempo.popularity import HORIZONS, PopularitySnapshots, log_popularity
 from talerec.models.tempo.query import (
@@ -47,12 +47,11 @@ _MIN_Z_SOME = 2.5  # and in some segments only: with more trials, more are good 
 _ROUNDS = 2
 _MAX_STEPS = 3  # successive steps with one parameter
 _K = 20  # ranks that count; half of them if only half of the items are ranked, or seen ones are
-_MAX_ROWS = 256  # of a history that the search looks at
+_MAX_ROWS = 256  # newest rows of a history that the search looks at
 
 #: Candidates per query: (recency, items) of several queries, then items of each horizon.
 _CANDIDATE_LISTS = ((DEFAULT_RECENCY, 40), (1.0, 15), (60.0, 15))
 _POPULAR_CANDIDATES = 10
-_SEEN_CANDIDATES = 16  # of the history itself, if users repeat items
 
 
 class HoldoutFit(NamedTuple):
@@ -175,7 +174,8 @@ class _Components:
         csr = (shares.indptr.astype(np.int64), shares.indices, shares.data)
         yield _largest_entries(*csr, latest, _POPULAR_CANDIDATES)
         if self.has_repeats:
-            yield _first_entries(requests.indptr, requests.item, _SEEN_CANDIDATES)
+            # all of them: a target would outrank items that are left out, whatever their weights
+            yield _first_entries(requests.indptr, requests.item, _MAX_ROWS)
 
 
 def _inactivity(histories: Histories) -> Array:

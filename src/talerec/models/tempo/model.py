@@ -32,10 +32,10 @@ from talerec.models.core import (
     accept_former_names,
     is_auto,
     param,
+    split_holdout,
 )
 from talerec.models.linear import RidgeModel, dropout_penalty
 from talerec.models.tempo.descriptions import describe_params
-from talerec.models.tempo.holdout import split_holdout
 from talerec.models.tempo.learning import HoldoutFit, learn_params
 from talerec.models.tempo.log_statistics import (
     LogStatistics,

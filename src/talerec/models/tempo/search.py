@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.models.tempo.holdout import HoldoutQueries
+from talerec.models.core import HoldoutQueries
 from talerec.ranking import GroupedQueries, Weights, add_group_contributions
 from talerec.runtime import Array, kernel, run_chunks, sized_chunks
 

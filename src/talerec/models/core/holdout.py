@@ -69,6 +69,21 @@ def split_holdout(log: Log, *, every_item: bool = False) -> Holdout | None:
     return Holdout(train, current, delayed, target_mask)
 
 
+def hold_out_last_rows(log: Log) -> tuple[Log, HoldoutQueries] | None:
+    """Return training rows without some users' last rows, and a query for each of those.
+
+    The history of a query is the user's other rows, its target the item of the row held out. The
+    result is None if fewer than 200 queries can be answered (their target occurs in training).
+    """
+    cut = TimeCut.at(log, int(log.time.max()) + 1)  # nothing lies after the cut
+    every_item = np.ones(len(log.items), bool)
+    users = sample_users(cut.eligible_users(every_item)[0], log.rows)
+    train = cut.training_rows(users)
+    in_train = np.bincount(train.item, minlength=len(train.items)) > 0
+    queries = select_answerable(cut.current_queries(users), in_train)
+    return (train, queries) if has_enough_queries(queries) else None
+
+
 class TimeCut(NamedTuple):
     """A log cut at a point in time, to hold out rows on both sides as targets of queries."""
 

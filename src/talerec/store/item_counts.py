@@ -23,7 +23,7 @@ class RecentCounts:
         self._hours = round(days * 24)
         self._by_hour: dict[int, Counter[str]] = {}
         self._lock = threading.Lock()
-        self._latest = 0  # hours since 1970, of the latest event
+        self._latest: int | None = None  # hour of the latest event, counted from 1970
         self.changes = 0
 
     def add(self, rows: list[StoredRow]) -> None:
@@ -35,9 +35,10 @@ class RecentCounts:
         with self._lock:
             for row in rows:
                 hour = row.time // _HOUR
-                if row.item is None or not self._latest - self._hours <= hour <= end:
+                latest = hour if self._latest is None else self._latest
+                if row.item is None or not latest - self._hours <= hour <= end:
                     continue
-                if hour > self._latest:
+                if self._latest is None or hour > self._latest:
                     self._latest = hour
                     for old in [h for h in self._by_hour if h < hour - self._hours]:
                         del self._by_hour[old]
@@ -47,7 +48,7 @@ class RecentCounts:
     @property
     def since(self) -> int:
         """The start of the counted days in microseconds since 1970; 0 before the first event."""
-        return max(0, self._latest - self._hours) * _HOUR
+        return 0 if self._latest is None else (self._latest - self._hours) * _HOUR
 
     def totals(self) -> Counter[str]:
         """Return the number of events of each item id in the counted days.

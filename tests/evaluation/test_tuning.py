@@ -39,6 +39,12 @@ def test_the_best_trial_is_what_evaluate_says_of_it():
     assert tr.evaluate(again, split, on="validation").metrics["NDCG@10"] == found.value
 
 
+def test_a_tuning_names_the_order_that_the_rows_have():
+    log = tr.order_ties(walk(), "item")
+    assert tr.tune("markov", log, trials=1).ties == "item"
+    assert tr.tune("markov", log, trials=1, ties="random:1").ties == "random:1"
+
+
 def test_test_rows_play_no_part():
     log = walk()
     split = tr.leave_one_out(log)

@@ -9,6 +9,7 @@ from talerec.data.preprocessing import drop_duplicates as drop_duplicates
 from talerec.data.preprocessing import expand_tie_orders as expand_tie_orders
 from talerec.data.preprocessing import k_core as k_core
 from talerec.data.preprocessing import merge_logs as merge_logs
+from talerec.data.preprocessing import name_tie_order as name_tie_order
 from talerec.data.preprocessing import order_ties as order_ties
 from talerec.data.preprocessing import select_period as select_period
 from talerec.data.row_kernels import count_within_window as count_within_window

@@ -8,7 +8,15 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from talerec.data import Log, as_log, expand_tie_orders, has_many_ties, order_ties, tie_share
+from talerec.data import (
+    Log,
+    as_log,
+    expand_tie_orders,
+    has_many_ties,
+    name_tie_order,
+    order_ties,
+    tie_share,
+)
 from talerec.data.split import Split, SplitPlan
 from talerec.errors import TalerecError
 from talerec.evaluation.metrics import check_cutoffs, item_coverage
@@ -140,8 +148,9 @@ def evaluate_log(
     plan
         How to split: "leave-one-out", "at:TIME" or "rolling:TIME,DAYS".
     ties
-        The order of rows with equal times: "file", "item", "random:SEED", or several random orders
-        such as "random:0..4".
+        The order of rows with equal times: "file" (as they are in the log), "item", "random:SEED",
+        or several random orders such as "random:0..4". The result names the order of the rows: for
+        a log that `order_ties` ordered by item, "file" gives "item".
     on, k, hide_seen
         As in `evaluate`.
 
@@ -176,9 +185,11 @@ def evaluate_log(
 
     orders = expand_tie_orders(ties)
     result = join_results([part for order in orders for part in results(order)])
-    fixed_orders = ("file", "item") if len(orders) > 1 and has_many_ties(result.tied) else ()
+    fixed_orders = ["file", "item"] if len(orders) > 1 and has_many_ties(result.tied) else []
+    if log.ties != "file":  # the log has lost the order of its file
+        fixed_orders = fixed_orders[1:]
     metrics = {order: join_results(results(order)).metrics for order in fixed_orders}
-    return replace(result, ties=ties, fixed_order_metrics=metrics)
+    return replace(result, ties=name_tie_order(log, ties), fixed_order_metrics=metrics)
 
 
 def join_results(results: Sequence[Evaluation]) -> Evaluation:

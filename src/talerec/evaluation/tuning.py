@@ -12,13 +12,13 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from talerec.data import Log
+from talerec.data import Log, as_log, name_tie_order
 from talerec.data.split import VALIDATION, SplitPlan
 from talerec.errors import TalerecError
 from talerec.evaluation.trials import Objective, Task, Trial, Tuning, describe_setting
@@ -87,13 +87,16 @@ def tune(
     """
     plan = SplitPlan(plan) if isinstance(plan, str) else plan
     plan.check(VALIDATION)
+    log = as_log(log)
     kind = model_class(model) if isinstance(model, str) else model
     fixed = use_current_names(kind, fixed or {}, warn=True)
     task = Task(kind.name, fixed, plan.text, ties, metric, hide_seen)
     task.check()
     if grid is not None:
-        return _tune_by_grid(grid, task, log)
-    return _search(task, log, trials=trials, study=study, workers=workers, seed=seed)
+        result = _tune_by_grid(grid, task, log)
+    else:
+        result = _search(task, log, trials=trials, study=study, workers=workers, seed=seed)
+    return replace(result, ties=name_tie_order(log, ties))
 
 
 # -- the paper's grid ------------------------------------------------------------------------------

@@ -1,3 +1,5 @@
+from talerec.data.fingerprints import fingerprint_log as fingerprint_log
+from talerec.data.fingerprints import fingerprint_rows as fingerprint_rows
 from talerec.data.frames import require_columns as require_columns
 from talerec.data.frames import require_distinct_columns as require_distinct_columns
 from talerec.data.histories import UNTIMED as UNTIMED

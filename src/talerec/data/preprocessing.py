@@ -150,7 +150,7 @@ def order_ties(log: Log, ties: str) -> Log:
 
 
 def name_tie_order(log: Log, ties: str) -> str:
-    """Return the name of the order that rows with equal times have after `order_ties(log, ties)`.
+    """Return the name of the order of simultaneous rows after `order_ties(log, ties)`.
 
     That is `ties`, unless it is "file": then it is `log.ties`, the order that the log has. A range
     such as "random:0..4" stays as it is.

@@ -148,9 +148,8 @@ def evaluate_log(
     plan
         How to split: "leave-one-out", "at:TIME" or "rolling:TIME,DAYS".
     ties
-        The order of rows with equal times: "file" (as they are in the log), "item", "random:SEED",
-        or several random orders such as "random:0..4". The result names the order of the rows: for
-        a log that `order_ties` ordered by item, "file" gives "item".
+        The order of rows with equal times: "file" (that of the log, which `order_ties` may have
+        set), "item", "random:SEED", or several random orders such as "random:0..4".
     on, k, hide_seen
         As in `evaluate`.
 
@@ -185,11 +184,17 @@ def evaluate_log(
 
     orders = expand_tie_orders(ties)
     result = join_results([part for order in orders for part in results(order)])
-    fixed_orders = ["file", "item"] if len(orders) > 1 and has_many_ties(result.tied) else []
-    if log.ties != "file":  # the log has lost the order of its file
-        fixed_orders = fixed_orders[1:]
+    fixed_orders = _fixed_orders(log) if len(orders) > 1 and has_many_ties(result.tied) else []
     metrics = {order: join_results(results(order)).metrics for order in fixed_orders}
     return replace(result, ties=name_tie_order(log, ties), fixed_order_metrics=metrics)
+
+
+def _fixed_orders(log: Log) -> list[str]:
+    """Return the orders of simultaneous rows, besides random ones, that a log can be put in.
+
+    A log that `order_ties` put in another order has lost the order of its file.
+    """
+    return ["file", "item"] if log.ties == "file" else ["item"]
 
 
 def join_results(results: Sequence[Evaluation]) -> Evaluation:

@@ -295,7 +295,8 @@ def recommend_users(
     """Return the recommendations of users as a frame: user_id, item_id, score, rank.
 
     rows: all rows of these users: user, item (a position, -1 if the model does not know it), time,
-    row_number, and maybe weight; order: the columns that order a user's rows.
+    row_number, and maybe weight; order: the columns that order a user's rows. Rows that are not
+    before the request time of `options` are left out of the histories.
     """
     users, user = Vocabulary.encode(rows["user"])
     rows = rows.with_columns(pl.Series("user", user)).sort("user", *order)

@@ -46,5 +46,6 @@ from talerec.models.core.persistence import training_facts as training_facts
 from talerec.models.core.recommender import WrittenLists as WrittenLists
 from talerec.models.core.recommender import encode_log as encode_log
 from talerec.models.core.recommender import iterate_lists as iterate_lists
+from talerec.models.core.recommender import user_histories as user_histories
 from talerec.models.core.recommender import weight_factor as weight_factor
 from talerec.models.core.recommender import write_lists as write_lists

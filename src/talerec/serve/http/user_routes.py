@@ -17,6 +17,7 @@ from talerec.serve.model import (
     UserRows,
     build_query,
     format_time,
+    parse_time,
     read_learning_state,
 )
 from talerec.serve.online import OnlineMetrics
@@ -61,12 +62,16 @@ class UserRoutes:
     async def build_query(self, model: ServedModel, request: schemas.HistoryRequest) -> ModelQuery:
         """Return a request as options and a history, with the history of the user it names.
 
-        If it names a user, and the service can be reached from other machines without a token, 403.
+        The user's history has the rows before the request's `as_of`, if it has one. If it names a
+        user, and the service can be reached from other machines without a token, 403.
         """
         if request.user_id is None:
             return build_query(request)
         self.check_privacy()
-        return build_query(request, await self._rows(model, validate_user_id(request.user_id)))
+        rows = await self._rows(model, validate_user_id(request.user_id))
+        if request.as_of is not None:
+            rows = rows.before(parse_time(request.as_of, model.model.fitted.unit))
+        return build_query(request, rows)
 
     async def _rows(self, model: ServedModel, user: str) -> UserRows:
         """Return the history of a user: rows of the training log and the events since.

@@ -82,6 +82,12 @@ class UserRows:
             for row, item in enumerate(items)
         ]
 
+    def before(self, when: int) -> UserRows:
+        """Return the rows before a time (microseconds since 1970); a row at that time is not."""
+        n_rows = int(np.searchsorted(self.time, when))
+        events = {row: event for row, event in self.events.items() if row < n_rows}
+        return UserRows(self.item[:n_rows], self.time[:n_rows], events)
+
     def copied(self) -> UserRows:
         """Return a copy in memory, which does not keep the mapped files of a model open.
 
@@ -161,6 +167,28 @@ def build_query(request: schemas.HistoryRequest, rows: UserRows | None = None) -
         request.as_of, "skip",
     )  # fmt: skip
     return ModelQuery(options, request.history, request.recency, rows)
+
+
+def read_history(model: Model, query: ModelQuery) -> tuple[Histories, list[schemas.Id]]:
+    """Return a query's history in time order, and its item ids ([] for a stored user's).
+
+    Rows that are not before the query's `as_of`, if it has one, are left out; `query.rows` has none
+    of these. Raises TalerecError if some rows have a timestamp and others have none.
+    """
+    unit, items, as_of = model.fitted.unit, model.fitted.items, query.options.as_of
+    now = None if as_of is None else parse_time(as_of, unit)
+    if query.rows is not None:
+        return join_users([query.rows]).as_of(now), []
+    ids = [row.item_id for row in query.history]
+    times = [row.timestamp for row in query.history]
+    if times.count(None) == len(times):
+        return Histories.untimed([ids], items, "skip").as_of(now), ids
+    if None in times:
+        raise TalerecError("give a timestamp with every row of a history, or with none")
+    moments = [parse_time(when, unit) for when in times if when is not None]
+    pairs = sorted(zip(ids, moments, strict=True), key=lambda pair: pair[1])
+    pairs = [pair for pair in pairs if now is None or pair[1] < now]
+    return Histories.timed([pairs], items, "skip").as_of(now), [item_id for item_id, _ in pairs]
 
 
 # -- filters ---------------------------------------------------------------------------------------

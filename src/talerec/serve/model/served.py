@@ -17,7 +17,6 @@ import polars as pl
 
 from talerec.artifact import read_artifact
 from talerec.data import Histories
-from talerec.errors import TalerecError
 from talerec.models import restore_bundle
 from talerec.models.core import (
     ItemFilter,
@@ -32,7 +31,7 @@ from talerec.models.core import (
 from talerec.ranking import ExplainedLists, SequenceBlock, SparseBlock, Weights
 from talerec.serve import ABSENT, ApiError, no_histories, schemas
 from talerec.serve.model.catalogue import Catalogue, PopularItems
-from talerec.serve.model.queries import FilterCache, ModelQuery, UserRows, join_users, parse_time
+from talerec.serve.model.queries import FilterCache, ModelQuery, UserRows, join_users, read_history
 
 _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
@@ -103,7 +102,7 @@ class ServedModel:
 
         Reasons are the up to three history items that contribute most to an item's score.
         """
-        return self._recommend([query], self._read_history(query)[0])[0]
+        return self._recommend([query], read_history(self.model, query)[0])[0]
 
     def recommend_all(self, queries: list[ModelQuery]) -> list[Outcome]:
         """Return, in order, the answer to each query or the exception that it raised.
@@ -315,28 +314,6 @@ class ServedModel:
         """Return the model, with the recency that the query sets, if it sets one."""
         return self.model if query.recency is None else self._with_recency(recency=query.recency)
 
-    def _read_history(self, query: ModelQuery) -> tuple[Histories, list[schemas.Id]]:
-        """Return the query's history in time order, and its item ids ([] for a stored user's).
-
-        Raises TalerecError if some rows have a timestamp and others have none.
-        """
-        unit, as_of = self.model.fitted.unit, query.options.as_of
-        now = None if as_of is None else parse_time(as_of, unit)
-        if query.rows is not None:
-            return join_users([query.rows]).as_of(now), []
-        ids = [row.item_id for row in query.history]
-        times = [row.timestamp for row in query.history]
-        if times.count(None) == len(times):
-            history = Histories.untimed([ids], self.items, "skip")
-        else:
-            if None in times:
-                raise TalerecError("give a timestamp with every row of a history, or with none")
-            moments = [parse_time(when, unit) for when in times if when is not None]
-            pairs = sorted(zip(ids, moments, strict=True), key=lambda pair: pair[1])
-            ids = [item_id for item_id, _ in pairs]
-            history = Histories.timed([pairs], self.items, "skip")
-        return (history if now is None else history.as_of(now)), ids
-
     # -- explanations --
 
     def explain(self, item_id: schemas.Id, query: ModelQuery) -> schemas.Explanation:
@@ -346,7 +323,7 @@ class ServedModel:
         """
         model, catalogue = self._model_for(query), self.catalogue
         target = self._find_item(item_id)
-        history, ids = self._read_history(query)
+        history, ids = read_history(model, query)
         if query.rows is not None:
             ids = query.rows.names(catalogue.ids)
         (parts,) = next(model.explain_targets(history, [np.array([target])]))

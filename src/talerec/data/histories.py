@@ -183,14 +183,22 @@ class Histories:
         """
         if when is None:
             return self.as_of(None)
+        now = np.full(len(self), when, np.int64)
+        return replace(self, stop=self.first_rows_from(now), now=now)
+
+    def first_rows_from(self, when: Array) -> Array:
+        """Return, for each history h, its first row (a row number) that is not before when[h].
+
+        when: int64 microseconds. That is stop[h] if all rows are before.
+        """
         low, high = self.start.copy(), self.stop.copy()
         while (is_open := low < high).any():  # bisection, in all histories at once
             middle = (low + high) // 2
             is_before = np.zeros(len(self), bool)
-            is_before[is_open] = self.time[middle[is_open]] < when
+            is_before[is_open] = self.time[middle[is_open]] < when[is_open]
             low = np.where(is_open & is_before, middle + 1, low)
             high = np.where(is_open & ~is_before, middle, high)
-        return replace(self, stop=low).as_of(when)
+        return low
 
     def last(self) -> Array:
         """Return each history's last time (microseconds); `UNTIMED` without a row or a time."""

@@ -19,6 +19,7 @@ from talerec.data import (
 )
 from talerec.data.split import Split, SplitPlan
 from talerec.errors import TalerecError
+from talerec.evaluation.leakage import check_training_rows
 from talerec.evaluation.metrics import check_cutoffs, item_coverage
 from talerec.evaluation.queries import build_case_frame
 from talerec.evaluation.result import Evaluation
@@ -60,8 +61,8 @@ def evaluate(
     Raises
     ------
     TalerecError
-        If the model was fitted to other rows, the split has no such rows, or a k is not a whole
-        number from 1.
+        If the model was fitted to other items or to the rows that are targets, the split has no
+        such rows, or a k is not a whole number from 1.
 
     Examples
     --------
@@ -73,6 +74,7 @@ def evaluate(
     """
     _check_fitted_to(model, split)
     ks, cases = check_cutoffs(k), split.cases(on)
+    check_training_rows(model, split, cases)
     clock, longest = Clock(), min(ks[-1], len(model.item_ids))
     with clock("score"):
         ranked = rank_targets(model, cases.histories, cases.target, longest, hide_seen=hide_seen)

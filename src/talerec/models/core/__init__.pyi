@@ -35,6 +35,7 @@ from talerec.models.core.params import param as param
 from talerec.models.core.params import param_fields as param_fields
 from talerec.models.core.params import parse_settings as parse_settings
 from talerec.models.core.params import use_current_names as use_current_names
+from talerec.models.core.persistence import FINGERPRINT as FINGERPRINT
 from talerec.models.core.persistence import RECENT_DAYS as RECENT_DAYS
 from talerec.models.core.persistence import STORE as STORE
 from talerec.models.core.persistence import STORE_SEQ as STORE_SEQ

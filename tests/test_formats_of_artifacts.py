@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import talerec as tr
+from logs import at, rows_of
 from talerec.artifact.integrity import FORMAT
+from talerec.models.core import ItemFilter, rank_top
+from talerec.models.core.recommender import lists_frame
 
 FOLDER = Path(__file__).parent / "artifacts"
 EVERY = sorted(path for path in FOLDER.glob("format-*/*.tale"))
 ASKED = [[1, 2, 3], [14], [5, 5, 7, 0, 3], []]
+USERS = [f"u{n}" for n in (0, 1, 10, 11, 12, 13)]
 MOMENT = 1_600_900_000 * 10**6
 
 
@@ -30,10 +35,39 @@ def test_an_artifact_of_an_earlier_format_answers_as_it_did(path):
     for hide in (False, True):
         found = model.recommend_histories(ASKED, k=5, hide_seen=hide)
         assert [list(row) for row in found.rows()] == wanted[f"histories-{hide}"]
-        users = [f"u{n}" for n in (0, 1, 10, 11, 12, 13)]
-        found = model.recommend(users, k=4, hide_seen=hide, as_of=MOMENT)
+        found = lists_of_all_rows(model, hide)
         assert [list(row) for row in found.rows()] == wanted[f"users-{hide}"]
     assert [list(row) for row in model.explain([1, 2, 3], 7).rows()] == wanted["explain"]
+
+
+def lists_of_all_rows(model, hide):
+    """Lists of users at MOMENT from all their rows, as earlier versions made them."""
+    log = model.fitted.log
+    positions = log.users.positions(USERS, "user", "error")
+    histories = tr.Histories.of_users(log, positions).as_of(MOMENT)
+    lists = rank_top(model, histories, 4, ItemFilter(hide_seen=hide))
+    return lists_frame(lists, model.item_ids, pl.Series("user_id", USERS))
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_answers_differ_from_those_of_earlier_versions_only_for_users_with_later_rows(path):
+    """Rows after the request time were history once: the one answer that has changed."""
+    model = tr.load(path)
+    log = model.fitted.log
+    last = dict(zip(log.users.ids, log.time[log.ptr[1:] - 1].tolist(), strict=True))
+    before = {user for user in USERS if last[user] < MOMENT}
+    assert 0 < len(before) < len(USERS)
+    for hide in (False, True):
+        now = model.recommend(USERS, k=4, hide_seen=hide, as_of=MOMENT)
+        then = lists_of_all_rows(model, hide)
+        is_same = pl.col("user_id").is_in(list(before))
+        assert now.filter(is_same).equals(then.filter(is_same))
+        for user in set(USERS) - before:
+            rows = [(item, time) for name, item, time in rows_of(log) if name == user]
+            pairs = [(item, at(time)) for item, time in rows if time < MOMENT]
+            alone = model.recommend_histories([pairs], k=4, hide_seen=hide, as_of=at(MOMENT))
+            assert now.filter(pl.col("user_id") == user)["item_id"].equals(alone["item_id"])
+            assert len(pairs) < len(rows)
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: f"{path.parent.name}-{path.stem}")

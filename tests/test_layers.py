@@ -98,7 +98,7 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         ("torch", "solvers.gpu neural.*"),
         ("typer", "cli.main cli.options cli.app cli.completion cli.logs"),
         ("rich", "cli.terminal cli.tables"),
-        ("optuna", "evaluation.tuning"),
+        ("optuna", "evaluation.studies"),
         ("uvicorn", "serve.process.uvicorn_hooks"),
         (
             "msgspec",

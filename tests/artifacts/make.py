@@ -13,6 +13,8 @@ import polars as pl
 
 import talerec as tr
 from talerec.artifact.integrity import FORMAT
+from talerec.models.core import ItemFilter, rank_top
+from talerec.models.core.recommender import lists_frame
 
 ASKED = [[1, 2, 3], [14], [5, 5, 7, 0, 3], []]
 USERS = [f"u{n}" for n in (0, 1, 10, 11, 12, 13)]
@@ -33,12 +35,21 @@ def log(users: int) -> tr.Log:
     return tr.Log.from_frame(pl.DataFrame(rows, schema=schema, orient="row"))
 
 
+def lists_of_all_rows(model: tr.Model, hide: bool) -> pl.DataFrame:
+    """Lists of users at MOMENT from all their rows, those after MOMENT too."""
+    log = model.fitted.log
+    positions = log.users.positions(USERS, "user", "error")
+    histories = tr.Histories.of_users(log, positions).as_of(MOMENT)
+    lists = rank_top(model, histories, 4, ItemFilter(hide_seen=hide))
+    return lists_frame(lists, model.item_ids, pl.Series("user_id", USERS))
+
+
 def answers(model: tr.Model) -> dict[str, list[list[object]]]:
     """What the tests ask."""
     answers = {}
     for hide in (False, True):
         answers[f"histories-{hide}"] = model.recommend_histories(ASKED, k=5, hide_seen=hide).rows()
-        answers[f"users-{hide}"] = model.recommend(USERS, k=4, hide_seen=hide, as_of=MOMENT).rows()
+        answers[f"users-{hide}"] = lists_of_all_rows(model, hide).rows()
     answers["explain"] = model.explain([1, 2, 3], 7).rows()
     return {name: [list(row) for row in rows] for name, rows in answers.items()}
 

@@ -53,6 +53,16 @@ def test_as_of_sets_the_request_time(log: Path, tmp_path: Path) -> None:
         )
         assert explained.code == 0
     assert scores["2019-02-01"] != scores["2019-06-01"]
+    rows = fitted.fitted.log.to_frame().filter(user_id=3)
+    cut = rows["timestamp"][len(rows) // 2]
+    arguments = ("explain", folder, "--user", "3", "--item", "i2", "--as-of", str(cut))
+    explained = talerec(*arguments, "--json").json["contributions"]
+    seen = rows.filter(rows["timestamp"] < cut)["item_id"].to_list()
+    assert [row["item_id"] for row in explained if row["item_id"]] == seen
+    assert 0 < len(seen) < len(rows)
+    assert talerec(*arguments).code == 0
+    hidden = talerec(*request[:-1], "--as-of", str(cut), "--hide-seen").out
+    assert f"--hide-seen leaves out {len(set(seen))}" in hidden
     assert "'soon' is not a time" in refusal(*request[:-1], "--as-of", "soon")
 
 

@@ -202,3 +202,23 @@ def test_rows_are_separate_events_unless_they_are_joint() -> None:
     histories = Histories.from_ids([[("a", 5), ("b", 5)]], ITEMS, "error", "us")
     assert histories.moments(joint=False).tolist() == []
     assert histories.moments(joint=True).tolist() == [5, 5]
+
+
+@given(logs(), st.data())
+@quick
+def test_before_a_time_a_history_has_its_earlier_rows(log: Log, data: st.DataObject) -> None:
+    times = st.sampled_from(log.time.tolist()) | st.just(-FARTHEST) | st.just(FARTHEST)
+    when = data.draw(times) + data.draw(st.integers(-1, 1))
+    users = np.array(data.draw(st.lists(st.sampled_from(range(len(log.users))), max_size=9)), int)
+    histories = Histories.of_users(log, users)
+    cut = histories.before(when)
+    assert unrolled(cut) == [[row for row in rows if row[1] < when] for rows in unrolled(histories)]
+    assert cut.now is not None
+    assert cut.now.tolist() == [when] * len(users)
+    assert cut.item is histories.item
+    assert unrolled(histories.before(None)) == unrolled(histories)
+
+
+def test_rows_without_a_time_are_before_every_time() -> None:
+    histories = Histories.from_ids([["a", "b"], [], ["c"]], ITEMS)
+    assert unrolled(histories.before(-FARTHEST // 2)) == unrolled(histories)

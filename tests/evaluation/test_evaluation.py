@@ -241,6 +241,44 @@ def test_repeats_and_long_histories_are_groups():
     assert lengths == sorted(lengths, key=["short", "mid", "long"].index)
 
 
+def baskets(seed=0):
+    """A log of baskets: four rows at a time, in an order that is not that of the item ids."""
+    rng = np.random.default_rng(seed)
+    rows = [(u, int(i), 86_400 * d) for u in range(60) for d in range(4) for i in rng.choice(20, 4)]
+    return tiny_log(rows)
+
+
+def test_a_result_names_the_order_that_the_rows_have():
+    log, model = baskets(), tr.Markov()
+    by_file, by_item = (tr.evaluate_log(model, log, ties=ties) for ties in ("file", "item"))
+    assert by_file.metrics != by_item.metrics
+    assert (by_file.ties, by_item.ties) == ("file", "item")
+    for ties in ("item", "random:3"):
+        ordered = tr.order_ties(log, ties)
+        result = tr.evaluate_log(model, ordered)  # as they are in the log
+        assert result.ties == ties == result.to_dict()["ties"]
+        assert result.frame["ties"].unique().to_list() == [ties]
+        assert result.metrics == tr.evaluate_log(model, log, ties=ties).metrics
+        if ties == "item":
+            assert tr.evaluate_log(model, ordered, ties="item").metrics == by_item.metrics
+
+
+def test_metrics_in_file_order_are_those_of_the_file():
+    """An ordered log has lost that order; before, its item order was shown under both names."""
+    log, model = baskets(), tr.Markov()
+    result = tr.evaluate_log(model, log, ties="random:0..1")
+    assert set(result.fixed_order_metrics) == {"file", "item"}
+    for order, metrics in result.fixed_order_metrics.items():
+        assert metrics == tr.evaluate_log(model, log, ties=order).metrics
+    for ties in ("item", "random:3"):
+        again = tr.evaluate_log(model, tr.order_ties(log, ties), ties="random:0..1")
+        assert again.ties == "random:0..1"
+        assert again.fixed_order_metrics == {"item": result.fixed_order_metrics["item"]}
+        assert again.to_dict()["beside"] == again.fixed_order_metrics
+        assert "in item order" in again.tie_sentence
+        assert "in file order" not in again.tie_sentence
+
+
 def test_many_ties_are_said_and_few_are_not():
     from talerec.data import tie_warning
 

@@ -7,17 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from test_comparison import walk
 
 import talerec as tr
 from kinds import maker
 from logs import tiny_log
+from talerec.data import Vocabulary
 from talerec.data.split import SplitPlan
 from talerec.errors import TalerecError
-from talerec.evaluation import trials, tuning
+from talerec.evaluation import studies, trials, tuning
 from talerec.models import MODELS
 from talerec.models.core import FitCache, build_model, param_fields, rank_targets
 from waiting import LONG_S, until
@@ -37,6 +40,12 @@ def test_the_best_trial_is_what_evaluate_says_of_it():
     assert found.value == max(trial.value for trial in found.trials)
     again = tr.TALE(**found.params).fit(split.train)
     assert tr.evaluate(again, split, on="validation").metrics["NDCG@10"] == found.value
+
+
+def test_a_tuning_names_the_order_that_the_rows_have():
+    log = tr.order_ties(walk(), "item")
+    assert tr.tune("markov", log, trials=1).ties == "item"
+    assert tr.tune("markov", log, trials=1, ties="random:1").ties == "random:1"
 
 
 def test_test_rows_play_no_part():
@@ -105,6 +114,76 @@ def test_a_study_goes_on_where_it_stopped(tmp_path):
     assert len(other.trials) == 3  # another question is another study in the same file
 
 
+def other_rows():
+    """Logs that differ from walk() in one column, but not in its count or its sum."""
+    log = walk()
+    ids = pl.Series(["a", "b", *map(str, range(len(log.users) - 2))])
+    weights = np.where(np.arange(log.rows) % 2, 0.5, 1.5)
+    return {
+        "users": replace(log, users=Vocabulary(ids)),
+        "items": replace(log, item=np.random.default_rng(0).permutation(log.item)),
+        "times": replace(log, time=np.sort(log.time)),
+        "order": tr.order_ties(log, "random:1"),
+        "weights": replace(log, weight=weights, weight_unit=1.0),
+        "unit": replace(log, unit="ms"),
+    }
+
+
+@pytest.mark.parametrize("changed", sorted(other_rows()))
+def test_a_study_goes_on_only_with_the_same_rows(changed, tmp_path, caplog):
+    """Same counts and sums of items and times: the trials of another log were taken over."""
+    log, other, study = walk(), other_rows()[changed], tmp_path / "s.db"
+    assert (other.rows, len(other.items)) == (log.rows, len(log.items))
+    assert other.item.sum() == log.item.sum()
+    assert other.time.sum() == log.time.sum()
+    first = tr.tune("markov", log, trials=2, study=study)
+    assert not caplog.records
+    alone = tr.tune("markov", other, trials=2)
+    found = tr.tune("markov", other, trials=2, study=study)
+    assert [t.params for t in found.trials] == [t.params for t in alone.trials]
+    assert [t.value for t in found.trials] == [t.value for t in alone.trials]
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warning == (
+        f"{study} has trials of another log: they are not used, and a new search starts in the "
+        "same file"
+    )
+    caplog.clear()
+    again = tr.tune("markov", log, trials=2, study=study)  # both go on
+    assert [t.value for t in again.trials] == [t.value for t in first.trials]
+    assert len(tr.tune("markov", other, trials=3, study=study).trials) == 3
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_the_target_event_of_a_plan_is_tuned_for_and_is_part_of_a_study(tmp_path):
+    rows = [(u, i, d) for u in range(30) for d, i in enumerate(np.roll(range(6), u).tolist())]
+    frame = tiny_log(rows).to_frame()
+    event = pl.Series("event", ["buy" if n % 2 else "view" for n in range(len(frame))])
+    log, study = tr.Log.from_frame(frame.with_columns(event), event="event"), tmp_path / "s.db"
+    plan = SplitPlan("leave-one-out", target="view")
+    found = tr.tune("markov", log, plan, trials=2, study=study)
+    split = next(plan.splits(log, "validation"))
+    for trial in found.trials:
+        model = build_model(tr.Markov, trial.params).fit(split.train)
+        value = tr.evaluate(model, split, on="validation").metrics["NDCG@10"]
+        assert trial.value == pytest.approx(value, abs=1e-12)
+    assert len(tr.tune("markov", log, trials=1, study=study).trials) == 1
+
+
+def test_trials_of_version_0_2_are_not_taken_over_and_that_is_said(tmp_path, caplog):
+    optuna, log, study = pytest.importorskip("optuna"), walk(), tmp_path / "s.db"
+    task = {"model": "tale", "fixed": {}, "split": "leave-one-out", "ties": "file",
+            "metric": "NDCG@10", "hide_seen": False}  # fmt: skip
+    sums = f"{log.rows}/{int(log.time.sum()) % 10**9}/{int(log.item.astype(np.int64).sum())}"
+    storage = studies.study_storage(study)
+    for name in (json.dumps([task, sums], sort_keys=True), "somebody else's", "[1, 2, 3]"):
+        old = optuna.create_study(storage=storage, study_name=name, direction="maximize")
+        old.add_trial(optuna.trial.create_trial(value=1.0))
+    found = tr.tune("tale", log, trials=1, study=study)
+    assert found.value < 1.0
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert "has trials of version 0.2, which does not tell for certain of which log" in warning
+
+
 KILLED = """
 import sys, time
 import talerec as tr
@@ -165,7 +244,7 @@ def test_two_workers_share_a_study(tmp_path):
 def test_who_shares_a_study_waits_for_whoever_writes(tmp_path):
     """SQLite's driver would give up after five seconds, too soon on a busy machine."""
     sqlalchemy = pytest.importorskip("sqlalchemy")
-    engine = sqlalchemy.create_engine(tuning._storage(tmp_path / "s.db"))
+    engine = sqlalchemy.create_engine(studies.study_storage(tmp_path / "s.db"))
     with engine.connect() as connection:
         assert connection.exec_driver_sql("pragma busy_timeout").scalar() == 60_000
     engine.dispose()
@@ -176,7 +255,7 @@ def test_a_trial_that_another_process_has_finished_is_not_an_error(tmp_path):
     """Both take the waiting trial; the other process reports while this one still fits."""
     optuna = pytest.importorskip("optuna")
     task = trials.Task("markov", {}, "leave-one-out", "file", "HR@5", False)
-    storage = tuning._storage(tmp_path / "s.db")
+    storage = studies.study_storage(tmp_path / "s.db")
     made = tuning._SearchWorker(task, storage, "shared", 3, 0)
     fit, met = trials.Objective(task, walk()), []
 
@@ -238,6 +317,10 @@ def test_mistakes_are_named():
     ):
         with pytest.raises(TalerecError, match=message):
             tr.tune("tale", log, **options)
+    views = replace(log, event=np.ones(log.rows, np.int16), event_names=("buy", "view"))
+    views.event[log.ptr[1:] - 1] = 0  # one purchase of each user, which is the test
+    with pytest.raises(TalerecError, match="no user has a row to validate on"):
+        tr.tune("tale", views, SplitPlan("leave-one-out", target="buy"))
     with pytest.raises(TalerecError, match="no parameter left"):
         tr.tune("popular", log)
 

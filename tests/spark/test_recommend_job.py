@@ -46,7 +46,9 @@ def lists(*args) -> tuple[dict, pl.DataFrame]:
     return summary, table.sort("user_id", "rank")
 
 
-@pytest.mark.parametrize("flags", [["--drop-duplicates"], ["--hide-seen", "by item"]])
+@pytest.mark.parametrize(
+    "flags", [["--drop-duplicates"], ["--hide-seen", "by item"], ["--hide-seen", "in the past"]]
+)
 def test_the_command_makes_the_lists_of_one_machine(flags, shop, session, machines, tmp_path):
     """Weights have the unit of the fit; rows of weight 0 and duplicates are left out."""
     path, rows = shop
@@ -58,6 +60,8 @@ def test_the_command_makes_the_lists_of_one_machine(flags, shop, session, machin
     source = write(rows, tmp_path / "log")
     options = ["-k", 7, "--deny", "3", "--json", flags[0]]
     options += [] if by_item else ["--weight", "worth"]  # by default as the model was fitted
+    if "in the past" in flags:  # which one machine must not look beyond either; see test_as_of.py
+        options += ["--as-of", rows["timestamp"].sort()[len(rows) // 3]]
     _, expected = lists("lists", path, source, "-o", tmp_path / "here.parquet", *options)
     spark = ["--engine", "spark", "--master", machines.url, "--work", tmp_path]
     summary, table = lists("lists", path, source, "-o", tmp_path / "there", *options, *spark)

@@ -362,8 +362,8 @@ class ItemRules:
         option(
             "--as-of",
             "TIME",
-            "Request time: 2019-10-01, a datetime or a number in the log's unit"
-            " (default: the end of the log).",
+            "Request time, before which rows are history: 2019-10-01, a datetime or a number in"
+            " the log's unit (default: the end of the log).",
         ),
     ] = None
 

@@ -95,7 +95,7 @@ def recommend(
             user_ids = log.users.ids.gather(selected).to_list()
             frame = loaded.recommend(user_ids, **vars(options))
             headings = {user: f"User {user}" for user in user_ids}
-            positions = [log.item[log.ptr[u] : log.ptr[u + 1]] for u in selected]
+            positions = _history_items(loaded, log, selected, options)
     shortfall, rows = Shortfall(loaded, options), dict(zip(headings, positions, strict=True))
     print_recommendations(
         loaded, frame, headings, lambda key, n: shortfall.explain(rows[key], n), json=json
@@ -140,6 +140,18 @@ def _find_users(log: Log, text: str, unknown: str) -> Array:
         logger.info("skipped users unknown to the model: %s", join_first(skipped))
     positions = positions[positions >= 0]
     return positions[np.sort(np.unique(positions, return_index=True)[1])]
+
+
+def _history_items(model: Model, log: Log, users: Array, options: RecommendOptions) -> list[Array]:
+    """Return the items (positions) of each user's rows before the request time of `options`.
+
+    `users` are positions among the users of `log`, the model's training log.
+    """
+    from talerec.models.core import user_histories
+
+    histories = user_histories(log, users, options.request_time(model.fitted.unit))
+    bounds = zip(histories.start, histories.stop, strict=True)
+    return [histories.item[start:stop] for start, stop in bounds]
 
 
 def _saved_log(model: Model, path: Path, flag: str = "--users") -> Log:
@@ -337,7 +349,8 @@ def explain(
 
     if (user is None) == (history is None):
         raise TalerecError("use either --user or --history")
-    options = {**vars(rules.build())}
+    built = rules.build()
+    options = {**vars(built)}
     del options["k"], options["per"]  # an explanation is about one item
     with reporting(json):
         loaded = load(model)
@@ -346,9 +359,8 @@ def explain(
             frame = loaded.explain(rows, item, **options)
         else:
             log = _saved_log(loaded, model, "--user")
-            (position,) = log.users.positions([user], "user", "error")
-            rows = log.items.ids.gather(
-                log.item[log.ptr[position] : log.ptr[position + 1]]
-            ).to_list()
+            position = log.users.positions([user], "user", "error")
+            (items,) = _history_items(loaded, log, position, built)
+            rows = log.items.ids.gather(items).to_list()
             frame = loaded.explain_user(user, item, **options)
     print_explanation(loaded, rows, _typed_id(loaded, item), frame, json=json)

@@ -1,3 +1,5 @@
+from talerec.data.fingerprints import fingerprint_log as fingerprint_log
+from talerec.data.fingerprints import fingerprint_rows as fingerprint_rows
 from talerec.data.frames import require_columns as require_columns
 from talerec.data.frames import require_distinct_columns as require_distinct_columns
 from talerec.data.histories import UNTIMED as UNTIMED
@@ -9,6 +11,7 @@ from talerec.data.preprocessing import drop_duplicates as drop_duplicates
 from talerec.data.preprocessing import expand_tie_orders as expand_tie_orders
 from talerec.data.preprocessing import k_core as k_core
 from talerec.data.preprocessing import merge_logs as merge_logs
+from talerec.data.preprocessing import name_tie_order as name_tie_order
 from talerec.data.preprocessing import order_ties as order_ties
 from talerec.data.preprocessing import select_period as select_period
 from talerec.data.row_kernels import count_within_window as count_within_window

@@ -167,9 +167,38 @@ class Histories:
         return replace(self, start=self.start[which], stop=self.stop[which], now=now)
 
     def as_of(self, when: int | None) -> Histories:
-        """Return these histories with one request time (microseconds) for all; None: unknown."""
+        """Return these histories with one request time (microseconds) for all; None: unknown.
+
+        No row is left out; see `before`.
+        """
         now = None if when is None else np.full(len(self), when, np.int64)
         return replace(self, now=now)
+
+    def before(self, when: int | None) -> Histories:
+        """Return these histories as they were at a request time: only their rows before it.
+
+        when: microseconds since 1970, the request time of all histories; None: all rows, and an
+        unknown request time. A row at exactly that time is left out, as is the held-out row in an
+        evaluation; rows without a time stay. The columns are shared.
+        """
+        if when is None:
+            return self.as_of(None)
+        now = np.full(len(self), when, np.int64)
+        return replace(self, stop=self.first_rows_from(now), now=now)
+
+    def first_rows_from(self, when: Array) -> Array:
+        """Return, for each history h, its first row (a row number) that is not before when[h].
+
+        when: int64 microseconds. That is stop[h] if all rows are before.
+        """
+        low, high = self.start.copy(), self.stop.copy()
+        while (is_open := low < high).any():  # bisection, in all histories at once
+            middle = (low + high) // 2
+            is_before = np.zeros(len(self), bool)
+            is_before[is_open] = self.time[middle[is_open]] < when[is_open]
+            low = np.where(is_open & is_before, middle + 1, low)
+            high = np.where(is_open & ~is_before, middle, high)
+        return low
 
     def last(self) -> Array:
         """Return each history's last time (microseconds); `UNTIMED` without a row or a time."""

@@ -320,8 +320,9 @@ class Log:
         The days end at the log's last time; by item position. A log without weights counts rows as
         1.
         """
-        since = int(self.time.max(initial=0)) - days_to_microseconds(days)
-        recent = slice(None) if days == math.inf else self.time >= since
+        recent: Any = slice(None)
+        if days != math.inf and self.rows:
+            recent = self.time >= int(self.time.max()) - days_to_microseconds(days)
         weight = None if self.weight is None else self.weight[recent]
         return np.bincount(self.item[recent], weight, len(self.items)).astype(np.float64)
 

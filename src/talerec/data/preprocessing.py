@@ -118,8 +118,8 @@ def order_ties(log: Log, ties: str) -> Log:
     log : Log
         The rows to order.
     ties : str
-        ``"file"``: as they are; ``"item"``: by item id; ``"random:SEED"``: at random, SEED a whole
-        number.
+        ``"file"``: as they are in the log, which is the order of its file unless another was set
+        before; ``"item"``: by item id; ``"random:SEED"``: at random, SEED a whole number.
 
     Returns
     -------
@@ -147,6 +147,15 @@ def order_ties(log: Log, ties: str) -> Log:
         key = np.random.default_rng(_tie_seed(ties)).integers(0, 2**62, log.rows)
     order = order_simultaneous(log.ptr, log.time, key)
     return log.reorder(order, ties)
+
+
+def name_tie_order(log: Log, ties: str) -> str:
+    """Return the name of the order of simultaneous rows after `order_ties(log, ties)`.
+
+    That is `ties`, unless it is "file": then it is `log.ties`, the order that the log has. A range
+    such as "random:0..4" stays as it is.
+    """
+    return log.ties if ties == "file" else ties
 
 
 def expand_tie_orders(ties: str) -> list[str]:

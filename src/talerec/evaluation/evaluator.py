@@ -8,9 +8,18 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from talerec.data import Log, as_log, expand_tie_orders, has_many_ties, order_ties, tie_share
+from talerec.data import (
+    Log,
+    as_log,
+    expand_tie_orders,
+    has_many_ties,
+    name_tie_order,
+    order_ties,
+    tie_share,
+)
 from talerec.data.split import Split, SplitPlan
 from talerec.errors import TalerecError
+from talerec.evaluation.leakage import check_training_rows
 from talerec.evaluation.metrics import check_cutoffs, item_coverage
 from talerec.evaluation.queries import build_case_frame
 from talerec.evaluation.result import Evaluation
@@ -52,8 +61,8 @@ def evaluate(
     Raises
     ------
     TalerecError
-        If the model was fitted to other rows, the split has no such rows, or a k is not a whole
-        number from 1.
+        If the model was fitted to other items or to the rows that are targets, the split has no
+        such rows, or a k is not a whole number from 1.
 
     Examples
     --------
@@ -65,6 +74,7 @@ def evaluate(
     """
     _check_fitted_to(model, split)
     ks, cases = check_cutoffs(k), split.cases(on)
+    check_training_rows(model, split, cases)
     clock, longest = Clock(), min(ks[-1], len(model.item_ids))
     with clock("score"):
         ranked = rank_targets(model, cases.histories, cases.target, longest, hide_seen=hide_seen)
@@ -140,8 +150,8 @@ def evaluate_log(
     plan
         How to split: "leave-one-out", "at:TIME" or "rolling:TIME,DAYS".
     ties
-        The order of rows with equal times: "file", "item", "random:SEED", or several random orders
-        such as "random:0..4".
+        The order of rows with equal times: "file" (that of the log, which `order_ties` may have
+        set), "item", "random:SEED", or several random orders such as "random:0..4".
     on, k, hide_seen
         As in `evaluate`.
 
@@ -176,9 +186,17 @@ def evaluate_log(
 
     orders = expand_tie_orders(ties)
     result = join_results([part for order in orders for part in results(order)])
-    fixed_orders = ("file", "item") if len(orders) > 1 and has_many_ties(result.tied) else ()
+    fixed_orders = _fixed_orders(log) if len(orders) > 1 and has_many_ties(result.tied) else []
     metrics = {order: join_results(results(order)).metrics for order in fixed_orders}
-    return replace(result, ties=ties, fixed_order_metrics=metrics)
+    return replace(result, ties=name_tie_order(log, ties), fixed_order_metrics=metrics)
+
+
+def _fixed_orders(log: Log) -> list[str]:
+    """Return the orders of simultaneous rows, besides random ones, that a log can be put in.
+
+    A log that `order_ties` put in another order has lost the order of its file.
+    """
+    return ["file", "item"] if log.ties == "file" else ["item"]
 
 
 def join_results(results: Sequence[Evaluation]) -> Evaluation:

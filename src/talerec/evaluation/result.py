@@ -66,7 +66,8 @@ class Evaluation:
     coverage, seconds
         The share of the items in some list, by k; and the time of each step.
     fixed_order_metrics
-        With several random orders of ties: the metrics in file order and in item order.
+        With several random orders of ties: the metrics in file order and in item order; in item
+        order alone if the log was not in the order of its file.
     frame
         One row per case: user, time, rank of the target, groups. From a cluster, one row for equal
         cases, with their number.

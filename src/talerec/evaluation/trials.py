@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from talerec.data import Log, expand_tie_orders, order_ties
-from talerec.data.split import VALIDATION, Split, SplitPlan
+from talerec.data.split import VALIDATION, NoCasesError, Split, SplitPlan
 from talerec.errors import TalerecError
 from talerec.evaluation.metrics import RANK, metric_expressions
 from talerec.models import model_class
@@ -83,8 +83,9 @@ class Tuning:
 class Task:
     """What is tuned: a model's name, its fixed parameters, the split, and the metric.
 
-    `split` is the text of a `SplitPlan`, `ties` the order of simultaneous rows, `metric` such as
-    NDCG@10, and `hide_seen`: whether items of the history are left out of the ranking.
+    `split` is the text of a `SplitPlan`, and `target` its event to predict (None: any), `ties` the
+    order of simultaneous rows, `metric` such as NDCG@10, and `hide_seen`: whether items of the
+    history are left out of the ranking.
     """
 
     model: str
@@ -93,6 +94,7 @@ class Task:
     ties: str
     metric: str
     hide_seen: bool
+    target: str | None = None
 
     @property
     def kind(self) -> type[Model]:
@@ -132,7 +134,8 @@ class Task:
         """
         best = max(trials, key=lambda trial: trial.value)
         params = self.build(best.params).params
-        task = {name: value for name, value in vars(self).items() if name != "fixed"}
+        names = ("model", "split", "ties", "metric", "hide_seen")
+        task = {name: getattr(self, name) for name in names}
         return Tuning(**task, params=params, value=best.value, searched=searched, trials=trials)
 
 
@@ -145,13 +148,16 @@ class Objective:
     """
 
     def __init__(self, task: Task, log: Log) -> None:
-        plan = SplitPlan(task.split)
+        plan = SplitPlan(task.split, target=task.target)
         self.task = task
         self._splits: list[tuple[Split, FitCache]] = [
             (split, FitCache())
             for order in expand_tie_orders(task.ties)
             for split in plan.splits(order_ties(log, order), VALIDATION)
         ]
+        if not any(len(split.cases(VALIDATION)) for split, _ in self._splits):
+            event = "" if task.target is None else f" of the event {task.target!r}"
+            raise NoCasesError(f"no user has a row to validate on{event}, and rows before it")
         k = task.metric.partition("@")[2]
         metrics = {e.meta.output_name(): e for e in metric_expressions([int(k)])}
         self._metric = metrics[task.metric]

@@ -12,15 +12,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from talerec.data import Log
+from talerec.data import Log, as_log, name_tie_order
 from talerec.data.split import VALIDATION, SplitPlan
 from talerec.errors import TalerecError
+from talerec.evaluation.studies import import_optuna, study_name, study_storage, warn_of_other_rows
 from talerec.evaluation.trials import Objective, Task, Trial, Tuning, describe_setting
 from talerec.models import model_class
 from talerec.models.core import LEARN, SCORE, SOLVE, Model, param_fields, use_current_names
@@ -30,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 PAPER = "paper"
 _ATTEMPTS = 10  # to get a trial that another process may take first
-_LOCK_TIMEOUT_S = 60  # that a process waits for another that writes to the same study
 _BLOCK = {LEARN: 12, SOLVE: 4}  # trials that share a Gram, and a solve
 
 
@@ -53,20 +51,18 @@ def tune(
 
     Parameters
     ----------
-    model, log, plan
-        The model's name or class, all rows, and how to split them, as in `evaluate_log`.
+    model, log, plan, ties, hide_seen
+        The model's name or class, all rows, and how to split and rank them, as in `evaluate_log`.
     trials, seed
         The number of settings to evaluate, and the seed of the search.
     grid
         "paper": instead of a search, the values of the model's paper, one parameter at a time.
-    fixed
-        Parameters with fixed values, which are not searched.
-    metric
-        The metric to maximise: HR@K, NDCG@K or MRR@K.
-    ties, hide_seen
-        As in `evaluate_log`.
+    fixed, metric
+        Parameters with fixed values, which are not searched; and the metric to maximise: HR@K,
+        NDCG@K or MRR@K.
     study, workers
-        A file (SQLite) that stores trials, to continue the search later; and processes to use.
+        A file (SQLite) that stores trials, to continue the search with the same rows and settings
+        later; and processes to use.
 
     Returns
     -------
@@ -87,9 +83,10 @@ def tune(
     """
     plan = SplitPlan(plan) if isinstance(plan, str) else plan
     plan.check(VALIDATION)
+    log = as_log(log)
     kind = model_class(model) if isinstance(model, str) else model
     fixed = use_current_names(kind, fixed or {}, warn=True)
-    task = Task(kind.name, fixed, plan.text, ties, metric, hide_seen)
+    task = Task(kind.name, fixed, plan.text, ties, metric, hide_seen, plan.target)
     task.check()
     if grid is not None:
         return _tune_by_grid(grid, task, log)
@@ -122,7 +119,7 @@ def _tune_by_grid(grid: str, task: Task, log: Log) -> Tuning:
             logger.info("%s %.4f with %s", task.metric, value, describe_setting(setting))
         trials.append(Trial(number, setting, value, seconds))
         tick(1)
-    return task.result(trials, list(values))
+    return replace(task.result(trials, list(values)), ties=name_tie_order(log, task.ties))
 
 
 def _vary_best(
@@ -156,12 +153,15 @@ def _search(
     if workers > 1 and study is None:
         raise TalerecError("several `workers` need a `study` that they share", "workers", "study")
     searched = list(task.space())
-    worker = _SearchWorker(task, _storage(study), _study_name(task, log), trials, seed)
+    storage, name = study_storage(study), study_name(task, log)
+    if study is not None:
+        warn_of_other_rows(study, import_optuna().get_all_study_names(storage), name)
+    worker = _SearchWorker(task, storage, name, trials, seed)
     if workers == 1:
         worker.run(Objective(task, log))
     else:
         _run_in_processes(worker, log, study, workers)
-    return task.result(worker.finished(), searched)
+    return replace(task.result(worker.finished(), searched), ties=name_tie_order(log, task.ties))
 
 
 class _SearchWorker:
@@ -173,8 +173,8 @@ class _SearchWorker:
     """
 
     def __init__(self, task: Task, storage: Any, name: str, trials: int, seed: int) -> None:
-        optuna = _optuna()
-        self.task, self.space, self.trials = task, task.space(), trials
+        optuna = import_optuna()
+        self.task, self.space, self.name, self.trials = task, task.space(), name, trials
         self._sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
         self._study = optuna.create_study(
             storage=storage, study_name=name, direction="maximize", load_if_exists=True
@@ -212,7 +212,7 @@ class _SearchWorker:
         while len(self.finished()) < self.trials:
             try:
                 value, values = self._run_trial(objective)
-            except _optuna().exceptions.UpdateFinishedTrialError:
+            except import_optuna().exceptions.UpdateFinishedTrialError:
                 continue  # two processes had reached for the same trial, and the other was first
             tick(1)
             if value > best:
@@ -236,7 +236,7 @@ class _SearchWorker:
 
     def _next_trial(self) -> Any:
         """Return Optuna's next trial; tries again if another process takes the same one first."""
-        finished = _optuna().exceptions.UpdateFinishedTrialError
+        finished = import_optuna().exceptions.UpdateFinishedTrialError
         for _ in range(_ATTEMPTS):
             with suppress(finished):
                 return self._study.ask()
@@ -246,7 +246,7 @@ class _SearchWorker:
         """Return Optuna's sampler with the parameters in `shared` fixed to their values there."""
         if not shared:
             return self._sampler
-        optuna = _optuna()
+        optuna = import_optuna()
         with warnings.catch_warnings():  # Optuna has called it experimental for years
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.samplers.PartialFixedSampler(shared, self._sampler)
@@ -280,35 +280,6 @@ class _SearchWorker:
         return trial.suggest_float(name, low, high, log=low > 0)
 
 
-def _optuna() -> Any:
-    """Return the module optuna, with its log messages off; TalerecError if not installed."""
-    try:
-        import optuna
-    except ImportError:
-        raise TalerecError("tuning needs Optuna: pip install 'talerec[tune]'") from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
-
-
-def _storage(study: str | Path | None) -> Any:
-    """Return Optuna's storage URL of a study file (SQLite); None for a study in memory.
-
-    TalerecError if the file exists and is not SQLite.
-    """
-    if study is None:
-        return None
-    path = Path(study)
-    if path.exists() and path.stat().st_size and path.read_bytes()[:15] != b"SQLite format 3":
-        raise TalerecError(f"{path} is not a study file (SQLite); name a new file")
-    return f"sqlite:///{path}?timeout={_LOCK_TIMEOUT_S}"
-
-
-def _study_name(task: Task, log: Log) -> str:
-    """Return a name that is equal for the same task on the same rows, to continue a study."""
-    rows = f"{log.rows}/{int(log.time.sum()) % 10**9}/{int(log.item.astype(np.int64).sum())}"
-    return json.dumps([asdict(task), rows], sort_keys=True, default=str)
-
-
 def _run_in_processes(
     worker: _SearchWorker, log: Log, study: str | Path | None, workers: int
 ) -> None:
@@ -322,7 +293,9 @@ def _run_in_processes(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         running = [
-            pool.submit(_run_worker, worker.task, log, str(study), worker.trials, share, seed)
+            pool.submit(
+                _run_worker, worker.task, worker.name, log, str(study), worker.trials, share, seed
+            )
             for seed in range(workers)
         ]
         while not all(job.done() for job in running):
@@ -334,13 +307,16 @@ def _run_in_processes(
             job.result()
 
 
-def _run_worker(task: Task, log: Log, study: str, trials: int, share: int, seed: int) -> None:
+def _run_worker(
+    task: Task, name: str, log: Log, study: str, trials: int, share: int, seed: int
+) -> None:
     """Evaluate trials of a study file in this process until it has `trials` in all.
 
-    `share` is the number of threads to use, and `seed` that of Optuna's sampler.
+    `name` is the name of the study, `share` the number of threads to use, and `seed` that of
+    Optuna's sampler.
     """
     os.environ[threads.VARIABLE] = str(share)
-    worker = _SearchWorker(task, _storage(study), _study_name(task, log), trials, seed)
+    worker = _SearchWorker(task, study_storage(study), name, trials, seed)
     worker.run(Objective(task, log))
 
 

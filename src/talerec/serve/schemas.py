@@ -58,10 +58,11 @@ class RecommendRequest(HistoryRequest):
     Give either `history` (oldest first, or in any order with timestamps) or `user_id`. A user's
     history consists of the user's rows in the log and all later events. Unknown ids are ignored.
     `recency` replaces the model's value for this request. `as_of` is the time of the request (like
-    a timestamp), for models that use it; the default is the end of the log. The following refer to
-    the item table: `where` is a condition ("category = 'tents' and price < 100"); `per` limits how
-    many items share a value ({"category": 2}); `boost` raises or lowers scores by a fraction of the
-    list's score range ({"brand": {"X": 0.2}}).
+    a timestamp): only rows before it are history, and models such as tempo know how long ago they
+    were; the default is the end of the log. The following refer to the item table: `where` is a
+    condition ("category = 'tents' and price < 100"); `per` limits how many items share a value
+    ({"category": 2}); `boost` raises or lowers scores by a fraction of the list's score range
+    ({"brand": {"X": 0.2}}).
     """
 
     k: Positive = 10  # the number of items

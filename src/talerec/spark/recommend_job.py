@@ -83,7 +83,7 @@ def recommend(
             events, _ = read_events(session, source, names, ties)
         events = remove_duplicates(run, events) if drop_duplicates else events
         order = row_order(ties == "item")
-        rows, n_rows = _select_histories(run, events, order, model, hide_seen)
+        rows, n_rows = _select_histories(run, events, order, model, options)
         n_tasks = max(run.n_cores, math.ceil(n_rows / max(task_rows, 1)))
         lists = _recommend_rows(rows, order, n_tasks, artifact, model, options)
         with run.stage("recommend"):
@@ -105,23 +105,31 @@ def _load_model(artifact: str, names: Columns, options: RecommendOptions) -> Mod
 
 
 def _select_histories(
-    run: ClusterRun, events: DataFrame, order: tuple[str, ...], model: Model, hide_seen: bool
+    run: ClusterRun,
+    events: DataFrame,
+    order: tuple[str, ...],
+    model: Model,
+    options: RecommendOptions,
 ) -> tuple[DataFrame, int]:
-    """Return the rows that recommendations depend on, and how many rows the log has.
+    """Return the rows that recommendations depend on, and how many rows these are taken from.
 
-    Those are each user's last `max_history` rows, if the model has such a parameter, with items as
-    vocabulary positions. events: the log's rows, a Spark table; order: the columns that order a
-    user's rows. hide_seen: also include a row of every seen item.
+    Those are each user's last `max_history` rows before the request time, if the model has such a
+    parameter and `options` such a time, with items as vocabulary positions. events: the log's rows,
+    a Spark table; order: the columns that order a user's rows. With `hide_seen` of the options, a
+    row of every seen item is included too.
     """
+    request_time = options.request_time(model.fitted.unit)
     with run.stage("read"):
         rows = _encode_items(run, events, model)
+        if request_time is not None:
+            rows = _select_before(rows, request_time)
         counts = rows.groupBy("user").count().agg(F.sum("count"), F.max("count")).first()
     assert counts is not None
     n_rows, longest = counts
     limit = model.params.get("max_history")
     if limit and longest > limit:
         latest = _select_latest(rows, limit, order)
-        rows = _add_seen_items(rows, latest, limit) if hide_seen else latest
+        rows = _add_seen_items(rows, latest, limit) if options.hide_seen else latest
     return rows, n_rows
 
 
@@ -143,6 +151,19 @@ def _encode_items(run: ClusterRun, events: DataFrame, model: Model) -> DataFrame
         weight = [(F.col("weight") * F.lit(factor)).alias("weight")]
     position = F.coalesce("position", F.lit(-1)).alias("item")
     return cast.join(items, "id", "left").select("user", position, "time", "row_number", *weight)
+
+
+def _select_before(rows: DataFrame, when: int) -> DataFrame:
+    """Return the rows before a time in microseconds, and one row of each user without any.
+
+    That row is not before the time: `tasks.recommend_users` leaves it out, so that the user has a
+    list for an empty history, as on one machine.
+    """
+    before = rows.where(F.col("time") < when)
+    others = rows.join(before.select("user").distinct(), "user", "left_anti")
+    names = [name for name in rows.columns if name != "user"]
+    first = others.groupBy("user").agg(F.min(F.struct(*names)).alias("row"))
+    return before.unionByName(first.select("user", *(f"row.{name}" for name in names)))
 
 
 def _select_latest(rows: DataFrame, limit: int, order: tuple[str, ...]) -> DataFrame:

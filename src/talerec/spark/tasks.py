@@ -324,8 +324,8 @@ def recommend_users(
 
     rows: all rows of these users: user (id), item (a position, -1 if the model does not know it),
     time, row_number, and maybe weight; order: the columns that order a user's rows. options: how
-    many items, filters, boosts and the request time. An item's position is its number in the
-    vocabulary.
+    many items, filters, boosts and the request time; rows that are not before that time are left
+    out of the histories. An item's position is its number in the vocabulary.
     """
     users, user = Vocabulary.encode(rows["user"])
     rows = rows.with_columns(pl.Series("user", user)).sort("user", *order)

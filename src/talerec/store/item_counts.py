@@ -23,7 +23,7 @@ class RecentCounts:
         self._n_hours = round(days * 24)
         self._counts_by_hour: dict[int, Counter[str]] = {}  # hours since 1970; counts by item id
         self._lock = threading.Lock()
-        self._latest_hour = 0  # hours since 1970, of the latest event
+        self._latest_hour: int | None = None  # of the latest event, in hours since 1970
         self.changes = 0  # grows with every counted event: a cache can tell when it is stale
 
     def add(self, rows: list[StoredRow]) -> None:
@@ -37,9 +37,10 @@ class RecentCounts:
         with self._lock:
             for row in rows:
                 hour = row.time // _HOUR
-                if row.item is None or not self._latest_hour - self._n_hours <= hour <= last_hour:
+                latest = hour if self._latest_hour is None else self._latest_hour
+                if row.item is None or not latest - self._n_hours <= hour <= last_hour:
                     continue
-                if hour > self._latest_hour:
+                if self._latest_hour is None or hour > self._latest_hour:
                     self._latest_hour = hour
                     for old_hour in [h for h in self._counts_by_hour if h < hour - self._n_hours]:
                         del self._counts_by_hour[old_hour]
@@ -52,7 +53,7 @@ class RecentCounts:
 
         The period has `_n_hours` hours before the hour of the latest event.
         """
-        return max(0, self._latest_hour - self._n_hours) * _HOUR
+        return 0 if self._latest_hour is None else (self._latest_hour - self._n_hours) * _HOUR
 
     def totals(self) -> Counter[str]:
         """Return the number of events of each item id over all counted hours.

@@ -89,6 +89,20 @@ def test_every_kind_of_model_answers_for_users_with_events(
                 request["as_of"] = late + DAY
                 expected = model.recommend_histories([rows], k=7, hide_seen=hide, as_of=late + DAY)
                 assert ids(local.post("/v1/recommend", request)) == expected["item_id"].to_list()
+            for when in (late + SECOND, late, rows[-3][1]):  # between the events, before them
+                request = {"user_id": user, "k": 7, "hide_seen": True, "as_of": when}
+                expected = model.recommend_histories([rows], k=7, hide_seen=True, as_of=when)
+                assert ids(local.post("/v1/recommend", request)) == expected["item_id"].to_list()
+                timed = [{"item_id": i, "timestamp": t} for i, t in rows]
+                request = {**request, "history": timed}
+                del request["user_id"]
+                assert ids(local.post("/v1/recommend", request)) == expected["item_id"].to_list()
+                for by in ({"user_id": user}, {"history": timed}):
+                    said = local.post("/v1/explain", {**by, "item_id": 5, "as_of": when}).json
+                    earlier = [item for item, time in rows if time < when]
+                    assert [row["item_id"] for row in said["rows"]] == earlier
+            request = {"user_id": user, "k": 60, "as_of": rows[0][1]}  # no row is before the first
+            assert local.post("/v1/recommend", request).json["fallback"] == "trending"
         stranger = local.post("/v1/recommend", {"user_id": "nobody", "k": 60}).json
         assert (stranger["fallback"], len(stranger["items"])) == ("trending", 60)
 

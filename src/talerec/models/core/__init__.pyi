@@ -46,6 +46,7 @@ from talerec.models.core.params import param as param
 from talerec.models.core.params import param_fields as param_fields
 from talerec.models.core.params import parse_settings as parse_settings
 from talerec.models.core.params import use_current_names as use_current_names
+from talerec.models.core.persistence import FINGERPRINT as FINGERPRINT
 from talerec.models.core.persistence import RECENT_DAYS as RECENT_DAYS
 from talerec.models.core.persistence import STORE as STORE
 from talerec.models.core.persistence import STORE_SEQ as STORE_SEQ
@@ -57,5 +58,6 @@ from talerec.models.core.persistence import training_facts as training_facts
 from talerec.models.core.recommender import WrittenLists as WrittenLists
 from talerec.models.core.recommender import encode_log as encode_log
 from talerec.models.core.recommender import iterate_lists as iterate_lists
+from talerec.models.core.recommender import user_histories as user_histories
 from talerec.models.core.recommender import weight_factor as weight_factor
 from talerec.models.core.recommender import write_lists as write_lists

@@ -50,7 +50,7 @@ class RecommendOptions:
     boost : dict, optional
         Fractions of the list's score range to add by column and value: ``{"brand": {"X": 0.2}}``.
     as_of : Moment, optional
-        Request time; None: the end of the training log.
+        Request time, before which rows are history; None: the end of the training log.
     unknown : {"error", "skip"}
         Whether unknown ids are an error or are ignored.
     """

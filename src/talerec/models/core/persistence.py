@@ -13,7 +13,7 @@ import polars as pl
 
 from talerec import columns
 from talerec.artifact import Bundle
-from talerec.data import Log, Vocabulary
+from talerec.data import Log, Vocabulary, fingerprint_rows
 from talerec.gram import late_trend_counts, newest_rows, trend_counts
 from talerec.ranking import DenseBlock, Weights
 from talerec.runtime import CSR, Array, memory
@@ -26,6 +26,9 @@ RECENT_DAYS = 7.0
 
 #: Training facts of a model fitted from an event store: the store, and its last sequence number.
 STORE, STORE_SEQ = "store", "store_seq"
+
+#: Training fact of an artifact without histories: `fingerprint_rows` of its training rows.
+FINGERPRINT = "fingerprint"
 
 _LARGE_WEIGHTS = 16 * 2**20  # bytes of dense weights, from which their size is logged
 
@@ -163,7 +166,8 @@ class Fitted:
     def store(self, name: str, params: dict[str, Any], *, histories: bool) -> Bundle:
         """Return the fitted model as the contents of an artifact: facts (JSON), arrays and tables.
 
-        `histories` stores the training rows and the update state; without, counts of recent rows.
+        `histories` stores the training rows and the update state; without, counts of recent rows
+        and a fingerprint of all rows.
         """
         blocks, arrays = self.weights.stored()
         dense = (b.values.nbytes for b in self.weights.blocks if isinstance(b, DenseBlock))
@@ -180,8 +184,11 @@ class Fitted:
             tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
         elif self.recent_counts is not None:
             arrays["recent_counts"] = self.recent_counts
+        training = dict(self.training)
+        if not histories and log is not None:
+            training[FINGERPRINT] = fingerprint_rows(log)
         facts: dict[str, Any] = {"model": name, "params": params, "solver": self.solver}
-        facts |= {"seconds": self.seconds, "training": self.training}
+        facts |= {"seconds": self.seconds, "training": training}
         facts |= {"has_item_info": self.info is not None, "blocks": blocks}
         if histories and self.update_state is not None:
             facts["update"] = self.update_state.facts()

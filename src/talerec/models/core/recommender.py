@@ -57,9 +57,10 @@ class Recommender(Scorer):
         unknown : "error" or "skip"
             Whether unknown ids are an error or are ignored.
         as_of : moment, optional
-            Request time; by default the end of the log. A date, a datetime, its text, or a number:
-            the size of a number from 10^8 on tells whether it counts s, ms, us or ns; a smaller one
-            counts in the log's time unit.
+            Request time; by default the end of the log. Only rows before this time are history
+            (a row at exactly this time is not). The model itself has learned from all its rows. A
+            date, a datetime, its text, or a number: the size of a number from 10^8 on tells whether
+            it counts s, ms, us or ns; a smaller one counts in the log's time unit.
 
         Returns
         -------
@@ -78,7 +79,7 @@ class Recommender(Scorer):
         positions = log.users.positions(users, "user", unknown)
         positions = positions[positions >= 0]
         item_filter = options.build_filter(self)
-        histories = Histories.of_users(log, positions).as_of(self._request_time(options))
+        histories = user_histories(log, positions, options.request_time(self.fitted.unit))
         lists = rank_top(self, histories, k, item_filter)
         return lists_frame(lists, self.item_ids, log.users.ids[positions].alias(columns.USER))
 
@@ -171,8 +172,8 @@ class Recommender(Scorer):
         options = RecommendOptions(1, hide_seen, allow, deny, where, None, boost, as_of, unknown)
         log = self._training_log("explain")
         position = log.users.positions([user], "user", "error")
-        history = Histories.of_users(log, position).as_of(self._request_time(options))
-        return self._explain_history(history.slice(0, 1), item, options)
+        history = user_histories(log, position, options.request_time(self.fitted.unit))
+        return self._explain_history(history, item, options)
 
     def _training_log(self, alternative: str) -> Log:
         """Return the training log; TalerecError if the model was saved without histories.
@@ -190,7 +191,7 @@ class Recommender(Scorer):
 
         `item` is an external id. Returns the columns that `explain` promises.
         """
-        fitted = self.fitted
+        fitted, history = self.fitted, history.slice(0, 1)  # without rows that are left out
         target = int(fitted.items.positions([item], "item", "error")[0])
         (contributions,) = next(self.explain_targets(history, [np.array([target])]))
         names = names_at(fitted.items, history.item)
@@ -207,14 +208,24 @@ class Recommender(Scorer):
     def _encode_histories(
         self, histories: Sequence[Sequence[Any]], options: RecommendOptions
     ) -> Histories:
-        """Return histories of external item ids as item positions, with `options`' request time."""
+        """Return histories of external item ids as item positions, at `options`' request time.
+
+        Rows that are not before this time are left out.
+        """
         items, unit = self.fitted.items, self.fitted.unit
         rows = Histories.from_ids(histories, items, options.unknown, unit)
-        return rows.as_of(options.request_time(unit))
+        return rows.before(options.request_time(unit))
 
-    def _request_time(self, options: RecommendOptions) -> int | None:
-        """Return the options' request time in microseconds; None: the log's end."""
-        return options.request_time(self.fitted.unit)
+
+def user_histories(log: Log, users: Array, request_time: int | None) -> Histories:
+    """Return the histories of a log's users (positions) as they were at a request time.
+
+    request_time: microseconds since 1970; rows that are not before it are left out. None: the
+    histories have all rows, and no request time. A log without times keeps all rows.
+    """
+    histories = Histories.of_users(log, users)
+    is_timed = log.unit != "none"
+    return histories.before(request_time) if is_timed else histories.as_of(request_time)
 
 
 def names_at(items: Vocabulary, positions: Array) -> pl.Series:
@@ -266,7 +277,8 @@ def iterate_lists(
 ) -> Iterator[pl.DataFrame]:
     """Return the lists of users (positions) of a log in blocks: user_id, item_id, score, rank.
 
-    `options` are checked at once, before the first block is asked for.
+    `options` are checked at once, before the first block is asked for. Rows that are not before
+    their request time, if they have one, are left out of the histories.
     """
     check_k(model, options.k)
     request_time = options.request_time(model.fitted.unit)
@@ -276,7 +288,7 @@ def iterate_lists(
         """Yield the lists of one block of users at a time, as a frame."""
         tick = stage("lists", float(len(users)))
         for a, b in sized_chunks(len(users), _BLOCK):
-            histories = Histories.of_users(log, users[a:b]).as_of(request_time)
+            histories = user_histories(log, users[a:b], request_time)
             with listening(silent):  # one progress bar for all blocks
                 lists = rank_top(model, histories, options.k, item_filter)
             names = log.users.ids.gather(users[a:b]).alias(columns.USER)

@@ -45,7 +45,7 @@ _TIME = {
 }
 _AS_OF = {
     "anyOf": [*_TIME["anyOf"], _NULL],
-    "description": "The time of the request, for models that use it; null: the end of the log.",
+    "description": "The time of the request: rows before it are history; null: the log's end.",
 }
 _VISIBLE_CHARACTER = r"^[^\u0000]*[^\u0000-\u0020\u0085\s][^\u0000]*$"
 #: An id that a store accepts: not empty, not only blanks, no zero character.

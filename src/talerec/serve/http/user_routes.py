@@ -17,6 +17,7 @@ from talerec.serve.model import (
     UserRows,
     build_query,
     format_time,
+    parse_time,
     read_learning_state,
 )
 from talerec.serve.online import OnlineMetrics
@@ -62,13 +63,17 @@ class UserRoutes:
     async def build_query(self, model: ServedModel, request: schemas.HistoryRequest) -> ModelQuery:
         """Return a request as options and a history, with the history of the user it names.
 
-        `model` is the model that will answer. ApiError 403 if the request names a user, and the
-        service can be reached from other machines without a token.
+        `model` is the model that will answer. The user's history has the rows before the request's
+        `as_of`, if it has one. ApiError 403 if the request names a user, and the service can be
+        reached from other machines without a token.
         """
         if request.user_id is None:
             return build_query(request)
         self.check_privacy()
-        return build_query(request, await self._user_rows(model, validate_user_id(request.user_id)))
+        rows = await self._user_rows(model, validate_user_id(request.user_id))
+        if request.as_of is not None:
+            rows = rows.before(parse_time(request.as_of, model.model.fitted.unit))
+        return build_query(request, rows)
 
     async def _user_rows(self, model: ServedModel, user: str) -> UserRows:
         """Return the history of a user: rows of the training log and the events since.

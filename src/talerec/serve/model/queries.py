@@ -100,6 +100,12 @@ class UserRows:
             for row, item in enumerate(items)
         ]
 
+    def before(self, when: int) -> UserRows:
+        """Return the rows before a time (microseconds since 1970); a row at that time is not."""
+        n_rows = int(np.searchsorted(self.time, when))
+        events = {row: event for row, event in self.events.items() if row < n_rows}
+        return UserRows(self.item[:n_rows], self.time[:n_rows], events)
+
     def copied(self) -> UserRows:
         """Return a copy in memory, which does not keep the mapped files of a model open.
 
@@ -193,8 +199,9 @@ def read_history(
     """Return the query's history in time order, and its item ids ([] for a stored user's).
 
     `items` is the model's vocabulary, `unit` the time unit of its log. `as_of` is the time of the
-    request, None for the end of the log. Items that the model does not know stay in the ids.
-    TalerecError if some rows have a timestamp and others have none.
+    request, None for the end of the log; rows that are not before it are left out (`query.rows` has
+    none of these). Items that the model does not know stay in the ids. TalerecError if some rows
+    have a timestamp and others have none.
     """
     as_of = query.options.as_of
     now = None if as_of is None else parse_time(as_of, unit)
@@ -203,15 +210,13 @@ def read_history(
     ids = [row.item_id for row in query.history]
     times = [row.timestamp for row in query.history]
     if times.count(None) == len(times):
-        history = Histories.untimed([ids], items, "skip")
-    else:
-        if None in times:
-            raise TalerecError("give a timestamp with every row of a history, or with none")
-        moments = [parse_time(when, unit) for when in times if when is not None]
-        pairs = sorted(zip(ids, moments, strict=True), key=lambda pair: pair[1])
-        ids = [item_id for item_id, _ in pairs]
-        history = Histories.timed([pairs], items, "skip")
-    return (history if now is None else history.as_of(now)), ids
+        return Histories.untimed([ids], items, "skip").as_of(now), ids
+    if None in times:
+        raise TalerecError("give a timestamp with every row of a history, or with none")
+    moments = [parse_time(when, unit) for when in times if when is not None]
+    pairs = sorted(zip(ids, moments, strict=True), key=lambda pair: pair[1])
+    pairs = [pair for pair in pairs if now is None or pair[1] < now]
+    return Histories.timed([pairs], items, "skip").as_of(now), [item_id for item_id, _ in pairs]
 
 
 def weights_per_row(weights: Weights) -> float:

@@ -73,7 +73,7 @@ export const historyJson = () => state.rows.map(({ item_id, timestamp }) => ({ i
 export function recommendRequest(k, asOf = state.asOf) {
   const request = { history: historyJson(), k, hide_seen: state.hideSeen };
   if (state.recency !== null && takesRecency()) request.recency = state.recency;
-  if (asOf) request.as_of = midnight(asOf);
+  if (asOf) request.as_of = asOf === day(Date.now()) ? new Date().toISOString() : midnight(asOf); // today: now
   const where = state.takesWhere ? condition() : "";
   if (where) request.where = where;
   return request;

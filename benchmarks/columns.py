@@ -151,7 +151,7 @@ def values(model: tr.Model, split: tr.Split, on: str) -> list[np.ndarray]:
     frame = tr.evaluate(model, split, on=on, k=[10]).frame
     metrics = []
     for ranks in ("rank", "rank_hidden"):
-        rank = frame[ranks].to_numpy()
+        rank = frame[ranks].fill_null(0).to_numpy()
         metrics.append(
             np.where((rank >= 1) & (rank <= 10), 1 / np.log2(np.maximum(rank, 1) + 1), 0.0)
         )

@@ -166,21 +166,21 @@ FIGURES = (
 
 
 def counted(monkeypatch):
-    """How often means and bootstraps are computed from now on."""
-    made = {"means": 0, "bootstraps": 0}
-    means, bootstrap = result_module._means, result_module.bootstrap_means
+    """How often means and intervals are computed from now on."""
+    counts = {"means": 0, "intervals": 0}
+    means, intervals = result_module.mean_metrics, result_module.mean_intervals
 
     def counting_means(*arguments):
-        made["means"] += 1
+        counts["means"] += 1
         return means(*arguments)
 
-    def counting_bootstrap(*arguments, **options):
-        made["bootstraps"] += 1
-        return bootstrap(*arguments, **options)
+    def counting_intervals(*arguments):
+        counts["intervals"] += 1
+        return intervals(*arguments)
 
-    monkeypatch.setattr(result_module, "_means", counting_means)
-    monkeypatch.setattr(result_module, "bootstrap_means", counting_bootstrap)
-    return made
+    monkeypatch.setattr(result_module, "mean_metrics", counting_means)
+    monkeypatch.setattr(result_module, "mean_intervals", counting_intervals)
+    return counts
 
 
 def test_every_figure_is_computed_once(results, monkeypatch):
@@ -188,22 +188,22 @@ def test_every_figure_is_computed_once(results, monkeypatch):
     fresh = replace(results["tale"])
     made = counted(monkeypatch)
     first = {name: getattr(fresh, name) for name in FIGURES.split()}
-    assert made == {"means": 2 + 10 + 2 * 3 + 2 * 1, "bootstraps": 2}
+    assert made == {"means": 2 + 10 + 2 * 3 + 2 * 1, "intervals": 2}
     for name, value in first.items():
         assert getattr(fresh, name) is value
     fresh.to_dict()
     repr(fresh), fresh._repr_html_()
-    assert made == {"means": 20, "bootstraps": 2}
+    assert made == {"means": 20, "intervals": 2}
 
 
 def test_a_report_computes_nothing_twice(results, monkeypatch):
-    """Means as above; bootstraps of all cases, hidden, and each of the groups that has cases."""
+    """Means as above; intervals of all cases, hidden, and each of the groups that has cases."""
     fresh = replace(results["tale"])
     groups = sum(bool(part["cases"]) for of in fresh.groups.values() for part in of.values())
     fresh = replace(fresh)
     made = counted(monkeypatch)
     report.render_evaluation(fresh, "events.csv")
-    assert made == {"means": 20, "bootstraps": 2 + groups}
+    assert made == {"means": 20, "intervals": 2 + groups}
 
 
 def test_figures_follow_the_fields_that_are_replaced(results):

@@ -46,7 +46,7 @@ def slow_evaluation(model, log, hide_seen, on):
         )
         order = best["item_id"].to_list()
         target = rows[end][0]
-        ranks.append(order.index(target) + 1 if target in order else 0)
+        ranks.append(order.index(target) + 1 if target in order else None)
     return ranks
 
 
@@ -111,7 +111,7 @@ def test_an_item_that_training_never_saw_is_a_miss_and_stays_a_case():
     split = tr.leave_one_out(log)
     result = tr.evaluate(tr.TALE(reg=1.0).fit(split.train), split)
     assert len(result.frame) == 5
-    assert result.frame["rank"][0] == 0
+    assert result.frame["rank"][0] is None
     assert result.frame["popularity"][0] == "tail"
 
 

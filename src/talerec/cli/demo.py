@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from talerec import columns
 from talerec.artifact import check_target
@@ -203,7 +202,7 @@ def _best_cases(result: Evaluation) -> list[int]:
 
     A case is a held-out row of a shopper; a rank of 0 means that the item has no rank.
     """
-    ranked = result.frame.with_row_index("case").filter(pl.col("rank") > 0)
+    ranked = result.frame.with_row_index("case").drop_nulls("rank")
     return ranked.sort("rank", maintain_order=True)["case"].head(_N_SHOPPERS).to_list()
 
 

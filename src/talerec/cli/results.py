@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,7 +174,7 @@ def _print_accuracy(result: Evaluation, title: str) -> None:
     metrics = {n: v for n, v in result.metrics.items() if not is_redundant(n)}
     columns = {
         "mean": [format_number(value) for value in metrics.values()],
-        "95 % interval": [_format_interval(result.intervals[name]) for name in metrics],
+        "95 % interval": [result.describe_interval(name) for name in metrics],
     }
     if len(result.orders) > 1:
         columns["spread over\ntie orders"] = [
@@ -193,11 +192,6 @@ def _print_accuracy(result: Evaluation, title: str) -> None:
             [w["window"], f"{w['cases']:,}", format_number(w["metrics"][last])] for w in windows
         ]
         print_table("By window", ["from", "cases", last], rows)
-
-
-def _format_interval(bounds: Sequence[float]) -> str:
-    """Return the lower and the upper bound of a confidence interval as text."""
-    return f"{format_number(bounds[0])} to {format_number(bounds[1])}"
 
 
 def _print_groups(result: Evaluation) -> None:
@@ -275,7 +269,7 @@ def _changed_settings(result: Tuning) -> list[str]:
 
 
 def print_comparison(result: Comparison) -> None:
-    """Print two models metric by metric, and in one sentence whether B is better than A.
+    """Print two models metric by metric, and in a sentence or two whether B is better than A.
 
     A table has the means of A and B, their difference with its interval, the p-value of the test
     and the effect size; a second table has the same with the items of the histories hidden.

@@ -4,7 +4,7 @@ from talerec.evaluation.evaluator import evaluate as evaluate
 from talerec.evaluation.evaluator import evaluate_log as evaluate_log
 from talerec.evaluation.evaluator import join_results as join_results
 from talerec.evaluation.intervals import PairedComparison as PairedComparison
-from talerec.evaluation.intervals import bootstrap_means as bootstrap_means
+from talerec.evaluation.intervals import difference_intervals as difference_intervals
 from talerec.evaluation.metrics import check_cutoffs as check_cutoffs
 from talerec.evaluation.metrics import is_redundant as is_redundant
 from talerec.evaluation.queries import GROUPS as GROUPS
@@ -24,3 +24,7 @@ from talerec.evaluation.trials import Tuning as Tuning
 from talerec.evaluation.trials import describe_setting as describe_setting
 from talerec.evaluation.tuning import read_params as read_params
 from talerec.evaluation.tuning import tune as tune
+from talerec.evaluation.user_sums import USER_SUM_COLUMNS as USER_SUM_COLUMNS
+from talerec.evaluation.user_sums import merge_user_sums as merge_user_sums
+from talerec.evaluation.user_sums import sum_users as sum_users
+from talerec.evaluation.user_sums import tabulate_user_sums as tabulate_user_sums

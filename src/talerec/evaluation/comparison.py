@@ -10,9 +10,9 @@ import polars as pl
 from talerec import columns
 from talerec.errors import TalerecError
 from talerec.evaluation.intervals import PairedComparison, compare_pairs
-from talerec.evaluation.metrics import RANK, RANK_HIDDEN
-from talerec.evaluation.queries import CASES
-from talerec.evaluation.result import UNIT, Evaluation, mean_by_user
+from talerec.evaluation.metrics import RANK, RANK_HIDDEN, metric_expressions
+from talerec.evaluation.queries import CASES, WINDOW
+from talerec.evaluation.result import Evaluation
 
 ALPHA = 0.05
 _SMALLEST_P = 0.0001  # the test draws too few signs to tell smaller p-values apart
@@ -45,20 +45,44 @@ class Comparison:
         return self.metrics[self.headline].p < ALPHA
 
     @property
+    def significant_hidden(self) -> bool:
+        """Whether it is significant at the 5 % level with seen items hidden."""
+        return self.metrics_hidden[self.headline].p < ALPHA
+
+    @property
     def verdict(self) -> str:
-        """One sentence: whether B is better or worse in the headline metric, by how much, and p."""
-        pair = self.metrics[self.headline]
+        """Whether B is better or worse in the headline metric, by how much, and p.
+
+        A sentence for the lists that were evaluated, and a second one for lists with seen items
+        hidden, unless both results are about such lists.
+        """
         b, a = self.b.model, self.a.model
         if a == b:
             b, a = "B", "A"
-        p = f"p = {pair.p:.2g}" if pair.p >= _SMALLEST_P else f"p < {_SMALLEST_P:g}"
-        figures = f"{self.headline} {pair.a:.4f} -> {pair.b:.4f}, {p}"
-        if not self.significant:
-            return f"No difference between {a} and {b} can be shown ({figures})."
-        word = "better" if pair.difference > 0 else "worse"
+        pair, hidden = (pairs[self.headline] for pairs in (self.metrics, self.metrics_hidden))
+        word, amount = self._describe_change(pair)
+        first = f"{b} is {word} than {a} by {amount}"
+        first = first if word else f"No difference between {a} and {b} can be shown"
+        first = f"{first} ({self._describe_figures(pair)})"
+        if self.a.hide_seen and self.b.hide_seen:
+            return f"{first}, with seen items hidden."
+        word_hidden, amount = self._describe_change(hidden)
+        second = f"{b} is {word_hidden} by {amount}"
+        second = second if word_hidden else "no difference can be shown"
+        condition = f"{'With' if word == word_hidden else 'But with'} seen items hidden"
+        return f"{first}. {condition}, {second} ({self._describe_figures(hidden)})."
+
+    def _describe_change(self, pair: PairedComparison) -> tuple[str, str]:
+        """Return "better" or "worse", or "" if p is not below 5 %, and the size of the change."""
         size = abs(pair.difference)
-        change = f"{100 * size / pair.a:.1f} %" if pair.a else f"{size:.4f}"
-        return f"{b} is {word} than {a} by {change} ({figures})."
+        amount = f"{100 * size / pair.a:.1f} %" if pair.a else f"{size:.4f}"
+        word = "better" if pair.difference > 0 else "worse"
+        return (word if pair.p < ALPHA else ""), amount
+
+    def _describe_figures(self, pair: PairedComparison) -> str:
+        """Return the headline metric of A and B and the p-value as text."""
+        p = f"p = {pair.p:.2g}" if pair.p >= _SMALLEST_P else f"p < {_SMALLEST_P:g}"
+        return f"{self.headline} {pair.a:.4f} -> {pair.b:.4f}, {p}"
 
     def __repr__(self) -> str:
         return f"Comparison({self.verdict.removesuffix('.')})"
@@ -66,8 +90,8 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as the JSON object that the command `compare` prints.
 
-        Keys: a, b (facts of both results), users, headline, significant, verdict, metrics,
-        metrics_hidden (by name such as NDCG@10), notes.
+        Keys: a, b (facts of both results), users, headline, significant, significant_hidden,
+        verdict, metrics, metrics_hidden (by name such as NDCG@10), notes.
         """
         return {
             "a": self.a.facts(),
@@ -75,6 +99,7 @@ class Comparison:
             "users": self.metrics[self.headline].users,
             "headline": self.headline,
             "significant": self.significant,
+            "significant_hidden": self.significant_hidden,
             "verdict": self.verdict,
             "metrics": {name: pair.to_dict() for name, pair in self.metrics.items()},
             "metrics_hidden": {n: pair.to_dict() for n, pair in self.metrics_hidden.items()},
@@ -90,12 +115,13 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
     a, b
         Results of `evaluate` or `Evaluation.load` for the same log, split and order of ties.
     seed
-        The seed of the intervals and of the test.
+        The seed of the test's random signs.
 
     Returns
     -------
     Comparison
-        Difference, interval, p-value and effect size of every common metric, and a verdict.
+        Difference, interval, p-value and effect size of every common metric, and a verdict. The
+        unit is the user: all cases of a user, in all windows and orders of ties, are one.
 
     Raises
     ------
@@ -108,8 +134,11 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
     >>> split = tr.leave_one_out(tr.synthetic_log(2000, items=50))
     >>> models = (tr.Popular(), tr.Rules())
     >>> results = [tr.evaluate(model.fit(split.train), split) for model in models]
-    >>> print(tr.compare(*results).verdict)
-    No difference between popular and rules can be shown (NDCG@10 0.2759 -> 0.3015, p = 0.14).
+    >>> comparison = tr.compare(*results)
+    >>> comparison.significant, comparison.significant_hidden
+    (False, False)
+    >>> print(comparison.verdict.split(". ")[0])
+    No difference between popular and rules can be shown (NDCG@10 0.2759 -> 0.3015, p = 0.14)
     """
     if any(CASES in result.frame.columns for result in (a, b)):
         message = "one result has only sums of cases: evaluate with `cases`, and load that file"
@@ -135,26 +164,40 @@ def _compare_metrics(
     """Return the paired comparison of each metric at each k of `ks`, over users.
 
     `rank` is the column of ranks: with all items, or with seen items hidden; `seed` is that of the
-    resampling. TalerecError if the results are not about the same cases.
+    test. TalerecError if the results are not about the same cases.
     """
-    left, right = (mean_by_user(result.frame, ks, rank) for result in (a, b))
+    left, right = (_sum_by_window(result.frame, ks, rank) for result in (a, b))
     types = [frame[columns.USER].dtype for frame in (left, right)]
     if types[0] != types[1]:
         raise TalerecError(
             f"the results are of different logs: user ids are {types[0]} in A and {types[1]} in B"
         )
-    both = left.join(right, on=UNIT, suffix=_OF_B, maintain_order="left")
+    keys = (columns.USER, WINDOW, CASES)
+    both = left.join(right, on=keys, suffix=_OF_B, maintain_order="left")
     if not len(both) == len(left) == len(right):
         missing = max(len(left), len(right)) - len(both)
         raise TalerecError(
             f"the results are of different cases: {missing:,} in one are not in the other;"
             " evaluate both on the same log"
         )
+    users = both.drop(WINDOW).group_by(columns.USER, maintain_order=True).sum()
+    values = {name: users[name].to_numpy() for name in users.columns if name != columns.USER}
     return {
-        name: compare_pairs(both[name].to_numpy(), both[f"{name}{_OF_B}"].to_numpy(), seed=seed)
+        name: compare_pairs(values[name], values[f"{name}{_OF_B}"], values[CASES], seed=seed)
         for name in left.columns
-        if name not in UNIT
+        if name not in keys
     }
+
+
+def _sum_by_window(frame: pl.DataFrame, ks: list[int], rank: str) -> pl.DataFrame:
+    """Return sums of each metric and the number of cases, per user and rolling window.
+
+    `frame` has one row per case: a user may have several in a window, one for each order of ties.
+    `rank` is the column of ranks.
+    """
+    values = frame.select(columns.USER, WINDOW, *metric_expressions(ks, rank))
+    windows = values.group_by(columns.USER, WINDOW, maintain_order=True)
+    return windows.agg(pl.all().sum(), pl.len().alias(CASES))
 
 
 def _notes(a: Evaluation, b: Evaluation) -> list[str]:

@@ -1,4 +1,9 @@
-"""Confidence intervals and paired tests of metrics, by resampling users with a seed."""
+"""Confidence intervals of metrics and paired tests of two models; the unit is the user.
+
+Intervals are of the kind of Agresti and Coull: the mean and its variance are computed as if a few
+more users had been seen, half of them on either side. Unlike a bootstrap they cover with few hits,
+need no random numbers, and are computed from sums over users.
+"""
 
 from __future__ import annotations
 
@@ -6,73 +11,97 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from talerec.errors import TalerecError
+from talerec.evaluation.user_sums import UserSums, sum_users
 from talerec.runtime import Array
 
+_MIN_USERS = 10  # an interval over fewer users is so wide that texts say "too few users" instead
 _LEVEL = 0.95  # confidence level of intervals
-_SAMPLES = 2000  # bootstrap samples
+_PRIOR_HITS = 0.5  # prior weight of the largest possible variance, in hits
 _FLIPS = 20_000  # assignments of signs in a paired test
 _BLOCK = 2**22  # random numbers at a time
+_DECIMALS = 12  # of differences; sums of the same numbers in another order are equal then
 _ROUNDING = 1e-9  # relative: sums of the same numbers in another order differ by less
 
 
-def bootstrap_means(
-    values: Array, cases: Array | None = None, users: Array | None = None, *, seed: int = 0
-) -> tuple[Array, Array]:
-    """Return both ends of the 95 % bootstrap interval of each column's mean, resampling users.
+def mean_intervals(sums: UserSums) -> tuple[Array, Array]:
+    """Return both ends of the 95 % interval of each metric's mean, clustered by user.
 
-    A row of `values` holds the sums over one user's cases, `cases` the number of its cases (1 by
-    default), and `users` the number of users that it stands for (1 by default). Drawing n rows is a
-    multinomial draw over the distinct rows, which are few since most cases are misses: the
-    bootstrap is exact and fast.
+    The metric of a case lies in [0, 1]. This is the interval of Agresti and Coull for n cases,
+
+        mid = (n mean + t**2 / 2) / (n + t**2),   mid +- t sqrt(mid (1 - mid) / (n + t**2)),
+
+    with Student's t for the number of users, and with the effective number of cases
+
+        n = m / deff,   deff = (Q + a mm / m) / (m mean (1 - mean) + a),   a = 1/2.
+
+    Q is the sum over users of (y - mean m)**2. The design effect deff compares the variance with
+    that of as many independent hits and misses: it is 1 for the hit rate with one case per user,
+    above 1 if a user's cases are alike, and below 1 for a metric whose hits count less than 1. With
+    few hits it is close to mm / m, as if all cases of a user had the same value.
     """
-    if not len(values):
-        empty = np.full(values.shape[1], np.nan)
-        return empty, empty
-    ones = np.ones(len(values), np.int64)
-    n_users = ones if users is None else users
-    distinct, counts = _count_distinct(values, ones if cases is None else cases, n_users)
-    sums = _resample_sums(np.random.default_rng(seed), counts, distinct)
-    tail = (1 - _LEVEL) / 2
-    low, high = np.quantile(sums[:, :-1] / sums[:, -1:], [tail, 1 - tail], axis=0)
-    return low, high
+    if not sums.n_users.all():
+        return np.zeros(len(sums.y)), np.ones(len(sums.y))
+    mean, t = sums.means, _t_quantile(sums.n_users)
+    variance = sums.m * mean * (1 - mean) + _PRIOR_HITS
+    deff = (sums.squared_deviations + _PRIOR_HITS * sums.mm / sums.m) / variance
+    effective = sums.m / deff + t**2
+    middle = mean + t**2 * (0.5 - mean) / effective
+    distance = t * np.sqrt(middle * (1 - middle) / effective)
+    low, high = middle - distance, middle + distance
+    return np.clip(low, 0.0, mean), np.clip(high, mean, 1.0)
 
 
-def _count_distinct(values: Array, cases: Array, users: Array) -> tuple[Array, Array]:
-    """Return the distinct rows, sorted, with `cases` as last column, and the users of each.
+def difference_intervals(sums: UserSums) -> tuple[Array, Array]:
+    """Return both ends of the 95 % interval of each mean difference, clustered by user.
 
-    `values` (rows x metrics) has sums over a user's cases, `cases` their number, and `users` how
-    many users a row stands for.
+    The difference of a case lies in [-1, 1]. The interval is that of a mean, with the variance of
+    t**2 / 2 more users who differ, half of them in each direction:
+
+        mean +- t sqrt(Q + s t**2 / 2) / m,   s = (yy + a mm / n_users) / (n_nonzero + a),   a = 1/2
+
+    Q is the sum over users of (y - mean m)**2, and s the mean square of the differences that are
+    not 0, which with few of them is close to the largest possible one. Without the addition, an
+    interval over 4 users who all prefer one model would exclude 0.
     """
-    table = pl.DataFrame(np.column_stack([values, cases]), orient="row")
-    rows = table.with_columns(pl.Series("count", users))
-    distinct = rows.group_by(table.columns).agg(pl.col("count").sum()).sort(table.columns)
-    counts = distinct["count"].to_numpy().astype(np.int64)
-    return distinct.drop("count").to_numpy(order="c"), counts
+    if not sums.n_users.all():
+        return np.full(len(sums.y), -1.0), np.ones(len(sums.y))
+    mean, t = sums.means, _t_quantile(sums.n_users)
+    size = (sums.yy + _PRIOR_HITS * sums.mm / sums.n_users) / (sums.n_nonzero + _PRIOR_HITS)
+    distance = t * np.sqrt(sums.squared_deviations + size * t**2 / 2) / sums.m
+    return np.maximum(mean - distance, -1.0), np.minimum(mean + distance, 1.0)
 
 
-def _resample_sums(rng: np.random.Generator, counts: Array, distinct: Array) -> Array:
-    """Return the column means of each of 2,000 bootstrap samples (samples x columns).
+def describe_few_users(n_users: int) -> str | None:
+    """Return a sentence if users are too few for confidence intervals, else None."""
+    if n_users >= _MIN_USERS:
+        return None
+    return (
+        "the evaluated users are too few for confidence intervals"
+        f" ({n_users}; at least {_MIN_USERS} are needed)"
+    )
 
-    A sample draws as many rows as there are users; row i of `distinct` stands for counts[i] users.
+
+def _t_quantile(n_users: Array) -> Array:
+    """Return the 97.5 % quantile of Student's t with n_users - 1 degrees of freedom.
+
+    For one user, from whom no variance can be estimated, a number that makes intervals as wide as
+    possible.
     """
-    total, size = counts.sum(), max(1, _BLOCK // len(counts))
-    means = []
-    for start in range(0, _SAMPLES, size):
-        draws = rng.multinomial(total, counts / total, size=min(size, _SAMPLES - start))
-        means.append(draws @ distinct / total)
-    return np.concatenate(means)
+    from scipy.special import stdtrit
+
+    quantile = stdtrit(np.maximum(n_users - 1, 1), (1 + _LEVEL) / 2)
+    return np.where(n_users > 1, quantile, 1e6)
 
 
 @dataclass(frozen=True)
 class PairedComparison:
     """B compared with A on the same users.
 
-    a, b, difference  means of A and B, and B - A
-    interval          95 % bootstrap interval of the difference
-    p                 two-sided p-value of the sign-flip test
+    a, b, difference  means of A and B over all cases, and B - A
+    interval          95 % interval of the difference, clustered by user
+    p                 two-sided p-value of the sign-flip test over users
     effect            mean difference over its standard deviation (Cohen's d of paired samples)
     better, worse     users for whom B is better, and worse
     """
@@ -96,44 +125,54 @@ class PairedComparison:
         return {**asdict(self), "interval": list(self.interval), "relative": relative}
 
 
-def compare_pairs(a: Array, b: Array, *, seed: int = 0) -> PairedComparison:
-    """Compare two models by their values for the same users.
+def compare_pairs(
+    a: Array, b: Array, cases: Array | None = None, *, seed: int = 0
+) -> PairedComparison:
+    """Compare two models by a metric of the same users.
 
-    p is that of a sign-flip (Fisher-Pitman) test: if the models were equal, each user's difference
-    could have the other sign as well; p is the share of assignments of signs whose mean is at least
-    as far from 0 as the observed one. The test assumes nothing about the distribution.
+    a and b hold one number per user: the metric summed over the user's cases, of which `cases` has
+    the number (by default 1). p is that of a sign-flip (Fisher-Pitman) test: if the models were
+    equal, each user's difference could have the other sign as well; p is the share of assignments
+    of signs whose mean is at least as far from 0 as the observed one. The test assumes nothing
+    about the distribution; `seed` is that of the signs.
     """
     if a.shape != b.shape or not len(a):
         raise TalerecError("a paired comparison takes one value of each model for every user")
     change = b - a
-    low, high = bootstrap_means(change[:, None], seed=seed)
-    spread = float(change.std(ddof=1)) if len(change) > 1 else 0.0
-    mean = float(change.mean())
+    sums = sum_users(change[:, None], cases)
+    (mean,), (low,), (high,) = sums.means, *difference_intervals(sums)
+    n_users, n_cases = len(change), sums.m[0]
+    variance = sums.squared_deviations[0] / max(n_users - 1, 1) * (n_users / n_cases) ** 2
     return PairedComparison(
-        a=float(a.mean()),
-        b=float(b.mean()),
-        difference=mean,
-        interval=(float(low[0]), float(high[0])),
+        a=float(a.sum() / n_cases),
+        b=float(b.sum() / n_cases),
+        difference=float(mean),
+        interval=(float(low), float(high)),
         p=_sign_flips(change, np.random.default_rng(seed)),
-        effect=mean / spread if spread else 0.0,
+        effect=float(mean / np.sqrt(variance)) if variance > 0 else 0.0,
         better=int((change > 0).sum()),
         worse=int((change < 0).sum()),
-        users=len(change),
+        users=n_users,
     )
 
 
 def _sign_flips(change: Array, rng: np.random.Generator) -> float:
     """Return the two-sided p-value of a sign-flip test over users' differences `change`.
 
-    Differences of equal size are drawn together, by a binomial.
+    Differences of equal size are drawn together, by a binomial; the signs of all others are random
+    bits.
     """
-    size, counts = np.unique(np.abs(change[change != 0]), return_counts=True)
+    size, counts = np.unique(np.abs(change[change != 0]).round(_DECIMALS), return_counts=True)
     if not size.size:
         return 1.0
     observed = abs(change.sum()) * (1 - _ROUNDING)
+    single, several, repeats = size[counts == 1], size[counts > 1], counts[counts > 1]
     as_far, block = 0, max(1, _BLOCK // len(size))
     for start in range(0, _FLIPS, block):
         rounds = min(block, _FLIPS - start)
-        plus = rng.binomial(counts, 0.5, size=(rounds, len(size)))
-        as_far += int((np.abs((2 * plus - counts) @ size) >= observed).sum())
+        plus = rng.binomial(repeats, 0.5, size=(rounds, len(several)))
+        octets = rng.integers(0, 256, (rounds, -(-len(single) // 8)), np.uint8)
+        is_plus = np.unpackbits(octets, axis=1, count=len(single))
+        sums = (2 * plus - repeats) @ several + 2 * (is_plus @ single) - single.sum()
+        as_far += int((np.abs(sums) >= observed).sum())
     return (1 + as_far) / (1 + _FLIPS)

@@ -1,7 +1,7 @@
 """Metrics of a case: accuracy from its target's rank, and properties of its list.
 
 A case is one evaluated query: a history and the held-out item that came next, its target. It is a
-hit at k if the target's rank is 1..k; rank 0 means that the target has no rank, a miss.
+hit at k if the target's rank is 1..k; a target without a rank (null) is a miss.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RANK_HIDDEN = "rank_hidden"  # with the items of the history hidden
 def hit_rate(k: int, rank: str = RANK) -> pl.Expr:
     """Return the expression of HR@k over a frame of cases: 1 for a hit, else 0.
 
-    `rank` is the column with each target's rank from 1; 0 stands for no rank, a miss.
+    `rank` is the column with each target's rank from 1; null or 0: no rank, a miss.
     """
     return _is_hit(k, rank).cast(pl.Float64).alias(f"HR@{k}")
 
@@ -29,7 +29,7 @@ def hit_rate(k: int, rank: str = RANK) -> pl.Expr:
 def ndcg(k: int, rank: str = RANK) -> pl.Expr:
     """Return the expression of NDCG@k of one relevant item: 1 / log2(rank + 1) for a hit.
 
-    0 for a miss. `rank` is the column with each target's rank from 1; 0 stands for no rank, a miss.
+    0 for a miss. `rank` is the column with each target's rank from 1; null or 0: no rank, a miss.
     """
     gain = 1.0 / (pl.col(rank) + 1).log(2)
     return pl.when(_is_hit(k, rank)).then(gain).otherwise(0.0).alias(f"NDCG@{k}")
@@ -38,20 +38,20 @@ def ndcg(k: int, rank: str = RANK) -> pl.Expr:
 def mrr(k: int, rank: str = RANK) -> pl.Expr:
     """Return the expression of MRR@k over a frame of cases: 1 / rank for a hit, else 0.
 
-    `rank` is the column with each target's rank from 1; 0 stands for no rank, a miss.
+    `rank` is the column with each target's rank from 1; null or 0: no rank, a miss.
     """
     return pl.when(_is_hit(k, rank)).then(1.0 / pl.col(rank)).otherwise(0.0).alias(f"MRR@{k}")
 
 
 def _is_hit(k: int, rank: str) -> pl.Expr:
-    """Return the expression whether the rank in column `rank` is from 1 to k; 0 is no rank."""
-    return pl.col(rank).is_between(1, k)
+    """Return the expression whether the rank in column `rank` is from 1 to k; never null."""
+    return pl.col(rank).is_between(1, k).fill_null(False)
 
 
 def metric_expressions(ks: Sequence[int], rank: str = RANK) -> list[pl.Expr]:
     """Return HR, NDCG and MRR at every k, as expressions over a frame of cases.
 
-    `rank` is the column with each target's rank from 1; 0 stands for no rank, a miss.
+    `rank` is the column with each target's rank from 1; null or 0: no rank, a miss.
     """
     return [metric(k, rank) for metric in (hit_rate, ndcg, mrr) for k in check_cutoffs(ks)]
 

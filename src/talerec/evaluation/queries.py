@@ -19,8 +19,10 @@ from talerec import columns
 from talerec.data import Histories
 from talerec.data.split import Cases, Split
 from talerec.errors import TalerecError
-from talerec.evaluation.metrics import RANK, RANK_HIDDEN, novelty, row_means
+from talerec.evaluation.metrics import RANK, RANK_HIDDEN, metric_expressions, novelty, row_means
 from talerec.runtime import Array, atomic_write
+
+Means = dict[str, float | None]
 
 HEAD_SHARE = 0.2  # of the items: the most popular by training rows
 _METADATA = b"talerec"  # key of the facts in the metadata of a saved result
@@ -118,8 +120,9 @@ def build_case_rows(
 
     A case is a history and the held-out item that came next, its target. `context` describes the
     whole split, `users` are the ids of its users. ranks: cases x 2, of the target with all items
-    and with seen items hidden (`hide_seen`: which is the column `rank`). lists: cases x k,
-    recommended items, -1 for none. ks: cutoffs of the list statistics.
+    and with seen items hidden (`hide_seen`: which is the column `rank`), 0 for no rank; the frame
+    has null there. lists: cases x k, recommended items, -1 for none. ks: cutoffs of the list
+    statistics.
     """
     items, counts = _HistoryItems.of(cases.histories), context.counts
     gap, length = target_gaps(cases), history_lengths(cases)
@@ -129,8 +132,8 @@ def build_case_rows(
             TIES: pl.repeat(context.ties, len(cases), eager=True),
             WINDOW: pl.repeat(context.window, len(cases), eager=True),
             TIME: pl.Series(cases.target_time).cast(pl.Datetime("us")),
-            RANK: ranks[:, 1 if hide_seen else 0],
-            RANK_HIDDEN: ranks[:, 1],
+            RANK: _null_for_zero(ranks[:, 1 if hide_seen else 0]),
+            RANK_HIDDEN: _null_for_zero(ranks[:, 1]),
             "popularity": _label_popularity(counts, cases.target),
             "gap": _label_thirds("gap", gap, context.gap),
             "length": _label_thirds("length", length, context.length),
@@ -177,6 +180,11 @@ def _append_zero(counts: Array) -> Array:
 def _null_for_nan(values: Array) -> pl.Series:
     """Return the values as a series with null in place of NaN."""
     return pl.Series(values).fill_nan(None)
+
+
+def _null_for_zero(ranks: Array) -> pl.Series:
+    """Return ranks from 1 as a series with null in place of 0, which stands for no rank."""
+    return pl.Series(ranks).replace(0, None)
 
 
 def _is_repeat(items: _HistoryItems, target: Array) -> Array:
@@ -228,11 +236,11 @@ def sum_cases(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
     """Return one row per group of cases with equal ranks and groups: their number, and sums.
 
     `frame` is from `build_case_rows`. Summed are training rows of history items, and novelty and
-    training rows of lists. A rank beyond the longest list is a miss at every k, and becomes 0.
+    training rows of lists. A rank beyond the longest list is a miss at every k, and becomes null.
     """
     longest = max(ks)
     ranks = (
-        pl.when(pl.col(name) <= longest).then(pl.col(name)).otherwise(0).alias(name)
+        pl.when(pl.col(name) <= longest).then(pl.col(name)).alias(name)
         for name in (RANK, RANK_HIDDEN)
     )
     cases = frame.with_columns(
@@ -274,6 +282,29 @@ def merge_sums(parts: Iterable[pl.DataFrame], ks: Sequence[int]) -> pl.DataFrame
     return whole.with_columns(means).drop(_NO_LIST, _NO_HISTORY)
 
 
+def mean_metrics(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> Means:
+    """Return the mean of each metric (HR@k, ...) over a frame of cases; None without cases.
+
+    `rank` is the column of ranks. A row may stand for several equal cases (column `cases`).
+    """
+    means = (mean_expression(frame, metric) for metric in metric_expressions(ks, rank))
+    row = frame.select(means).row(0, named=True)
+    return {name: value if value is None else float(value) for name, value in row.items()}
+
+
+def mean_expression(frame: pl.DataFrame, value: pl.Expr) -> pl.Expr:
+    """Return the expression of a value's mean over the cases of a frame that have the value."""
+    if CASES not in frame.columns:
+        return value.mean()
+    n_cases = pl.when(value.is_not_null()).then(pl.col(CASES))
+    return ((value * n_cases).sum() / n_cases.sum()).fill_nan(None)
+
+
+def count_cases(frame: pl.DataFrame) -> int:
+    """Return the number of cases in a frame."""
+    return int(frame[CASES].sum()) if CASES in frame.columns else len(frame)
+
+
 # -- saved results ---------------------------------------------------------------------------------
 
 
@@ -294,19 +325,22 @@ def write_result(path: str | Path, facts: dict[str, Any], frames: Iterable[pl.Da
     return Path(path)
 
 
-def read_result(path: str | Path) -> tuple[Any, dict[str, Any]]:
-    """Return the Arrow table of cases of a saved result, and the facts in its metadata.
+def read_result(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Return the frame of cases of a saved result, and the facts in its metadata.
 
-    TalerecError if the file does not exist, or was not written by `write_result`.
+    Version 0.2 wrote rank 0 for a target without a rank; the frame has null there. TalerecError if
+    the file does not exist, or was not written by `write_result`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.read_table(path)
-        return table, dict(json.loads(table.schema.metadata[_METADATA]))
+        facts = dict(json.loads(table.schema.metadata[_METADATA]))
     except FileNotFoundError:
         raise TalerecError(f"there is no file {path}") from None
     except (pa.ArrowException, KeyError, TypeError, ValueError, OSError):
         message = f"{path} is not a saved result; evaluate with `out` to write one"
         raise TalerecError(message, "out") from None
+    frame = pl.DataFrame(table.replace_schema_metadata(None))
+    return frame.with_columns(pl.col(RANK, RANK_HIDDEN).replace(0, None)), facts

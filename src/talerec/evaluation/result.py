@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from html import escape
@@ -15,8 +14,8 @@ import polars as pl
 from talerec import columns
 from talerec.data import tie_warning
 from talerec.errors import TalerecError, forward_renamed
-from talerec.evaluation.intervals import bootstrap_means
-from talerec.evaluation.metrics import RANK, RANK_HIDDEN, is_redundant, metric_expressions
+from talerec.evaluation.intervals import describe_few_users, mean_intervals
+from talerec.evaluation.metrics import RANK, RANK_HIDDEN, is_redundant
 from talerec.evaluation.queries import (
     CASES,
     GROUPS,
@@ -25,18 +24,20 @@ from talerec.evaluation.queries import (
     NOVELTY,
     TIES,
     WINDOW,
+    Means,
+    count_cases,
+    mean_expression,
+    mean_metrics,
     read_result,
     write_result,
 )
+from talerec.evaluation.user_sums import ALL_CASES, UserSums, select_user_sums, sum_case_users
 from talerec.models.core import add_former_names, use_current_names
-from talerec.runtime import Array, memory
-
-UNIT = (columns.USER, WINDOW)  # what is resampled: a user's cases, in all orders of ties
-
-Means = dict[str, float | None]
+from talerec.runtime import memory
 
 #: Fields of `Evaluation` whose names in JSON and in saved results differ.
 _JSON_NAMES = {"fixed_order_metrics": "beside", "users_without_target": "without"}
+_FRAMES = ("frame", "user_sums")  # fields that are not facts
 #: Attributes that were renamed in version 0.3: old name -> new name.
 _FORMER = {"asked": "description", **{old: new for new, old in _JSON_NAMES.items()}}
 
@@ -69,10 +70,12 @@ class Evaluation:
         With several random orders of ties: the metrics in file order and in item order; in item
         order alone if the log was not in the order of its file.
     frame
-        One row per case: user, time, rank of the target, groups. From a cluster, one row for equal
-        cases, with their number.
+        One row per case: user, time, rank of the target (null if it has no rank, a miss), groups.
+        From a cluster, one row for equal cases, with their number.
     users_without_target
         For a split with a target event: users without such an event, who are excluded.
+    user_sums
+        From a cluster: sums over users, for the intervals (see `tabulate_user_sums`).
 
     Examples
     --------
@@ -102,6 +105,7 @@ class Evaluation:
     fixed_order_metrics: dict[str, Means]
     frame: pl.DataFrame
     users_without_target: int = 0
+    user_sums: pl.DataFrame | None = None
 
     if not TYPE_CHECKING:  # former names
         __getattr__ = forward_renamed(_FORMER)
@@ -109,23 +113,30 @@ class Evaluation:
     @cached_property
     def cases(self) -> int:
         """The number of cases: held-out queries, each with one target item."""
-        return _size(self.frame)
+        return count_cases(self.frame)
+
+    @cached_property
+    def users(self) -> int:
+        """The number of users with cases: of independent observations, for intervals and tests."""
+        if self.user_sums is not None:
+            return int(select_user_sums(self.user_sums).n_users[0])
+        return self.frame[columns.USER].n_unique()
 
     @cached_property
     def metrics(self) -> Means:
         """Means over all cases, by name (HR@k, NDCG@k, MRR@k); a case is one held-out query."""
-        return _means(self.frame, self.ks)
+        return mean_metrics(self.frame, self.ks)
 
     @cached_property
     def metrics_hidden(self) -> Means:
         """Means by name (HR@k, ...) over all cases, with items of the history not ranked."""
-        return _means(self.frame, self.ks, RANK_HIDDEN)
+        return mean_metrics(self.frame, self.ks, RANK_HIDDEN)
 
     @cached_property
     def lists(self) -> Means:
         """By k: coverage, novelty, and lift (mean training rows of listed over history items)."""
         names = [f"{name}@{k}" for name in (NOVELTY, LIST_ROWS) for k in self.ks]
-        means = (_mean(self.frame, pl.col(name)) for name in (HISTORY_ROWS, *names))
+        means = (mean_expression(self.frame, pl.col(name)) for name in (HISTORY_ROWS, *names))
         row = self.frame.select(means).row(0, named=True)
         history = row[HISTORY_ROWS]
         novelty = {f"novelty@{k}": row[f"{NOVELTY}@{k}"] for k in self.ks}
@@ -137,25 +148,44 @@ class Evaluation:
 
     @cached_property
     def intervals(self) -> dict[str, list[float]]:
-        """[low, high] of each metric by name: its 95 % bootstrap interval, over users."""
-        return self.intervals_of(self.frame)
+        """[low, high] of each metric by name: its 95 % interval, clustered by user."""
+        return self.group_intervals(*ALL_CASES)
 
     @cached_property
     def intervals_hidden(self) -> dict[str, list[float]]:
-        """The 95 % bootstrap interval of each metric with seen items hidden, over users."""
-        return self.intervals_of(self.frame, RANK_HIDDEN)
+        """The 95 % interval of each metric with seen items hidden, clustered by user."""
+        return self.group_intervals(*ALL_CASES, RANK_HIDDEN)
+
+    def group_intervals(self, column: str, name: str, rank: str = RANK) -> dict[str, list[float]]:
+        """Return [low, high] of each metric of one group, such as `popularity`, `head`.
+
+        `rank` is the column of ranks: `rank`, or `rank_hidden` for seen items hidden.
+        """
+        if self.user_sums is not None:
+            return self._intervals(select_user_sums(self.user_sums, rank, (column, name)))
+        is_whole = (column, name) == ALL_CASES
+        return self.intervals_of(self.frame if is_whole else self.group(column, name), rank)
 
     def intervals_of(self, part: pl.DataFrame, rank: str = RANK) -> dict[str, list[float]]:
-        """Return [low, high] of each metric: 95 % bootstrap over users, of the cases in `part`."""
+        """Return [low, high] of each metric: 95 % interval, clustered by user, of cases `part`.
+
+        TalerecError if the result has only sums of cases, as from a cluster.
+        """
         if CASES in part.columns:
-            values = part.select(metric_expressions(self.ks, rank))
-            bounds = bootstrap_means(values.to_numpy(), users=part[CASES].to_numpy())
-            return _intervals(values.columns, *bounds)
-        values = part.select(*UNIT, *metric_expressions(self.ks, rank))
-        units = values.group_by(UNIT, maintain_order=True).agg(pl.exclude(UNIT).sum(), pl.len())
-        cases = units["len"].to_numpy().astype(float)
-        sums = units.drop(*UNIT, "len")
-        return _intervals(sums.columns, *bootstrap_means(sums.to_numpy(), cases))
+            raise TalerecError("sums of cases do not tell users apart; use `group_intervals`")
+        return self._intervals(sum_case_users(part, self.ks, rank))
+
+    def _intervals(self, sums: UserSums) -> dict[str, list[float]]:
+        """Return [low, high] of each metric by name, from sums over users."""
+        ends = (values.tolist() for values in mean_intervals(sums))
+        return {name: [low, high] for name, low, high in zip(self.metrics, *ends, strict=True)}
+
+    def describe_interval(self, name: str, rank: str = RANK) -> str:
+        """Return a metric's interval as text, such as "0.1012 to 0.1134" or "too few users"."""
+        if describe_few_users(self.users):
+            return "too few users"
+        intervals = self.intervals if rank == RANK else self.intervals_hidden
+        return " to ".join(map(_format, intervals[name]))
 
     @cached_property
     def orders(self) -> list[dict[str, Any]]:
@@ -173,9 +203,9 @@ class Evaluation:
         return [
             {
                 column: str(key[0]),
-                "cases": _size(part),
-                "metrics": _means(part, self.ks),
-                "metrics_hidden": _means(part, self.ks, RANK_HIDDEN),
+                "cases": count_cases(part),
+                "metrics": mean_metrics(part, self.ks),
+                "metrics_hidden": mean_metrics(part, self.ks, RANK_HIDDEN),
             }
             for key, part in parts.items()
         ]
@@ -199,7 +229,7 @@ class Evaluation:
     def _group_means(self, column: str, name: str) -> Means:
         """Return the number of cases and mean metrics of one group, such as popularity, head."""
         part = self.group(column, name)
-        return {"cases": _size(part), **_means(part, self.ks)}
+        return {"cases": count_cases(part), **mean_metrics(part, self.ks)}
 
     def group(self, column: str, name: str) -> pl.DataFrame:
         """Return the cases of one group, such as `popularity`, `head`."""
@@ -207,11 +237,11 @@ class Evaluation:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Sentences for readers of the metrics: on ties, and on users without a target event."""
+        """Sentences for readers of the metrics: on ties, and on users who are few or excluded."""
         n_users = self.users_without_target
         excluded = f"{n_users:,} users have no target event and are excluded" if n_users else None
         ties = self.tie_sentence or tie_warning(self.tied, self.ties)
-        return list(filter(None, [ties, excluded]))
+        return list(filter(None, [ties, excluded, describe_few_users(self.users)]))
 
     @cached_property
     def tie_sentence(self) -> str | None:
@@ -237,9 +267,9 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         """Return a table of the metrics with their intervals, for notebooks."""
-        intervals = {name: " to ".join(map(_format, ends)) for name, ends in self.intervals.items()}
         rows = "".join(
-            f"<tr><th>{name}</th><td>{_format(value)}</td><td>{intervals[name]}</td></tr>"
+            f"<tr><th>{name}</th><td>{_format(value)}</td>"
+            f"<td>{self.describe_interval(name)}</td></tr>"
             for name, value in self.metrics.items()
             if not is_redundant(name)
         )
@@ -254,8 +284,7 @@ class Evaluation:
     @property
     def description(self) -> str:
         """The number of cases and, if users have several, the number of users and the reason."""
-        cases = self.cases
-        users = self.frame[columns.USER].n_unique() if columns.USER in self.frame.columns else cases
+        cases, users = self.cases, self.users
         text = f"{cases:,} {self.on} cases"
         if users == cases:
             return text
@@ -269,6 +298,7 @@ class Evaluation:
         return {
             **self.facts(),
             "cases": self.cases,
+            "users": self.users,
             "metrics": self.metrics,
             "metrics_hidden": self.metrics_hidden,
             "intervals": self.intervals,
@@ -283,9 +313,8 @@ class Evaluation:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return all fields except the frame of cases, by their names in JSON."""
-        names = [field.name for field in fields(self) if field.name != "frame"]
-        facts = {_JSON_NAMES.get(name, name): getattr(self, name) for name in names}
+        """Return all fields except the frames, by their names in JSON."""
+        facts = {json_name: getattr(self, name) for name, json_name in _fact_names().items()}
         kind = _find_class(self.model)
         return {**facts, "params": add_former_names(kind, self.params) if kind else self.params}
 
@@ -336,9 +365,8 @@ class Evaluation:
         >>> loaded.metrics == result.metrics
         True
         """
-        table, facts = read_result(path)
-        names = {field.name: _JSON_NAMES.get(field.name, field.name) for field in fields(cls)}
-        del names["frame"]
+        frame, facts = read_result(path)
+        names = _fact_names()
         if missing := set(names.values()) - set(facts):
             raise TalerecError(
                 f"{path} was written by another version of talerec: it has no {min(missing)};"
@@ -347,8 +375,13 @@ class Evaluation:
         values = {name: facts[json_name] for name, json_name in names.items()}
         if kind := _find_class(values["model"]):
             values["params"] = use_current_names(kind, values["params"])
-        frame = pl.DataFrame(table.replace_schema_metadata(None))
         return cls(**{**values, "ks": tuple(values["ks"])}, frame=frame)
+
+
+def _fact_names() -> dict[str, str]:
+    """Return the fields of an evaluation, except its frames: name -> name in JSON."""
+    names = (field.name for field in fields(Evaluation))
+    return {name: _JSON_NAMES.get(name, name) for name in names if name not in _FRAMES}
 
 
 def _find_class(model: str) -> type | None:
@@ -363,33 +396,3 @@ def _find_class(model: str) -> type | None:
 
 def _format(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def _means(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> Means:
-    """Return the mean of each metric (HR@k, ...) over a frame of cases; None without cases."""
-    means = (_mean(frame, expression) for expression in metric_expressions(ks, rank))
-    row = frame.select(means).row(0, named=True)
-    return {name: value if value is None else float(value) for name, value in row.items()}
-
-
-def _mean(frame: pl.DataFrame, value: pl.Expr) -> pl.Expr:
-    """Return the expression of a value's mean over the cases that have one, by their number."""
-    if CASES not in frame.columns:
-        return value.mean()
-    n_cases = pl.when(value.is_not_null()).then(pl.col(CASES))
-    return ((value * n_cases).sum() / n_cases.sum()).fill_nan(None)
-
-
-def _size(frame: pl.DataFrame) -> int:
-    """Return the number of cases in a frame."""
-    return int(frame[CASES].sum()) if CASES in frame.columns else len(frame)
-
-
-def _intervals(names: Sequence[str], low: Array, high: Array) -> dict[str, list[float]]:
-    return {name: [a, b] for name, a, b in zip(names, low.tolist(), high.tolist(), strict=True)}
-
-
-def mean_by_user(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> pl.DataFrame:
-    """Return each metric per user and rolling window: the mean over its cases (tie orders)."""
-    values = frame.select(*UNIT, *metric_expressions(ks, rank))
-    return values.group_by(UNIT, maintain_order=True).mean()

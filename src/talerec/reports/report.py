@@ -57,13 +57,13 @@ def render_evaluation(result: Evaluation, source: str) -> str:
     source : name of the log, for the subtitle
     """
     k = max(result.ks)
-    metrics, spans = result.metrics, result.intervals
+    metrics = result.metrics
     name, hits = _headline(result.ks), f"HR@{k}"
     parts: list[page.Part] = [
         page.callout(
             f"{result.model} ranks the next item in its top {k} for {metrics[hits] or 0:.1%} of"
             f" {result.description}: {name} {_number(metrics[name])}"
-            f" (95 % interval {_span(spans[name])})."
+            f" (95 % interval: {result.describe_interval(name)})."
         ),
         *(page.callout(f"{note}.") for note in result.notes),
         page.section("Accuracy", _accuracy(result), _hidden_note(result)),
@@ -83,10 +83,9 @@ def _accuracy(result: Evaluation) -> Html:
 
     Seen items are those of the user's history; hidden, they are not recommended.
     """
-    shown, hidden = result.metrics, result.metrics_hidden
-    spans, hidden_spans = result.intervals, result.intervals_hidden
+    shown, hidden, span = result.metrics, result.metrics_hidden, result.describe_interval
     rows = [
-        [n, shown[n], _span(spans[n]), hidden[n], _span(hidden_spans[n])]
+        [n, shown[n], span(n), hidden[n], span(n, "rank_hidden")]
         for n in shown
         if not is_redundant(n)
     ]
@@ -100,7 +99,7 @@ def _hidden_note(result: Evaluation) -> Html:
     share = (result.groups["kind"]["repeat"]["cases"] or 0) / result.cases
     return page.note(
         f"{share:.1%} of the targets are items of the history; with seen items hidden they are"
-        " misses. Intervals: bootstrap over users."
+        " misses. Intervals count users: all cases of a user are one observation."
     )
 
 
@@ -132,7 +131,7 @@ def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> 
     names = {part: f"{part} ({count:,})" for part, count in cases.items() if count}
     series = []
     for label, result in results.items():
-        spans = [result.intervals_of(result.group(column, part))[metric] for part in names]
+        spans = [result.group_intervals(column, part)[metric] for part in names]
         values = [result.groups[column][part][metric] for part in names]
         low, high = zip(*spans, strict=True) if spans else ((), ())
         label = label if len(results) > 1 else ""  # one series needs no legend
@@ -257,9 +256,9 @@ def render_comparison(outcome: Comparison, source: str) -> str:
         page.section("Time spent", _spent({n: r.seconds for n, r in results.items()})),
         page.section("Settings", *(page.fact_list(_settings(r)) for r in results.values())),
         page.note(
-            f"The verdict is about {metric} alone. p: sign-flip test over"
-            f" {outcome.metrics[metric].users:,} users; effect: mean difference divided by its"
-            " standard deviation."
+            f"The verdict is about {metric} alone, with seen items allowed and hidden."
+            f" p: sign-flip test over {outcome.metrics[metric].users:,} users;"
+            " effect: mean difference divided by its standard deviation."
         ),
     ]
     return page.render_page(

@@ -29,7 +29,14 @@ from talerec.data.split import (
     require_both_sides,
 )
 from talerec.errors import TalerecError
-from talerec.evaluation import Evaluation, check_cutoffs, join_results, merge_sums, write_result
+from talerec.evaluation import (
+    Evaluation,
+    check_cutoffs,
+    join_results,
+    merge_sums,
+    merge_user_sums,
+    write_result,
+)
 from talerec.models.core import Model
 from talerec.runtime import check_writable, sum_seconds
 from talerec.spark import messages
@@ -38,7 +45,9 @@ from talerec.spark.evaluation_tasks import (
     WindowStats,
     coverage,
     save_user_rows,
+    save_user_sums,
     save_window_stats,
+    user_sums_file,
 )
 from talerec.spark.fit_job import FitOptions, check_fit, check_weighted_fit, fit_rows
 from talerec.spark.log_columns import NAMES, Columns
@@ -102,11 +111,11 @@ def evaluate(
     options = _Options(model, ties, limits, on, ks, hide_seen, cases_file is not None)
     with open_run(session, work or Path.cwd()) as run:
         stats = read_stats(run, source, LogOptions(names, ties, core, drop_duplicates))
-        results = _evaluate_windows(_save_rows(run, stats, options), plan)
-        result = join_results([window.result for window in results])
-        result = replace(result, seconds=sum_seconds([result.seconds, run.clock.seconds]))
+        log = _save_rows(run, stats, options)
+        results = _evaluate_windows(log, plan)
+        result = _join_windows(log, results)
         if cases_file is not None:
-            files = (file for window in results for file in window.files)
+            files = (file for window in results for file in window.files.values())
             write_result(cases_file, result.facts(), map(pl.read_parquet, files))
     return result
 
@@ -209,11 +218,11 @@ def _validation_start(run: ClusterRun, stats: LogStats, when: int) -> int:
 class _WindowResult(NamedTuple):
     """The evaluation of one test period (window), and the Parquet files of its cases.
 
-    A case is a user's next row in the period. The files exist only if cases are kept.
+    A case is a user's next row in the period. files: by partition of users, if it has cases.
     """
 
     result: Evaluation
-    files: list[Path]
+    files: dict[int, Path]
 
 
 def _evaluate_windows(log: _EvaluationLog, plan: SplitPlan) -> list[_WindowResult]:
@@ -262,7 +271,28 @@ def _evaluate_window(log: _EvaluationLog, window: TimeWindow, folder: Path) -> _
     frame = merge_sums((pl.read_parquet(evaluation.file("sums", p)) for p in saved), options.ks)
     shares = coverage(listed, len(options.model.item_ids), options.ks)
     result = _build_result(options, window, stats, frame, shares)
-    return _WindowResult(result, [evaluation.file("cases", p) for p in saved])
+    return _WindowResult(result, {p: evaluation.file("cases", p) for p in saved})
+
+
+def _join_windows(log: _EvaluationLog, windows: Sequence[_WindowResult]) -> Evaluation:
+    """Return one evaluation of all test periods (windows), with sums over users for intervals.
+
+    A user's rows are in the same partition in every period, so each task sums whole users.
+    """
+    run, ks, folder = log.run, log.options.ks, str(log.run.folder)
+    files = {
+        p: [window.files[p] for window in windows if p in window.files]
+        for p in range(log.n_partitions)
+    }
+    with run.stage("score"):
+        run_on_partitions(run, len(files), lambda p: save_user_sums(folder, p, files[p], ks))
+    saved = (user_sums_file(folder, p) for p, paths in files.items() if paths)
+    result = join_results([window.result for window in windows])
+    return replace(
+        result,
+        seconds=sum_seconds([result.seconds, run.clock.seconds]),
+        user_sums=merge_user_sums(map(pl.read_parquet, saved)),
+    )
 
 
 def _fit_training_rows(

@@ -18,10 +18,12 @@ from talerec.data import Log, Vocabulary, count_ties
 from talerec.data.split import Cases, TimeWindow, build_cases, find_targets
 from talerec.evaluation import (
     THIRDS,
+    USER_SUM_COLUMNS,
     CaseContext,
     build_case_rows,
     history_lengths,
     sum_cases,
+    tabulate_user_sums,
     target_gaps,
 )
 from talerec.models import load
@@ -126,14 +128,15 @@ class WindowEvaluation(NamedTuple):
     mean_weight: float | None  # that weights are divided by; None if all weights are equal
     ks: tuple[int, ...]  # list lengths of the metrics
     hide_seen: bool  # leave items of the history out of lists
-    keep_cases: bool  # save a row for each case
+    keep_cases: bool  # save all columns of the row of each case
 
     def evaluate_partition(self, partition: int) -> None:
         """Rank the targets of a partition's cases; save sums over cases, and the listed items.
 
         partition: number of a set of users. A case is a user's next row in the test period; its
         item is the target, the rows before the period are the history. Nothing is saved if the
-        partition has no case; the rows of single cases are saved if `keep_cases`.
+        partition has no case. The rows of single cases are saved too, without `keep_cases` only the
+        columns for sums over users.
         """
         cases, users = self._load_cases(partition)
         if not len(cases):
@@ -148,8 +151,8 @@ class WindowEvaluation(NamedTuple):
             context, users, cases, ranked.ranks, ranked.items, self.ks,
             hide_seen=self.hide_seen,
         )  # fmt: skip
-        if self.keep_cases:
-            messages.save_frame(self.file("cases", partition), frame)
+        saved = frame if self.keep_cases else frame.select(USER_SUM_COLUMNS)
+        messages.save_frame(self.file("cases", partition), saved)
         listed = best_ranks(ranked.items, len(counts))
         messages.save_array(self.folder, f"listed-{partition}", listed)
         messages.save_frame(self.file("sums", partition), sum_cases(frame, self.ks))
@@ -172,6 +175,22 @@ class WindowEvaluation(NamedTuple):
             weight = log.weight / self.mean_weight
         cases = build_cases(replace(log, weight=weight), items, *find_targets(log, self.window))
         return cases, self.rows.load_user_ids(partition)
+
+
+def save_user_sums(folder: str, partition: int, files: Sequence[Path], ks: Sequence[int]) -> None:
+    """Save sums over the users of a partition, of their cases in all test periods.
+
+    files: Parquet files with the partition's cases, one per test period that has any; without
+    files nothing is saved. ks: list lengths of the metrics.
+    """
+    if files:
+        cases = pl.concat(pl.read_parquet(file, columns=list(USER_SUM_COLUMNS)) for file in files)
+        messages.save_frame(user_sums_file(folder, partition), tabulate_user_sums(cases, ks))
+
+
+def user_sums_file(folder: str | Path, partition: int) -> Path:
+    """Return the Parquet file in `folder` of a partition's sums over users."""
+    return Path(folder) / f"user_sums-{partition}.parquet"
 
 
 def best_ranks(lists: Array, n_items: int) -> Array:

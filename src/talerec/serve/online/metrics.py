@@ -10,10 +10,9 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from talerec.evaluation import bootstrap_means
+from talerec.evaluation import difference_intervals, sum_users
 from talerec.serve import Settings
 from talerec.store import Measurement, MeasurementStore, StoreError
 
@@ -117,8 +116,8 @@ def _summarize_window(frame: pl.DataFrame) -> dict[str, Any]:
 def _compare_candidate(frame: pl.DataFrame) -> dict[str, Any]:
     """Return the latest candidate's paired difference from the current model; {} if no pairs.
 
-    Pairs are measurements of the same event. For each metric: the mean difference and its bootstrap
-    interval, which resamples users, so that one active user does not make it narrow.
+    Pairs are measurements of the same event. For each metric: the mean difference and its 95 %
+    interval, clustered by user, so that one active user does not make it narrow.
     """
     current, candidate = (frame.filter(pl.col("role") == role) for role in ROLES)
     if candidate.is_empty():
@@ -136,7 +135,7 @@ def _compare_candidate(frame: pl.DataFrame) -> dict[str, Any]:
         .sort("user")
     )
     sums, events = users.select(_METRICS).to_numpy(), users["events"].to_numpy()
-    low, high = bootstrap_means(sums, events.astype(np.float64))
+    low, high = difference_intervals(sum_users(sums, events))
     means = sums.sum(axis=0) / events.sum()
     metrics = {
         name: {"difference": float(means[n]), "interval": [float(low[n]), float(high[n])]}

@@ -1,0 +1,119 @@
+"""Sums over users, from which means and confidence intervals of metrics are computed.
+
+The statistical unit is the user: all cases of a user (in all rolling windows and all orders of
+ties) are summed before anything is squared. The sums of disjoint sets of users add up, so that
+partitions of users on a cluster can be summed apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from talerec import columns
+from talerec.evaluation.metrics import RANK, RANK_HIDDEN, metric_expressions
+from talerec.evaluation.queries import GROUPS
+from talerec.runtime import Array
+
+#: Columns of a frame of cases that a table of sums over users is computed from.
+USER_SUM_COLUMNS = (columns.USER, RANK, RANK_HIDDEN, *GROUPS)
+ALL_CASES = ("all", "all")  # the grouping and the group of a table's rows for all cases
+_ROUNDING = 1e-12  # relative to yy: smaller deviations are rounding errors
+_KEYS = ("list", "column", "group", "metric")  # columns that identify a row of a table
+
+
+class UserSums(NamedTuple):
+    """Sums over users: y is a metric summed over a user's cases, m the number of these cases.
+
+    Each field has one entry per metric. The values of a case lie in [0, 1], or in [-1, 1] if they
+    are differences of two models.
+    """
+
+    n_users: Array
+    n_nonzero: Array  # users with y != 0
+    m: Array
+    mm: Array  # m * m
+    y: Array
+    yy: Array  # y * y
+    ym: Array  # y * m
+
+    @property
+    def means(self) -> Array:
+        """The mean of each metric over all cases; NaN without cases."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.y / self.m)
+
+    @property
+    def squared_deviations(self) -> Array:
+        """For each metric the sum of (y - mean * m)**2 over users; 0 without cases."""
+        mean = np.nan_to_num(self.means)
+        squares = self.yy - 2 * mean * self.ym + mean**2 * self.mm
+        return np.where(squares > _ROUNDING * self.yy, squares, 0.0)
+
+
+def sum_users(values: Array, cases: Array | None = None) -> UserSums:
+    """Return sums over users of each metric.
+
+    values (users x metrics): each metric summed over a user's cases; cases: the number of cases of
+    each user, by default 1.
+    """
+    n_users, n_metrics = values.shape
+    m = np.ones(n_users) if cases is None else cases.astype(float)
+    n, m_sum, mm_sum = (np.full(n_metrics, total) for total in (n_users, m.sum(), (m * m).sum()))
+    nonzero = np.count_nonzero(values, axis=0)
+    return UserSums(
+        n, nonzero, m_sum, mm_sum, values.sum(axis=0), (values**2).sum(axis=0), m @ values
+    )
+
+
+def sum_case_users(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> UserSums:
+    """Return sums over the users of a frame of cases, for each metric at each k of `ks`.
+
+    `rank` is the column of ranks: with all items ranked, or with seen items hidden.
+    """
+    values = frame.select(columns.USER, *metric_expressions(ks, rank))
+    users = values.group_by(columns.USER, maintain_order=True).agg(pl.all().sum(), pl.len())
+    sums = users.drop(columns.USER, "len").to_numpy()
+    return sum_users(sums, users["len"].to_numpy())
+
+
+# -- tables of sums, for results without single cases ----------------------------------------------
+
+
+def tabulate_user_sums(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
+    """Return sums over the users of a frame of cases, of both lists and of every group.
+
+    One row per list (its column of ranks), grouping (such as kind), group (such as new) and metric;
+    `ALL_CASES` stands for all cases. The other columns are the fields of `UserSums`.
+    """
+    parts = {ALL_CASES: frame}
+    for column, names in GROUPS.items():
+        parts |= {(column, name): frame.filter(pl.col(column) == name) for name in names}
+    tables = []
+    for rank in (RANK, RANK_HIDDEN):
+        metrics = [expression.meta.output_name() for expression in metric_expressions(ks, rank)]
+        for (column, name), part in parts.items():
+            keys = zip(_KEYS, ([rank], [column], [name], metrics), strict=True)
+            series = {key: values * (len(metrics) // len(values)) for key, values in keys}
+            tables.append(pl.DataFrame(series | sum_case_users(part, ks, rank)._asdict()))
+    return pl.concat(tables)
+
+
+def merge_user_sums(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return one table of sums over users from tables of disjoint sets of users."""
+    return pl.concat(tables).group_by(_KEYS, maintain_order=True).sum()
+
+
+def select_user_sums(
+    table: pl.DataFrame, rank: str = RANK, group: tuple[str, str] = ALL_CASES
+) -> UserSums:
+    """Return the sums of one list and one group from a table of sums over users.
+
+    `rank` is the list's column of ranks; `group` is a grouping and a group, such as (kind, new).
+    """
+    keys = dict(zip(_KEYS, (rank, *group), strict=False))
+    rows = table.filter(pl.col(name) == value for name, value in keys.items())
+    return UserSums(*(rows[name].to_numpy() for name in UserSums._fields))

@@ -42,15 +42,11 @@ _UNFINISHED = re.compile(r"([\w-]+\.npy|[\w-]+\.parquet|manifest\.json)\.new")
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """The content of an artifact (a saved model's folder) in memory.
+    """The content of an artifact (a saved model's folder) in memory."""
 
-    `facts` are the manifest's JSON fields other than the list of files; `arrays` and `tables` are
-    the data files by name.
-    """
-
-    facts: dict[str, Any]
-    arrays: dict[str, Array]
-    tables: dict[str, pl.DataFrame]
+    facts: dict[str, Any]  # the manifest's JSON fields other than the list of files
+    arrays: dict[str, Array]  # the data files .npy by array name, such as "indptr"
+    tables: dict[str, pl.DataFrame]  # the data files .parquet by table name
 
 
 def read_artifact(path: str | Path, *, verify: bool = False) -> Bundle:
@@ -71,9 +67,12 @@ def read_artifact(path: str | Path, *, verify: bool = False) -> Bundle:
 
 
 def _read_bundle(folder: Path, manifest: dict[str, Any], verify: bool) -> Bundle:
-    """Return the files that a manifest lists; ArtifactError if one is missing or damaged.
+    """Return the content of a saved model: facts, arrays (memory-mapped) and tables.
 
-    Sizes and the hashes of tables are always checked, the hashes of arrays only with `verify`.
+    `manifest` is the JSON object of the folder's manifest.json; "files" has an entry per data file
+    with its name, size, hash and, for arrays, dtype and shape. Sizes and the hashes of tables are
+    always checked, the hashes of arrays only with `verify`. ArtifactError if a file is missing or
+    damaged.
     """
     arrays: dict[str, Array] = {}
     tables: dict[str, pl.DataFrame] = {}
@@ -111,7 +110,10 @@ def check_target(path: str | Path) -> Path:
 
 
 def _find_obstacle(folder: Path) -> str | None:
-    """Return why a folder, which need not exist, cannot hold a model; None if it can."""
+    """Return why a folder, which need not exist, cannot hold a model; None if it can.
+
+    The reason completes a sentence that begins with the folder's name.
+    """
     if folder.is_symlink() and not folder.exists():
         return "cannot be written: it is a link to nothing"
     if folder.exists() and not folder.is_dir():
@@ -181,9 +183,10 @@ def _remove_new_folders(folder: Path) -> Iterator[None]:
 
 
 def _remove_leftovers(folder: Path) -> set[str]:
-    """Remove data files that the manifest does not list: a crash left them behind.
+    """Remove data files that the folder's manifest does not list: a crash left them behind.
 
-    Returns the names of the files that remain in the folder.
+    Nothing is removed if the manifest is unreadable. Returns the names of the files that remain in
+    the folder.
     """
     listed = integrity.listed_files(folder)
     if listed is not None:
@@ -274,7 +277,10 @@ def _write_file(folder: Path, name: str, ending: str, parts: _Parts) -> dict[str
 
 
 def _remove_unlisted(folder: Path, listed: set[str]) -> None:
-    """Remove the data files and unfinished files of a folder whose names are not in `listed`."""
+    """Remove a model folder's data files whose names are not in `listed`.
+
+    Also files with temporary names (.new), which an interrupted write left. Other files stay.
+    """
     for name in os.listdir(folder):
         is_ours = integrity.DATA_FILE.fullmatch(name) or _UNFINISHED.fullmatch(name)
         if is_ours and name not in listed:
@@ -283,9 +289,10 @@ def _remove_unlisted(folder: Path, listed: set[str]) -> None:
 
 
 def _undo(folder: Path, files_before: set[str]) -> None:
-    """Remove the files that a failed write left in the folder.
+    """Remove the files that a failed write left in a model's folder.
 
-    `files_before` are the names that were there before: they stay if the manifest is unreadable.
+    Files that the manifest lists stay. If the manifest is unreadable, `files_before` stay: the
+    names that were there before the write. Without a manifest, the lock file is removed too.
     """
     listed = integrity.listed_files(folder)
     _remove_unlisted(folder, files_before if listed is None else listed)

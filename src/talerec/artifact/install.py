@@ -72,7 +72,8 @@ def _copy_files(source: Path, target: Path) -> None:
 def _unpack_source(source: str | Path, target: Path) -> Iterator[Path]:
     """Yield the folder of the model at `source`; an archive is unpacked to a temporary folder.
 
-    The temporary folder is on the disk of `target`, and removed at the end.
+    The temporary folder is on the disk of `target`, and removed at the end. TalerecError if the
+    archive is incomplete.
     """
     if str(source) != STANDARD_INPUT and not Path(source).is_file():
         yield Path(source)

@@ -12,7 +12,9 @@ from talerec.errors import InvalidLogError, MissingColumnError, TalerecError
 def as_polars(frame: Any, needed: list[str], optional: tuple[str | None, ...] = ()) -> pl.DataFrame:
     """Return columns of a frame (Polars, lazy or not, pandas, Arrow) as a Polars frame.
 
-    `needed` are distinct columns; `optional` ones are None or names that may repeat others.
+    `needed` are the names of the columns to return, all distinct: user, item and time. `optional`
+    are further names; None among them is skipped, and a name that `needed` has is not repeated.
+    MissingColumnError if a column is absent; InvalidLogError for another kind of object.
     """
     require_distinct_columns(needed)
     needed = list(dict.fromkeys([*needed, *(name for name in optional if name is not None)]))
@@ -43,7 +45,10 @@ def _from_pandas(frame: Any, needed: list[str]) -> pl.DataFrame:
 
 
 def _from_arrow(frame: Any) -> pl.DataFrame:
-    """Return an object that exports an Arrow stream as a Polars frame; else InvalidLogError."""
+    """Return an object that exports an Arrow stream as a Polars frame.
+
+    The object is a frame or table of any library, not a single series; InvalidLogError for others.
+    """
     kind = type(frame).__name__
     if not hasattr(frame, "__arrow_c_stream__") or "Series" in kind:
         raise InvalidLogError(f"a log comes from a Polars, pandas or Arrow frame, not from {kind}")
@@ -62,7 +67,9 @@ def require_distinct_columns(needed: list[str]) -> None:
 def require_columns(present: list[str], needed: list[str], *parameters: str) -> None:
     """Raise an error unless every needed column is present exactly once.
 
-    `parameters` are the names of the parameters that could name another column.
+    `present` and `needed` are names of columns. `parameters` are the names of the function
+    parameters by which the caller could name another column; the message mentions them.
+    MissingColumnError if a column is absent, InvalidLogError if it is there twice.
     """
     for name in needed:
         if present.count(name) > 1:

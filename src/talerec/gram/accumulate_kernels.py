@@ -1,4 +1,4 @@
-"""Compiled loops that add up a model's pairs of rows, and the arrays that they read and write.
+"""Compiled loops that add up a model's pairs of rows, and the arrays that they use.
 
 Module `accumulate` explains the sums M and K' and runs these kernels on all cores.
 """

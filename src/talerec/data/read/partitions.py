@@ -12,8 +12,15 @@ from typing import Any
 import polars as pl
 
 from talerec import columns
-from talerec.data import Log, require_columns
-from talerec.data.read import fields, formats, sources
+from talerec.data import (
+    Log,
+    are_integers,
+    field_names,
+    read_text_columns,
+    require_columns,
+    unnest_fields,
+)
+from talerec.data.read import formats, sources
 from talerec.data.read.databases import database_kind, has_order_by, hide_secrets, read_query
 from talerec.data.read.sources import Source, SourceFile, report_read_errors, source_name
 from talerec.errors import InvalidLogError, MissingColumnError, TalerecError
@@ -71,15 +78,15 @@ def _read_part(file: SourceFile, options: ReadOptions) -> LogPart:
     sep = options.sep
     with report_read_errors(file, sep):
         frame = formats.scan(file.path, sep)
-        frame = fields.unnest_fields(frame, list(options.columns.values()))
-        present = fields.field_names(frame.collect_schema())
+        frame = unnest_fields(frame, list(options.columns.values()))
+        present = field_names(frame.collect_schema())
         folders = {name: value for name, value in file.partitions.items() if name not in present}
         names = _column_names([*present, *folders], options)
         is_text = formats.is_text(file.path, sep)
         columns_to_read = list(dict.fromkeys(names.values()))
         if is_text:
             file_columns = [name for name in columns_to_read if name not in folders]
-            frame = fields.read_text_columns(frame, file_columns).lazy()
+            frame = read_text_columns(frame, file_columns).lazy()
         frame = frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in folders.items())
         text_ids = frozenset(columns_to_read if is_text else folders)
         return LogPart(file.name, names, frame.select(columns_to_read), text_ids, is_text)
@@ -168,7 +175,7 @@ def _cast_integer_ids(table: pl.LazyFrame, text_ids: list[str]) -> pl.LazyFrame:
     """
     frame = table.collect(engine="streaming")
     for name in dict.fromkeys(text_ids):
-        if fields.are_integers(frame[name]):
+        if are_integers(frame[name]):
             frame = frame.with_columns(frame[name].cast(pl.Int64))
     return frame.lazy()
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from talerec import columns
-from talerec.data import Log, require_columns
-from talerec.data.read.fields import infer_types, read_text_columns
+from talerec.data import Log, infer_types, read_text_columns, require_columns
 from talerec.data.read.formats import guess_separator, is_text, scan
 from talerec.data.read.partitions import ReadOptions, read_parts
 from talerec.data.read.sources import Source, SourceFile, open_source, report_read_errors

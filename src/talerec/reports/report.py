@@ -44,7 +44,10 @@ def _number(value: float | None) -> str:
 
 
 def _headline(ks: Sequence[int]) -> str:
-    """Return the name of the metric that plots show."""
+    """Return the name of the metric that plots show, such as "NDCG@10".
+
+    ks : list lengths that were evaluated; the longest counts
+    """
     return f"NDCG@{max(ks)}"
 
 
@@ -52,9 +55,9 @@ def _headline(ks: Sequence[int]) -> str:
 
 
 def render_evaluation(result: Evaluation, source: str) -> str:
-    """Return the HTML page about one model on one log.
+    """Return the HTML page about the evaluation of one model on one log.
 
-    source : name of the log, for the subtitle
+    result : the evaluation; source : name of the log, for the subtitle
     """
     k = max(result.ks)
     metrics, spans = result.metrics, result.intervals
@@ -96,7 +99,11 @@ def _accuracy(result: Evaluation) -> Html:
 
 
 def _hidden_note(result: Evaluation) -> Html:
-    """Return a note on the share of targets that are items of the history."""
+    """Return a note on the share of targets that are items of the history.
+
+    A target is the item that came next in a test case; with seen items hidden, such a target cannot
+    be recommended.
+    """
     share = (result.groups["kind"]["repeat"]["cases"] or 0) / result.cases
     return page.note(
         f"{share:.1%} of the targets are items of the history; with seen items hidden they are"
@@ -141,9 +148,10 @@ def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> 
 
 
 def _lists(result: Evaluation) -> list[Html]:
-    """Return popularity over time, and a table of coverage, novelty and popularity lift by k.
+    """Return the parts of the page on which items are recommended, not how accurately.
 
-    They describe which items are recommended, not how accurate the lists are.
+    A chart of the popularity (training rows) of recommended items and of targets over time, and a
+    table of coverage, novelty and popularity lift by list length k, with an explanation.
     """
     k = max(result.ks)
     rows = [
@@ -184,9 +192,10 @@ def _by_period(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
 
 
 def _orders(result: Evaluation) -> list[page.Part]:
-    """Return a section with the metric in each evaluated order of simultaneous rows.
+    """Return a section with the headline metric in each evaluated order of simultaneous rows.
 
-    Empty if there was only one order.
+    Simultaneous rows have the same user and time; their order is random (`result.orders`), or that
+    of the file or of item ids (`fixed_order_metrics`). Empty if there was only one order.
     """
     if len(result.orders) < 2:
         return []
@@ -199,9 +208,10 @@ def _orders(result: Evaluation) -> list[page.Part]:
 
 
 def _windows(result: Evaluation) -> list[page.Part]:
-    """Return a section with the metric in each window of a rolling evaluation.
+    """Return a section with the headline metric in each window of a rolling evaluation.
 
-    Empty if there are fewer than two windows.
+    A window is a test period; `result.windows` has its start and metrics. Empty if there are fewer
+    than two windows.
     """
     windows = result.windows
     if len(windows) < 2:
@@ -224,7 +234,11 @@ def _spent(rows: Mapping[str, Mapping[str, float]]) -> Html:
 
 
 def _settings(result: Evaluation) -> dict[str, Any]:
-    """Return model, parameters, solver, split, order of ties and refit, by name."""
+    """Return an evaluation's settings by name, for a list on the page.
+
+    Model, parameters, the solver that ran, split, order of simultaneous rows (ties), and whether
+    validation rows were trained on (refit); None values are left out.
+    """
     facts = {"model": result.model, **result.params}
     more = {"solver that ran": result.solver, "split": result.split, "ties": result.ties}
     return {**facts, **{n: v for n, v in more.items() if v is not None}, "refit": result.refit}
@@ -268,7 +282,7 @@ def render_comparison(outcome: Comparison, source: str) -> str:
 
 
 def _two_names(outcome: Comparison) -> tuple[str, str]:
-    """Return the names of models A and B, with (A) and (B) added if they are equal."""
+    """Return the names of models A and B of a comparison, with (A) and (B) added if equal."""
     a, b = outcome.a.model, outcome.b.model
     return (a, b) if a != b else (f"{a} (A)", f"{b} (B)")
 
@@ -276,7 +290,8 @@ def _two_names(outcome: Comparison) -> tuple[str, str]:
 def _pairs(pairs: Mapping[str, PairedComparison], names: tuple[str, str]) -> Html:
     """Return a table: per metric A, B, B - A, its 95 % interval, p-value and effect size.
 
-    names : of models A and B, as column headings
+    pairs : the comparison of two models by metric, user by user; names : of models A and B, as
+    column headings
     """
     rows = [
         [n, p.a, p.b, p.difference, _span(p.interval), f"{p.p:.2g}", p.effect]
@@ -312,7 +327,10 @@ def render_tuning(study: Tuning, source: str) -> str:
 
 
 def _progress(study: Tuning) -> Html:
-    """Return a line chart of the best validation metric after each trial."""
+    """Return a line chart of the best validation metric after each trial of a tuning.
+
+    `study.trials` has the value of the metric (`study.metric`) of each setting tried.
+    """
     so_far = list(accumulate((trial.value for trial in study.trials), max))
     series = [Series("", range(1, len(so_far) + 1), so_far)]
     return line_chart(series, title="Best so far", x_label="trials", y_label=study.metric)
@@ -321,7 +339,8 @@ def _progress(study: Tuning) -> Html:
 def _sensitivities(study: Tuning) -> list[Html]:
     """Return one chart per searched parameter: the metric over its values, a dot per trial.
 
-    With fewer than 20 trials, only a note that says so.
+    A trial is one setting that the tuning evaluated. With fewer than 20 trials, only a note that
+    says so.
     """
     if len(study.trials) < _FEW_TRIALS:
         few = f"{len(study.trials)} trials are too few to show the effect of each parameter"
@@ -336,7 +355,8 @@ _FEW_TRIALS = 20
 def _sensitivity(study: Tuning, name: str) -> Html:
     """Return a scatter chart of the metric over parameter `name`, a dot per trial.
 
-    The x axis is logarithmic if the parameter's search range is above 0.
+    study : a tuning, whose trials have parameters and a value of the metric. The x axis is
+    logarithmic if the parameter's search range is above 0.
     """
     field = next(f for f in param_fields(model_class(study.model)) if f.name == name)
     span = field.metadata["search"] or field.metadata["grid"]
@@ -351,7 +371,7 @@ def _sensitivity(study: Tuning, name: str) -> Html:
 
 
 def _best_trials(study: Tuning) -> Html:
-    """Return a table of the twelve best trials: number, searched parameters, metric."""
+    """Return a table of a tuning's twelve best trials: number, searched parameters, metric."""
     best = sorted(study.trials, key=lambda trial: -trial.value)[:_MOST_ORDERS]
     rows = [
         [str(t.number), *(scales.format_short(t.params[name]) for name in study.searched), t.value]

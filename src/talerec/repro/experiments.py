@@ -49,16 +49,15 @@ Result = TypeVar("Result")
 class Study:
     """The experiments on one data set of the paper, each run once and then read from its file.
 
-    path : of the log's file; log, split : its rows, and their leave-one-out split
-    saved : folder of the saved results. Results are dictionaries of JSON values (`Facts`), most of
-    them the fields of an Evaluation. A row is a model of the paper's tables, by its printed name.
+    Results are dictionaries of JSON values (`Facts`), most of them the fields of an Evaluation. A
+    row is a model of the paper's tables, by its printed name.
     """
 
     dataset: paper.Dataset
-    path: Path
+    path: Path  # of the log's file
     log: Log
-    split: Split
-    saved: Path
+    split: Split  # of the log, leave-one-out
+    saved: Path  # the folder of the saved results
     has_neural_rows: bool = False  # compute neural rows too
 
     @classmethod
@@ -79,7 +78,10 @@ class Study:
 
     @property
     def rows(self) -> list[str]:
-        """Return the names of the paper's linear rows for this data set, with the ablation's."""
+        """Return the names of the paper's linear models for this data set, with the ablation's.
+
+        An ablation (Table 5) is TALE without some of its parts.
+        """
         return [*TABLE_ROWS, *(row for row in paper.table(5).figures.get(self.dataset.key, {}))]
 
     def _cached(self, name: str, settings: Any, run_experiment: Callable[[], Result]) -> Result:
@@ -133,7 +135,10 @@ class Study:
 
     @property
     def neural_rows(self) -> list[str]:
-        """Return the names of the paper's neural models to compute: all of the tables, or none."""
+        """Return the names of the paper's neural models to compute: all of the tables, or none.
+
+        None unless the study was opened with `neural`.
+        """
         return paper.neural_rows(self.dataset.key) if self.has_neural_rows else []
 
     def neural_row(self, name: str) -> Facts:
@@ -182,7 +187,10 @@ class Study:
         return self._cached(f"sensitivity-{name}", settings, make)
 
     def co_occurrence(self) -> dict[str, float]:
-        """Return the share of consecutive item pairs, by the mean time between them."""
+        """Return the share of consecutive item pairs, by the mean time between them.
+
+        Keys are classes of intervals such as "1 day"; computed once and saved.
+        """
         return self._cached("co-occurrence", None, lambda: measures.co_occurrence(self.log))
 
     def transitions(self) -> dict[str, float | None] | None:
@@ -259,7 +267,10 @@ class Study:
         return self._cached(f"late-{name}", [model.name, model.params, cutoff], make)
 
     def _time_split_model(self, name: str) -> Model:
-        """Return the unfitted model: a baseline, or a linear row with the paper's settings."""
+        """Return the unfitted model `name`: a baseline, or a linear model as the paper sets it.
+
+        Baselines are rules, markov, popular and trending.
+        """
         if name in _BASELINES:
             return MODELS[name]()
         return paper.settings(self.dataset.key, name).build(solver=self.figure_solver)
@@ -270,7 +281,10 @@ class Study:
         return ["SLIST", "TALE", *_BASELINES]
 
     def tasks(self) -> dict[str, Callable[[], Any]]:
-        """Return every experiment as a function without arguments, by name, the quickest first."""
+        """Return every experiment as a function without arguments, by name, the quickest first.
+
+        A function runs its experiment and saves the result, unless it is saved already.
+        """
         tasks: dict[str, Callable[[], Any]] = {
             "statistics": self.statistics,
             "co-occurrence": self.co_occurrence,
@@ -287,11 +301,12 @@ class Study:
 
 
 def run(folder: Path, out: Path, only: list[str], *, neural: bool = False) -> list[Study]:
-    """Run all experiments on the data sets of a folder, or on those named in `only`.
+    """Run all experiments on the data sets of a folder, and return a study of each.
 
-    out : folder of the saved results, from which an interrupted run resumes; only : keys of data
-    sets, empty for all; neural : also compute neural models. Raises TalerecError for an unknown
-    key, or if the folder has no file of these data sets.
+    folder : has the files of the data sets; out : folder of the saved results, from which an
+    interrupted run resumes; only : keys of data sets, empty for all; neural : also compute neural
+    models. TalerecError for an unknown key, or if the folder has no file of these data sets.
+    Progress is a stage per data set.
     """
     if neural:
         require_torch()

@@ -34,16 +34,13 @@ Coordinates = tuple[float | None, float | None]
 
 
 class Point(NamedTuple):
-    """A value of a series in coordinates of the drawing; None where it lies outside the chart.
+    """A value of a series in coordinates of the drawing; None where it lies outside the chart."""
 
-    tip : text of its tooltip; low, high : y coordinates of the ends of its interval, if it has one
-    """
-
-    tip: str
+    tip: str  # text of its tooltip
     x: float | None
-    y: float | None
-    low: float | None
-    high: float | None
+    y: float | None  # downwards
+    low: float | None  # y of the lower end of its interval; None: no interval
+    high: float | None  # y of the upper end
 
     @property
     def is_shown(self) -> bool:
@@ -110,7 +107,7 @@ def text_element(
 def draw_svg(title: str, height: float, description: str, *parts: Html | None) -> Html:
     """Return the whole chart as an <svg> element of width 680.
 
-    height : in units of the drawing; description : says in words what the chart shows, for screen
+    height : in units of the drawing; description : what the chart shows in words, for screen
     readers; parts : the content, None is skipped
     """
     return tag(
@@ -139,7 +136,7 @@ class LegendEntry(NamedTuple):
 def draw_head(title: str, keys: Sequence[LegendEntry], y_label: str) -> tuple[float, Html]:
     """Return the y at which the plot may begin, and the markup of title, legend and y label.
 
-    keys : legend entries; those without a name are left out
+    keys : legend entries; those without a name are left out. y_label : of the vertical axis
     """
     keys = [key for key in keys if key.name]
     y, parts = 2.0, []
@@ -162,13 +159,19 @@ def draw_head(title: str, keys: Sequence[LegendEntry], y_label: str) -> tuple[fl
 
 
 def line_key(name: str, style: int) -> LegendEntry:
-    """Return the legend entry of a line: its name, and a short line with its marker."""
+    """Return the legend entry of a line: its name, and a short line with its marker.
+
+    style : number of the series, which decides colour, dash and marker
+    """
     sample = tag("path", d="M-14 0h28", class_=f"line {series_class(style)}")
     return LegendEntry(name, join(sample, draw_marker(style)), 28)
 
 
 def box_key(name: str, style: int) -> LegendEntry:
-    """Return the legend entry of bars: their name, and a box in their colour."""
+    """Return the legend entry of bars: their name, and a box in their colour.
+
+    style : number of the series, which decides the colour
+    """
     box = tag("rect", x=-7, y=-7, width=14, height=14, class_=f"fill {series_class(style)}")
     return LegendEntry(name, box)
 
@@ -182,7 +185,7 @@ def series_class(style: int) -> str:
 
 
 def y_axis_margin(y: NumberAxis) -> float:
-    """Return the width that the labels of a vertical axis take at the left."""
+    """Return the width that the tick labels of a vertical axis take at the left."""
     return max(text_width(label) for _, label in y.ticks) + 12
 
 
@@ -311,7 +314,8 @@ def draw_segment(kind: str, start: Coordinates, end: Coordinates) -> Html | None
 def draw_line(points: Sequence[Point], style: int) -> Html | None:
     """Return a line through the points, broken where one lies outside the chart.
 
-    Returns None if no two neighbouring points are inside.
+    style : number of the series, which decides colour and dash. None if no two neighbouring points
+    are inside.
     """
     runs = [_path_data(run) for run in _split_at_gaps(points) if len(run) > 1]
     return tag("path", d="".join(runs), class_=f"line {series_class(style)}") if runs else None

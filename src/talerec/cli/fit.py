@@ -168,10 +168,10 @@ def fit(
 def _check_updatable(
     model: Model, source: LogSource, engine: EngineOptions, no_histories: bool
 ) -> None:
-    """Raise an error if --updatable does not work with the model or with another option.
+    """Raise TalerecError if --updatable does not work with the model or with another option.
 
-    --updatable saves what a later update of the model needs; `no_histories` is whether
-    --no-histories is set.
+    --updatable saves what a later update of the model needs. It does not work with --core,
+    --no-histories (`no_histories`) and --engine spark.
     """
     from talerec.models import check_updatable
 
@@ -231,8 +231,10 @@ def _fit_on_spark(
 ) -> None:
     """Fit a model on a Spark cluster and save it to the folder `path`.
 
-    `histories` is whether the model contains the user histories, or the place (a folder or a store)
-    that they are written to instead; `items` is the item table.
+    `source` and `engine` have the options to read the log and to reach the cluster. `ties` is the
+    order of a user's rows with equal times. `histories` is whether the model contains the user
+    histories, or the place (a folder or a store) that they are written to instead; `items` is the
+    item table, None for none.
     """
     from talerec import spark  # reports by itself that pyspark is missing
 
@@ -315,9 +317,11 @@ def _update_artifact(
 
 
 def _print_update(path: Path, result: dict[str, Any]) -> None:
-    """Print what an update changed in the model at `path`; `result` is the update's dict.
+    """Print what an update changed in the model at `path`.
 
-    A target is an item with a column of weights; "solved" counts those that were solved again.
+    `result` has the counts of new rows, users and items, "described" (a new item table), "targets"
+    and "solved": a target is an item with a column of weights, and solved ones were solved again;
+    also version and seconds.
     """
     if not result["rows"] and not result["described"]:
         print_line(f"{path}: no new rows")

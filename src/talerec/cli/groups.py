@@ -46,7 +46,10 @@ _TABLE, _SPARK = "Item table", "Spark"  # headings of help pages
 
 @dataclass(frozen=True)
 class LogSource:
-    """Options of commands that read a log: its files or address, columns, and cleaning."""
+    """Options of commands that read a log: its files or address, columns, and cleaning.
+
+    Each field is an option of the command line; its help text says what it means.
+    """
 
     log: Annotated[
         list[str],
@@ -113,14 +116,15 @@ class LogSource:
 
     @property
     def weights_by_event(self) -> dict[str, float] | None:
-        """The row weights of --event-weights by event type; None without the option."""
+        """The row weights of --event-weights ("view=1,buy=10") by event type; None without it."""
         return parse_event_weights(self.event_weights)
 
     def format_arguments(self, ties: str = "file") -> str:
         """Return the log and its changed options as words of a shell command, without passwords.
 
-        `ties`, the order of a user's rows with equal times, becomes --ties; it is left out if it is
-        the default or a range of random orders (random:0..4), which only evaluations take.
+        `self.log` are the paths, and the other fields options. `ties`, the order of a user's rows
+        with equal times, becomes --ties; it is left out if it is the default or a range of random
+        orders (random:0..4), which only evaluations take.
         """
         from talerec.data.read import hide_secrets
 
@@ -198,7 +202,7 @@ class ItemTableOptions:
                 raise TalerecError(f"{format_option(part.name, value)} needs --items")
 
     def read(self, item: str) -> pl.DataFrame | None:
-        """Return the item table, or None without --items.
+        """Return the item table as a Polars frame, or None without --items, the path of its file.
 
         `item` is the log's column of item ids, the default for that of the table.
         """
@@ -213,7 +217,7 @@ class ItemTableOptions:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Options that choose a model and its parameters."""
+    """Options that choose a model and its parameters, of commands that fit one."""
 
     model: ModelName = None
     params: Annotated[
@@ -228,7 +232,11 @@ class ModelChoice:
     set: Settings = field(default_factory=list)
 
     def build(self) -> Model:
-        """Return the unfitted model, with the parameters of --params and, over them, of --set."""
+        """Return the unfitted model, with the parameters of --params and, over them, of --set.
+
+        `self.params` is a JSON file that `talerec tune` wrote, None for none; `self.set` are texts
+        NAME=VALUE. TalerecError for unknown models, parameters or values.
+        """
         from talerec.evaluation import read_params
         from talerec.models import DEFAULT, model_class
         from talerec.models.core import build_model, parse_settings, use_current_names
@@ -282,7 +290,7 @@ class EngineOptions:
         return self.engine == "spark"
 
     def check(self) -> None:
-        """Raise an error for an unknown engine, or for options of Spark without --engine spark."""
+        """Raise TalerecError for an unknown engine, or options of Spark without --engine spark."""
         if self.engine not in ("local", "spark"):
             raise TalerecError(f"--engine is {self.engine!r}; it takes local or spark")
         for part in fields(self)[1:]:
@@ -325,7 +333,10 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class ItemRules:
-    """Options of which items a recommendation list may contain, and of the request time."""
+    """Options of which items a recommendation list may contain, and of the request time.
+
+    Each field is an option of the command line; its help text says what it means.
+    """
 
     hide_seen: HideSeen = False
     allow: Annotated[str | None, option("--allow", "IDS", "Recommend only these items.")] = None

@@ -65,10 +65,11 @@ def synth(
 
 
 def _check_target(path: Path | None, arguments: list[str]) -> Path:
-    """Return the file that synth writes: that of --out or, with a warning, the only argument.
+    """Return the file that `talerec synth` writes: that of --out or the only argument.
 
-    `path` is the value of --out; `arguments` are positional ones, which version 0.1 took. Raise an
-    error unless exactly one file is named, it ends in .parquet or .csv, and it can be written.
+    `path` is the value of --out; `arguments` are positional ones, which version 0.1 took, with a
+    warning. TalerecError unless exactly one file is named, it ends in .parquet or .csv, and it can
+    be written.
     """
     from talerec.runtime import check_writable
 
@@ -185,7 +186,10 @@ def _store_address(option: str | None) -> str:
 
 
 def _open_store(address: str) -> Store:
-    """Open the event store at `address`; a database file that does not exist is an error."""
+    """Return the event store (a database of events) at `address`, opened.
+
+    TalerecError if it is a database file that does not exist.
+    """
     from talerec.data.read import database_file, hide_secrets
     from talerec.store import Store
 

@@ -133,7 +133,10 @@ class OnlineEvaluationOptions:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """Options of `talerec serve`: limits of sizes and times, and the folder of model copies."""
+    """Options of `talerec serve`: limits of sizes and times, and the folder of model copies.
+
+    Each field is an option of the command line; its help text says what it means.
+    """
 
     max_body: Annotated[int, option("--max-body", "BYTES", "Largest request.", _LIMITS)] = 1_000_000
     max_history: Annotated[int, option("--max-history", "ROWS", "Longest history.", _LIMITS)] = 2500

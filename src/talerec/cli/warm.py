@@ -71,7 +71,10 @@ def compile_all() -> None:
 
 
 def _distinct_items_log(items: int) -> Log:
-    """Return a log of `items` rows, each with another item: eight rows per user, two per time."""
+    """Return a log of `items` rows, each with another item: eight rows per user, two per time.
+
+    Each pair of items comes at most once, so that its item x item matrices are sparse.
+    """
     import numpy as np
     import polars as pl
 

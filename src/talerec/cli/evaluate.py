@@ -80,6 +80,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Hold out rows, fit on the rest, and rank all items for each held-out row."""
+    # source, choice, engine: options of the log, the model, and Spark
     from talerec.data import expand_tie_orders
     from talerec.data.split import SplitPlan
 
@@ -212,6 +213,7 @@ def tune(
     json: Json = False,
 ) -> None:
     """Search for a model's best parameters on validation rows; --set fixes some of them."""
+    # source: options of the log; ties: the order of a user's rows with equal times
     from talerec.evaluation import tune
     from talerec.models import DEFAULT, model_class
     from talerec.models.core import parse_settings
@@ -282,6 +284,7 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Reproduce the tables and figures of the TALE paper, next to its published numbers."""
+    # experiments.run saves results in `folder`; pages.write renders RESULTS.md and results.html
     from talerec.repro import experiments, pages
 
     if folder.exists() and not folder.is_dir():

@@ -51,6 +51,7 @@ def demo(
     port: Port = 8080,
 ) -> None:
     """Fit, compare and explain models on a synthetic shop: start here."""
+    # run_demo prints the comparison and saves the default model; run_service serves it over HTTP
     from talerec.cli.demo import run_demo
     from talerec.cli.serve import run_service
 
@@ -129,6 +130,7 @@ def fit(
     json: Json = False,
 ) -> None:
     """Fit a model to all rows of a log and save it."""
+    # source, choice, engine, table: options of the log, the model, Spark, and the item table
     from talerec.artifact import check_target, read_manifest
     from talerec.data.read import refuse_overwriting
 
@@ -269,6 +271,7 @@ def update(
     json: Json = False,
 ) -> None:
     """Add later rows to a saved model without a refit; they are read as the fit read its log."""
+    # source, table: options of the later log, and of an item table
     with reporting(json):
         result = _update_artifact(model, source, table, tolerance, explicit_options(context))
     if json:

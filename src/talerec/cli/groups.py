@@ -109,7 +109,10 @@ class LogSource:
 
     @property
     def name(self) -> str:
-        """A short name of the log for titles and pages, without passwords."""
+        """A short name of the log for titles and pages, without passwords.
+
+        `self.log` are the paths or addresses of the log: "a.csv and 2 more".
+        """
         from talerec.data.read import source_name
 
         return source_name(self.log)
@@ -195,7 +198,7 @@ class ItemTableOptions:
     ] = None
 
     def check(self) -> None:
-        """Raise an error if an option of the table is set without --items, its file."""
+        """Raise TalerecError if an option of the item table is set without --items, its file."""
         for part in fields(self):
             value = getattr(self, part.name)
             if value is not None and self.items is None:
@@ -286,11 +289,14 @@ class EngineOptions:
 
     @property
     def is_spark(self) -> bool:
-        """Whether the command runs on Spark."""
+        """Whether the command runs on a Spark cluster (--engine spark), not on this machine."""
         return self.engine == "spark"
 
     def check(self) -> None:
-        """Raise TalerecError for an unknown engine, or options of Spark without --engine spark."""
+        """Raise TalerecError for an unknown engine, or options of Spark without --engine spark.
+
+        The fields after `engine` are options of Spark.
+        """
         if self.engine not in ("local", "spark"):
             raise TalerecError(f"--engine is {self.engine!r}; it takes local or spark")
         for part in fields(self)[1:]:

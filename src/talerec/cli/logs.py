@@ -27,6 +27,7 @@ events = add_group(Panel.LOGS, "events", "Import logs into an event store, or ex
 )
 def describe(source: LogSource, json: Json = False) -> None:
     """Show counts, density, intervals, ties and repeats of a log."""
+    # source: options of the log; ties: a user's rows with equal times
     from talerec.data import describe as describe_log
 
     with reporting(json):
@@ -108,6 +109,7 @@ def _write_log(log: Log, path: Path) -> None:
 )
 def import_(source: LogSource, store: StoreAddress = None, json: Json = False) -> None:
     """Add the rows of a log to an event store; rows that it has already are not added."""
+    # source: options of the log; an event store is a database of events that a service reads
     from talerec.store import Store, import_log
 
     address = _store_address(store)

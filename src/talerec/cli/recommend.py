@@ -70,6 +70,7 @@ def recommend(
     json: Json = False,
 ) -> None:
     """Recommend items to users of the training log, or after histories."""
+    # rules: options of which items a list may contain, and of the request time
     from talerec.cli.items import Shortfall, format_histories, output_lists, print_recommendations
     from talerec.models import load
 

@@ -282,7 +282,8 @@ def print_comparison(result: Comparison) -> None:
     """Print two models metric by metric, and in one sentence whether B is better than A.
 
     A table has the means of A and B, their difference with its interval, the p-value of the test
-    and the effect size; a second table has the same with the items of the histories hidden.
+    and the effect size; a second table has the same with the items of the histories hidden. Metrics
+    that repeat HR@1 (NDCG@1, MRR@1) are left out.
     """
     for suffix, metrics in (("", result.metrics), (", seen items hidden", result.metrics_hidden)):
         rows = [

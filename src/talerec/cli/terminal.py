@@ -93,7 +93,10 @@ def format_duration(days: float | None) -> str:
 
 
 def join_first(values: Sequence[Any], limit: int = 10) -> str:
-    """Return the first `limit` values separated by commas, and how many more there are."""
+    """Return the first `limit` values separated by commas, and how many more there are.
+
+    For messages: "1, 2 and 8 more".
+    """
     more = f" and {len(values) - limit:,} more" if len(values) > limit else ""
     return ", ".join(str(value) for value in values[:limit]) + more
 

@@ -98,7 +98,7 @@ class Log:
         The unit that times were read in: s, ms, us, ns or datetime; "none" for a log without times,
         whose rows stay in their order.
     ties : str
-        How rows of one user and time were ordered (see `order_ties`).
+        How rows of one user and time are ordered: "file", "item" (by id) or "random:SEED".
     trends : int64 array, optional
         For each row, how many rows its item has around that time (TALE's trend count, Eq. 14), in
         the larger log that this one is a part of.
@@ -251,7 +251,7 @@ class Log:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of rows (interactions) of the log; `item` has the item of each."""
         return len(self.item)
 
     def user_codes(self) -> Array:
@@ -297,7 +297,8 @@ class Log:
     def reorder(self, rows: Array, ties: str) -> Log:
         """Return the log with its rows in another order within each user's rows.
 
-        `rows` has the old row number of each new row; `ties` names the order (see `order_ties`).
+        `rows` has the old row number of each new row; `ties` names the new order of rows with the
+        same user and time: "file", "item" or "random:SEED".
         """
         return replace(self._take_rows(rows), ties=ties)
 

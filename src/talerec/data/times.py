@@ -170,7 +170,10 @@ def _parse_with_format(column: pl.Series, text_format: str) -> pl.Series:
 
 
 def _parse_text(text: pl.Series, text_format: str) -> pl.Series:
-    """Return text in a strptime format as UTC datetimes; null where it is not in the format."""
+    """Return text in a strptime format as UTC datetimes; null where it is not in the format.
+
+    A format without a time of day gives midnight.
+    """
     if not _HAS_CLOCK.search(text_format):
         return text.str.to_date(text_format, strict=False).cast(pl.Datetime("us", "UTC"))
     return text.str.to_datetime(text_format, time_unit="us", time_zone="UTC", strict=False)

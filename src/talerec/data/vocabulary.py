@@ -87,7 +87,7 @@ class Vocabulary:
 
     @cached_property
     def _position_by_id(self) -> dict[Any, int]:
-        """The position of each id, as a dict."""
+        """The position of each id, its number in this vocabulary from 0, as a dict."""
         return {name: position for position, name in enumerate(self.ids.to_list())}
 
     def _require_known(self, positions: Array, ids: list[Any], kind: str, unknown: str) -> Array:

@@ -71,17 +71,17 @@ class Gram:
 
     @property
     def items(self) -> int:
-        """The number of items."""
+        """The number of items: rows and columns of G and K."""
         return int(self.G.shape[0])
 
     @property
     def is_sparse(self) -> bool:
-        """Whether G and K are sparse."""
+        """Whether G and K, items x items, are SciPy sparse arrays; else they are NumPy arrays."""
         return is_sparse(self.G)
 
     @property
     def density(self) -> float:
-        """The share of entries of G that are stored."""
+        """The share of the entries of G (items x items) that are stored; 1 if it is dense."""
         return float(self.G.nnz / self.items**2) if self.is_sparse else 1.0
 
     def __add__(self, other: Gram) -> Gram:

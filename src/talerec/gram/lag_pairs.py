@@ -154,59 +154,71 @@ def slis_pairs(args: WeightedRows, q: int, out: PairCoefficients) -> None:
 
 @kernel
 def slit_dense(args: SlitRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of SLIT's dense M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of dense M and K' of SLIT.
 
-    Row j is that of target item j. args: `SlitRows`: bounds and weights of each log row. log: the
-    log rows of each item. out: M and K' as arrays, items x items.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `SlitRows`, the bounds and weights of each log row. log: the log rows of each item. out: M and
+    K' as arrays, items x items.
     """
     accumulate_dense(slit_pairs, args, log, a, b, out)
 
 
 @kernel
 def slit_sparse(args: SlitRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of SLIT's sparse M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of sparse M and K' of SLIT.
 
-    Row j is that of target item j. args: `SlitRows`: bounds and weights of each log row. log: the
-    log rows of each item. out: M and K' as compressed rows; indptr is given.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `SlitRows`, the bounds and weights of each log row. log: the log rows of each item. out: M and
+    K' as compressed rows, whose indptr is given.
     """
     accumulate_sparse(slit_pairs, args, log, a, b, out)
 
 
 @kernel
 def lag_dense(args: WeightedRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of the rules' dense M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of dense M and K' of association rules.
 
-    Row j is that of target item j. args: the first partner, and weights by lag of each log row.
-    log: the log rows of each item. out: M and K' as arrays, items x items.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    the first row that each log row forms a pair with, and weights by lag. log: the log rows of each
+    item. out: M and K' as arrays, items x items.
     """
     accumulate_dense(lag_pairs, args, log, a, b, out)
 
 
 @kernel
 def lag_sparse(args: WeightedRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of the rules' sparse M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of sparse M and K' of association rules.
 
-    Row j is that of target item j. args: the first partner, and weights by lag of each log row.
-    log: the log rows of each item. out: M and K' as compressed rows; indptr is given.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    the first row that each log row forms a pair with, and weights by lag. log: the log rows of each
+    item. out: M and K' as compressed rows, whose indptr is given.
     """
     accumulate_sparse(lag_pairs, args, log, a, b, out)
 
 
 @kernel
 def slis_dense(args: WeightedRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of SLIS's dense M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of dense M and K' of SLIS.
 
-    Row j is that of target item j. args: the first partner, and the weight of each log row. log:
-    the log rows of each item. out: M and K' as arrays, items x items.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    the first row that each log row forms a pair with, and its weight. log: the log rows of each
+    item. out: M and K' as arrays, items x items.
     """
     accumulate_dense(slis_pairs, args, log, a, b, out)
 
 
 @kernel
 def slis_sparse(args: WeightedRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of SLIS's sparse M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of sparse M and K' of SLIS.
 
-    Row j is that of target item j. args: the first partner, and the weight of each log row. log:
-    the log rows of each item. out: M and K' as compressed rows; indptr is given.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    the first row that each log row forms a pair with, and its weight. log: the log rows of each
+    item. out: M and K' as compressed rows, whose indptr is given.
     """
     accumulate_sparse(slis_pairs, args, log, a, b, out)

@@ -32,8 +32,8 @@ class TaleRows(NamedTuple):
     """What TALE's pairs read: an entry per log row r; rows are numbers of log rows.
 
     TALE weights a source row by its interval d to the target row of the same user: max(exp(-d /
-    decay), floor). The weight is the floor beyond the *horizon*. An instant is the group of the
-    user's rows with one time, or a single row if simultaneous rows are ordered.
+    decay), floor). Beyond an interval called the *horizon*, the weight is the floor. An instant is
+    the group of the user's rows with one time, or a single row if simultaneous rows are ordered.
     """
 
     begin: Array  # the first row whose weight for target r is not zero
@@ -244,39 +244,47 @@ def tale_multi_pairs(args: MultiTargetRows, q: int, out: PairCoefficients) -> No
 
 @kernel
 def tale_dense(args: TaleRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of TALE's dense M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of dense M and K' of TALE.
 
-    Row j is that of target item j. args: `TaleRows`: bounds, decays and factors of each log row.
-    log: the log rows of each item. out: M and K' as arrays, items x items.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `TaleRows`, the bounds, decays and factors of each log row. log: the log rows of each item. out:
+    M and K' as arrays, items x items.
     """
     accumulate_dense(tale_pairs, args, log, a, b, out)
 
 
 @kernel
 def tale_sparse(args: TaleRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of TALE's sparse M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of sparse M and K' of TALE.
 
-    Row j is that of target item j. args: `TaleRows`: bounds, decays and factors of each log row.
-    log: the log rows of each item. out: M and K' as compressed rows; indptr is given.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `TaleRows`, the bounds, decays and factors of each log row. log: the log rows of each item. out:
+    M and K' as compressed rows, whose indptr is given.
     """
     accumulate_sparse(tale_pairs, args, log, a, b, out)
 
 
 @kernel
 def tale_multi_dense(args: Any, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of multi-target TALE's dense M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of dense M and K' of multi-target TALE.
 
-    Row j is that of target item j. args: `MultiTargetRows`: bounds, decays and sums of each log
-    row. log: the log rows of each item. out: M and K' as arrays, items x items.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `MultiTargetRows`, the bounds, decays and sums of each log row. log: the log rows of each item.
+    out: M and K' as arrays, items x items.
     """
     accumulate_dense(tale_multi_pairs, args, log, a, b, out)
 
 
 @kernel
 def tale_multi_sparse(args: Any, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of multi-target TALE's sparse M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of sparse M and K' of multi-target TALE.
 
-    Row j is that of target item j. args: `MultiTargetRows`: bounds, decays and sums of each log
-    row. log: the log rows of each item. out: M and K' as compressed rows; indptr is given.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `MultiTargetRows`, the bounds, decays and sums of each log row. log: the log rows of each item.
+    out: M and K' as compressed rows, whose indptr is given.
     """
     accumulate_sparse(tale_multi_pairs, args, log, a, b, out)

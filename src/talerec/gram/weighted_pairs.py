@@ -100,20 +100,24 @@ def weighted_tale_pairs(args: WeightedTaleRows, q: int, out: PairCoefficients) -
 
 @kernel
 def weighted_tale_dense(args: Any, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of weighted TALE's dense M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of dense M and K' of TALE with row weights.
 
-    Row j is that of target item j. args: `WeightedTaleRows`: bounds, decays and weights of each log
-    row. log: the log rows of each item. out: M and K' as arrays, items x items.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `WeightedTaleRows`, the bounds, decays and weights of each log row. log: the log rows of each
+    item. out: M and K' as arrays, items x items.
     """
     accumulate_dense(weighted_tale_pairs, args, log, a, b, out)
 
 
 @kernel
 def weighted_tale_sparse(args: Any, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of weighted TALE's sparse M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of sparse M and K' of TALE with row weights.
 
-    Row j is that of target item j. args: `WeightedTaleRows`: bounds, decays and weights of each log
-    row. log: the log rows of each item. out: M and K' as compressed rows; indptr is given.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `WeightedTaleRows`, the bounds, decays and weights of each log row. log: the log rows of each
+    item. out: M and K' as compressed rows, whose indptr is given.
     """
     accumulate_sparse(weighted_tale_pairs, args, log, a, b, out)
 
@@ -125,7 +129,7 @@ class WeightedLagRows(NamedTuple):
     one user.
     """
 
-    begin: Array  # the first row that it forms a pair with
+    begin: Array  # the first row of its user that each log row forms a pair with
     lag_weights: Array  # by lag in rows
     weight: Array  # v
 
@@ -147,19 +151,23 @@ def weighted_lag_pairs(args: WeightedLagRows, q: int, out: PairCoefficients) -> 
 
 @kernel
 def weighted_lag_dense(args: Any, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of the weighted rules' dense M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of dense M and K' of association rules with row weights.
 
-    Row j is that of target item j. args: the first partner, and weights by lag and row of each log
-    row. log: the log rows of each item. out: M and K' as arrays, items x items.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    the first row that each log row forms a pair with, and weights by lag and by row. log: the log
+    rows of each item. out: M and K' as arrays, items x items.
     """
     accumulate_dense(weighted_lag_pairs, args, log, a, b, out)
 
 
 @kernel
 def weighted_lag_sparse(args: Any, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of the weighted rules' sparse M and K' (G = S'S = M + M', K = S'T).
+    """Write rows a..b (b excluded) of sparse M and K' of association rules with row weights.
 
-    Row j is that of target item j. args: the first partner, and weights by lag and row of each log
-    row. log: the log rows of each item. out: M and K' as compressed rows; indptr is given.
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    the first row that each log row forms a pair with, and weights by lag and by row. log: the log
+    rows of each item. out: M and K' as compressed rows, whose indptr is given.
     """
     accumulate_sparse(weighted_lag_pairs, args, log, a, b, out)

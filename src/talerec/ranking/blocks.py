@@ -50,7 +50,10 @@ class Block(ABC):
 
     @property
     def matrix(self) -> Any:
-        """The block, some rows of the weights B, as a NumPy or SciPy matrix, source x item."""
+        """The block, some rows of the weights B, as a NumPy or SciPy matrix, source x item.
+
+        Not defined for blocks of sequences, which are never built as a matrix.
+        """
         raise NotImplementedError
 
     @abstractmethod
@@ -86,7 +89,10 @@ class SparseBlock(Block):
 
     @property
     def matrix(self) -> Any:
-        """The block as a SciPy CSR array, source x item, without a copy and without `weight`."""
+        """The block as a SciPy CSR array, source x item, without a copy and without `weight`.
+
+        A block is some rows of the weights B; `weight` is a factor of the whole block.
+        """
         shape = (self.sources, self.items)
         return sparse.csr_array((self.values, self.indices, self.indptr), shape=shape)
 
@@ -179,7 +185,10 @@ class DenseBlock(Block):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IdentityBlock(Block):
-    """Rows of the weights B that are the identity matrix: source s has weight 1 for item s."""
+    """Rows of the weights B that are the identity matrix: source s has weight 1 for item s.
+
+    Nothing is stored, and kernels need no arrays.
+    """
 
     kind: ClassVar[int] = IDENTITY
 
@@ -224,7 +233,7 @@ class SequenceBlock(Block):
 
     @property
     def sequences(self) -> int:
-        """The number of sequences."""
+        """The number of sequences: histories of other users, whose entries are sources."""
         return len(self.indptr) - 1
 
     @cached_property
@@ -264,7 +273,7 @@ KINDS: dict[str, type[Block]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class that a deprecated name stands for."""
+    """Return the class that a deprecated name of this module stands for, with a warning."""
     if name != "RunsBlock":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     message = "RunsBlock is now SequenceBlock; the old name goes with version 0.4"

@@ -44,7 +44,10 @@ class ExplainedLists(NamedTuple):
 
     @classmethod
     def concatenate(cls, parts: Iterable[ExplainedLists]) -> ExplainedLists:
-        """Return the lists of several results, one after the other, as one result."""
+        """Return the lists of several results, one after the other, as one result.
+
+        `ends`, where the reasons of each listed item end, is shifted; the other columns are joined.
+        """
         lists = cls([], [], [], [], [], [])
         for part in parts:
             lists.ends.extend(len(lists.sources) + end for end in part.ends)
@@ -114,8 +117,8 @@ def explain_list(
 ) -> ExplainedLists:
     """Return one list with the `n_reasons` sources that contribute most to each of its items.
 
-    items, scores: of the list. sources: item numbers. contributions: what each source (column)
-    adds to the score of each item (row).
+    items, scores: of the list. sources: item numbers. contributions: what each source (column) adds
+    to the score of each item (row). Reasons have the share of the score that they contribute.
     """
     ends, columns, shares = largest_contributions(contributions, scores, n_reasons)
     values = (np.array([len(items)]), items, scores, ends, sources[columns], shares)

@@ -68,13 +68,19 @@ def has_score(store: DenseScores, j: Any) -> bool:
 
 @template
 def get_dense(store: DenseScores, j: int) -> float:
-    """Return the score of item j, NaN if it has none."""
+    """Return the score of item j of a query, NaN if it has none.
+
+    The store has one score per item.
+    """
     return store.scores[j] if has_score(store, j) else np.nan
 
 
 @template
 def _add_dense(store: DenseScores, j: int, value: float) -> None:
-    """Add a value to the score of item j."""
+    """Add a value to the score of item j, which then has a score even if the value is 0.
+
+    The store has one score per item; -0.0 stands for none.
+    """
     store.scores[j] += value + 0.0  # a value that underflows is 0.0, not -0.0
 
 
@@ -144,7 +150,7 @@ def borrow_hash(store: HashScores) -> HashScores:
 
 @template
 def hash_size(store: HashScores) -> int:
-    """Return the number of scored items in a hash table of scores."""
+    """Return the number of scored items in a hash table of a query's scores."""
     return int(store.state[_SIZE])
 
 
@@ -189,7 +195,11 @@ def _reserve(store: HashScores, more: int) -> None:
 
 @template
 def _add_hash(store: HashScores, j: int, value: float) -> None:
-    """Add a value to the score of item j; `_reserve` must have made room for it."""
+    """Add a value to the score of item j in a hash table of scores.
+
+    A slot has the position of an item in store.items, from 1; 0 is empty. `_reserve` must have made
+    room for the item.
+    """
     slot = _find_slot(store, j, store.state[_SLOTS] - 1)
     if store.slots[slot] == 0:
         size = store.state[_SIZE]
@@ -222,7 +232,7 @@ def _add_hash_sparse_row(
 
 @template
 def clear_hash(store: HashScores) -> None:
-    """Remove all items and scores, and shrink the table to its smallest size."""
+    """Remove all items and scores from a hash table, and use 16 slots again."""
     store.slots[: store.state[_SLOTS]] = 0
     store.state[_SIZE] = 0
     store.state[_SLOTS] = _MIN_SLOTS

@@ -31,19 +31,29 @@ class ItemFlags(NamedTuple):
 
 @template
 def ranks_before(score: float, item: int, other_score: float, other_item: int) -> bool:
-    """Return whether an item ranks before another: by higher score, then by lower position."""
+    """Return whether an item ranks before another: by higher score, then by lower position.
+
+    item, other_item: the positions of the items in the model's vocabulary.
+    """
     return score > other_score or (score == other_score and item < other_item)
 
 
 @template
 def is_allowed(flags: ItemFlags, j: int) -> bool:
-    """Return whether item j may be ranked at all, even if it is hidden from the list."""
+    """Return whether item j may be ranked at all, even if it is hidden from the list.
+
+    flags.allowed has a number per item, 0 if it may not; empty: all items may.
+    """
     return len(flags.allowed) == 0 or flags.allowed[j] != 0
 
 
 @template
 def is_listable(flags: ItemFlags, j: int) -> bool:
-    """Return whether item j may be in the top k: it is allowed and not hidden."""
+    """Return whether item j may be in the top k: it is allowed and not hidden.
+
+    flags: `allowed` (0: not allowed) and `hidden` (not 0: hidden) per item; an empty array allows
+    all items, or hides none.
+    """
     return (len(flags.hidden) == 0 or flags.hidden[j] == 0) and is_allowed(flags, j)
 
 
@@ -75,7 +85,11 @@ def push_item(top: TopK, size: int, j: int, score: float, flags: ItemFlags) -> i
 
 @template
 def sort_top_k(top: TopK, size: int) -> int:
-    """Sort the first `size` top items in place, best first, after `push_item`; return `size`."""
+    """Sort the first `size` top items in place, best first; return `size`.
+
+    top: items and scores as `push_item` leaves them: once k are there, from last-ranked to best, or
+    a heap if k is over 64; before that in any order.
+    """
     items, scores = top.items, top.scores
     if size < len(items):
         _make_heap(items, scores, size)

@@ -70,7 +70,10 @@ class Query:
         return Query(self.ptr, self.source, self.weight * factor)
 
     def select(self, q: int) -> Query:
-        """Return query q alone."""
+        """Return query q alone, as one query.
+
+        Query q has the entries ptr[q]..ptr[q + 1] of `source` (rows of the weights B) and `weight`.
+        """
         span = slice(self.ptr[q], self.ptr[q + 1])
         return Query(self.ptr[q : q + 2] - self.ptr[q], self.source[span], self.weight[span])
 
@@ -119,12 +122,15 @@ class Weights:
 
     @property
     def items(self) -> int:
-        """The number of items."""
+        """The number of items: the columns of the weights B, which every block has."""
         return int(self.blocks[0].items)
 
     @property
     def matrix(self) -> Any:
-        """The first block (rows of B in one format) as a matrix; often item x item."""
+        """The first block of the weights B as a matrix, source x item; often item x item.
+
+        A block is some rows of B in one storage format.
+        """
         return self.blocks[0].matrix
 
     def first_source(self, block: int) -> int:

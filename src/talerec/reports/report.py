@@ -84,7 +84,8 @@ def render_evaluation(result: Evaluation, source: str) -> str:
 def _accuracy(result: Evaluation) -> Html:
     """Return a table of every metric with its 95 % interval, and again with seen items hidden.
 
-    Seen items are those of the user's history; hidden, they are not recommended.
+    Seen items are those of the user's history; hidden, they are not recommended. Metrics that
+    repeat HR@1 (NDCG@1, MRR@1) are left out.
     """
     shown, hidden = result.metrics, result.metrics_hidden
     spans, hidden_spans = result.intervals, result.intervals_hidden
@@ -131,8 +132,9 @@ def _groups(results: Mapping[str, Evaluation], metric: str) -> list[Html]:
 def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> Html:
     """Return a bar chart of a metric with 95 % intervals, by one grouping of the test cases.
 
-    results : evaluations by name, on the same cases; column : "popularity", "gap", "length" or
-    "kind" (repeat or new item). Groups without cases are left out.
+    results : evaluations by name of the model, on the same cases (held-out rows); column :
+    "popularity", "gap" (time since the previous event), "length" (of the history) or "kind" (repeat
+    or new item). Groups without cases are left out.
     """
     first = next(iter(results.values()))
     cases = {part: first.groups[column][part]["cases"] for part in GROUPS[column]}
@@ -250,7 +252,8 @@ def _settings(result: Evaluation) -> dict[str, Any]:
 def render_comparison(outcome: Comparison, source: str) -> str:
     """Return the HTML page that compares model B with model A on the same users.
 
-    source : name of the log, for the subtitle
+    outcome : the comparison: the evaluations `a` and `b`, and per metric their difference with its
+    interval; source : name of the log, for the subtitle
     """
     names = _two_names(outcome)
     metric = outcome.headline
@@ -291,7 +294,7 @@ def _pairs(pairs: Mapping[str, PairedComparison], names: tuple[str, str]) -> Htm
     """Return a table: per metric A, B, B - A, its 95 % interval, p-value and effect size.
 
     pairs : the comparison of two models by metric, user by user; names : of models A and B, as
-    column headings
+    column headings. Metrics that repeat HR@1 (NDCG@1, MRR@1) are left out.
     """
     rows = [
         [n, p.a, p.b, p.difference, _span(p.interval), f"{p.p:.2g}", p.effect]
@@ -308,7 +311,8 @@ def _pairs(pairs: Mapping[str, PairedComparison], names: tuple[str, str]) -> Htm
 def render_tuning(study: Tuning, source: str) -> str:
     """Return the HTML page about the trials of a tuning and the effect of each parameter.
 
-    source : name of the log, for the subtitle
+    study : the tuning: its trials (settings tried), the best parameters and the metric on
+    validation rows; source : name of the log, for the subtitle
     """
     best = {name: study.params[name] for name in study.searched}
     parts: list[page.Part] = [

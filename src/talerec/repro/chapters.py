@@ -83,9 +83,10 @@ def _summary(studies: Sequence[Study]) -> Block:
 
 
 def _tie_warnings(studies: Sequence[Study]) -> Iterable[Block]:
-    """Yield a paragraph for each data set in which many rows have the same time.
+    """Yield a paragraph for each data set in which many rows of a user have the same time.
 
-    It gives TALE's accuracy in the published order of such rows and in random order.
+    It gives TALE's accuracy in the published order of such rows and in random order. studies : the
+    experiments of each data set; `beside` of a result has the metrics in fixed orders.
     """
     for study in filter(lambda study: study.has_ties, studies):
         facts = study.random_ties_tuned()
@@ -307,7 +308,10 @@ def _weights(study: Study) -> Block:
 
 
 def _beyond_the_paper(studies: Sequence[Study]) -> Iterable[Chapter]:
-    """Yield the chapters with experiments that the paper does not have, as (heading, blocks)."""
+    """Yield the chapters with experiments that the paper does not have, as (heading, blocks).
+
+    studies : the experiments of each data set; a block is a paragraph, a table or a chart
+    """
     yield "Beyond the paper: random ties", list(_ties(studies))
     yield "Beyond the paper: seen items hidden", [_hidden(studies)]
     if any(study.neural_rows for study in studies):
@@ -358,7 +362,8 @@ def _hidden(studies: Sequence[Study]) -> Block:
 def _neural(studies: Sequence[Study]) -> Block:
     """Return a table of NDCG@10 of the neural models and TALE: ours and the paper's.
 
-    Also the 95 % interval, NDCG@10 with seen items hidden, and the seconds to fit.
+    Also the 95 % interval, NDCG@10 with seen items hidden, and the seconds to fit. studies : the
+    experiments of each data set
     """
     rows = []
     for study in studies:

@@ -73,7 +73,7 @@ class Study:
 
     @property
     def figure_solver(self) -> str:
-        """Return the solver for figures: exact up to 4,000 items, else local."""
+        """Return the solver of models behind figures: "exact" up to 4,000 items, else "local"."""
         return "exact" if len(self.log.items) <= _EXACT_UP_TO else "local"
 
     @property
@@ -88,7 +88,8 @@ class Study:
         """Return the saved result for these settings, log and version, or run the experiment.
 
         name : of the experiment, part of the file name; settings : what the result depends on,
-        hashed into the file name. The result must be JSON values; a new one is saved.
+        hashed into the file name with facts of the log and talerec's version. The result must be
+        JSON values; a new one is saved in the folder `self.saved`.
         """
         log = self.log
         rows = [log.rows, len(log.users), len(log.items), int(log.time.sum() % 10**12), log.ties]
@@ -225,12 +226,15 @@ class Study:
 
     @property
     def has_ties(self) -> bool:
-        """Return whether many neighbouring rows have the same time."""
+        """Return whether over 5 % of a user's neighbouring rows in the log have the same time."""
         return has_many_ties(self.statistics()["ties"])
 
     @property
     def settings_for_ties(self) -> Facts:
-        """Return TALE's parameters for random ties, tuned on validation rows."""
+        """Return TALE's parameters for random orders of simultaneous rows, by name.
+
+        They were tuned on validation rows; empty if they are those of the paper.
+        """
         return paper.random_ties(self.dataset.key)
 
     def random_ties_tuned(self) -> Facts:
@@ -277,7 +281,7 @@ class Study:
 
     @property
     def time_split_rows(self) -> list[str]:
-        """Return the names of the models of the time split."""
+        """Return the names of the models that are evaluated on the time split."""
         return ["SLIST", "TALE", *_BASELINES]
 
     def tasks(self) -> dict[str, Callable[[], Any]]:
@@ -368,8 +372,9 @@ def require_torch() -> None:
 def fit_neural(model: Model, split: Split, folder: Path) -> Model:
     """Return a neural model trained on the training rows, stopped on the validation rows.
 
-    So does the paper: validation rows only decide the number of epochs. An interrupted training
-    resumes from its checkpoint in `folder`; `model` itself stays unfitted.
+    So does the paper: each validation row follows its user's training rows, and only decides the
+    number of epochs. An interrupted training resumes from its checkpoint in `folder`; `model`
+    itself stays unfitted.
     """
     assert isinstance(model, NeuralModel)
     train, cases = import_neural("training").train, split.cases(VALIDATION)

@@ -70,14 +70,20 @@ class RowSettings:
     basis: str  # where the parameters come from, in words
 
     def build(self, **others: Any) -> Model:
-        """Return the unfitted model with the row's parameters; `others` add to or replace them."""
+        """Return the unfitted model with the row's parameters; `others` add to or replace them.
+
+        `self.model` is the model's name, `self.params` its parameters by name.
+        """
         model: Model = build_model(model_class(self.model), {**self.params, **others})
         return model
 
 
 @cache
 def _paper() -> dict[str, Any]:
-    """Return paper.toml: the paper's data sets, tables and settings."""
+    """Return the content of paper.toml: the paper's data sets, tables and settings.
+
+    The file is read once.
+    """
     return tomllib.loads(files("talerec.repro").joinpath("paper.toml").read_text("utf-8"))
 
 
@@ -159,7 +165,10 @@ def random_ties(dataset: str) -> dict[str, Any]:
 
 
 def _ablate(full: dict[str, Any], changes: dict[str, Any]) -> RowSettings:
-    """Return the settings of an ablation: TALE's settings `full` with some parameters changed."""
+    """Return the settings of an ablation: TALE's settings with some parameters changed.
+
+    full : TALE's "model", "params" and "basis"; changes : parameters by name
+    """
     words = ", ".join(f"{name} {value}" for name, value in changes.items())
     basis = f"TALE's, with {words}" if words else full["basis"]
     return RowSettings(full["model"], {**full["params"], **changes}, basis)

@@ -157,7 +157,10 @@ def _acquire_on_windows(handle: BinaryIO) -> None:
 
 
 def _is_at(handle: BinaryIO, path: Path) -> bool:
-    """Return whether the open file is still the file at `path`, not removed or replaced."""
+    """Return whether the open file is still the file at `path`, not removed or replaced.
+
+    `handle` is the open file, such as a lock file.
+    """
     try:
         return os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
     except FileNotFoundError:

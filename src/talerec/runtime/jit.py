@@ -110,7 +110,10 @@ def _widen_arguments(compiled: Any) -> None:
 
 
 def _widen_type(kind: Any) -> Any:
-    """Return int64 for Numba's smaller integers and literals; other types as they are."""
+    """Return int64 for Numba's types of smaller integers and for integer literals.
+
+    Boolean literals become booleans; other types are returned as they are.
+    """
     if isinstance(kind, types.IntegerLiteral | types.BooleanLiteral):
         kind = types.unliteral(kind)  # type: ignore[no-untyped-call]
     return types.int64 if kind in (types.int8, types.int16, types.int32) else kind

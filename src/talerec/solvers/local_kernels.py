@@ -234,12 +234,14 @@ def _step_outside(
 ) -> tuple[float, float]:
     """Take one step of steepest descent for a target's sources outside the support.
 
-    The support are candidates.support[:size], already solved with weights b = `weight`; all
-    sources are candidates.sources[:count].
-    Source i moves along the residual of its normal equation over its diagonal,
-    d_i = (K_ij - sum over the support of G_ik b_k) / diagonal_i, left in step.residual (0 in the
-    support). All get d times one factor, the best for them together, since they explain partly
-    the same: d'Dd / d'(G + diag(penalty))d. Returns that factor and what the step explains.
+    equations: (G + diag(penalty)) B = K, of which column j is the target's. The support are
+    candidates.support[:size], already solved with weights b = `weight`; all sources are
+    candidates.sources[:count], as ranks (the solver's item numbers).
+    Source i moves along the residual of its normal equation over its diagonal, d_i = (K_ij - sum
+    over the support of G_ik b_k) / diagonal_i, left in step.residual (0 in the support). All get d
+    times one factor, the best for them together, since they explain partly the same: d'Dd / d'(G +
+    diag(penalty))d. Returns that factor, and by how much the step lowers the penalised squared
+    error.
     """
     for c in range(count):
         step.is_outside[candidates.sources[c]] = 1

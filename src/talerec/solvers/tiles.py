@@ -92,7 +92,11 @@ def solve_tiles(
 
 @cache
 def _routine(module: Any, name: str) -> Any:
-    """Return a routine of SciPy's cython_blas or cython_lapack as a ctypes function."""
+    """Return a BLAS or LAPACK routine as a ctypes function, which changes arrays in place.
+
+    module: SciPy's cython_blas or cython_lapack, which publish the addresses of their routines;
+    name: such as "dgemm".
+    """
     capsule = module.__pyx_capi__[name]
     api = ctypes.pythonapi
     api.PyCapsule_GetName.restype = ctypes.c_char_p

@@ -41,7 +41,7 @@ class LowerTriangle:
 
     @property
     def items(self) -> int:
-        """The number of items."""
+        """The number of items: rows and columns of the symmetric matrix."""
         return len(self.rank)
 
     @property
@@ -188,7 +188,8 @@ def _count_sum(both: _Addends, a: int, b: int, out: Array) -> None:
 def _write_sum(both: _Addends, a: int, b: int, out: CSR) -> None:
     """Write rows a..b of the sum of two sparse matrices: old entries in order, then new ones.
 
-    out.indptr is given. A sum of at most `both.tolerance` times the old entry becomes zero.
+    both: the old matrix and the change. out.indptr is given. A sum of at most `both.tolerance`
+    times the old entry becomes zero.
     """
     old, change, tolerance = both
     position = np.zeros(len(out.indptr) - 1, np.int64)  # of a column in the output, plus 1

@@ -179,7 +179,10 @@ def _open_decompressed(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file; bytes that are not UTF-8 become surrogates."""
+    """Yield the lines of a file as text; bytes that are not UTF-8 become surrogates.
+
+    The file may be compressed by gzip or zstd.
+    """
     stream = _open_decompressed(path)
     with io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="") as text:
         yield from text
@@ -328,7 +331,10 @@ def _review_fields(path: Path) -> list[str]:
 
 
 def _scan_parquet(path: Path) -> pl.LazyFrame:
-    """Return the rows of a Parquet file; one in a .gz or .zst is read into memory."""
+    """Return the rows of a Parquet file, not yet read.
+
+    A file that is compressed as a whole (.gz, .zst) is read into memory.
+    """
     if _codec(path) is None:
         return pl.scan_parquet(path, glob=False)
     with _open_decompressed(path) as stream:

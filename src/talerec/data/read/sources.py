@@ -53,7 +53,10 @@ class SourceFile:
 
 
 def source_name(source: Source | Sequence[Source]) -> str:
-    """Return the name of a log for messages, without passwords: its first path, and a count."""
+    """Return the name of a log for messages, without passwords: its first path, and a count.
+
+    A source is a path or address, or a list of them: "a.csv and 2 more".
+    """
     paths = [source] if isinstance(source, str | Path) else source
     first = hide_secrets(str(paths[0])) if paths else "nothing"
     return first if len(paths) < 2 else f"{first} and {len(paths) - 1} more"
@@ -80,9 +83,10 @@ def open_source(source: Source | Sequence[Source]) -> Iterator[list[SourceFile]]
 
 
 def _list_files(text: str, spool: Path) -> list[SourceFile]:
-    """Return the files that a path, a pattern, "-" or an address stands for.
+    """Return the files that a path, a pattern, "-" (standard input) or an address stands for.
 
-    Standard input and downloads are written to a file named `spool` plus an ending.
+    Standard input and web downloads are written to a temporary file named `spool` plus an ending;
+    addresses of cloud stores stay addresses. TalerecError if there is no such file.
     """
     scheme = urlsplit(text).scheme.lower() if "://" in text else ""
     if text == STANDARD_INPUT:
@@ -106,7 +110,8 @@ def _list_files(text: str, spool: Path) -> list[SourceFile]:
 def _list_local(text: str, spool: Path) -> list[SourceFile]:
     """Return the files of a local path: a file, a folder, a named pipe or a glob pattern.
 
-    A pipe is written to a file named `spool` plus an ending.
+    `text` is the path. A pipe is written to a temporary file named `spool` plus an ending.
+    TalerecError if there is no such file.
     """
     path = Path(text)
     if path.is_dir():

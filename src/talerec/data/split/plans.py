@@ -40,7 +40,10 @@ class SplitPlan:
             )
 
     def _window(self) -> tuple[str, float]:
-        """Return TIME and DAYS of the text "rolling:TIME,DAYS"; TalerecError if it is malformed."""
+        """Return TIME and DAYS of the text "rolling:TIME,DAYS"; TalerecError if it is malformed.
+
+        `self.text` is the text; TIME is where the first test period begins, DAYS its length.
+        """
         moment, _, days = self.text.partition(":")[2].rpartition(",")
         try:
             return moment, float(days)

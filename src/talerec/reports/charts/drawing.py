@@ -69,7 +69,10 @@ def _letter_width(letter: str) -> float:
 
 
 def truncate_text(text: str, room: float) -> str:
-    """Return a text shortened to the width `room`, with an ellipsis for what is cut."""
+    """Return a text shortened to the width `room`, with an ellipsis for what is cut.
+
+    room : in units of the drawing
+    """
     while text_width(text) > room + _ROUNDING and len(text) > 1:
         text = text[:-2].rstrip() + "…"
     return text
@@ -270,8 +273,8 @@ def draw_vertical_line(
 ) -> Html | None:
     """Return a labelled vertical line over the whole height of the plot, at x = `value`.
 
-    Returns None if the value lies outside the axis. The label is left of the line if the right has
-    no room.
+    x, y : the axes, which map values to coordinates. None if the value lies outside the axis. The
+    label is left of the line if the right has no room.
     """
     place = x(value)
     if place is None:
@@ -304,7 +307,10 @@ def draw_point(style: int, point: Coordinates, tip: str) -> Html | None:
 
 
 def draw_segment(kind: str, start: Coordinates, end: Coordinates) -> Html | None:
-    """Return a straight line of CSS class `kind`; None if an end lies outside the chart."""
+    """Return a straight line of CSS class `kind`; None if an end lies outside the chart.
+
+    start, end : (x, y) coordinates; None for a coordinate outside the chart
+    """
     (x1, y1), (x2, y2) = start, end
     if None in (x1, y1, x2, y2):
         return None

@@ -46,7 +46,7 @@ class Series:
     high: Collection[Any] | None = None
 
     def rows(self) -> list[tuple[Any, Any, Any, Any]]:
-        """Return (x, y, low, high) of each value; None where there is no interval."""
+        """Return (x, y, low, high) of each value; low and high are None without intervals."""
         nothing = [None] * len(self.x)
         low, high = (nothing if side is None else side for side in (self.low, self.high))
         return list(zip(self.x, self.y, low, high, strict=True))

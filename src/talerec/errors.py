@@ -55,7 +55,7 @@ class TalerecError(ValueError):
         """Put `source`, the file or log at fault, before the message; `row` replaces its row.
 
         Called where an error passes through code that knows the file. Nothing changes if the error
-        names a source already. Rows count from 1.
+        names a source already. Rows count from 1. `self._prefix` is written before the message.
         """
         if self.source is None:
             self.source, self._prefix = source, f"{source}: "
@@ -113,6 +113,7 @@ class ArtifactError(TalerecError):
         """Return the same error with another folder in its message.
 
         It is used for a model that was read from a copy: the message then names the original.
+        `self.file` is the file at fault, None for the whole folder.
         """
         return type(self)(self.message, folder, self.file)
 

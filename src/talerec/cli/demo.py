@@ -211,7 +211,8 @@ def _best_cases(result: Evaluation) -> list[int]:
 def _history_items(model: Model, split: Split, case: int) -> list[Any]:
     """Return the ids of a shopper's items before the held-out row, oldest first.
 
-    `case` is the index of the held-out row among the test cases; unknown items are left out.
+    `case` is the index of the held-out row among the test cases of `split`; items unknown to the
+    model are left out.
     """
     histories = split.cases("test").histories
     rows = histories.item[histories.start[case] : histories.stop[case]]

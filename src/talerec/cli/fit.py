@@ -288,6 +288,7 @@ def _update_artifact(
     The log and the item table are read with the options that the fit used; `explicit` names the
     options that the command line sets instead. The returned dict has the path, the counts of
     `models.update`, "described" (an item table was read), the version and the training record.
+    `tolerance` is the error of a weight up to which a target is not solved again.
     """
     from talerec.artifact import read_manifest
     from talerec.models import load, update

@@ -109,10 +109,7 @@ class LogSource:
 
     @property
     def name(self) -> str:
-        """A short name of the log for titles and pages, without passwords.
-
-        `self.log` are the paths or addresses of the log: "a.csv and 2 more".
-        """
+        """The log's paths as a short name for titles, without passwords: "a.csv and 2 more"."""
         from talerec.data.read import source_name
 
         return source_name(self.log)
@@ -141,8 +138,9 @@ class LogSource:
     def read(self, ties: str = "file", any_order: bool = False, needs_time: bool = True) -> Log:
         """Return the log, read and cleaned, with a user's rows of equal times in the order `ties`.
 
-        `ties` is file, item (by item id) or random:SEED. `any_order` allows a database query
-        without ORDER BY; unless `needs_time`, the log need not have a column of times.
+        The fields of `self` are the command's options: paths, columns, units and cleaning. `ties`
+        is file, item (by item id) or random:SEED. `any_order` allows a database query without ORDER
+        BY; unless `needs_time`, the log need not have a column of times.
         """
         from talerec.data import drop_duplicates, k_core, order_ties
         from talerec.data.read import read_log
@@ -293,10 +291,7 @@ class EngineOptions:
         return self.engine == "spark"
 
     def check(self) -> None:
-        """Raise TalerecError for an unknown engine, or options of Spark without --engine spark.
-
-        The fields after `engine` are options of Spark.
-        """
+        """Raise TalerecError for an unknown engine, or options of Spark without --engine spark."""
         if self.engine not in ("local", "spark"):
             raise TalerecError(f"--engine is {self.engine!r}; it takes local or spark")
         for part in fields(self)[1:]:
@@ -309,7 +304,8 @@ class EngineOptions:
 
         The dict has the keyword arguments that `spark.fit`, `spark.evaluate` and `spark.recommend`
         share: path of the log, session, columns, cleaning (core, drop_duplicates) and the folder
-        `work`. Options for reading a log that Spark does not support are an error.
+        `work`. Options for reading a log that Spark does not support are an error. `self.master`
+        and `self.spark_conf` say how to reach the cluster; `source` has the log's options.
         """
         from talerec import spark  # reports by itself that pyspark is missing
 
@@ -339,10 +335,7 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class ItemRules:
-    """Options of which items a recommendation list may contain, and of the request time.
-
-    Each field is an option of the command line; its help text says what it means.
-    """
+    """Options of which items a recommendation list may contain, and of the request time."""
 
     hide_seen: HideSeen = False
     allow: Annotated[str | None, option("--allow", "IDS", "Recommend only these items.")] = None
@@ -387,6 +380,7 @@ class ItemRules:
     def build(self, k: int = 10, per: list[str] | None = None) -> RecommendOptions:
         """Return these options as the library takes them, for lists of `k` items.
 
+        The fields of `self` are options as text: ids, an SQL condition, boosts, the request time.
         `per` are texts COLUMN=N: at most N items of a list share a value in that column of the item
         table.
         """

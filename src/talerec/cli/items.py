@@ -96,6 +96,8 @@ def print_recommendations(
 ) -> None:
     """Print the recommendation list of each user or history, as tables or as JSON.
 
+    `json` says whether to print JSON; the model has the titles of items.
+
     Parameters
     ----------
     frame : polars.DataFrame

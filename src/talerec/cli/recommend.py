@@ -278,7 +278,7 @@ def _write_lists_on_spark(
 
     The log is read with the options that the fit of the saved model `artifact` used; `explicit`
     names the options that the command line sets instead. The counts are printed, with `json` as
-    JSON.
+    JSON. `engine` says how to reach the cluster; `path` is the folder.
     """
     from talerec import spark  # reports by itself that pyspark is missing
     from talerec.artifact import read_manifest

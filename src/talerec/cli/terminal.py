@@ -37,10 +37,7 @@ _LABELS = {"compile": "compiling kernels, once"}
 
 @cache
 def console() -> Console:
-    """Return Rich's console on standard output, created once.
-
-    It prints texts as they are, without markup, highlighting or emoji.
-    """
+    """Return Rich's console on standard output; it prints texts as they are, without markup."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False)
@@ -93,10 +90,7 @@ def format_duration(days: float | None) -> str:
 
 
 def join_first(values: Sequence[Any], limit: int = 10) -> str:
-    """Return the first `limit` values separated by commas, and how many more there are.
-
-    For messages: "1, 2 and 8 more".
-    """
+    """Return the first `limit` values separated by commas: "1, 2 and 8 more"."""
     more = f" and {len(values) - limit:,} more" if len(values) > limit else ""
     return ", ".join(str(value) for value in values[:limit]) + more
 
@@ -260,7 +254,8 @@ class _NoteHandler(logging.Handler):
         """Print the record's message, or hold it; ignore a message that was handled before.
 
         On a terminal it is printed at once, else `self.held` gets it. Parameters that it names in
-        backticks, listed in the record's `parameters`, become flags.
+        backticks, listed in the record's `parameters`, become flags. `self._printed` has the
+        messages so far.
         """
         parameters = getattr(record, "parameters", ())
         message = spell_parameters(record.getMessage(), parameters, flag_of)
@@ -366,10 +361,7 @@ class _ProgressBars:
         return tick
 
     def _start(self) -> Progress:
-        """Return Rich's progress bars; the first call creates them and shows them.
-
-        Then messages on standard error are printed above the bars.
-        """
+        """Return Rich's progress bars, `self._progress`; the first call creates and shows them."""
         if self._progress is None:
             self._progress = _create_bars()
             self._progress.start()

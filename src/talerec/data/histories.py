@@ -167,7 +167,8 @@ class Histories:
     def take(self, which: Array) -> Histories:
         """Return the histories at positions `which` (integers or a mask), in that order.
 
-        History h is rows start[h]..stop[h] of columns that are shared, not copied.
+        History h is rows start[h]..stop[h] of columns that are shared, not copied. `now` has the
+        request time of each history; None: unknown.
         """
         now = None if self.now is None else self.now[which]
         return replace(self, start=self.start[which], stop=self.stop[which], now=now)

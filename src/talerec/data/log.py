@@ -264,7 +264,8 @@ class Log:
     def to_frame(self) -> pl.DataFrame:
         """Return the rows as a Polars frame with the columns user_id, item_id and timestamp.
 
-        Ids are the external ones; times are datetimes (UTC) without a time zone.
+        Ids are the external ones, which the vocabularies `users` and `items` have by position;
+        `item` has each row's position. Times are datetimes (UTC) without a time zone.
         """
         rows = {
             columns.USER: self.users.ids.gather(self.user_codes()),

@@ -37,7 +37,8 @@ class Vocabulary:
     def encode(cls, values: pl.Series) -> tuple[Vocabulary, Array]:
         """Return the vocabulary of a column's distinct ids, and each row's int32 position in it.
 
-        Ids are integers or text, sorted; a position is a number from 0 in this order.
+        `values` is a Polars series of ids, integers or text; they are sorted, and a position is a
+        number from 0 in this order.
         """
         vocabulary = cls(sort_ids(values.unique()))
         return vocabulary, vocabulary.codes(values)
@@ -47,7 +48,8 @@ class Vocabulary:
 
         A position is the number of an id in this vocabulary, from 0. An unknown id raises an
         UnknownIdError that names it, or is -1 with unknown="skip". TalerecError for a value that is
-        not text or a whole number.
+        not text or a whole number. `self._type` is the Python type of the ids,
+        `self._position_by_id` a dict for few lookups.
         """
         if unknown not in ("error", "skip"):
             raise TalerecError(f'unknown is {unknown!r}; it takes "error" or "skip"')
@@ -166,7 +168,8 @@ class Vocabulary:
         """Return positions (int32) of ids of this vocabulary's type, -1 for unknown ids.
 
         A position is the number of an id in the vocabulary, from 0. Few ids are looked up one by
-        one, many are joined.
+        one, many are joined. `values` has the ids; `self._table` is a frame of all ids and their
+        positions.
         """
         if 0 < len(values) <= _MAX_LOOKUPS < len(self) and not values.null_count():
             positions = self._look_up(values)

@@ -118,7 +118,8 @@ def tale_term(log: Log, weighting: TaleWeighting, targets: str = "single") -> Gr
 
     G = S'S and K = S'T: a row of S has the source items of a training example, and T its target
     items. targets: a row's targets are the next row alone ("single"), or all later ones ("multi"),
-    which raises TalerecError with same_time="joint" or with row weights.
+    which raises TalerecError with same_time="joint" or with row weights. weighting: decay, trend
+    and history length.
     """
     if targets == "multi" and weighting.same_time == "joint":
         raise TalerecError("same_time=joint has one target at a time: use targets=single")
@@ -141,7 +142,8 @@ def tale_columns(
 
     K is source x target, items x items: weighted counts of a source item before a target item.
     targets: a flag per item; columns of other items are empty. K' is the K of the log with time
-    running backwards. memory: bytes that a matrix may take (None: the free memory).
+    running backwards. memory: bytes that a matrix may take (None: the free memory). weighting:
+    decay, trend and history length.
     """
     log = newest_rows(log, weighting.max_history)
     scale = trend_scale(log, weighting.window, weighting.trend, weighting.trend_side)
@@ -161,6 +163,7 @@ def _tale_pairs(log: Log, scale: Array, weighting: TaleWeighting, targets: str) 
     A pair has a source row and a later target row. scale: the trend factor p ** -trend of every
     row, p being how many rows of its item lie around it in time. targets: "single" (the next row)
     or "multi" (all later rows). The kernels differ for rows with weights and for multiple targets.
+    weighting: the decay and how simultaneous rows are treated.
     """
     decay, floor = weighting.decay * DAY, weighting.floor
     step, reach, begin = pairs.tale_intervals(log.ptr, log.time, decay, floor)
@@ -263,6 +266,7 @@ def slit_term(log: Log, weighting: SlitWeighting) -> GramTerm:
 
     G = S'S and K = S'T: a row of S has the source items of a training example, and T its target
     items. With norm="symmetric" the term also has a factor per source item and per target item.
+    weighting: decay by lag, trend, targets, norm and history length.
     """
     log = newest_rows(log, weighting.max_history)
     scale = trend_scale(log, weighting.window, weighting.trend, weighting.trend_side)
@@ -279,7 +283,7 @@ def _slit_pairs(log: Log, scale: Array, weighting: SlitWeighting) -> tuple[Pairs
     Pairs say which rows of a user add to G = S'S and K = S'T: a row of S has the source items of a
     training example, and T its target items. scale: a factor of every log row (its trend). The
     second result is a list of two arrays with one entry per log row, for the columns of S and for
-    those of T.
+    those of T. weighting: decay by lag, targets, norm and decay of users.
     """
     multi, rate = weighting.targets == "multi", math.exp(-1 / weighting.position)
     source_sums, target_sums, *columns = lag_pairs.slit_sums(log.ptr, scale, rate, multi)

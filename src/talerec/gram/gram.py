@@ -25,9 +25,11 @@ class DirectionStats(NamedTuple):
     def reverse_share(self, shrinkage: float) -> float:
         """Return c for K + c K': the more of the difference of K and K' is chance, the larger.
 
-        K (source x target) says how much each item leads to each other; the fields of `self` are
-        sums over it. c lies between 0 (the order of rows tells all) and 1 (nothing). shrinkage
-        multiplies the estimated share of chance; 0 gives c = 0.
+        K (source x target) says how much each item leads to each other. `asymmetry` is the sum of
+        squared entries of K - K', `total` the sum of K, `diagonal` and `trace` the sums of the
+        diagonals of K and G, `simultaneous` the part of `total` from a user's rows of equal time. c
+        lies between 0 (the order of rows tells all) and 1 (nothing). shrinkage multiplies the
+        estimated share of chance; 0 gives c = 0.
         """
         if not (shrinkage and self.total and self.asymmetry):
             return 0.0

@@ -122,7 +122,7 @@ def lag_pairs(args: WeightedRows, q: int, out: PairCoefficients) -> None:
     """Write rules' coefficients of the pairs (s, q): K adds weight[q - s], by lag; G nothing.
 
     Source row s and target row q are of one user, s in begin[q]..q; entry s - begin[q] of out.g and
-    out.k is written.
+    out.k is written. args: `begin`, the first row that each row forms a pair with, and `weight`.
     """
     begin, weight = args
     g, k, _ = out
@@ -137,7 +137,8 @@ def slis_pairs(args: WeightedRows, q: int, out: PairCoefficients) -> None:
     """Write SLIS's coefficients of the pairs (s, q): the user's weight[q], half for s = q.
 
     Rows s and q are of one user, s in begin[q]..q; entry s - begin[q] is written. out.g adds to M,
-    where G = M + M'. K is G, so out.k is 0.
+    where G = M + M'. K is G, so out.k is 0. args: `begin`, the first row that each row forms a pair
+    with, and `weight` of each row.
     """
     begin, weight = args
     g, k, _ = out

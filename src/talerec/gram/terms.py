@@ -44,7 +44,8 @@ class GramTerm(NamedTuple):
         A row of S has the source items of a training example, and T its target items. If both are
         the same (`target_equals_source`), K is G. `scales` are factors per source item and per
         target item, `share` multiplies the result. memory: bytes that it may take (None: the free
-        memory); TalerecError if they are too few.
+        memory); TalerecError if they are too few. `log` has the rows, `pairs` which of them form
+        pairs and the kernels that weight them.
         """
         if self.target_equals_source:
             G, _ = accumulate_gram(self.log, self.pairs, memory, ONLY_G)

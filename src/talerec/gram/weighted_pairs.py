@@ -138,8 +138,8 @@ class WeightedLagRows(NamedTuple):
 def weighted_lag_pairs(args: WeightedLagRows, q: int, out: PairCoefficients) -> None:
     """Write rules' coefficients: K adds lag_weights[q - s] weight[s] weight[q], G nothing.
 
-    Source row s and target row q are of one user, s in begin[q]..q; entry s - begin[q] of out.g
-    and out.k is written.
+    Source row s and target row q are of one user, s in begin[q]..q; entry s - begin[q] of out.g and
+    out.k is written. args: `begin` and `weight` of each log row, and `lag_weights` by lag.
     """
     begin, lag_weights, weight = args
     g, k, _ = out

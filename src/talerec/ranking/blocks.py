@@ -84,14 +84,19 @@ class SparseBlock(Block):
 
     @property
     def sources(self) -> int:
-        """How many rows of the weights B the block has; each is a source, mostly an item."""
+        """How many rows of the weights B the block has; each is a source, mostly an item.
+
+        `indptr` has the bounds of the compressed rows.
+        """
         return len(self.indptr) - 1
 
     @property
     def matrix(self) -> Any:
         """The block as a SciPy CSR array, source x item, without a copy and without `weight`.
 
-        A block is some rows of the weights B; `weight` is a factor of the whole block.
+        A block is some rows of the weights B, compressed as `indptr`, `indices` and `values`;
+        `weight` is a factor of the whole block. `sources` and `items` are the numbers of rows and
+        columns.
         """
         shape = (self.sources, self.items)
         return sparse.csr_array((self.values, self.indices, self.indptr), shape=shape)
@@ -100,7 +105,8 @@ class SparseBlock(Block):
         """Return rows (sources) a..b, b excluded, as a block, without a copy of the values.
 
         `source_item` has the item that each row stands for in explanations, `stored_peaks` each
-        row's largest absolute value; None if there are none.
+        row's largest absolute value; None if there are none. `indptr`, `indices` and `values` are
+        the compressed rows.
         """
         low, high = self.indptr[a], self.indptr[b]
         return replace(
@@ -117,6 +123,7 @@ class SparseBlock(Block):
         """The largest absolute value of each row: a bound on what its source adds to any item.
 
         As a saved model stores it (`stored_peaks`), or computed from `values` on first use.
+        `_kernel_indptr` has the bounds of the rows as int64.
         """
         if self.stored_peaks is not None:
             return self.stored_peaks
@@ -133,7 +140,8 @@ class SparseBlock(Block):
     def arrays(self) -> dict[str, Array]:
         """Return what a saved model stores of the block, by name: compressed rows, and peaks.
 
-        Peaks are the largest absolute value of each row.
+        Peaks are the largest absolute value of each row. `indptr`, `indices` and `values` are the
+        compressed rows, source x item.
         """
         rows = {"indptr": self.indptr, "indices": self.indices, "data": self.values}
         return {**rows, "peaks": self.peaks}
@@ -161,7 +169,10 @@ class DenseBlock(Block):
 
     @property
     def sources(self) -> int:
-        """How many rows of the weights B the block has; each is a source, mostly an item."""
+        """How many rows of the weights B the block has; each is a source, mostly an item.
+
+        `values` is the block as an array, source x item.
+        """
         return len(self.values)
 
     @property
@@ -228,12 +239,18 @@ class SequenceBlock(Block):
 
     @property
     def sources(self) -> int:
-        """How many sources (rows of the weights B) the block has: one per entry of a sequence."""
+        """How many sources (rows of the weights B) the block has: one per entry of a sequence.
+
+        `indices` has the items of all sequences, one after the other.
+        """
         return len(self.indices)
 
     @property
     def sequences(self) -> int:
-        """The number of sequences: histories of other users, whose entries are sources."""
+        """The number of sequences: histories of other users, whose entries are sources.
+
+        `indptr` has their bounds.
+        """
         return len(self.indptr) - 1
 
     @cached_property
@@ -252,7 +269,8 @@ class SequenceBlock(Block):
 
         By name, for the record from which kernels read the block: `indptr`, `indices` (the items of
         all sequences), `values` (the decay by distance), `size` (entries) and `sequences` (their
-        number).
+        number). `_kernel_indptr` and `_kernel_decay` are the bounds of sequences and the decay as
+        int64 and float64.
         """
         return {
             "indptr": address(self._kernel_indptr, np.int64),

@@ -129,14 +129,15 @@ class Weights:
     def matrix(self) -> Any:
         """The first block of the weights B as a matrix, source x item; often item x item.
 
-        A block is some rows of B in one storage format.
+        A block is some rows of B in one storage format. `self.blocks` are all of them.
         """
         return self.blocks[0].matrix
 
     def first_source(self, block: int) -> int:
         """Return the number of a block's first source, counted through all blocks.
 
-        A source is a row of the weights B, a block some rows of B in one format.
+        A source is a row of the weights B, a block some rows of B in one format. `_first_sources`
+        has the number for each block.
         """
         return self._first_sources[block]
 
@@ -167,7 +168,8 @@ class Weights:
     def scratch(self) -> RankScratch:
         """Return this thread's store of scores and marks per item; kernels leave them clear.
 
-        It is created when the thread first asks for it, and kept in `self._scratch`.
+        It is created when the thread first asks for it, and kept in `self._scratch`. The store has
+        a score per item (`uses_dense_scores`), or is a hash table.
         """
         scratch: RankScratch | None = getattr(self._scratch, "value", None)
         if scratch is None:
@@ -204,7 +206,7 @@ class Weights:
 
         A block is some rows of the weights B in one format (sparse, dense, identity, runs), with a
         factor. The arrays are those of the blocks, the base scores, and what the model needs to
-        make queries.
+        make queries. `query_arrays` are the latter.
         """
         arrays = {f"{_QUERY_ARRAY}{name}": array for name, array in self.query_arrays.items()}
         if self.base is not None:

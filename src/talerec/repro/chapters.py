@@ -109,9 +109,9 @@ def _describe_settings(settings: dict[str, Any]) -> str:
 def _grid(number: int, study: Study, ours: dict[str, dict[str, float | None]]) -> Block:
     """Return a table of the paper for one data set, with quoted and with computed rows.
 
-    number : of the table; ours : our figures by row and column, None where there is none. A
-    computed row is followed by the paper's and by their difference; other rows are quoted from the
-    paper.
+    number : of the table; study : the experiments of the data set; ours : our figures by row and
+    column, None where there is none. A computed row is followed by the paper's and by their
+    difference; other rows are quoted from the paper.
     """
     table = paper.table(number)
     rows: list[list[str]] = []

@@ -160,7 +160,8 @@ class Study:
     def _warm_up(self, chosen: paper.RowSettings) -> None:
         """Fit and evaluate a row's model on 500 rows, to compile its kernels.
 
-        Then the seconds that are measured later exclude compilation.
+        Then the seconds that are measured later exclude compilation. `chosen` has the model and its
+        parameters, `self.split` the training rows.
         """
         train = self.split.train
         few = leave_one_out(train.keep(np.arange(train.rows) < _WARM_UP_ROWS))
@@ -172,6 +173,7 @@ class Study:
         """Return TALE's NDCG@10 on test rows for each value in `SWEEPS[name]` of one parameter.
 
         name : the parameter ("floor", "decay" or "window"); the others are the paper's.
+        `self.split` has the training and test rows.
         """
         chosen = paper.settings(self.dataset.key, "TALE")
 
@@ -210,7 +212,8 @@ class Study:
         """Return a linear model's results in five random orders of simultaneous rows.
 
         Evaluation fields; `metrics` are means over the orders, `spread` their standard deviation,
-        and `beside` has the metrics in file order and in item order.
+        and `beside` has the metrics in file order and in item order. `name` is the model's printed
+        name; the log is read in file order first.
         """
         chosen = paper.settings(self.dataset.key, name)
 

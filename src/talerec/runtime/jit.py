@@ -164,6 +164,7 @@ class _CompilationListener(event.Listener):
         Numba calls this before it compiles a function; `event.data["dispatcher"]` is that function.
         Only the outermost functions of this package (kernels) count. `self._open` has the modules
         of the functions being compiled, outermost first; the last entry is added here.
+        `self._start` is when the kernel's compilation began, `self._tick` reports its progress.
         """
         self._open.append(event.data["dispatcher"].py_func.__module__)
         if self._is_kernel():
@@ -176,7 +177,9 @@ class _CompilationListener(event.Listener):
         """Count the kernel and its seconds, and end its progress stage.
 
         Numba calls this after it has compiled the function that `on_start` got last. `self._open`
-        has the modules of the functions being compiled, outermost first.
+        has the modules of the functions being compiled, outermost first. `self._start` is when the
+        kernel's compilation began, `self._tick` reports its progress, and `self.total` has the
+        sums.
         """
         if self._is_kernel():
             self.total.kernels += 1

@@ -149,7 +149,8 @@ class KernelCache:
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return the variant compiled for the argument types `signature`; None if not cached.
 
-        `target` is Numba's target context. A damaged cache is removed.
+        `target` is Numba's target context. A damaged cache is removed. `self._files` is Numba's
+        cache on disk, None without a usable folder.
         """
         if self._files is None:
             return None
@@ -166,6 +167,7 @@ class KernelCache:
         """Store the variant compiled for the types `signature`; errors of the disk are ignored.
 
         `compiled` is Numba's result of the compilation. Nothing is stored without a usable folder.
+        `self._files` is Numba's cache on disk, None without a usable folder.
         """
         if self._files is not None:
             with suppress(OSError):

@@ -45,7 +45,7 @@ def stage(name: str, total: float) -> Tick:
     """Begin a piece of work of size `total`, and return the function that reports progress.
 
     Call it with the amount of work that was just done, in the unit of `total`. Reports go to the
-    listener that is set, such as progress bars.
+    listener that is set, such as progress bars, which show the stage's `name`.
     """
     return _listener.get()(name, total)
 

@@ -55,9 +55,9 @@ def solve_local(
     With `zero_diagonal` an item is never its own source. With `neighbors` >= items all items are
     solved together, and the weights are exact.
 
-    targets: a flag per item; other targets get no weights. Returns the weights (a CSR array,
-    source x target) and, per target j, how much they explain: T_j'T_j minus the penalised squared
-    error |T_j - S b_j|^2 + sum of penalty_i b_ij^2.
+    targets: a flag per item; other targets get no weights. Returns the weights (a CSR array, source
+    x target) and, per target j, how much they explain: T_j'T_j minus the penalised squared error
+    |T_j - S b_j|^2 + sum of penalty_i b_ij^2. gram: G = S'S and K = S'T, items x items.
     """
     n, K = gram.items, csr_columns(gram.K)
     limits = source_limits(n, neighbors, len(K.indices), includes_target=not zero_diagonal)

@@ -195,7 +195,8 @@ def _divide_residuals(
 
     The support are the sources of target j that are already solved, with weights b. r_i = K_ij -
     sum over the support of G_ik b_k, of which step.residual has the pairs stored in rows k; D is
-    the diagonal of G + diag(penalty). The first `count` candidates.sources are read.
+    the diagonal of G + diag(penalty). The first `count` candidates.sources are read. equations: (G
+    + diag(penalty)) B = K, with G below the diagonal.
     """
     alone = 0.0
     for c in range(count):
@@ -300,7 +301,8 @@ def solve_targets(
 
     Each target has few sources: those of its support, the ones with the largest gain K_ij^2 / (G_ii
     + penalty_i), are solved together exactly, the others get one step of steepest descent. limits:
-    how many sources there are of each. b is excluded.
+    how many sources there are of each. b is excluded. equations: G and K; out: room for each
+    target's sources and weights.
     """
     n = len(equations.diagonal)
     widest = min(limits.together, n)

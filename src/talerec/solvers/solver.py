@@ -66,9 +66,9 @@ def solve_bounded(
 ) -> Solution:
     """Return B = I - P diag(g), P = (G + diag(penalty))^-1, with B_jj of at most `bound`.
 
-    g_j is the penalty if 1 - penalty_j P_jj <= bound, else (1 - bound) / P_jj. With bound 0 this
-    is EASE: items predict each other, and none predicts itself. penalty, solver, neighbors: as in
-    `solve_gram`; only G of the Gram is used.
+    g_j is the penalty if 1 - penalty_j P_jj <= bound, else (1 - bound) / P_jj. With bound 0 this is
+    EASE: items predict each other, and none predicts itself. penalty, solver, neighbors: as in
+    `solve_gram`; only G of the Gram is used. gram: G = X'X of users x items.
     """
     ridge = np.broadcast_to(np.float64(penalty), gram.items)
     solver = choose_solver(gram, ridge) if solver == "auto" else solver
@@ -122,7 +122,7 @@ def choose_solver(gram: Gram, penalty: Array) -> str:
     """Return "exact" (all weights) or "local" (few sources per target item); log the reason.
 
     It depends on the number of items, the penalty (one per item) relative to the diagonal of G, the
-    density of G and the free memory.
+    density of G and the free memory. gram: G and K of (G + diag(penalty)) B = K, items x items.
     """
     n = gram.items
     room = memory.available_bytes()

@@ -131,7 +131,8 @@ def _list_sources(
 
     Sources are the ranks of items other than j with a nonzero entry in column j of K; if there are
     more than `room`, those with the largest gain K_ij^2 / (G_ii + penalty_i) stay. candidates.right
-    has column j of K on entry.
+    has column j of K on entry. equations: (G + diag(penalty)) B = K; a rank is the solver's number
+    of an item.
     """
     K, count = equations.K, 0
     for x in range(K.indptr[j], K.indptr[j + 1]):
@@ -201,12 +202,13 @@ def choose_sources(
 ) -> tuple[int, int]:
     """Choose the sources of target j; return how many there are, and the size of the support.
 
-    The support are the sources that are solved together exactly. They are written to
-    candidates.sources and candidates.support, as ranks (item numbers in the solver);
-    candidates.right has column j of K on entry.
+    equations, limits: (G + diag(penalty)) B = K, and how many sources a target gets. The support
+    are the sources that are solved together exactly. They are written to candidates.sources and
+    candidates.support, as ranks (item numbers in the solver); candidates.right has column j of K on
+    entry.
 
-    The first number leaves out the target itself. It is 0 if all items are in the support, and
-    both are 0 if there are limits and column j of K is empty.
+    The first number leaves out the target itself. It is 0 if all items are in the support, and both
+    are 0 if there are limits and column j of K is empty.
     """
     n, target = len(equations.diagonal), equations.rank[j]
     if limits.together >= n:

@@ -318,7 +318,7 @@ def _write_residuals(changes: _Changes, a: int, b: int, out: Array) -> None:
 
     The equations are (G + diag(penalty)) b_j = K_j, changed by dG and dK. It is the maximum over
     the target's sources of |dK_ij - (dG b_j)_i| step_i over the largest |b_ij|; infinite if all
-    weights are 0, and left as it is (0) if nothing changed.
+    weights are 0, and left as it is (0) if nothing changed. changes: dG, dK, b and step.
     """
     n = len(changes.rank)
     scratch = _Residuals(np.zeros(n), np.zeros(n), np.zeros(n, np.uint8), np.empty(n, np.int32))

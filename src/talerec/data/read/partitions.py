@@ -44,7 +44,8 @@ def read_parts(path: Source | Sequence[Source], options: ReadOptions, **frame_op
 
     `path` is a file, a folder, a pattern, "-" (standard input), a web address or a database, or a
     list of them. A part is one file, or the result of a query; parts are joined in order. Errors
-    name the source and, of several files, the one at fault.
+    name the source and, of several files, the one at fault. `options` has the columns by role, the
+    field separator and the SQL query.
     """
     name = source_name(path)
     if options.query is not None or _database_address(path):
@@ -147,11 +148,11 @@ def _mention_unused(present: list[str], names: dict[str, str]) -> None:
 
 
 def _join_parts(parts: list[LogPart], frame_options: dict[str, Any]) -> Log:
-    """Return the log of the parts, one after the other; options go to `Log.from_frame`.
+    """Return the log of the parts, one after the other.
 
     A part is a file of the log, or the result of a query: a lazy frame and its columns by role
-    (user, item, time ...). The list `parts` is emptied, to free memory. InvalidLogError if the
-    parts' times are of different types.
+    (user, item, time ...). `frame_options` are passed to `Log.from_frame`. The list `parts` is
+    emptied, to free memory. InvalidLogError if the parts' times are of different types.
     """
     names = parts[0].columns
     frames = [_rename_columns(part, names) for part in parts]

@@ -67,7 +67,8 @@ class SplitPlan:
         """Yield the splits of a log, one or (rolling) several; `on` is "test" or "validation".
 
         `self.text` is leave-one-out, at:TIME or rolling:TIME,DAYS. A split has training rows, and
-        held-out cases of `on`: histories and their next items.
+        held-out cases of `on`: histories and their next items. For leave-one-out, `refit` trains on
+        validation rows too, and `target` is the event to predict.
         """
         self.check(on)
         kind, _, rest = self.text.partition(":")
@@ -80,7 +81,10 @@ class SplitPlan:
 
     @property
     def is_by_time(self) -> bool:
-        """Whether a time splits the log (at:, rolling:), rather than each user's number of rows."""
+        """Whether a time splits the log (at:, rolling:), rather than each user's number of rows.
+
+        `self.text` is leave-one-out, at:TIME or rolling:TIME,DAYS.
+        """
         return self.text != "leave-one-out"
 
     def windows(

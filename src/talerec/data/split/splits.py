@@ -82,7 +82,8 @@ class Split:
     def cases(self, on: str) -> Cases:
         """Return the cases held out as `on`: "test" or "validation"; an error if there are none.
 
-        A case is a user's history and the item that came next.
+        A case is a user's history and the item that came next. `self.name` is how the log was
+        split, such as "leave-one-out".
         """
         windows.require_held_out(on)
         cases = self.test if on == TEST else self.validation

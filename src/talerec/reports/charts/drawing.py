@@ -44,7 +44,7 @@ class Point(NamedTuple):
 
     @property
     def is_shown(self) -> bool:
-        """Return whether the point lies inside the chart."""
+        """Return whether the point lies inside the chart: both coordinates are not None."""
         return self.x is not None and self.y is not None
 
 
@@ -299,7 +299,10 @@ def draw_marker(style: int, *, tip: str | None = None) -> Html:
 
 
 def draw_point(style: int, point: Coordinates, tip: str) -> Html | None:
-    """Return a series' marker at `point` (x, y) with a tooltip; None if outside the chart."""
+    """Return a series' marker at `point` (x, y) with a tooltip; None if outside the chart.
+
+    style : number of the series, which decides colour and shape; tip : the tooltip's text
+    """
     x, y = point
     if x is None or y is None:
         return None

@@ -125,7 +125,10 @@ class CategoryAxis:
 
     @property
     def slot(self) -> float:
-        """Return the width of one category, in coordinates of the drawing."""
+        """Return the width of one category, in coordinates of the drawing.
+
+        The axis runs from `start` to `end`; `names` are its categories.
+        """
         return (self.end - self.start) / max(len(self.names), 1)
 
     def format(self, value: Any) -> str:

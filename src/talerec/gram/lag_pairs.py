@@ -179,24 +179,23 @@ def slit_sparse(args: SlitRows, log: RowsByItem, a: int, b: int, out: SparseSums
 
 @kernel
 def lag_dense(args: WeightedRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b (b excluded) of dense M and K' of association rules.
+    """Write rows a..b (b excluded) of dense K' of association rules, and of M, which is 0.
 
-    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
-    a training example, and T its target items. Row j of M and K' is that of target item j. args:
-    the first row that each log row forms a pair with, and weights by lag. log: the log rows of each
-    item. out: M and K' as arrays, items x items.
+    K (source x target item) adds up weights by lag; M + M' would be G = S'S of other models. Row j
+    of M and K' is that of target item j. args: the first row that each log row forms a pair with,
+    and weights by lag. log: the log rows of each item. out: M and K' as arrays, items x items.
     """
     accumulate_dense(lag_pairs, args, log, a, b, out)
 
 
 @kernel
 def lag_sparse(args: WeightedRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b (b excluded) of sparse M and K' of association rules.
+    """Write rows a..b (b excluded) of sparse K' of association rules, and of M, which is 0.
 
-    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
-    a training example, and T its target items. Row j of M and K' is that of target item j. args:
-    the first row that each log row forms a pair with, and weights by lag. log: the log rows of each
-    item. out: M and K' as compressed rows, whose indptr is given.
+    K (source x target item) adds up weights by lag; M + M' would be G = S'S of other models. Row j
+    of M and K' is that of target item j. args: the first row that each log row forms a pair with,
+    and weights by lag. log: the log rows of each item. out: M and K' as compressed rows, whose
+    indptr is given.
     """
     accumulate_sparse(lag_pairs, args, log, a, b, out)
 

@@ -151,23 +151,23 @@ def weighted_lag_pairs(args: WeightedLagRows, q: int, out: PairCoefficients) -> 
 
 @kernel
 def weighted_lag_dense(args: Any, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b (b excluded) of dense M and K' of association rules with row weights.
+    """Write rows a..b (b excluded) of dense K' of weighted rules, and of M, which is 0.
 
-    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
-    a training example, and T its target items. Row j of M and K' is that of target item j. args:
-    the first row that each log row forms a pair with, and weights by lag and by row. log: the log
-    rows of each item. out: M and K' as arrays, items x items.
+    Association rules add up in K (source x target item) weights by lag, times both row weights; M +
+    M' would be G = S'S of other models. Row j of M and K' is that of target item j. args: the first
+    row that each log row forms a pair with, and weights by lag and by row. log: the log rows of
+    each item. out: M and K' as arrays, items x items.
     """
     accumulate_dense(weighted_lag_pairs, args, log, a, b, out)
 
 
 @kernel
 def weighted_lag_sparse(args: Any, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b (b excluded) of sparse M and K' of association rules with row weights.
+    """Write rows a..b (b excluded) of sparse K' of weighted rules, and of M, which is 0.
 
-    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
-    a training example, and T its target items. Row j of M and K' is that of target item j. args:
-    the first row that each log row forms a pair with, and weights by lag and by row. log: the log
-    rows of each item. out: M and K' as compressed rows, whose indptr is given.
+    Association rules add up in K (source x target item) weights by lag, times both row weights; M +
+    M' would be G = S'S of other models. Row j of M and K' is that of target item j. args: the first
+    row that each log row forms a pair with, and weights by lag and by row. log: the log rows of
+    each item. out: M and K' as compressed rows, whose indptr is given.
     """
     accumulate_sparse(weighted_lag_pairs, args, log, a, b, out)

@@ -104,7 +104,7 @@ def explain_queries(
 
     query: weights of sources (rows of the weights B); scores are query @ B. mask: items that may
     not be listed, or are hidden per query. n_reasons: at most so many contributing items per listed
-    item.
+    item. weights: B. Counts, items and scores of the lists are plain Python values.
     """
     explain = _explain_dense if weights.uses_dense_scores else _explain_hash
     inputs = _ListInputs(weights.kernel_weights, query.rows(), mask, weights.scratch())

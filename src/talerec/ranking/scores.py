@@ -176,10 +176,10 @@ def _find_slot(store: HashScores, j: int, last: int) -> int:
 
 @template
 def _reserve(store: HashScores, more: int) -> None:
-    """Enlarge the hash table, if needed, so that `more` further items fit; rehash its items.
+    """Enlarge the hash table of scores, if needed, so that `more` further items fit.
 
-    It has at least twice as many slots as items, but not many more: a small table stays in the
-    cache.
+    Its items are then placed again. It has at least twice as many slots as items, but not many
+    more: a small table stays in the cache.
     """
     most = min(store.state[_SIZE] + more, len(store.items))
     size = store.state[_SLOTS]

@@ -138,7 +138,7 @@ class Study:
     def neural_rows(self) -> list[str]:
         """Return the names of the paper's neural models to compute: all of the tables, or none.
 
-        None unless the study was opened with `neural`.
+        There are none unless the study was opened with `neural`.
         """
         return paper.neural_rows(self.dataset.key) if self.has_neural_rows else []
 

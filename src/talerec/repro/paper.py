@@ -33,8 +33,9 @@ class Dataset:
     def read(self, path: str | Path, ties: str | None = None) -> Log:
         """Return the log at `path` with the paper's period, k-core and order of simultaneous rows.
 
-        `between` is the period (None: all), `core` the least number of rows of a user or item. ties
-        : another order of simultaneous rows than the paper's ("file", "item", "random:SEED")
+        `between` is the period (None: all), `core` the least number of rows of a user or item.
+        `ties` is another order of simultaneous rows than the paper's ("file", "item",
+        "random:SEED").
         """
         log = read_log(path)
         if self.between is not None:

@@ -36,8 +36,7 @@ def thread_count() -> int:
 def balanced_chunks(cumulative: np.ndarray, chunks: int) -> list[tuple[int, int]]:
     """Cut 0..n into at most `chunks` ranges (start, stop) of about equal work.
 
-    `cumulative` is the running sum of the work, n + 1 long, from 0. Ranges without work are left
-    out.
+    `cumulative` is the running sum of the work, n + 1 long, from 0. Empty ranges are left out.
     """
     total = cumulative[-1]
     marks = np.searchsorted(cumulative, total * np.arange(1, chunks) / chunks)

@@ -121,9 +121,9 @@ def source_limits(
 ) -> SourceLimits:
     """Return how many source items a target has: solved together exactly, and in all.
 
-    If `neighbors`, about how many sources a target gets, is at least `items`, all items are solved
-    together. entries: the number of entries of K = S'T; while it is small, a target has more
-    sources. includes_target: whether a target may be its own source.
+    About `neighbors` in all, half of them solved together; three times as many in all while K = S'T
+    has no more than 10 million `entries`. If `neighbors` is at least `items`, all items are solved
+    together. includes_target: whether a target may be its own source.
     """
     if neighbors >= items:
         return SourceLimits(items, items, includes_target)

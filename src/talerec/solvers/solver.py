@@ -68,7 +68,8 @@ def solve_bounded(
 
     g_j is the penalty if 1 - penalty_j P_jj <= bound, else (1 - bound) / P_jj. With bound 0 this is
     EASE: items predict each other, and none predicts itself. penalty, solver, neighbors: as in
-    `solve_gram`; only G of the Gram is used. gram: G = X'X of users x items.
+    `solve_gram`. gram: only its G (items x items) is used, which says how often two items occur
+    together.
     """
     ridge = np.broadcast_to(np.float64(penalty), gram.items)
     solver = choose_solver(gram, ridge) if solver == "auto" else solver

@@ -129,9 +129,10 @@ def _find_obstacle(folder: Path) -> str | None:
 
 
 def _is_artifact(folder: Path) -> bool:
-    """Return whether the folder holds an artifact: a lock file, or a manifest with files.
+    """Return whether the folder holds an artifact (a saved model), complete or not.
 
-    Other programs have a manifest.json too.
+    It does if it has a lock file, or a manifest that lists files: other programs have a
+    manifest.json too.
     """
     return (folder / LOCK).exists() or bool(integrity.listed_files(folder))
 
@@ -140,18 +141,19 @@ def _is_artifact(folder: Path) -> bool:
 
 
 def write_artifact(path: str | Path, bundle: Bundle) -> Path:
-    """Write a bundle to the folder `path`, replacing the artifact there in one step.
+    """Write a saved model to the folder `path`, replacing the one there in one step.
 
-    A bundle is a model's content: facts (JSON), arrays and tables. Returns the folder.
+    `bundle` is the model's content: facts (JSON), arrays and tables. Returns the folder.
     """
     return replace_artifact(path, lambda folder: _write_files(folder, bundle))
 
 
 def replace_artifact(path: str | Path, fill: Callable[[Path], None]) -> Path:
-    """Replace the artifact in the folder `path` whole or not at all, and return the folder.
+    """Replace the artifact (saved model) in the folder `path` whole or not at all.
 
     `fill` gets the folder and writes the data files, then the manifest (`write_manifest`). If it
-    fails, the files that it wrote are removed. Other writers wait for a lock.
+    fails, the files that it wrote are removed. Other writers wait for a lock. Returns the folder;
+    ArtifactError if it cannot be written.
     """
     folder = check_target(path)
     try:
@@ -215,8 +217,9 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
 def write_manifest(folder: Path, text: bytes, files: dict[str, dict[str, Any]]) -> None:
     """Replace the folder's manifest by `text`, and remove data files that are not in `files`.
 
-    `files` has the entries of the data files, which are complete: {"file": name, ...} by array or
-    table. With the manifest's renaming the new artifact takes the place of the old one.
+    The manifest is the JSON file that lists a saved model's data files. `files` has their entries,
+    {"file": name, ...} by array or table; the files are complete. With the manifest's renaming the
+    new model takes the place of the old one.
     """
     sync_folder(folder)
     with atomic_replace(folder / MANIFEST) as unfinished:

@@ -200,7 +200,8 @@ def refuse_overwriting(outputs: Sequence[Path | None], inputs: Sequence[Source |
 def _is_input(out: Path, text: str) -> bool:
     """Return whether the resolved path `out` is a file of the input `text`, or would match it.
 
-    `text` is a path, a folder, a pattern or an address of a database.
+    `text` is a path, a folder, a pattern or an address of a database, which a command reads; `out`
+    is a file that it writes.
     """
     if "://" in text:
         file = database_file(text)

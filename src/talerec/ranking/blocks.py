@@ -164,7 +164,7 @@ class SparseBlock(Block):
 class DenseBlock(Block):
     """Rows of the weights B as a dense float32 array, source x item; 0 means no weight."""
 
-    values: Array
+    values: Array  # source x item
     kind: ClassVar[int] = DENSE
 
     @property
@@ -312,6 +312,12 @@ def make_block(matrix: Any, **settings: Any) -> Block:
 
     A block is some rows of the weights B of a model; scores are x @ B. settings: other fields of
     `Block` (weight: a factor; source_item: the item that each row stands for).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> make_block(np.eye(3)).sources
+    3
     """
     if is_sparse(matrix):
         rows = matrix.tocsr()

@@ -102,11 +102,27 @@ class Weights:
 
     Scores are x @ B: a query x says how much each source (row of B), mostly an item of the history,
     counts.
+
+    Parameters
+    ----------
+    blocks : NumPy or SciPy matrix, Block, or list of blocks
+        B, source x item. Blocks are stacked, and their sources are numbered through.
+    base : array of float64, optional
+        A score of each item that does not depend on the history; NaN for an item without one.
+    query_arrays : dict of arrays, optional
+        What else the model needs to make queries, by name; saved with the weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Weights(np.eye(3, dtype=np.float32)).items
+    3
     """
 
     blocks: Any
     base: Array | None = None
     query_arrays: dict[str, Array] = field(default_factory=dict)
+    #: the work space of each thread, created on first use
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
 
     def __post_init__(self) -> None:

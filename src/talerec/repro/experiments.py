@@ -53,9 +53,9 @@ class Study:
     row is a model of the paper's tables, by its printed name.
     """
 
-    dataset: paper.Dataset
+    dataset: paper.Dataset  # its key, name and preprocessing
     path: Path  # of the log's file
-    log: Log
+    log: Log  # the preprocessed rows
     split: Split  # of the log, leave-one-out
     saved: Path  # the folder of the saved results
     has_neural_rows: bool = False  # compute neural rows too

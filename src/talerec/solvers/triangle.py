@@ -133,8 +133,8 @@ def _fill_lower(G: CSR, rank: Array, a: int, b: int, out: CSR) -> None:
 class _Addends(NamedTuple):
     """Two sparse matrices to add, row by row."""
 
-    old: CSR
-    change: CSR
+    old: CSR  # by row
+    change: CSR  # of the same shape
     tolerance: float  # a sum of at most so many times the old entry is stored as zero
 
 

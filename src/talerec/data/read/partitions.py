@@ -64,7 +64,7 @@ class LogPart:
 
     name: str  # the file's path, or the database's address without passwords, for messages
     columns: dict[str, str]  # role (user, item, time, weight, event) -> column of `frame`
-    frame: pl.LazyFrame
+    frame: pl.LazyFrame  # the rows, with the columns to read
     text_ids: frozenset[str]  # columns that are text because the file format has only text
     is_text: bool = False  # whether every value was read as text, into memory
 

@@ -46,15 +46,16 @@ class TalerecError(ValueError):
         super().__init__(message)
         self.message, self.parameters = message, parameters
         self.row, self.source = row, source
-        self._prefix = ""
+        self._prefix = ""  # "FILE: ", set by `locate`
 
     def __str__(self) -> str:
         return self._prefix + ("" if self.row is None else f"row {self.row}: ") + self.message
 
     def locate(self, source: str, row: int | None = None) -> None:
-        """Put the file or log at fault before the message; `row` replaces the row number.
+        """Put `source`, the file or log at fault, before the message; `row` replaces its row.
 
-        Nothing changes if the error names a source already.
+        Called where an error passes through code that knows the file. Nothing changes if the error
+        names a source already. Rows count from 1. `self._prefix` is written before the message.
         """
         if self.source is None:
             self.source, self._prefix = source, f"{source}: "
@@ -90,7 +91,14 @@ class NotFittedError(TalerecError):
 class ArtifactError(TalerecError):
     """A saved model that cannot be read or written.
 
-    The message says what is wrong with the model's folder, or with one file in it.
+    Parameters
+    ----------
+    problem : str
+        What is wrong; written after the folder and file: "model.tale: manifest.json is damaged".
+    folder : path
+        The model's folder.
+    file : str, optional
+        The name of the file at fault; None if the folder as a whole is at fault.
     """
 
     def __init__(self, problem: str, folder: object = "model", file: str | None = None) -> None:
@@ -105,23 +113,26 @@ class ArtifactError(TalerecError):
         """Return the same error with another folder in its message.
 
         It is used for a model that was read from a copy: the message then names the original.
+        `self.file` is the file at fault, None for the whole folder.
         """
         return type(self)(self.message, folder, self.file)
 
 
 def _warn_of_rename(old: str, new: str) -> None:
-    """Give a DeprecationWarning about a former name, at the line that uses that name.
+    """Give a DeprecationWarning that `old` is now called `new`.
 
-    The function that calls this one must be the one that the line calls.
+    The warning points at the user's line: the one that calls the function that calls this one
+    (stacklevel 3).
     """
     message = f"{old} is now {new}; the old name goes with version 0.4"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
 def forward_renamed(names: dict[str, str]) -> Callable[[object, str], Any]:
-    """Return a `__getattr__` for a class with renamed attributes; `names` are new by old.
+    """Return a `__getattr__` for a class whose attributes were renamed.
 
-    Reading a former attribute returns the new one's value, with a DeprecationWarning.
+    `names` maps each former attribute to its new name. Reading a former attribute returns the new
+    one's value and gives a DeprecationWarning; other names raise AttributeError.
     """
 
     def __getattr__(self: object, name: str) -> Any:

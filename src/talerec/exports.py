@@ -26,7 +26,8 @@ def lazy_exports(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package, as its stub declares them.
 
-    The returned `__getattr__` imports an exported name from its module on first use.
+    The returned `__getattr__` imports an exported name from its module on first use. The stub has
+    one line `from MODULE import NAME as NAME` per export.
 
     Parameters
     ----------

@@ -42,15 +42,11 @@ _UNFINISHED = re.compile(r"([\w-]+\.npy|[\w-]+\.parquet|manifest\.json)\.new")
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """The content of an artifact (a saved model's folder) in memory.
+    """The content of an artifact (a saved model's folder) in memory."""
 
-    `facts` are the manifest's JSON fields other than the list of files; `arrays` and `tables` are
-    the data files by name.
-    """
-
-    facts: dict[str, Any]
-    arrays: dict[str, Array]
-    tables: dict[str, pl.DataFrame]
+    facts: dict[str, Any]  # the manifest's JSON fields other than the list of files
+    arrays: dict[str, Array]  # the data files .npy by array name, such as "indptr"
+    tables: dict[str, pl.DataFrame]  # the data files .parquet by table name
 
 
 def read_artifact(path: str | Path, *, verify: bool = False) -> Bundle:
@@ -71,9 +67,12 @@ def read_artifact(path: str | Path, *, verify: bool = False) -> Bundle:
 
 
 def _read_bundle(folder: Path, manifest: dict[str, Any], verify: bool) -> Bundle:
-    """Return the files that a manifest lists; ArtifactError if one is missing or damaged.
+    """Return the content of a saved model: facts, arrays (memory-mapped) and tables.
 
-    Sizes and the hashes of tables are always checked, the hashes of arrays only with `verify`.
+    `manifest` is the JSON object of the folder's manifest.json; "files" has an entry per data file
+    with its name, size, hash and, for arrays, dtype and shape. Sizes and the hashes of tables are
+    always checked, the hashes of arrays only with `verify`. ArtifactError if a file is missing or
+    damaged.
     """
     arrays: dict[str, Array] = {}
     tables: dict[str, pl.DataFrame] = {}
@@ -111,7 +110,10 @@ def check_target(path: str | Path) -> Path:
 
 
 def _find_obstacle(folder: Path) -> str | None:
-    """Return why a folder, which need not exist, cannot hold a model; None if it can."""
+    """Return why a folder, which need not exist, cannot hold a model; None if it can.
+
+    The reason completes a sentence that begins with the folder's name.
+    """
     if folder.is_symlink() and not folder.exists():
         return "cannot be written: it is a link to nothing"
     if folder.exists() and not folder.is_dir():
@@ -127,9 +129,10 @@ def _find_obstacle(folder: Path) -> str | None:
 
 
 def _is_artifact(folder: Path) -> bool:
-    """Return whether the folder holds an artifact: a lock file, or a manifest with files.
+    """Return whether the folder holds an artifact (a saved model), complete or not.
 
-    Other programs have a manifest.json too.
+    It does if it has a lock file, or a manifest that lists files: other programs have a
+    manifest.json too.
     """
     return (folder / LOCK).exists() or bool(integrity.listed_files(folder))
 
@@ -138,18 +141,19 @@ def _is_artifact(folder: Path) -> bool:
 
 
 def write_artifact(path: str | Path, bundle: Bundle) -> Path:
-    """Write a bundle to the folder `path`, replacing the artifact there in one step.
+    """Write a saved model to the folder `path`, replacing the one there in one step.
 
-    A bundle is a model's content: facts (JSON), arrays and tables. Returns the folder.
+    `bundle` is the model's content: facts (JSON), arrays and tables. Returns the folder.
     """
     return replace_artifact(path, lambda folder: _write_files(folder, bundle))
 
 
 def replace_artifact(path: str | Path, fill: Callable[[Path], None]) -> Path:
-    """Replace the artifact in the folder `path` whole or not at all, and return the folder.
+    """Replace the artifact (saved model) in the folder `path` whole or not at all.
 
     `fill` gets the folder and writes the data files, then the manifest (`write_manifest`). If it
-    fails, the files that it wrote are removed. Other writers wait for a lock.
+    fails, the files that it wrote are removed. Other writers wait for a lock. Returns the folder;
+    ArtifactError if it cannot be written.
     """
     folder = check_target(path)
     try:
@@ -181,9 +185,10 @@ def _remove_new_folders(folder: Path) -> Iterator[None]:
 
 
 def _remove_leftovers(folder: Path) -> set[str]:
-    """Remove data files that the manifest does not list: a crash left them behind.
+    """Remove data files that the folder's manifest does not list: a crash left them behind.
 
-    Returns the names of the files that remain in the folder.
+    Nothing is removed if the manifest is unreadable. Returns the names of the files that remain in
+    the folder.
     """
     listed = integrity.listed_files(folder)
     if listed is not None:
@@ -212,8 +217,9 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
 def write_manifest(folder: Path, text: bytes, files: dict[str, dict[str, Any]]) -> None:
     """Replace the folder's manifest by `text`, and remove data files that are not in `files`.
 
-    `files` has the entries of the data files, which are complete: {"file": name, ...} by array or
-    table. With the manifest's renaming the new artifact takes the place of the old one.
+    The manifest is the JSON file that lists a saved model's data files. `files` has their entries,
+    {"file": name, ...} by array or table; the files are complete. With the manifest's renaming the
+    new model takes the place of the old one.
     """
     sync_folder(folder)
     with atomic_replace(folder / MANIFEST) as unfinished:
@@ -274,7 +280,10 @@ def _write_file(folder: Path, name: str, ending: str, parts: _Parts) -> dict[str
 
 
 def _remove_unlisted(folder: Path, listed: set[str]) -> None:
-    """Remove the data files and unfinished files of a folder whose names are not in `listed`."""
+    """Remove a model folder's data files whose names are not in `listed`.
+
+    Also files with temporary names (.new), which an interrupted write left. Other files stay.
+    """
     for name in os.listdir(folder):
         is_ours = integrity.DATA_FILE.fullmatch(name) or _UNFINISHED.fullmatch(name)
         if is_ours and name not in listed:
@@ -283,9 +292,10 @@ def _remove_unlisted(folder: Path, listed: set[str]) -> None:
 
 
 def _undo(folder: Path, files_before: set[str]) -> None:
-    """Remove the files that a failed write left in the folder.
+    """Remove the files that a failed write left in a model's folder.
 
-    `files_before` are the names that were there before: they stay if the manifest is unreadable.
+    Files that the manifest lists stay. If the manifest is unreadable, `files_before` stay: the
+    names that were there before the write. Without a manifest, the lock file is removed too.
     """
     listed = integrity.listed_files(folder)
     _remove_unlisted(folder, files_before if listed is None else listed)

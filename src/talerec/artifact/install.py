@@ -55,9 +55,10 @@ def install_artifact(
 
 
 def _copy_files(source: Path, target: Path) -> None:
-    """Copy an artifact's data files, then its manifest, from folder `source` to `target`.
+    """Copy a saved model's data files, then its manifest, from folder `source` to `target`.
 
-    Each file is replaced in one step even if it exists: it may be damaged.
+    Each file is replaced in one step even if it exists: it may be damaged. The manifest lists the
+    data files; those of the old model are removed.
     """
     text = (source / MANIFEST).read_bytes()
     files = read_manifest(source)["files"]
@@ -72,7 +73,8 @@ def _copy_files(source: Path, target: Path) -> None:
 def _unpack_source(source: str | Path, target: Path) -> Iterator[Path]:
     """Yield the folder of the model at `source`; an archive is unpacked to a temporary folder.
 
-    The temporary folder is on the disk of `target`, and removed at the end.
+    The temporary folder is on the disk of `target`, and removed at the end. TalerecError if the
+    archive is incomplete.
     """
     if str(source) != STANDARD_INPUT and not Path(source).is_file():
         yield Path(source)

@@ -33,9 +33,10 @@ def is_artifact_file(name: str) -> bool:
 
 
 def manifest_version(manifest: dict[str, Any]) -> str:
-    """Return the model's version: the first 16 hex digits of a hash of its manifest.
+    """Return the model's version: the first 16 hex digits of the SHA-256 of its manifest.
 
-    Fields that say when and how fast the model was fitted, and with which libraries, do not count.
+    `manifest` is the JSON object that describes a saved model. Fields that say when and how fast
+    the model was fitted, and with which libraries, do not count.
     """
     versioned = {name: value for name, value in manifest.items() if name not in _UNVERSIONED}
     return hashlib.sha256(json.dumps(versioned, sort_keys=True).encode()).hexdigest()[:16]
@@ -45,9 +46,10 @@ def manifest_version(manifest: dict[str, Any]) -> str:
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """Return the manifest of the artifact in the folder `path`; ArtifactError if damaged.
+    """Return the manifest of the saved model in the folder `path`; ArtifactError if damaged.
 
-    Its format, its own hash (the field `version`) and its entries of files are checked.
+    Its format, its own hash (the field "version") and its entries of files are checked. Parameters
+    stored as the text "inf" come back as infinity.
     """
     folder = Path(path)
     manifest = _parse_manifest(folder)
@@ -139,9 +141,10 @@ def _is_valid_array(entry: dict[str, Any]) -> bool:
 
 @contextmanager
 def report_damage(folder: Path, file: str) -> Iterator[None]:
-    """Turn errors in the block, which reads a file of an artifact, into an ArtifactError.
+    """Turn errors in the block, which reads a file of a saved model, into an ArtifactError.
 
-    `folder` and `file` are the names that the error gives.
+    A missing file, and any OSError, ValueError or Polars error. `folder` and `file` are the names
+    that the error gives.
     """
     try:
         yield

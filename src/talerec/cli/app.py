@@ -23,7 +23,10 @@ class _PlainFlags:
     """Mixin for help pages without "<bool>" after options that take no value (such as --help)."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return Click's parameters of the command; a flag without metavar gets an empty one."""
+        """Return Click's parameters of the command; a flag without metavar gets an empty one.
+
+        Help pages then show no "<bool>" after options that take no value. `ctx` is Click's context.
+        """
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False) and param.metavar is None:
@@ -41,7 +44,8 @@ class _Group(_PlainFlags, TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """Return the command that `args` call: its name, the command, and the words after it.
 
-        Former flags in these words are replaced by the flags that the command has now.
+        `args` are the words of the command line, `ctx` is Click's context. Former flags in these
+        words are replaced by the flags that the command has now, with a warning.
         """
         name, command, words = super().resolve_command(ctx, args)
         flags = {flag for param in command.params for flag in param.opts} if command else set()
@@ -79,7 +83,7 @@ def format_examples(*commands: str) -> str:
 
 
 class Panel(StrEnum):
-    """Headings under which the help page of `talerec` lists the commands, in order."""
+    """Headings under which the help page of `talerec` lists the commands, in this order."""
 
     START = "Start here"
     LOGS = "Logs"
@@ -137,9 +141,11 @@ def add_group(panel: Panel, name: str, help: str) -> typer.Typer:
 
 
 def flatten_groups(command: Command) -> Command:
-    """Return the command with one parameter per field of each dataclass parameter, for Typer.
+    """Return a command with one parameter per field of each dataclass parameter, for Typer.
 
-    The returned function builds the dataclasses from these parameters and calls the command.
+    A command is a function whose parameters are command-line options; a dataclass parameter is a
+    group of options, which Typer does not support. The returned function builds the dataclasses
+    from its parameters and calls the command.
     """
     parameters = inspect.signature(command, eval_str=True).parameters.values()
     groups: dict[str, Any] = {
@@ -185,7 +191,8 @@ def _group_parameters(group: Any) -> Iterator[inspect.Parameter]:
 def explicit_options(context: Context) -> set[str]:
     """Return the names of the parameters that the command line sets, even if to the default.
 
-    `context` is Click's context of the running command.
+    `context` is Click's context of the running command. Defaults and environment variables do not
+    count.
     """
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}

@@ -22,7 +22,11 @@ _FOLDER = Path(__file__).parents[1] / "models"
 
 
 def complete_values(*values: str) -> Complete:
-    """Return a function that offers those of the values that start with the typed text."""
+    """Return a completion function for an option that takes one of `values`.
+
+    The function gets Click's context and the typed text, and returns (value, "") of those values
+    that start with the text.
+    """
 
     def offer(context: typer.Context, incomplete: str) -> Offers:
         return [(value, "") for value in values if value.startswith(incomplete)]
@@ -31,7 +35,10 @@ def complete_values(*values: str) -> Complete:
 
 
 def complete_models(context: typer.Context, incomplete: str) -> Offers:
-    """Return the name and help text of each model whose name starts with the typed text."""
+    """Return the name and help text of each model whose name starts with the typed text.
+
+    For a shell that completes --model; `context` is not used.
+    """
     models = sorted((model.name, model.help) for model in _model_sources().values() if model.name)
     return [(name, help) for name, help in models if name.startswith(incomplete)]
 
@@ -56,17 +63,12 @@ def complete_settings(context: typer.Context, incomplete: str) -> Offers:
 
 @dataclass
 class _ModelSource:
-    """A class in the models' source files, as its syntax tree declares it.
+    """A class in the models' source files, as its syntax tree declares it."""
 
-    `name` is the model's name on the command line, empty for a base class; `help` the first line of
-    the docstring; `bases` the names of the base classes; `parameters` the help text and choices of
-    each parameter that the class declares itself, without inherited ones.
-    """
-
-    name: str
-    help: str
-    bases: list[str]
-    parameters: Parameters
+    name: str  # the model's name on the command line; empty for a base class
+    help: str  # the first line of the docstring
+    bases: list[str]  # names of the base classes
+    parameters: Parameters  # help text and choices of those that the class declares itself
 
 
 def _all_parameters(model: _ModelSource, sources: dict[str, _ModelSource]) -> Parameters:
@@ -86,7 +88,10 @@ def _all_parameters(model: _ModelSource, sources: dict[str, _ModelSource]) -> Pa
 
 @cache
 def _model_sources() -> dict[str, _ModelSource]:
-    """Return every class in the models' source files by class name; empty without such files."""
+    """Return every class in the models' source files by class name; empty without such files.
+
+    The files are parsed, not imported, which takes milliseconds; the result is cached.
+    """
     return {
         node.name: _read_class(node)
         for path in sorted(_FOLDER.rglob("*.py"))

@@ -87,7 +87,8 @@ def run_demo(rows: int, seed: int, folder: Path) -> Path:
 def _fit_and_evaluate(split: Split) -> tuple[dict[str, Model], dict[str, Evaluation]]:
     """Return the models of the demo, fitted on the training rows, and their evaluations.
 
-    Both dicts are keyed by the name that the tables show; evaluations are on the test rows.
+    Both dicts are keyed by the name that the tables show; evaluations are on the test rows. Each
+    model is first fitted on 200 rows, which compiles its kernels before the clock starts.
     """
     models: dict[str, Model] = {
         "popularity": Popular(),
@@ -198,7 +199,7 @@ def _comparison_rows(models: dict[str, Model], results: dict[str, Evaluation]) -
 
 
 def _best_cases(result: Evaluation) -> list[int]:
-    """Return the indices of the test cases whose held-out item the model ranks best.
+    """Return the indices of the two test cases whose held-out item the model ranks best.
 
     A case is a held-out row of a shopper; a rank of 0 means that the item has no rank.
     """
@@ -209,7 +210,8 @@ def _best_cases(result: Evaluation) -> list[int]:
 def _history_items(model: Model, split: Split, case: int) -> list[Any]:
     """Return the ids of a shopper's items before the held-out row, oldest first.
 
-    `case` is the index of the held-out row among the test cases; unknown items are left out.
+    `case` is the index of the held-out row among the test cases of `split`; items unknown to the
+    model are left out.
     """
     histories = split.cases("test").histories
     rows = histories.item[histories.start[case] : histories.stop[case]]
@@ -247,7 +249,8 @@ def _main_reason(model: Model, history: list[int], item: int, titles: Titles) ->
 def _render_report(rows: int, comparison: list[list[str]], cards: list[Card]) -> str:
     """Return the comparison of models and the shoppers' recommendations as Markdown.
 
-    `rows` is the size of the log, `comparison` the table rows of `_comparison_rows`.
+    `rows` is the size of the log; `comparison` has a table row per model, as text; `cards` are
+    pairs of a shopper's title and table rows of recommendations.
     """
     parts = [f"# talerec demo\n\n{rows:,} rows of a synthetic shop, leave-one-out, full ranking.\n"]
     table = _markdown_table(_HEADER, comparison)

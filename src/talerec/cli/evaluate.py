@@ -80,6 +80,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Hold out rows, fit on the rest, and rank all items for each held-out row."""
+    # source, choice, engine: options of the log, the model, and Spark
     from talerec.data import expand_tie_orders
     from talerec.data.split import SplitPlan
 
@@ -101,7 +102,10 @@ def evaluate(
 
 
 def _parse_cutoffs(text: str) -> list[int]:
-    """Return the list lengths k in the text of --k, such as 1,5,10, checked."""
+    """Return the list lengths k in the text of --k, such as "1,5,10".
+
+    TalerecError unless they are whole numbers from 1.
+    """
     from talerec.evaluation import check_cutoffs
 
     try:
@@ -116,8 +120,9 @@ def _evaluate_locally(
 ) -> Evaluation:
     """Evaluate an unfitted model on this machine; save the result to `path` unless it is None.
 
-    `plan` is how the log is split; `settings` are the arguments on, k, hide_seen and ties of
-    `evaluate_log`. The result's seconds include those of reading the log.
+    `source` has the options to read the log; `plan` is how the log is split; `settings` are the
+    arguments on, k, hide_seen and ties of `evaluate_log`. The result's seconds include those of
+    reading the log.
     """
     from dataclasses import replace
 
@@ -144,8 +149,9 @@ def _evaluate_on_spark(
 ) -> Evaluation:
     """Evaluate an unfitted model on a Spark cluster and return the result.
 
-    `plan` is how the log is split; `settings` are the arguments on, k, hide_seen and ties of
-    `spark.evaluate`. Unless `path` is None, Spark writes one row per held-out row to it.
+    `source` and `engine` have the options to read the log and to reach the cluster; `plan` is how
+    the log is split; `settings` are the arguments on, k, hide_seen and ties of `spark.evaluate`.
+    Unless `path` is None, Spark writes one row per held-out row to it.
     """
     from talerec import spark  # reports by itself that pyspark is missing
 
@@ -207,6 +213,7 @@ def tune(
     json: Json = False,
 ) -> None:
     """Search for a model's best parameters on validation rows; --set fixes some of them."""
+    # source: options of the log; ties: the order of a user's rows with equal times
     from talerec.evaluation import tune
     from talerec.models import DEFAULT, model_class
     from talerec.models.core import parse_settings
@@ -277,6 +284,7 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Reproduce the tables and figures of the TALE paper, next to its published numbers."""
+    # experiments.run saves results in `folder`; pages.write renders RESULTS.md and results.html
     from talerec.repro import experiments, pages
 
     if folder.exists() and not folder.is_dir():
@@ -292,7 +300,7 @@ def reproduce(
 
 
 def _check_outputs(outputs: Sequence[Path | None], inputs: Sequence[str | Path | None]) -> None:
-    """Raise an error if an output file cannot be written or is one of the inputs.
+    """Raise TalerecError if an output file cannot be written or is one of the inputs.
 
     Nothing is read; entries that are None stand for options that are not set.
     """

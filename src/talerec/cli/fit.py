@@ -51,6 +51,7 @@ def demo(
     port: Port = 8080,
 ) -> None:
     """Fit, compare and explain models on a synthetic shop: start here."""
+    # run_demo prints the comparison and saves the default model; run_service serves it over HTTP
     from talerec.cli.demo import run_demo
     from talerec.cli.serve import run_service
 
@@ -129,6 +130,7 @@ def fit(
     json: Json = False,
 ) -> None:
     """Fit a model to all rows of a log and save it."""
+    # source, choice, engine, table: options of the log, the model, Spark, and the item table
     from talerec.artifact import check_target, read_manifest
     from talerec.data.read import refuse_overwriting
 
@@ -168,10 +170,10 @@ def fit(
 def _check_updatable(
     model: Model, source: LogSource, engine: EngineOptions, no_histories: bool
 ) -> None:
-    """Raise an error if --updatable does not work with the model or with another option.
+    """Raise TalerecError if --updatable does not work with the model or with another option.
 
-    --updatable saves what a later update of the model needs; `no_histories` is whether
-    --no-histories is set.
+    --updatable saves what a later update of the model needs. It does not work with --core,
+    --no-histories (`no_histories`) and --engine spark.
     """
     from talerec.models import check_updatable
 
@@ -231,8 +233,10 @@ def _fit_on_spark(
 ) -> None:
     """Fit a model on a Spark cluster and save it to the folder `path`.
 
-    `histories` is whether the model contains the user histories, or the place (a folder or a store)
-    that they are written to instead; `items` is the item table.
+    `source` and `engine` have the options to read the log and to reach the cluster. `ties` is the
+    order of a user's rows with equal times. `histories` is whether the model contains the user
+    histories, or the place (a folder or a store) that they are written to instead; `items` is the
+    item table, None for none.
     """
     from talerec import spark  # reports by itself that pyspark is missing
 
@@ -267,6 +271,7 @@ def update(
     json: Json = False,
 ) -> None:
     """Add later rows to a saved model without a refit; they are read as the fit read its log."""
+    # source, table: options of the later log, and of an item table
     with reporting(json):
         result = _update_artifact(model, source, table, tolerance, explicit_options(context))
     if json:
@@ -283,6 +288,7 @@ def _update_artifact(
     The log and the item table are read with the options that the fit used; `explicit` names the
     options that the command line sets instead. The returned dict has the path, the counts of
     `models.update`, "described" (an item table was read), the version and the training record.
+    `tolerance` is the error of a weight up to which a target is not solved again.
     """
     from talerec.artifact import read_manifest
     from talerec.models import load, update
@@ -315,9 +321,11 @@ def _update_artifact(
 
 
 def _print_update(path: Path, result: dict[str, Any]) -> None:
-    """Print what an update changed in the model at `path`; `result` is the update's dict.
+    """Print what an update changed in the model at `path`.
 
-    A target is an item with a column of weights; "solved" counts those that were solved again.
+    `result` has the counts of new rows, users and items, "described" (a new item table), "targets"
+    and "solved": a target is an item with a column of weights, and solved ones were solved again;
+    also version and seconds.
     """
     if not result["rows"] and not result["described"]:
         print_line(f"{path}: no new rows")

@@ -46,7 +46,10 @@ _TABLE, _SPARK = "Item table", "Spark"  # headings of help pages
 
 @dataclass(frozen=True)
 class LogSource:
-    """Options of commands that read a log: its files or address, columns, and cleaning."""
+    """Options of commands that read a log: its files or address, columns, and cleaning.
+
+    Each field is an option of the command line; its help text says what it means.
+    """
 
     log: Annotated[
         list[str],
@@ -106,21 +109,22 @@ class LogSource:
 
     @property
     def name(self) -> str:
-        """A short name of the log for titles and pages, without passwords."""
+        """The log's paths as a short name for titles, without passwords: "a.csv and 2 more"."""
         from talerec.data.read import source_name
 
         return source_name(self.log)
 
     @property
     def weights_by_event(self) -> dict[str, float] | None:
-        """The row weights of --event-weights by event type; None without the option."""
+        """The row weights of --event-weights ("view=1,buy=10") by event type; None without it."""
         return parse_event_weights(self.event_weights)
 
     def format_arguments(self, ties: str = "file") -> str:
         """Return the log and its changed options as words of a shell command, without passwords.
 
-        `ties`, the order of a user's rows with equal times, becomes --ties; it is left out if it is
-        the default or a range of random orders (random:0..4), which only evaluations take.
+        `self.log` are the paths, and the other fields options. `ties`, the order of a user's rows
+        with equal times, becomes --ties; it is left out if it is the default or a range of random
+        orders (random:0..4), which only evaluations take.
         """
         from talerec.data.read import hide_secrets
 
@@ -134,8 +138,9 @@ class LogSource:
     def read(self, ties: str = "file", any_order: bool = False, needs_time: bool = True) -> Log:
         """Return the log, read and cleaned, with a user's rows of equal times in the order `ties`.
 
-        `ties` is file, item (by item id) or random:SEED. `any_order` allows a database query
-        without ORDER BY; unless `needs_time`, the log need not have a column of times.
+        The fields of `self` are the command's options: paths, columns, units and cleaning. `ties`
+        is file, item (by item id) or random:SEED. `any_order` allows a database query without ORDER
+        BY; unless `needs_time`, the log need not have a column of times.
         """
         from talerec.data import drop_duplicates, k_core, order_ties
         from talerec.data.read import read_log
@@ -191,14 +196,14 @@ class ItemTableOptions:
     ] = None
 
     def check(self) -> None:
-        """Raise an error if an option of the table is set without --items, its file."""
+        """Raise TalerecError if an option of the item table is set without --items, its file."""
         for part in fields(self):
             value = getattr(self, part.name)
             if value is not None and self.items is None:
                 raise TalerecError(f"{format_option(part.name, value)} needs --items")
 
     def read(self, item: str) -> pl.DataFrame | None:
-        """Return the item table, or None without --items.
+        """Return the item table as a Polars frame, or None without --items, the path of its file.
 
         `item` is the log's column of item ids, the default for that of the table.
         """
@@ -213,7 +218,7 @@ class ItemTableOptions:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Options that choose a model and its parameters."""
+    """Options that choose a model and its parameters, of commands that fit one."""
 
     model: ModelName = None
     params: Annotated[
@@ -228,7 +233,11 @@ class ModelChoice:
     set: Settings = field(default_factory=list)
 
     def build(self) -> Model:
-        """Return the unfitted model, with the parameters of --params and, over them, of --set."""
+        """Return the unfitted model, with the parameters of --params and, over them, of --set.
+
+        `self.params` is a JSON file that `talerec tune` wrote, None for none; `self.set` are texts
+        NAME=VALUE. TalerecError for unknown models, parameters or values.
+        """
         from talerec.evaluation import read_params
         from talerec.models import DEFAULT, model_class
         from talerec.models.core import build_model, parse_settings, use_current_names
@@ -278,11 +287,11 @@ class EngineOptions:
 
     @property
     def is_spark(self) -> bool:
-        """Whether the command runs on Spark."""
+        """Whether the command runs on a Spark cluster (--engine spark), not on this machine."""
         return self.engine == "spark"
 
     def check(self) -> None:
-        """Raise an error for an unknown engine, or for options of Spark without --engine spark."""
+        """Raise TalerecError for an unknown engine, or options of Spark without --engine spark."""
         if self.engine not in ("local", "spark"):
             raise TalerecError(f"--engine is {self.engine!r}; it takes local or spark")
         for part in fields(self)[1:]:
@@ -295,7 +304,8 @@ class EngineOptions:
 
         The dict has the keyword arguments that `spark.fit`, `spark.evaluate` and `spark.recommend`
         share: path of the log, session, columns, cleaning (core, drop_duplicates) and the folder
-        `work`. Options for reading a log that Spark does not support are an error.
+        `work`. Options for reading a log that Spark does not support are an error. `self.master`
+        and `self.spark_conf` say how to reach the cluster; `source` has the log's options.
         """
         from talerec import spark  # reports by itself that pyspark is missing
 
@@ -370,6 +380,7 @@ class ItemRules:
     def build(self, k: int = 10, per: list[str] | None = None) -> RecommendOptions:
         """Return these options as the library takes them, for lists of `k` items.
 
+        The fields of `self` are options as text: ids, an SQL condition, boosts, the request time.
         `per` are texts COLUMN=N: at most N items of a list share a value in that column of the item
         table.
         """

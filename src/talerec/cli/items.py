@@ -96,6 +96,8 @@ def print_recommendations(
 ) -> None:
     """Print the recommendation list of each user or history, as tables or as JSON.
 
+    `json` says whether to print JSON; the model has the titles of items.
+
     Parameters
     ----------
     frame : polars.DataFrame
@@ -153,25 +155,27 @@ def list_json(frame: pl.DataFrame, titles: Titles) -> list[dict[str, Any]]:
 
 
 def _item_json(item: Any, titles: Titles) -> dict[str, Any]:
-    """Return an item as a JSON object: its id and, if it has one, its title."""
+    """Return an item as a JSON object: its id and, if it has one, its title.
+
+    `titles` are by item id as text.
+    """
     title = {"title": titles[str(item)]} if str(item) in titles else {}
     return {columns.ITEM: item, **title}
 
 
 @dataclass(frozen=True, eq=False)
 class Shortfall:
-    """Explains why recommendation lists are shorter than requested.
-
-    `options` are those that the lists were computed with: k, filters, and limits per column.
-    """
+    """Explains why recommendation lists are shorter than requested."""
 
     model: Model
-    options: RecommendOptions
+    options: RecommendOptions  # with which the lists were computed: k, filters, limits per column
 
     def explain(self, history: Array, n_items: int) -> str | None:
         """Return why a list has only `n_items` items; None if it has the requested number.
 
         `history` are the history's items as positions among the model's items, -1 if unknown.
+        `self.options` has the filters (allow, deny, where), `hide_seen`, limits per value of a
+        column (`per`), and k, the requested number. The text names flags of the command line.
         """
         options = self.options
         if n_items >= options.k:
@@ -210,9 +214,9 @@ def output_lists(
 ) -> None:
     """Write the recommendation lists of users to `path`, or print them as JSON if it is None.
 
-    `users` are positions among the log's users; `log` has their histories. With a path, `json` says
-    whether the counts are printed as JSON. Lists are computed and written in groups of users:
-    memory does not grow with their number.
+    `users` are positions among the log's users; `log` has their histories; `options` has k and the
+    filters. With a path, `json` says whether the counts are printed as JSON. Lists are computed and
+    written in groups of users: memory does not grow with their number.
     """
     from talerec.models.core import iterate_lists, write_lists
 

@@ -27,6 +27,7 @@ events = add_group(Panel.LOGS, "events", "Import logs into an event store, or ex
 )
 def describe(source: LogSource, json: Json = False) -> None:
     """Show counts, density, intervals, ties and repeats of a log."""
+    # source: options of the log; ties: a user's rows with equal times
     from talerec.data import describe as describe_log
 
     with reporting(json):
@@ -65,10 +66,11 @@ def synth(
 
 
 def _check_target(path: Path | None, arguments: list[str]) -> Path:
-    """Return the file that synth writes: that of --out or, with a warning, the only argument.
+    """Return the file that `talerec synth` writes: that of --out or the only argument.
 
-    `path` is the value of --out; `arguments` are positional ones, which version 0.1 took. Raise an
-    error unless exactly one file is named, it ends in .parquet or .csv, and it can be written.
+    `path` is the value of --out; `arguments` are positional ones, which version 0.1 took, with a
+    warning. TalerecError unless exactly one file is named, it ends in .parquet or .csv, and it can
+    be written.
     """
     from talerec.runtime import check_writable
 
@@ -107,6 +109,7 @@ def _write_log(log: Log, path: Path) -> None:
 )
 def import_(source: LogSource, store: StoreAddress = None, json: Json = False) -> None:
     """Add the rows of a log to an event store; rows that it has already are not added."""
+    # source: options of the log; an event store is a database of events that a service reads
     from talerec.store import Store, import_log
 
     address = _store_address(store)
@@ -185,7 +188,10 @@ def _store_address(option: str | None) -> str:
 
 
 def _open_store(address: str) -> Store:
-    """Open the event store at `address`; a database file that does not exist is an error."""
+    """Return the event store (a database of events) at `address`, opened.
+
+    TalerecError if it is a database file that does not exist.
+    """
     from talerec.data.read import database_file, hide_secrets
     from talerec.store import Store
 

@@ -20,7 +20,7 @@ sort_commands()
 
 
 def _print_version(is_requested: bool) -> None:
-    """Print the version and exit if --version is set, as Typer's callback of the flag."""
+    """Print the version and exit if --version is set; Typer calls this when it reads the flag."""
     if is_requested:
         from talerec import __version__
 
@@ -92,6 +92,6 @@ def _format_usage_error(error: Any) -> str:
 
 
 def _fail(message: str) -> NoReturn:
-    """Print an error as one line and exit with code 2."""
+    """Print an error as one line on standard error and exit with code 2."""
     typer.echo(f"error: {' '.join(message.split())}", err=True)
     sys.exit(2)

@@ -95,7 +95,11 @@ _ID = re.compile(r'\s*(?:"((?:[^"]|"")*)"\s*(?=,|$)|([^,]*))(?:,|$)')
 
 
 def _unquote(match: re.Match[str]) -> str:
-    """Return the id in a match of `_ID`, whose groups are a quoted id and a plain one."""
+    """Return the id in a match of `_ID`, without quotes and spaces around it.
+
+    The groups of the pattern are an id in double quotes (a quote in it is doubled) and a plain one;
+    None for the one that does not match.
+    """
     quoted, plain = match.groups()
     return plain.strip() if quoted is None else quoted.replace('""', '"')
 
@@ -131,6 +135,7 @@ def parse_limits(settings: list[str]) -> dict[str, int] | None:
     """Return the limits N by column from texts COLUMN=N of --per; None for an empty list.
 
     At most N items of a recommendation list share a value in that column of the item table.
+    TalerecError for another text.
     """
     limits: dict[str, int] = {}
     for setting in settings:
@@ -145,7 +150,7 @@ def parse_boosts(settings: list[str]) -> dict[str, dict[str, float]] | None:
     """Return the boosts in texts COLUMN=VALUE:NUMBER by column and value; None if empty.
 
     A positive boost raises the scores of items with this value in the item table; a negative one
-    lowers them.
+    lowers them. TalerecError for another text.
     """
     boosts: dict[str, dict[str, float]] = {}
     for setting in settings:

@@ -70,6 +70,7 @@ def recommend(
     json: Json = False,
 ) -> None:
     """Recommend items to users of the training log, or after histories."""
+    # rules: options of which items a list may contain, and of the request time
     from talerec.cli.items import Shortfall, format_histories, output_lists, print_recommendations
     from talerec.models import load
 
@@ -103,9 +104,10 @@ def recommend(
 
 
 def _check_users_output(path: Path, model: Path, users: str | None) -> None:
-    """Raise an error if the lists of --users cannot be written to `path`, or without --users.
+    """Raise TalerecError if the lists of --users cannot be written to `path`.
 
-    The file must not be the model or the file of user ids in `users`, the value of --users.
+    Also without --users, whose value is `users`. The file must not be the saved model `model` or
+    the file of user ids in `users` (@FILE).
     """
     if users is None:
         raise TalerecError("--out needs --users; lists of --history are printed")
@@ -113,7 +115,11 @@ def _check_users_output(path: Path, model: Path, users: str | None) -> None:
 
 
 def _check_lists_file(path: Path, inputs: list[Any]) -> None:
-    """Raise an error if `path` has an unsupported ending, cannot be written, or is an input."""
+    """Raise TalerecError if recommendation lists cannot be written to the file `path`.
+
+    Its ending must be .parquet, .csv, .ndjson or .jsonl, and it must not be one of `inputs`, paths
+    that the command reads (None entries are ignored).
+    """
     from talerec.data.read import refuse_overwriting
     from talerec.runtime import check_table_format, check_writable
 
@@ -124,8 +130,9 @@ def _check_lists_file(path: Path, inputs: list[Any]) -> None:
 def _find_users(log: Log, text: str, unknown: str) -> Array:
     """Return the users that --users names as positions among the log's users, each once.
 
-    `text` is the value of --users: all, @FILE or ids separated by commas. `unknown` is error or
-    skip, for ids that the log does not have.
+    `text` is the value of --users: all, @FILE or ids separated by commas. `unknown` is what to do
+    with ids that the log does not have: error, or skip (which is logged). TalerecError if no user
+    is named.
     """
     import numpy as np
 
@@ -157,7 +164,7 @@ def _history_items(model: Model, log: Log, users: Array, options: RecommendOptio
 def _saved_log(model: Model, path: Path, flag: str = "--users") -> Log:
     """Return the training log that a model was saved with.
 
-    Without one, raise an error that names the model's `path` and the flag that needs the log.
+    TalerecError without one, which names the model's `path` and the flag that needs the log.
     """
     if model.fitted.log is None:
         raise TalerecError(f"{path} was saved without histories; use --history, not {flag}")
@@ -165,7 +172,10 @@ def _saved_log(model: Model, path: Path, flag: str = "--users") -> Log:
 
 
 def _read_ids(path: Path) -> list[Any]:
-    """Return the user ids in a file: a text file with one id per line, or a Parquet file."""
+    """Return the user ids in a file: a text file with one id per line, or a Parquet file.
+
+    TalerecError if the file is neither.
+    """
     if path.suffix.lower() in (".parquet", ".pq"):
         return _read_id_column(path)
     try:
@@ -176,7 +186,10 @@ def _read_ids(path: Path) -> list[Any]:
 
 
 def _read_id_column(path: Path) -> list[Any]:
-    """Return the distinct ids in the column user_id, or the only column, of a Parquet file."""
+    """Return the distinct ids in the column user_id, or the only column, of a Parquet file.
+
+    TalerecError if the file does not exist, cannot be read, or has no such column.
+    """
     import polars as pl
 
     if not path.exists():
@@ -277,7 +290,7 @@ def _write_lists_on_spark(
 
     The log is read with the options that the fit of the saved model `artifact` used; `explicit`
     names the options that the command line sets instead. The counts are printed, with `json` as
-    JSON.
+    JSON. `engine` says how to reach the cluster; `path` is the folder.
     """
     from talerec import spark  # reports by itself that pyspark is missing
     from talerec.artifact import read_manifest
@@ -320,7 +333,10 @@ def similar(
 
 
 def _typed_id(model: Model, item: str) -> Any:
-    """Return an item id in the type of the model's ids: the number 5 for the text "5"."""
+    """Return an item id in the type of the model's ids: the number 5 for the text "5".
+
+    UnknownIdError if the model does not know the item.
+    """
     items = model.fitted.items
     return items.ids[int(items.positions([item], "item", "error")[0])]
 

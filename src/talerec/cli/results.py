@@ -139,7 +139,7 @@ def print_fit(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def print_evaluation(result: Evaluation) -> None:
-    """Print accuracy over all held-out rows and by group, then statistics of the lists.
+    """Print an evaluation: accuracy over all held-out rows and by group, statistics of lists.
 
     Warnings, parameters, the seconds of each step and the peak memory follow.
     """
@@ -169,7 +169,8 @@ def _print_accuracy(result: Evaluation, title: str) -> None:
     """Print a table of metrics such as NDCG@10; with rolling windows, also a table of windows.
 
     Columns of the first: mean, 95 % interval, spread over random orders of a user's simultaneous
-    rows, mean with the items of the history hidden. A window is one of several test periods.
+    rows, mean with the items of the history hidden. A window is one of several test periods; its
+    row has the last metric. `title` is the first table's.
     """
     metrics = {n: v for n, v in result.metrics.items() if not is_redundant(n)}
     columns = {
@@ -195,7 +196,7 @@ def _print_accuracy(result: Evaluation, title: str) -> None:
 
 
 def _print_groups(result: Evaluation) -> None:
-    """Print metrics by group of held-out rows.
+    """Print the metrics of an evaluation by group of held-out rows.
 
     Groups are by popularity of the item, time since the user's previous event, history length, and
     whether the item is new to the user.
@@ -259,7 +260,10 @@ _BEST_TRIALS = 5
 
 
 def _changed_settings(result: Tuning) -> list[str]:
-    """Return the best parameters that differ from the model's defaults, as texts NAME=VALUE."""
+    """Return the best parameters of a tuning that differ from the model's defaults.
+
+    As texts NAME=VALUE, for --set.
+    """
     defaults = {field.name: field.default for field in param_fields(model_class(result.model))}
     return [
         f"{name}={value if isinstance(value, str) else repr(value)}"
@@ -272,7 +276,8 @@ def print_comparison(result: Comparison) -> None:
     """Print two models metric by metric, and in a sentence or two whether B is better than A.
 
     A table has the means of A and B, their difference with its interval, the p-value of the test
-    and the effect size; a second table has the same with the items of the histories hidden.
+    and the effect size; a second table has the same with the items of the histories hidden. Metrics
+    that repeat HR@1 (NDCG@1, MRR@1) are left out.
     """
     for suffix, metrics in (("", result.metrics), (", seen items hidden", result.metrics_hidden)):
         rows = [

@@ -19,7 +19,10 @@ _ACCESS, _PROCESS, _EVENTS, _LIMITS = "Access", "Running", "Events", "Limits"  #
 
 @dataclass(frozen=True)
 class AccessOptions:
-    """Options of `talerec serve`: where the service listens, and who may use it."""
+    """Options of `talerec serve`: where the service listens, and who may use it.
+
+    Each field is an option of the command line; its help text says what it means.
+    """
 
     host: Annotated[
         str, option("--host", "ADDRESS", "Beyond this machine only with a token.", _ACCESS)
@@ -52,7 +55,10 @@ class AccessOptions:
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Options of `talerec serve`: processes, further models, images and the service's log."""
+    """Options of `talerec serve`: processes, further models, images and the service's log.
+
+    Each field is an option of the command line; its help text says what it means.
+    """
 
     workers: Annotated[
         int, option("--workers", "N", "Processes; they share the model's memory.", _PROCESS)
@@ -133,7 +139,10 @@ class OnlineEvaluationOptions:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """Options of `talerec serve`: limits of sizes and times, and the folder of model copies."""
+    """Options of `talerec serve`: limits of sizes and times, and the folder of model copies.
+
+    Each field is an option of the command line; its help text says what it means.
+    """
 
     max_body: Annotated[int, option("--max-body", "BYTES", "Largest request.", _LIMITS)] = 1_000_000
     max_history: Annotated[int, option("--max-history", "ROWS", "Longest history.", _LIMITS)] = 2500

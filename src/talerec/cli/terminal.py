@@ -90,7 +90,7 @@ def format_duration(days: float | None) -> str:
 
 
 def join_first(values: Sequence[Any], limit: int = 10) -> str:
-    """Return the first `limit` values separated by commas, and how many more there are."""
+    """Return the first `limit` values separated by commas: "1, 2 and 8 more"."""
     more = f" and {len(values) - limit:,} more" if len(values) > limit else ""
     return ", ".join(str(value) for value in values[:limit]) + more
 
@@ -242,19 +242,20 @@ def reporting(json: bool) -> Iterator[None]:
 class _NoteHandler(logging.Handler):
     """Log handler that prints each different message of the library once, on standard error.
 
-    On a terminal it prints at once; otherwise `held` collects the messages for `show_notes`.
     Parameters that a message names in backticks are printed as flags.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: list[str] = []
-        self._printed: set[str] = set()
+        self.held: list[str] = []  # messages for `show_notes` to print, if not on a terminal
+        self._printed: set[str] = set()  # messages that were printed or held
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the record's message, or hold it; ignore a message that was handled before.
 
-        Parameters that it names in backticks, listed in the record's `parameters`, become flags.
+        On a terminal it is printed at once, else `self.held` gets it. Parameters that it names in
+        backticks, listed in the record's `parameters`, become flags. `self._printed` has the
+        messages so far.
         """
         parameters = getattr(record, "parameters", ())
         message = spell_parameters(record.getMessage(), parameters, flag_of)
@@ -340,8 +341,8 @@ class _ProgressBars:
     """
 
     def __init__(self) -> None:
-        self._progress: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
+        self._progress: Progress | None = None  # Rich's bars, created for the first stage
+        self._tasks: dict[str, TaskID] = {}  # the bar of each stage, by name
 
     def __call__(self, name: str, total: float) -> Tick:
         bars = self._start()
@@ -360,7 +361,7 @@ class _ProgressBars:
         return tick
 
     def _start(self) -> Progress:
-        """Return Rich's progress bars; the first call creates them and shows them."""
+        """Return Rich's progress bars, `self._progress`; the first call creates and shows them."""
         if self._progress is None:
             self._progress = _create_bars()
             self._progress.start()
@@ -368,7 +369,7 @@ class _ProgressBars:
         return self._progress
 
     def close(self) -> None:
-        """Remove the bars from the screen."""
+        """Remove the bars from the screen, if any were shown."""
         if self._progress is not None:
             self._progress.stop()
             _bars_on_screen.remove(self._progress)

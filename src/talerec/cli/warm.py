@@ -26,6 +26,7 @@ _LEARNABLE = ((6_000, 100), (20_000, 6_000))
 @command(Panel.MODELS, "talerec warm")
 def warm(json: Json = False) -> None:
     """Compile everything that any command may need, once after an installation."""
+    # kernels are functions that Numba compiles on their first call and caches on disk
     from talerec.runtime import compilation_stats
 
     start, kernels_before = time.perf_counter(), compilation_stats().kernels
@@ -71,7 +72,10 @@ def compile_all() -> None:
 
 
 def _distinct_items_log(items: int) -> Log:
-    """Return a log of `items` rows, each with another item: eight rows per user, two per time."""
+    """Return a log of `items` rows, each with another item: eight rows per user, two per time.
+
+    Each pair of items comes at most once, so that its item x item matrices are sparse.
+    """
     import numpy as np
     import polars as pl
 

@@ -1,7 +1,12 @@
 from talerec.data.fingerprints import fingerprint_log as fingerprint_log
 from talerec.data.fingerprints import fingerprint_rows as fingerprint_rows
+from talerec.data.frames import are_integers as are_integers
+from talerec.data.frames import field_names as field_names
+from talerec.data.frames import infer_types as infer_types
+from talerec.data.frames import read_text_columns as read_text_columns
 from talerec.data.frames import require_columns as require_columns
 from talerec.data.frames import require_distinct_columns as require_distinct_columns
+from talerec.data.frames import unnest_fields as unnest_fields
 from talerec.data.histories import UNTIMED as UNTIMED
 from talerec.data.histories import Histories as Histories
 from talerec.data.log import Log as Log

@@ -63,7 +63,8 @@ class Histories:
     def of_users(cls, log: Log, users: Array | None = None) -> Histories:
         """Return the histories of a log's users (all, or at positions `users`), without copies.
 
-        A history is all rows of one user, oldest first; item positions are those of the log.
+        A history is all rows of one user, oldest first: rows log.ptr[u]..log.ptr[u + 1] of user u.
+        Item positions are those of the log.
         """
         chosen = np.arange(len(log.users)) if users is None else users
         bounds = log.ptr[chosen], log.ptr[chosen + 1]
@@ -119,7 +120,7 @@ class Histories:
         """Return histories of (item id, microseconds since 1970) lists, which are not checked.
 
         rows : one list per history, in time order
-        items : the known items
+        items : the known items and their positions, the numbers that models use
         unknown : "error" to raise UnknownIdError for another item, "skip" to give it position -1
         """
         flat = list(chain.from_iterable(rows))
@@ -131,8 +132,9 @@ class Histories:
     def untimed(cls, rows: list[list[Any]], items: Vocabulary, unknown: str = "error") -> Histories:
         """Return histories of item id lists, oldest first, without the checks of `from_ids`.
 
-        `items` are the known items. `unknown` is "error" to raise UnknownIdError for another item,
-        "skip" to give it position -1. Rows get distinct times before `UNTIMED`, in order.
+        `rows` has one list per history. `items` are the known items and their positions. `unknown`
+        is "error" to raise UnknownIdError for another item, "skip" to give it position -1. Entries
+        get the distinct times -FARTHEST, -FARTHEST + 1 ...: times that far back mean "no time".
         """
         names = rows[0] if len(rows) == 1 else list(chain.from_iterable(rows))
         item = items.positions(names, "item", unknown).astype(np.int32, copy=False)
@@ -152,7 +154,8 @@ class Histories:
     def slice(self, a: int, b: int) -> Histories:
         """Return histories a..b (b excluded), with only the part of the columns that they span.
 
-        The columns `item`, `time` and `weight` are views; `start` and `stop` are shifted to them.
+        History h is rows start[h]..stop[h] of the columns `item`, `time` and `weight`, which are
+        views here; `start` and `stop` are shifted to them. `now` has the histories' request times.
         """
         start, stop = self.start[a:b], self.stop[a:b]
         low, high = int(start.min(initial=len(self.item))), int(stop.max(initial=0))
@@ -162,14 +165,19 @@ class Histories:
         return Histories(start - low, stop - low, *rows, now, weight)
 
     def take(self, which: Array) -> Histories:
-        """Return the histories at positions `which` (integers or a mask); columns are shared."""
+        """Return the histories at positions `which` (integers or a mask), in that order.
+
+        History h is rows start[h]..stop[h] of columns that are shared, not copied. `now` has the
+        request time of each history; None: unknown.
+        """
         now = None if self.now is None else self.now[which]
         return replace(self, start=self.start[which], stop=self.stop[which], now=now)
 
     def as_of(self, when: int | None) -> Histories:
-        """Return these histories with one request time (microseconds) for all; None: unknown.
+        """Return the same histories, all with the request time `when` (microseconds since 1970).
 
-        No row is left out; see `before`.
+        A request time is when the model is asked for recommendations; None: unknown. No row is left
+        out; see `before`.
         """
         now = None if when is None else np.full(len(self), when, np.int64)
         return replace(self, now=now)
@@ -201,7 +209,10 @@ class Histories:
         return low
 
     def last(self) -> Array:
-        """Return each history's last time (microseconds); `UNTIMED` without a row or a time."""
+        """Return each history's last time (int64 microseconds); `UNTIMED` without a row or a time.
+
+        History h is rows start[h]..stop[h], oldest first; `UNTIMED` is a time before any date.
+        """
         has_rows = self.stop > self.start
         last = self.time[np.where(has_rows, self.stop - 1, 0)] if len(self.time) else UNTIMED
         times: Array = np.where(has_rows, np.maximum(last, UNTIMED), UNTIMED)
@@ -210,15 +221,15 @@ class Histories:
     def has_known_item(self, h: int) -> bool:
         """Return whether any item of history number h, from 0, is known to the model.
 
-        Unknown items have the position -1.
+        History h is rows start[h]..stop[h]; `item` has positions, -1 for unknown items.
         """
         return bool((self.item[self.start[h] : self.stop[h]] >= 0).any())
 
     def moments(self, *, joint: bool) -> Array:
         """Return each row's time if simultaneous rows are one event (`joint`), else no times.
 
-        Times are in microseconds. The empty array, without `joint`, tells the caller to treat each
-        row as an event of its own.
+        Times are in microseconds, one per row of all histories. The empty array, without `joint`,
+        tells the caller to treat each row as an event of its own.
         """
         return self.time if joint else _NO_TIMES
 
@@ -252,9 +263,9 @@ def _parse_event(event: Any, unit: str) -> tuple[Any, int | None]:
 def _sort_history(history: list[tuple[Any, int | None]]) -> list[tuple[Any, int]]:
     """Return (item id, microseconds) pairs in time order; an error if only some have a time.
 
-    `history` has pairs of an item id and microseconds or None. Without any times, rows keep their
-    order and get the distinct times -FARTHEST, -FARTHEST + 1 ..., which are before `UNTIMED`, the
-    limit below which a time counts as missing.
+    `history` has pairs of an item id and microseconds or None. Without any times, entries keep
+    their order and get the distinct times -FARTHEST, -FARTHEST + 1 ...: times that far back mean
+    "no time".
     """
     timed = [(name, when) for name, when in history if when is not None]
     if len(timed) == len(history):

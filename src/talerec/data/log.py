@@ -41,9 +41,11 @@ _NULL_WORDS = (
 
 
 def _warn_of_null_ids(name: str, ids: Vocabulary, codes: Array) -> None:
-    """Warn about ids that look like missing values (NULL, NaN): they may merge many users.
+    """Log a warning for each id that looks like a missing value, such as NULL or NaN.
 
-    `name` is the column, `ids` its distinct values, and `codes` each row's position in `ids`.
+    Such an id may merge the rows of many users. `name` is the column's name, `ids` its distinct
+    values (a Vocabulary, whose `ids` are a Polars series), and `codes` each row's position in
+    `ids`.
     """
     if ids.ids.dtype != pl.String:
         return
@@ -55,9 +57,10 @@ def _warn_of_null_ids(name: str, ids: Vocabulary, codes: Array) -> None:
 
 
 def _report_item_table(ids: pl.Series, described: pl.Series) -> None:
-    """Log how many items of a log (`ids`) its item table describes; a warning if none.
+    """Write to the program's log how many items an item table describes; a warning if none.
 
-    `described` is the item table's column of ids.
+    `ids` are the ids of the items in the interaction log; `described` is the item table's column of
+    ids.
     """
     n_matching = int(ids.is_in(described.drop_nulls().implode()).sum())
     words = f"{n_matching:,} of {len(ids):,} ids match"
@@ -95,7 +98,7 @@ class Log:
         The unit that times were read in: s, ms, us, ns or datetime; "none" for a log without times,
         whose rows stay in their order.
     ties : str
-        How rows of one user and time were ordered (see `order_ties`).
+        How rows of one user and time are ordered: "file", "item" (by id) or "random:SEED".
     trends : int64 array, optional
         For each row, how many rows its item has around that time (TALE's trend count, Eq. 14), in
         the larger log that this one is a part of.
@@ -200,8 +203,9 @@ class Log:
     def _sort_by_user(self, user: Array) -> Log:
         """Return this log's unsorted rows as a log in order of user and time, with mean weight 1.
 
-        `user` is the position of each row's user. Rows of weight 0 are dropped, as are users and
-        items that have no other row.
+        `user` is the position of each row's user in `self.users`. Rows of weight 0 are dropped, as
+        are users and items that have no other row. The mean by which weights were divided becomes
+        `weight_unit`.
         """
         from talerec.data.row_kernels import group_rows, sort_groups
 
@@ -226,7 +230,10 @@ class Log:
         return f"Log({counts}, {first} to {last})"
 
     def _repr_html_(self) -> str:
-        """Return the first rows as an HTML table for notebooks, with titles if there are any."""
+        """Return the first five rows as an HTML table for notebooks, with titles if there are any.
+
+        `self.info` is the item table, with one row per item; None if there is none.
+        """
         shown = self.keep(np.arange(self.rows) < _SHOWN_ROWS)
         frame = shown.to_frame()
         title = columns.TITLES[0]
@@ -244,15 +251,22 @@ class Log:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of rows (interactions) of the log; `item` has the item of each."""
         return len(self.item)
 
     def user_codes(self) -> Array:
-        """Return the user of every row (int32), as a position in the vocabulary `users`."""
+        """Return the user of every row (int32), as a position in the vocabulary `users`.
+
+        User u has rows ptr[u]..ptr[u + 1].
+        """
         return np.repeat(np.arange(len(self.users), dtype=np.int32), np.diff(self.ptr))
 
     def to_frame(self) -> pl.DataFrame:
-        """Return the rows as a Polars frame, with external ids and datetimes."""
+        """Return the rows as a Polars frame with the columns user_id, item_id and timestamp.
+
+        Ids are the external ones, which the vocabularies `users` and `items` have by position;
+        `item` has each row's position. Times are datetimes (UTC) without a time zone.
+        """
         rows = {
             columns.USER: self.users.ids.gather(self.user_codes()),
             columns.ITEM: self.items.ids.gather(self.item),
@@ -263,7 +277,8 @@ class Log:
     def keep(self, mask: Array) -> Log:
         """Return the rows where `mask` (a boolean per row) is true, with the same vocabularies.
 
-        Vocabularies map positions to ids: users and items without rows stay in them.
+        Vocabularies map positions to ids: users and items without rows stay in them. User u has
+        rows ptr[u]..ptr[u + 1], before and after.
         """
         ptr = np.concatenate([[0], np.cumsum(mask)])[self.ptr]
         return replace(self._take_rows(mask), ptr=ptr)
@@ -271,8 +286,9 @@ class Log:
     def _take_rows(self, rows: Array) -> Log:
         """Return the log with every column indexed by `rows`, and an unchanged `ptr`.
 
-        `rows` is a boolean mask, or row numbers in the new order; if users' numbers of rows change,
-        the caller must replace `ptr`.
+        `rows` is a boolean mask, or row numbers in the new order. `ptr` says where each user's rows
+        begin: if users' numbers of rows change, the caller must replace it. A column is None if the
+        log has none.
         """
         names = ("item", "time", "trends", "weight", "event")
         columns = ((name, getattr(self, name)) for name in names)
@@ -282,14 +298,16 @@ class Log:
     def reorder(self, rows: Array, ties: str) -> Log:
         """Return the log with its rows in another order within each user's rows.
 
-        `rows` has the old row number of each new row; `ties` names the order (see `order_ties`).
+        `rows` has the old row number of each new row; `ties` names the new order of rows with the
+        same user and time: "file", "item" or "random:SEED".
         """
         return replace(self._take_rows(rows), ties=ties)
 
     def normalize_weights(self, rows: Array | None = None) -> Log:
         """Return the log with weights divided by their mean over `rows` (a mask; default: all).
 
-        Weights that are all equal become None. `weight_unit` is multiplied by the mean.
+        `weight` has the weight of each row; it becomes None if all are equal. `weight_unit`, the
+        product of all means by which weights were divided, is multiplied by the mean.
         """
         weight, mean = normalize_by_mean(self.weight, rows)
         if weight is self.weight:
@@ -299,7 +317,8 @@ class Log:
     def compact(self) -> Log:
         """Return the log without users and items that have no rows; positions are renumbered.
 
-        Positions are the numbers of users and items in their vocabularies, whose order stays.
+        Positions are the numbers of users and items in the vocabularies `users` and `items`, whose
+        order stays. User u has rows ptr[u]..ptr[u + 1]; `info` is the item table, a row per item.
         """
         users = np.flatnonzero(np.diff(self.ptr))
         used = np.bincount(self.item, minlength=len(self.items)) > 0
@@ -317,8 +336,8 @@ class Log:
     def counts(self, days: float = math.inf) -> Array:
         """Return each item's weighted number of rows (float64) in the log's last `days` days.
 
-        The days end at the log's last time; by item position. A log without weights counts rows as
-        1.
+        One entry per item, by position. The days end at the log's last time. A row counts its
+        weight; 1 in a log without weights.
         """
         recent: Any = slice(None)
         if days != math.inf and self.rows:
@@ -327,15 +346,19 @@ class Log:
         return np.bincount(self.item[recent], weight, len(self.items)).astype(np.float64)
 
     def recent(self, limit: int) -> Array:
-        """Return a boolean mask, one per row, that is true for each user's last `limit` rows."""
+        """Return a boolean mask, one per row, that is true for each user's last `limit` rows.
+
+        User u has rows ptr[u]..ptr[u + 1], oldest first.
+        """
         from_end = np.repeat(self.ptr[1:], np.diff(self.ptr)) - np.arange(self.rows)
         return from_end <= limit
 
     def with_items(self, table: pl.DataFrame) -> Log:
-        """Return the log with an item table, whose ids are in the column `item_id`, as its `info`.
+        """Return the log with an item table (titles, categories) as its `info`.
 
-        `info` has one row per item of the log: the table's first row of that id, or nulls if it has
-        none.
+        `table` has item ids in the column "item_id". `info` has one row per item of the log, in the
+        order of `items`: the table's first row of that id, or nulls if it has none. InvalidLogError
+        without that column. How many items the table describes is written to the program's log.
         """
         if columns.ITEM not in table.columns:
             raise InvalidLogError(f"the item table has no column {columns.ITEM!r}: {table.columns}")

@@ -84,7 +84,10 @@ def drop_duplicates(log: Log) -> Log:
 
 
 def duplicate_mask(log: Log) -> Array:
-    """Return a boolean per row: whether an earlier row has the same user, item and time."""
+    """Return a boolean per row: whether an earlier row has the same user, item and time.
+
+    User u of the log has rows ptr[u]..ptr[u + 1], in time order.
+    """
     order = order_simultaneous(log.ptr, log.time, log.item.astype(np.int64))
     user, item, time = log.user_codes()[order], log.item[order], log.time[order]
     same = (user[1:] == user[:-1]) & (item[1:] == item[:-1]) & (time[1:] == time[:-1])
@@ -94,10 +97,10 @@ def duplicate_mask(log: Log) -> Array:
 
 
 def select_period(log: Log, start: TimeLike, end: TimeLike) -> Log:
-    """Return the rows with start <= time < end, and only their users and items.
+    """Return the rows of a log with start <= time < end, and only their users and items.
 
     A time is a date, a datetime, text or a number (see `time_to_microseconds`). TalerecError if no
-    row is left.
+    row is left or the start is not before the end.
     """
     first, last = (time_to_microseconds(time, log.unit) for time in (start, end))
     if first >= last:
@@ -161,7 +164,8 @@ def name_tie_order(log: Log, ties: str) -> str:
 def expand_tie_orders(ties: str) -> list[str]:
     """Return the orders of simultaneous rows that a text names: "random:0..4" names five.
 
-    "file", "item" and "random:SEED" name one each (see `order_ties`); TalerecError for other texts.
+    Simultaneous rows have the same user and time. "file" (as they are), "item" (by item id) and
+    "random:SEED" name one order each; TalerecError for other texts, or over 1,000 seeds.
     """
     kind, _, seeds = ties.partition(":")
     low, dots, high = seeds.partition("..")
@@ -195,23 +199,22 @@ def _tie_seed(ties: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class MergedLog:
-    """An old log with new rows merged in (`log`), and which of its rows are new (`is_new`).
+    """An old log with new rows merged in, and what is new."""
 
-    `is_new` is a boolean per row of `log`; `users` and `items` count those that the old log lacks.
-    """
-
-    log: Log
-    is_new: Array
-    users: int  # how many users and items are new
-    items: int
+    log: Log  # the old rows and the new ones, by user and time
+    is_new: Array  # a boolean per row of `log`
+    users: int  # how many users the old log lacks
+    items: int  # how many items the old log lacks
 
 
 def merge_logs(old: Log, new: Log) -> MergedLog:
     """Return all rows of `old`, and those of `new` that are not in it.
 
-    New users and items get positions after the old ones. Rows with the same user, item and time are
-    the same row, unless `new` has more of them: merging the same rows twice changes nothing.
-    Simultaneous rows are in the order `old.ties`, and new rows come after old ones.
+    `old` is the log of a saved model. New users and items get positions after the old ones. Rows
+    with the same user, item and time are the same row, unless `new` has more of them: merging the
+    same rows twice changes nothing. Simultaneous rows are in the order `old.ties` (file or item;
+    TalerecError for a random order), and new rows come after old ones. InvalidLogError if only one
+    of the logs has times, or weights.
     """
     if old.ties not in ("file", "item"):
         message = f"the model has ties {old.ties}: later rows cannot be merged in that order"
@@ -251,6 +254,8 @@ def _check_weights(old: Log, new: Log) -> None:
 def _merge_weights(old: Log, new: Log, new_rows: Array, order: Array) -> Array | None:
     """Return the weights of the merged rows, in the old log's unit; None if all are 1.
 
+    A log's weights are divided by their mean, which is its `weight_unit` (None: no weights).
+
     new_rows : row numbers of `new` that are added
     order : for each merged row, its position in the old rows followed by the added ones
     """
@@ -268,7 +273,7 @@ def _extend_vocabulary(
     """Return the old ids followed by the unseen new ones, and `codes` as positions in them.
 
     `codes` are positions in `new`, one per row of the new log; `kind` (user or item) is for
-    messages.
+    messages. InvalidLogError if the old ids are integers and a new one is not.
     """
     typed = old.cast_ids(new.ids)
     if typed.null_count():
@@ -284,7 +289,8 @@ def _extend_vocabulary(
 def _drop_unused_ids(both: Vocabulary, codes: Array, n_old: int) -> tuple[Vocabulary, Array]:
     """Return the vocabulary without unused new ids, and `codes` (one per row) renumbered.
 
-    The first `n_old` ids stay; a later one stays if it is in `codes`.
+    `both` has the `n_old` ids of an old log, which all stay, followed by new ids, which stay if
+    `codes`, positions in `both`, has them.
     """
     is_used = np.zeros(len(both), bool)
     is_used[:n_old] = True
@@ -294,9 +300,10 @@ def _drop_unused_ids(both: Vocabulary, codes: Array, n_old: int) -> tuple[Vocabu
 
 
 def _find_new_rows(old: Log, user: Array, item: Array, time: Array) -> Array:
-    """Return the row numbers of new rows that the old log lacks, or has fewer times.
+    """Return the row numbers (int64) of new rows that the old log lacks, or has fewer times.
 
-    `user`, `item` (positions in the merged vocabularies) and `time` have one entry per new row.
+    `user`, `item` (positions in the merged vocabularies) and `time` (microseconds) have one entry
+    per new row. Of n equal new rows, with m in the old log, the last n - m are new.
     """
     key = ["user", "item", "time"]
     old_rows = pl.DataFrame({"user": old.user_codes(), "item": old.item, "time": old.time})
@@ -315,8 +322,9 @@ def _sort_rows(
 ) -> tuple[Log, Array]:
     """Return a log of the rows, in order of user, time and ties, and their former row numbers.
 
-    `user` and `item` are positions in `users` and `items`. Simultaneous rows are ordered by item id
-    if `old.ties` is "item", else they keep their order; the time unit is that of `old`.
+    `user` and `item` are positions in `users` and `items`, one per row. Simultaneous rows of a user
+    are ordered by item id if `old.ties` is "item", else they keep their order; the time unit is
+    that of `old`.
     """
     ptr, rows = group_rows(user, len(users))
     sort_groups(ptr, rows, time)

@@ -15,7 +15,8 @@ from talerec.runtime import Array, copy_range, kernel
 def group_rows(code: Array, groups: int) -> tuple[Array, Array]:
     """Return rows grouped by code, in row order within a group: (ptr, row numbers).
 
-    `code` has the group 0..groups-1 of each row; group g is row numbers[ptr[g] : ptr[g + 1]].
+    `code` has the group 0..groups-1 of each row. Group g has the row numbers rows[ptr[g] : ptr[g +
+    1]], where `rows` is the second array returned.
     """
     ptr = np.zeros(groups + 1, np.int64)
     for c in code:
@@ -73,7 +74,7 @@ def sort_groups(ptr: Array, rows: Array, key: Array) -> None:
 def last_row_mask(ptr: Array, item: Array, items: int) -> Array:
     """Return a mask of the rows that are their user's last row of their item.
 
-    User u has rows ptr[u]..ptr[u + 1]; `item` has each row's item, one of 0..items-1.
+    User u has rows ptr[u]..ptr[u + 1], oldest first; `item` has each row's item, one of 0..items-1.
     """
     user_of = np.full(items, -1, np.int64)
     keep = np.zeros(len(item), np.bool_)
@@ -87,7 +88,10 @@ def last_row_mask(ptr: Array, item: Array, items: int) -> Array:
 
 @kernel
 def user_ends(ptr: Array) -> Array:
-    """Return, for every row, where its user's rows end (int32); user u has ptr[u]..ptr[u + 1]."""
+    """Return, for every row, the row number at which its user's rows end (int32).
+
+    User u has rows ptr[u]..ptr[u + 1], the last excluded.
+    """
     stop = np.empty(ptr[-1], np.int32)
     for u in range(len(ptr) - 1):
         stop[ptr[u] : ptr[u + 1]] = ptr[u + 1]
@@ -109,10 +113,10 @@ def reverse_rows(ptr: Array) -> Array:
 
 @kernel
 def order_simultaneous(ptr: Array, time: Array, key: Array) -> Array:
-    """Return row numbers with each user's rows of one time ordered by `key`.
+    """Return row numbers (int64) with each user's rows of one time ordered by `key`.
 
     User u has rows ptr[u]..ptr[u + 1], in time order. `key` has a number per row; rows with equal
-    keys keep their order.
+    keys keep their order. Entry x of the result is the old number of row x in the new order.
     """
     rows = np.arange(len(time))
     spare = np.empty_like(rows)
@@ -132,8 +136,8 @@ def count_within_window(ptr: Array, time: Array, before: int, after: int) -> Arr
     """Return, per row, how many rows of its item lie within [t - before, t + after].
 
     This is the trend count of Eq. 14 in the paper of TALE, a linear model with time-aware weights.
-    t is the row's time, in microseconds, as are `before` and `after`. Item g has rows ptr[g]..ptr[g
-    + 1] of `time`, in time order.
+    t is the row's time, in microseconds, as are `before` and `after`. Item g has the entries
+    ptr[g]..ptr[g + 1] of `time`, in time order; the row itself counts.
     """
     count = np.empty(len(time), np.int64)
     for g in range(len(ptr) - 1):

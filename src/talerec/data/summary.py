@@ -67,7 +67,7 @@ def describe(log: Log) -> dict[str, Any]:
 def tie_share(log: Log) -> float:
     """Return the share of a user's consecutive pairs of rows with equal times; 0 if no pairs.
 
-    Pairs of all users count together.
+    Pairs of all users of the log count together.
     """
     same, pairs = count_ties(log)
     return same / pairs if pairs else 0.0
@@ -90,8 +90,8 @@ def has_many_ties(share: float) -> bool:
 def tie_warning(share: float, ties: str) -> str | None:
     """Return a warning that metrics depend on the order of simultaneous rows; None if few.
 
-    `share` is the result of `tie_share`; `ties` names the order used: file, item or random:SEED, or
-    random:0..4 for several orders.
+    `share` is the share of a user's consecutive rows with equal times; up to 5 % are few. `ties`
+    names the order used: file, item or random:SEED, or random:0..4 for several orders.
     """
     if not has_many_ties(share):
         return None
@@ -111,7 +111,11 @@ def _spread(counts: Any) -> dict[str, Any]:
 
 
 def _intervals(log: Log) -> Any:
-    """Return the microseconds between consecutive rows of each user, all users in one array."""
+    """Return the microseconds between consecutive rows of each user, all users in one array.
+
+    User u of the log has rows ptr[u]..ptr[u + 1], in time order; a user's first row has no
+    interval.
+    """
     within = np.ones(log.rows, bool)
     within[log.ptr[:-1][np.diff(log.ptr) > 0]] = False
     return np.diff(log.time, prepend=log.time[:1])[within]

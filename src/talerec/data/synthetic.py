@@ -20,6 +20,14 @@ import polars as pl
 
 from talerec import columns
 from talerec.data.log import Log
+from talerec.data.pseudo_random import (
+    STEP,
+    draw_long_tailed,
+    draw_uniform,
+    hash_numbers,
+    hash_uniforms,
+    mix_bits,
+)
 from talerec.data.vocabulary import Vocabulary
 from talerec.errors import TalerecError
 from talerec.runtime import Array, balanced_chunks, kernel, run_chunks
@@ -45,52 +53,7 @@ _FOLLOW, _FOLLOW_DAYS = 0.7, 1  # chance of a companion of that row, and its dec
 _STAY, _STAY_DAYS = 0.9, 4  # likewise for any item of that row's category
 _HOME_AGAIN = 0.15  # of the others are of the customer's first category
 
-# -- random numbers --------------------------------------------------------------------------------
-
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_USERS, _LENGTHS, _PLACES, _FAME, _BIRTH, _RISE = range(1, 7)  # streams
-
-
-@kernel
-def _mix(x: np.uint64) -> np.uint64:
-    """Return splitmix64's output function of x: a bijection of 64 bits that looks random."""
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
-
-
-@kernel
-def _hashes(seed: np.uint64, stream: int, n: int) -> Array:
-    """Return n distinct pseudo-random numbers of 64 bits (uint64).
-
-    `stream` is a small integer; each pair (seed, stream) gives an independent sequence.
-    """
-    base = _mix(_mix(seed) + np.uint64(stream) * _STEP)
-    out = np.empty(n, np.uint64)
-    for i in range(n):
-        out[i] = _mix(base + np.uint64(i) * _STEP)
-    return out
-
-
-@kernel
-def _draw_uniform(state: Array) -> float:
-    """Return a pseudo-random number in (0, 1); `state`, one uint64, advances in place."""
-    state[0] += _STEP
-    value: float = (np.float64(_mix(state[0]) >> np.uint64(12)) + 0.5) * 2.0**-52
-    return value
-
-
-def _hash_uniforms(seed: np.uint64, stream: int, n: int) -> Array:
-    """Return n pseudo-random numbers in (0, 1), a sequence for each (seed, stream)."""
-    return ((_hashes(seed, stream, n) >> np.uint64(12)) + 0.5) * 2.0**-52
-
-
-@kernel
-def _draw_long_tailed(state: Array, mean: float, power: float) -> float:
-    """Return a random waiting time of this mean, with tail x ** -power (Lomax distribution)."""
-    tail: float = _draw_uniform(state) ** (-1 / power)
-    return mean * (power - 1) * (tail - 1)
+_USERS, _LENGTHS, _PLACES, _FAME, _BIRTH, _RISE = range(1, 7)  # streams of random numbers
 
 
 # -- the catalogue ---------------------------------------------------------------------------------
@@ -103,7 +66,9 @@ _N_WORDS = 12  # in each list of words
 def _line_starts(items: int) -> Array:
     """Return the number of the first product line of each category, then the number of lines.
 
-    Lines of ten items are numbered category by category; `items` is the number of items.
+    A product line is a series of ten items of one category; lines are numbered category by
+    category. `items` is the number of items. There is a category for every four lines, up to those
+    of the catalogue file.
     """
     lines = -(-items // _LINE)
     categories = min(max(lines // 4, 1), len(_CATEGORIES))
@@ -111,17 +76,18 @@ def _line_starts(items: int) -> Array:
 
 
 def _demand(seed: np.uint64, starts: Array) -> Array:
-    """Return the demand for each product line as running sums (slots x lines + 1).
+    """Return the demand for each product line over time, as running sums: slots x (lines + 1).
 
-    A slot is a 24th of the two years (a month); a category's lines begin at `starts`. Demand is
-    popularity times fashion. A line sells nothing before its launch, most at its peak, then less
-    and less. One in four is a classic that always sells, as is the first of each category.
+    A slot is a 24th of the two years (a month). A product line is a series of ten items; the lines
+    of category c are starts[c]..starts[c + 1]. Demand is popularity (Zipf) times fashion: a line
+    sells nothing before its launch, most at its peak, then less and less. One in four is a classic
+    that always sells, as is the first of each category.
     """
     lines, days = int(starts[-1]), _SPAN / _DAY
-    rank = np.argsort(_hashes(seed, _FAME, lines)).argsort()
+    rank = np.argsort(hash_numbers(seed, _FAME, lines)).argsort()
     fame = (1.0 + rank) ** -_ZIPF
-    birth = (1.5 * _hash_uniforms(seed, _BIRTH, lines) - 0.5) * days
-    rise = 20 + 60 * _hash_uniforms(seed, _RISE, lines)
+    birth = (1.5 * hash_uniforms(seed, _BIRTH, lines) - 0.5) * days
+    rise = 20 + 60 * hash_uniforms(seed, _RISE, lines)
     classic = (np.arange(lines) - np.repeat(starts[:-1], np.diff(starts))) % 4 == 0
     sums = np.zeros((_SLOTS, lines + 1))
     for slot in range(_SLOTS):
@@ -132,10 +98,11 @@ def _demand(seed: np.uint64, starts: Array) -> Array:
 
 
 def _describe_items(line: Array, kind: Array, starts: Array) -> pl.DataFrame:
-    """Return titles and categories of the items 1, 2, ...
+    """Return the item table of the items 1, 2, ...: item_id, title, category.
 
-    `line` and `kind` are each item's product line and its position in that line; a category's
-    product lines begin at `starts`.
+    `line` and `kind` are each item's product line and its position in that line; the product lines
+    of category c are starts[c]..starts[c + 1]. Titles combine two words of the line's name, the
+    kind of item and, in later editions, "Mk 2".
     """
     category = np.searchsorted(starts, line, side="right") - 1
     edition, name = np.divmod(line - starts[category], _N_WORDS**2)
@@ -159,7 +126,11 @@ def _describe_items(line: Array, kind: Array, starts: Array) -> pl.DataFrame:
 
 
 def _pick(shelves: list[list[str]], category: Array, position: Array) -> pl.Series:
-    """Return, for each item, shelves[category][position]; all lists of words have one length."""
+    """Return, for each item, the word shelves[category][position].
+
+    `shelves` has a list of words per category, all of one length; `category` and `position` have an
+    entry per item.
+    """
     flat = pl.Series([word for shelf in shelves for word in shelf])
     return flat.gather(category * len(shelves[0]) + position)
 
@@ -170,9 +141,10 @@ def _pick(shelves: list[list[str]], category: Array, position: Array) -> pl.Seri
 def _row_starts(seed: np.uint64, rows: int, users: int) -> Array:
     """Return the first row of each user, then the number of rows (users + 1 entries).
 
-    Each user has one row; the rest is distributed by long-tailed random weights.
+    Each of the `users` users has one row; the rest of the `rows` rows is distributed by long-tailed
+    random weights that follow from `seed`.
     """
-    weight = _hash_uniforms(seed, _LENGTHS, users) ** (-1 / 3.5) - 1
+    weight = hash_uniforms(seed, _LENGTHS, users) ** (-1 / 3.5) - 1
     share = np.cumsum(np.minimum(weight, 50 * weight.mean()))
     ends = np.floor(share * ((rows - users) / share[-1])).astype(np.int64)
     ends[-1] = rows - users
@@ -183,24 +155,27 @@ def _row_starts(seed: np.uint64, rows: int, users: int) -> Array:
 def _write_times(state: Array, time: Array) -> None:
     """Write one user's times, ascending, in seconds from the start of the log, to `time`.
 
-    `state` is the random generator's. `time` first holds the gaps between rows, then their sums.
+    `state` is the random generator's; the number of rows is the length of `time`. A row follows the
+    previous one in the same second (a basket), within minutes, or, after days away, at the user's
+    own random pace. `time` first holds the gaps between rows, then their sums, shrunk to fit the
+    log's two years.
     """
-    normal = _draw_uniform(state) + _draw_uniform(state) + _draw_uniform(state) - 1.5
+    normal = draw_uniform(state) + draw_uniform(state) + draw_uniform(state) - 1.5
     pace = _DAY * 14 * math.exp(1.2 * normal)
     pace = min(pace, 0.6 * _SPAN / (1 + (1 - _STAY_ON) * len(time)))
     total = 0
     time[0] = 0
     for r in range(1, len(time)):
-        if _draw_uniform(state) < _BASKET_SHARE:
+        if draw_uniform(state) < _BASKET_SHARE:
             gap = 0.0
-        elif _draw_uniform(state) < _STAY_ON:
-            gap = 5 + min(_draw_long_tailed(state, 100.0, 2.5), 1800.0)
+        elif draw_uniform(state) < _STAY_ON:
+            gap = 5 + min(draw_long_tailed(state, 100.0, 2.5), 1800.0)
         else:
-            gap = 0.3 * _DAY + _draw_long_tailed(state, pace, 2.2)
+            gap = 0.3 * _DAY + draw_long_tailed(state, pace, 2.2)
         time[r] = int(gap)
         total += time[r]
     shrink = min(1.0, (_SPAN - 1) / max(total, 1))
-    when = int(_draw_uniform(state) * (_SPAN - total * shrink))
+    when = int(draw_uniform(state) * (_SPAN - total * shrink))
     for r in range(len(time)):
         when += int(time[r] * shrink)
         time[r] = when
@@ -210,19 +185,22 @@ def _write_times(state: Array, time: Array) -> None:
 def _draw_popular(state: Array, sums: Array, lo: int, hi: int, items: int) -> int:
     """Return a random item of product lines lo..hi: a line by demand, then an early item.
 
-    `state`: random generator; `sums`: running sums of demand by line; `items`: number of all items.
+    A line is a series of ten consecutive items. `state`: the random generator's; `sums`: running
+    sums of demand by line (lines + 1); `items`: the number of all items.
     """
-    mark = sums[lo] + _draw_uniform(state) * (sums[hi] - sums[lo])
+    mark = sums[lo] + draw_uniform(state) * (sums[hi] - sums[lo])
     line: int = lo + np.searchsorted(sums[lo + 1 : hi], mark, side="right")
     size = min(_LINE, items - line * _LINE)
-    return line * _LINE + int(size * _draw_uniform(state) ** 2)
+    return line * _LINE + int(size * draw_uniform(state) ** 2)
 
 
 @kernel
 def _draw_from_category(state: Array, previous: int, sums: Array, starts: Array, items: int) -> int:
     """Return a random item, by demand, of the same category as the item `previous`.
 
-    As `_draw_popular`; `starts` has the first line of each category, then the number of lines.
+    A category is a range of product lines, each ten consecutive items. `state`: the random
+    generator's; `sums`: running sums of demand by line; `starts`: the first line of each category,
+    then the number of lines; `items`: the number of all items.
     """
     category = np.searchsorted(starts, previous // _LINE, side="right") - 1
     return _draw_popular(state, sums, starts[category], starts[category + 1], items)
@@ -230,21 +208,26 @@ def _draw_from_category(state: Array, previous: int, sums: Array, starts: Array,
 
 @kernel
 def _draw_companion(state: Array, last: int, items: int) -> int:
-    """Return a random item after `last` in its product line (cyclic), most likely the next."""
+    """Return a random item after `last` in its product line (cyclic), most likely the next.
+
+    A line is a series of ten consecutive items. `state`: the random generator's; `items`: the
+    number of all items.
+    """
     line = last // _LINE
     size = min(_LINE, items - line * _LINE)
-    ahead = 1 + int(8 * _draw_uniform(state) ** 2)  # the next one in 35 of 100 cases
+    ahead = 1 + int(8 * draw_uniform(state) ** 2)  # the next one in 35 of 100 cases
     return line * _LINE + (last - line * _LINE + ahead) % size
 
 
 @kernel
 def _draw_anchor(state: Array, time: Array, r: int) -> int:
-    """Return the row that row r follows from: the previous one, or an earlier one of a visit.
+    """Return the row that row r follows from: the previous, or an earlier one of the visit.
 
-    A visit ends where rows are a quarter of a day or more before row r; `time` is in seconds.
+    `time` has the user's times in seconds, ascending. The visit consists of the rows less than a
+    quarter of a day before row r. `state` is the random generator's.
     """
     s = r - 1
-    while s > 0 and time[r] - time[s - 1] < _VISIT and _draw_uniform(state) < _LOOK_BACK:
+    while s > 0 and time[r] - time[s - 1] < _VISIT and draw_uniform(state) < _LOOK_BACK:
         s -= 1
     return s
 
@@ -255,15 +238,18 @@ def _draw_item(
 ) -> int:
     """Return the item that a customer buys `gap` days after the item `previous`.
 
-    The shorter the gap, the likelier a companion of `previous`, or an item of its category; else
-    one of the category of `first`, the customer's first item, or any item by demand.
+    The shorter the gap, the likelier an item that follows `previous` in its product line, or an
+    item of its category; else one of the category of `first`, the customer's first item, or any
+    item by demand. `state`: the random generator's; `sums`: running sums of demand by line;
+    `starts`: the first line of each category, then the number of lines; `items`: the number of all
+    items.
     """
-    chance = _draw_uniform(state)
+    chance = draw_uniform(state)
     if chance < _FOLLOW * math.exp(-gap / _FOLLOW_DAYS):
         return _draw_companion(state, previous, items)
     if chance < _STAY * math.exp(-gap / _STAY_DAYS):
         return _draw_from_category(state, previous, sums, starts, items)
-    if _draw_uniform(state) < _HOME_AGAIN:
+    if draw_uniform(state) < _HOME_AGAIN:
         return _draw_from_category(state, first, sums, starts, items)
     return _draw_popular(state, sums, 0, starts[-1], items)
 
@@ -274,13 +260,18 @@ def _write_items(
 ) -> None:
     """Write one user's items, numbered along the product lines, to `item`, given their times.
 
-    `time` is in seconds from the start, `demand` has running sums by slot and line, a category's
-    lines begin at `starts`, and `items` is the number of items.
+    state: of the random generator
+    time: in seconds from the start of the log, ascending
+    starts: the first product line of each category, then the number of lines
+    demand: running sums of demand, by slot (a 24th of the log's two years) and line
+    items: the number of all items
+
+    A few rows repeat an earlier item of the user.
     """
     item[0] = _draw_popular(state, demand[time[0] * _SLOTS // _SPAN], 0, starts[-1], items)
     for r in range(1, len(time)):
-        if _draw_uniform(state) < _REPEAT:
-            item[r] = item[int(_draw_uniform(state) * r)]
+        if draw_uniform(state) < _REPEAT:
+            item[r] = item[int(draw_uniform(state) * r)]
             continue
         sums = demand[time[r] * _SLOTS // _SPAN]
         for _ in range(4):  # tries to find something that the customer did not just buy
@@ -292,11 +283,14 @@ def _write_items(
 
 
 class _Shop(NamedTuple):
-    """The items of the synthetic shop, in product lines of ten, and the demand for the lines."""
+    """The items of the synthetic shop, in product lines of ten, and the demand for the lines.
 
-    starts: Array  # where each category's lines start
-    demand: Array  # running sums of the lines' demand, slots x lines + 1
-    position: Array  # of each item, numbered along the lines, in the log's vocabulary
+    Items are numbered along the lines, lines category by category.
+    """
+
+    starts: Array  # the first line of each category, then the number of lines
+    demand: Array  # running sums of the lines' demand, slots (months) x (lines + 1)
+    position: Array  # of each item in the log's vocabulary
 
 
 @kernel
@@ -305,12 +299,15 @@ def _write_users(
 ) -> None:
     """Write items (positions in the vocabulary) and times (microseconds) of users a..b.
 
-    User u has rows ptr[u]..ptr[u + 1] of `item` and `time`; random numbers depend on seed and u.
+    User u has rows ptr[u]..ptr[u + 1] of `item` and `time`; random numbers depend on `seed` and u.
+    `shop` has the product lines' categories and demand, and each item's position.
     """
     starts, demand, position = shop
     state = np.empty(1, np.uint64)
     for u in range(a, b):
-        state[0] = _mix(_mix(_mix(seed) + np.uint64(_USERS) * _STEP) + np.uint64(u) * _STEP)
+        state[0] = mix_bits(
+            mix_bits(mix_bits(seed) + np.uint64(_USERS) * STEP) + np.uint64(u) * STEP
+        )
         rows = slice(ptr[u], ptr[u + 1])
         _write_times(state, time[rows])
         _write_items(state, time[rows], starts, demand, len(position), item[rows])
@@ -378,9 +375,13 @@ def _check(name: str, value: int) -> None:
 
 
 def _generate(rows: int, users: int, items: int, seed: np.uint64, titles: bool) -> Log:
-    """Return the log of a synthetic shop; `titles`: whether items have titles and categories."""
+    """Return the log of a synthetic shop with so many rows, users and items.
+
+    Random numbers follow from `seed`; with `titles`, the log has an item table of titles and
+    categories. Runs on all cores.
+    """
     # Items stand in the log in an order of their own: an id says nothing of line or fame.
-    order = np.argsort(_hashes(seed, _PLACES, items))
+    order = np.argsort(hash_numbers(seed, _PLACES, items))
     position = np.empty(items, np.int32)
     position[order] = np.arange(items, dtype=np.int32)
     starts = _line_starts(items)

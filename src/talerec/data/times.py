@@ -45,11 +45,14 @@ def days_to_microseconds(value: float) -> int:
 
 
 def parse_time_column(column: pl.Series, unit: str | None, *, any_time: bool) -> tuple[Array, str]:
-    """Return the column as int64 microseconds since 1970, and the unit it was read in.
+    """Return a column of times as int64 microseconds since 1970, and the unit it was read in.
 
+    column : numbers, datetimes, dates, or text of numbers or dates
     unit : s, ms, us or ns of numbers, or the strptime format of text ("%d.%m.%Y"); None: guessed
     any_time : whether times outside 1970 to 2100 are allowed
+
     The unit returned is s, ms, us or ns for numbers, and "datetime" for dates and text of dates.
+    InvalidLogError names the first row that is not a time.
     """
     text_format = unit if unit is not None and "%" in unit else None
     if unit is not None and unit not in _NAMES and text_format is None:
@@ -97,9 +100,10 @@ def _refuse_distant(column: pl.Series, times: Array, read_as: str) -> None:
 
 
 def _refuse_rows(column: pl.Series, bad: pl.Series, what: str, *parameters: str) -> None:
-    """Raise InvalidLogError about the first row where `bad` is true, with its value, if any.
+    """Raise InvalidLogError about the first row where `bad`, a boolean per row, is true.
 
-    `what` says what is wrong; `parameters` are the names of the parameters that could help.
+    Nothing happens if there is none. The message has the column's name, the row's value and `what`,
+    which says what is wrong; `parameters` are the names of the parameters that could help.
     """
     if bad.any():
         row = int(bad.arg_true()[0])
@@ -124,7 +128,11 @@ def _storage_unit(kind: pl.Datetime | pl.Date) -> str:
 
 
 def _parse_any_text(column: pl.Series) -> pl.Series:
-    """Return text as Int64, else Float64, else UTC datetimes; InvalidLogError for other text."""
+    """Return text as Int64, else Float64, else UTC datetimes; InvalidLogError for other text.
+
+    `column` has text such as "1570000000", "1.5e9" or "2019-10-01 12:30" (several forms of ISO
+    8601, and dates such as 01.10.2019). All values must be numbers, or all dates.
+    """
     text = column.str.strip_chars()
     for kind in (pl.Int64, pl.Float64):
         stamps = text.cast(kind, strict=False)
@@ -162,7 +170,10 @@ def _parse_with_format(column: pl.Series, text_format: str) -> pl.Series:
 
 
 def _parse_text(text: pl.Series, text_format: str) -> pl.Series:
-    """Return text in a strptime format as UTC datetimes; null where it is not in the format."""
+    """Return text in a strptime format as UTC datetimes; null where it is not in the format.
+
+    A format without a time of day gives midnight.
+    """
     if not _HAS_CLOCK.search(text_format):
         return text.str.to_date(text_format, strict=False).cast(pl.Datetime("us", "UTC"))
     return text.str.to_datetime(text_format, time_unit="us", time_zone="UTC", strict=False)
@@ -193,7 +204,8 @@ _SPREADSHEET_DAYS = (20_000, 60_000)
 def _refuse_day_numbers(column: pl.Series, stamps: pl.Series) -> None:
     """Raise InvalidLogError if all numbers are YYYYMMDD dates or a spreadsheet's day counts.
 
-    `stamps` are the numbers in `column`, whose name and values the message quotes.
+    A spreadsheet counts days since 1900: 20,000 to 60,000 for 1954 to 2064. `stamps` are the
+    numbers in `column`, whose name and values the message quotes.
     """
     low, high = float(stamps.min()), float(stamps.max())  # type: ignore[arg-type]
     way_out = "; write dates such as 2019-10-01, or set `time_unit` to s if they are seconds"
@@ -220,7 +232,10 @@ def _are_dates(stamps: pl.Series) -> bool:
 
 
 def _looks_like(value: float) -> str:
-    """Return the unit (s, ms, us or ns) of a time since 1970 that its size suggests."""
+    """Return the unit (s, ms, us or ns) of a time since 1970 that its size suggests.
+
+    Below 10^11 in size it is s, below 10^14 ms, below 10^17 us.
+    """
     for unit in ("s", "ms", "us"):
         if abs(value) < _MIN_DISTINCT * 1000 * _PER_SECOND[unit]:
             return unit
@@ -299,7 +314,8 @@ def time_to_microseconds(when: TimeLike, unit: str = "s") -> int:
 def _from_number(number: float, unit: str) -> int:
     """Return a number as microseconds since 1970; TalerecError if it is beyond any date.
 
-    From 10^8 on, the size of the number shows its unit; a smaller one has the unit `unit`.
+    From 10^8 on, the size of the number shows its unit (s, ms, us or ns); a smaller one has the
+    unit `unit`, that of the log.
     """
     if not abs(number) < _MAX_NUMBER:  # NaN is not
         raise TalerecError(f"time {number} is beyond any date")

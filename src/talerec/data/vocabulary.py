@@ -23,7 +23,8 @@ class Vocabulary:
     """External ids and their positions 0..n-1, in both directions.
 
     Positions follow the order of the ids: as numbers if every id is an integer (in a column of text
-    too, up to 38 digits), else as text. So they do not depend on the order of rows.
+    too, up to 38 digits), else as text. So they do not depend on the order of rows. `ids` is the
+    Polars series of the ids, by position.
     """
 
     def __init__(self, ids: pl.Series) -> None:
@@ -36,7 +37,8 @@ class Vocabulary:
     def encode(cls, values: pl.Series) -> tuple[Vocabulary, Array]:
         """Return the vocabulary of a column's distinct ids, and each row's int32 position in it.
 
-        Ids are integers or text, sorted; a position is a number from 0 in this order.
+        `values` is a Polars series of ids, integers or text; they are sorted, and a position is a
+        number from 0 in this order.
         """
         vocabulary = cls(sort_ids(values.unique()))
         return vocabulary, vocabulary.codes(values)
@@ -44,7 +46,10 @@ class Vocabulary:
     def positions(self, values: Sequence[Any] | pl.Series, kind: str, unknown: str) -> Array:
         """Return the positions of external ids (int32); `kind` (user or item) is for messages.
 
-        An unknown id raises an UnknownIdError that names it, or is -1 with unknown="skip".
+        A position is the number of an id in this vocabulary, from 0. An unknown id raises an
+        UnknownIdError that names it, or is -1 with unknown="skip". TalerecError for a value that is
+        not text or a whole number. `self._type` is the Python type of the ids,
+        `self._position_by_id` a dict for few lookups.
         """
         if unknown not in ("error", "skip"):
             raise TalerecError(f'unknown is {unknown!r}; it takes "error" or "skip"')
@@ -61,9 +66,9 @@ class Vocabulary:
         return self._require_known(self.codes(self._to_series(ids)), ids, kind, unknown)
 
     def text_positions(self, texts: list[str]) -> Array:
-        """Return the positions of ids that are all given as text, -1 for unknown ids.
+        """Return the positions (int32) of ids that are all given as text, -1 for unknown ids.
 
-        If this vocabulary has integers, "7" stands for 7, but "07" is unknown.
+        If this vocabulary's ids are integers, "7" stands for 7, but "07" is unknown.
         """
         if self._type is str:
             return self.positions(texts, "id", "skip")
@@ -84,7 +89,7 @@ class Vocabulary:
 
     @cached_property
     def _position_by_id(self) -> dict[Any, int]:
-        """The position of each id, as a dict."""
+        """The position of each id, its number in this vocabulary from 0, as a dict."""
         return {name: position for position, name in enumerate(self.ids.to_list())}
 
     def _require_known(self, positions: Array, ids: list[Any], kind: str, unknown: str) -> Array:
@@ -97,9 +102,10 @@ class Vocabulary:
         return positions
 
     def _to_series(self, ids: list[Any]) -> pl.Series:
-        """Return ids (text or whole numbers) as a series of this vocabulary's type.
+        """Return ids (text or whole numbers) as a Polars series of this vocabulary's type.
 
-        An id that cannot have this type, such as "x" among integers, becomes null.
+        The type is that of `self.ids`, text or int64. An id that cannot have it, such as "x" among
+        integers, becomes null.
         """
         if self.ids.dtype == pl.Int64 and set(map(type, ids)) == {int}:
             with suppress(OverflowError):
@@ -107,7 +113,11 @@ class Vocabulary:
         return self.cast_ids(pl.Series([str(value) for value in ids], dtype=pl.String))
 
     def cast_ids(self, ids: pl.Series) -> pl.Series:
-        """Return ids, such as 5 or '5', in this vocabulary's type; null where impossible."""
+        """Return ids, such as 5 or '5', in this vocabulary's type; null where impossible.
+
+        The type is text or an integer type; a text such as "05" that is not an integer's plain
+        spelling has no integer.
+        """
         texts = ids.cast(pl.String)
         if self.ids.dtype == pl.String:
             return texts
@@ -115,7 +125,7 @@ class Vocabulary:
         return pl.select(pl.when(integers.cast(pl.String) == texts).then(integers)).to_series()
 
     def take(self, positions: Array) -> Vocabulary:
-        """Return the ids at ascending positions as a new vocabulary."""
+        """Return the ids at these positions, which must ascend, as a new vocabulary."""
         return Vocabulary(self.ids.gather(positions))
 
     @cached_property
@@ -126,7 +136,10 @@ class Vocabulary:
 
     @cached_property
     def _index(self) -> tuple[Array, Array]:
-        """The hash keys of all ids in ascending order, and the position of each key's id."""
+        """The hash keys of all ids in ascending order, and the position of each key's id.
+
+        A hash key is an integer id itself, or the 64-bit hash of a text.
+        """
         keys = _hash_keys(self.ids)
         order = np.argsort(keys, kind="stable").astype(np.int32)
         return keys[order], order
@@ -134,8 +147,9 @@ class Vocabulary:
     def _look_up(self, values: pl.Series) -> Array | None:
         """Return positions (int32) of ids of this vocabulary's type, -1 for unknown ids.
 
-        They are found by bisection over the sorted hashes of all ids. None if two ids of the
-        vocabulary may have the same hash: then the caller joins instead.
+        They are found by bisection over the sorted hashes of all ids (`self._index`: the hashes and
+        the position of each). None if two ids of the vocabulary may have the same hash: then the
+        caller joins instead.
         """
         keys, order = self._index
         wanted_keys = _hash_keys(values)
@@ -154,7 +168,8 @@ class Vocabulary:
         """Return positions (int32) of ids of this vocabulary's type, -1 for unknown ids.
 
         A position is the number of an id in the vocabulary, from 0. Few ids are looked up one by
-        one, many are joined.
+        one, many are joined. `values` has the ids; `self._table` is a frame of all ids and their
+        positions.
         """
         if 0 < len(values) <= _MAX_LOOKUPS < len(self) and not values.null_count():
             positions = self._look_up(values)

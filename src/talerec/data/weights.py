@@ -15,14 +15,11 @@ _TOLERANCE = 1e-12  # relative: weights that differ by less are equal
 
 
 class RowWeights(NamedTuple):
-    """The weight and the event (view, buy ...) of each row; None where the log has none.
+    """The weight and the event (view, buy ...) of each row of a table."""
 
-    `event_names` are the distinct events, sorted; empty without a column of events.
-    """
-
-    weight: Array | None  # 0: the row is to be dropped
-    event: Array | None  # codes: positions in `event_names`
-    event_names: tuple[str, ...]
+    weight: Array | None  # float64 per row; 0: the row is to be dropped; None: all are 1
+    event: Array | None  # int16 per row, a position in `event_names`; None: no events
+    event_names: tuple[str, ...]  # the distinct events, sorted; empty without events
 
 
 def read_weights(
@@ -33,8 +30,9 @@ def read_weights(
 ) -> RowWeights:
     """Return the weight and event of each row of a table, from the columns named.
 
-    `weight` and `event` are the names of columns; `event_weights` has the weight of each event, and
-    cannot go with `weight`. InvalidLogError if a value is not usable.
+    `weight` and `event` are the names of columns, None if there is none; `event_weights` has the
+    weight of each event, and needs `event` and no `weight`. InvalidLogError if a value is not
+    usable.
     """
     if weight is not None and event_weights is not None:
         message = "give `weight` or `event_weights`, one of the two"
@@ -91,9 +89,10 @@ def overflow_message(name: str) -> str:
 
 
 def _encode_events(column: pl.Series) -> tuple[tuple[str, ...], Array]:
-    """Return the distinct events of a column, sorted, and each row's position among them.
+    """Return a column's distinct events (view, buy ...), sorted, and each row's position.
 
-    InvalidLogError if a row has none, or there are over 1,000.
+    Positions among the distinct events are int16. InvalidLogError if a row has no event, or there
+    are over 1,000 events.
     """
     text = column.cast(pl.String)
     if text.null_count():
@@ -134,6 +133,7 @@ def check_event_weights(
     """Raise an error for events without a weight, and for weights that are not numbers >= 0.
 
     `names` are the distinct events of the column `column`; None among them stands for empty rows.
+    At most 1,000 events are allowed.
     """
     if None in names:
         raise InvalidLogError(f"{column} is empty in some rows")
@@ -152,6 +152,7 @@ def _check_weights(weights: Mapping[str, float]) -> None:
     """Raise an error for weights that are not finite numbers from 0.
 
     Weights for events that do not occur in these rows are allowed; later files may contain them.
+    `weights` maps the name of an event to its weight.
     """
     for name, value in weights.items():
         if isinstance(value, bool) or not np.isfinite(value) or value < 0:
@@ -166,7 +167,7 @@ def are_equal(low: float, high: float) -> bool:
 def normalize_by_mean(
     weight: Array | None, rows: Array | None = None
 ) -> tuple[Array | None, float]:
-    """Return weights divided by their mean over `rows` (a mask; default: all), and the mean.
+    """Return row weights divided by their mean over `rows` (a mask; default: all); the mean.
 
     The weights returned are None if there are none, or all are equal. Weights whose mean is 1
     already are returned as they are, with 1.0.

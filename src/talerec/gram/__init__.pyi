@@ -1,8 +1,8 @@
 from talerec.gram.accumulate import BOTH as BOTH
 from talerec.gram.accumulate import ONLY_G as ONLY_G
 from talerec.gram.accumulate import Pairs as Pairs
-from talerec.gram.accumulate import SparseSums as SparseSums
 from talerec.gram.accumulate import accumulate_targets as accumulate_targets
+from talerec.gram.accumulate_kernels import SparseSums as SparseSums
 from talerec.gram.builders import NORMS as NORMS
 from talerec.gram.builders import TARGETS as TARGETS
 from talerec.gram.builders import SlitWeighting as SlitWeighting

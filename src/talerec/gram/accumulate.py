@@ -19,6 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from talerec.data import Log, group_rows
+from talerec.gram.accumulate_kernels import (
+    DenseSums,
+    RowsByItem,
+    SparseSums,
+    add_dense_transpose,
+    count_row_entries,
+)
 from talerec.runtime import (
     CSR,
     Array,
@@ -27,13 +34,10 @@ from talerec.runtime import (
     add_transpose,
     available_bytes,
     balanced_chunks,
-    kernel,
     require_memory,
     run_chunks,
     shrink_indptr,
-    sort_indices,
     sparse,
-    template,
 )
 
 logger = logging.getLogger("talerec")
@@ -47,69 +51,25 @@ _ADVICE = "use a k-core, or a smaller max_history"
 Chunks = list[tuple[int, int]]
 
 
-class RowsByItem(NamedTuple):
-    """Log rows grouped by item, and the range of rows that each row forms pairs with.
-
-    A pair has a target row q and a source row s of one user; G = S'S and K = S'T sum up pairs.
-    """
-
-    indptr: Array  # item j has rows[indptr[j]:indptr[j + 1]]
-    rows: Array
-    item: Array  # of every log row
-    begin: Array  # row q forms pairs with rows begin[q] up to (without) after[q] of its user
-    after: Array
-    longest: int  # number of rows of the longest history
-
-
-class PairCoefficients(NamedTuple):
-    """What a model's pairs function writes for one log row q; `sums` is scratch.
-
-    Entry s - begin[q] stands for the pair with row s of the same user: `g` has what it adds to M,
-    where M + M' = G = S'S, and `k` the weight of source s for target q, which K = S'T adds up.
-    """
-
-    g: Array
-    k: Array
-    sums: Array
-
-
-class DenseSums(NamedTuple):
-    """Square arrays M, where M + M' = G = S'S, and KT, K = S'T transposed; items x items."""
-
-    M: Array
-    KT: Array
-
-
-class SparseSums(NamedTuple):
-    """M, where M + M' = G = S'S, and KT, K = S'T transposed, as compressed rows.
-
-    Both share indptr and indices; the values of a matrix that is not needed have length zero.
-    """
-
-    indptr: Array
-    indices: Array
-    M: Array
-    KT: Array
-
-
 class Pairs(NamedTuple):
-    """The pairs of rows of a model, and the two kernels that add them up to G and K.
+    """A model's pairs of rows, and the two kernels that sum them into G = S'S and K = S'T.
 
-    G = S'S and K = S'T are the matrices of the normal equations. `sparse` writes `SparseSums`,
-    `dense` writes `DenseSums`.
+    A pair has a source row and a target row of one user; a row of S has the source items of a
+    training example, and T its target items.
     """
 
     begin: Array  # row q forms pairs with rows begin[q] up to (without) after[q] of its user
     after: Array
-    args: Any  # what the pairs function reads of every row
-    sparse: Kernel
-    dense: Kernel
+    args: Any  # the arrays that the kernels read, with an entry per log row
+    sparse: Kernel  # kernel(args, rows by item, a, b, out) writes rows a..b of sparse matrices
+    dense: Kernel  # the same for dense matrices
 
 
 class GramParts(NamedTuple):
     """Which of the two matrices of a Gram, G = S'S and K = S'T, are computed.
 
-    G (source x source) is symmetric; K is source x target.
+    G (source x source) is symmetric; K is source x target. A row of S has the source items of a
+    training example, and T its target items.
     """
 
     G: bool
@@ -120,7 +80,10 @@ BOTH, ONLY_G, ONLY_K = GramParts(True, True), GramParts(True, False), GramParts(
 
 
 def longest_history(log: Log) -> int:
-    """Return the number of rows of the user with the most rows (at least 1)."""
+    """Return the number of rows of the user with the most rows (at least 1).
+
+    User u of the log has rows ptr[u]..ptr[u + 1].
+    """
     return int(np.diff(log.ptr).max(initial=1))
 
 
@@ -133,9 +96,13 @@ def accumulate_gram(
 ) -> tuple[Matrix, Matrix]:
     """Return (G, K) = (S'S, S'T), items x items, added up from a model's pairs of rows.
 
-    Both are dense or both sparse, whichever is smaller. A matrix that `parts` leaves out is None
-    or an empty array. memory: bytes that the result may take (None: the free memory). targets: a
-    flag per item; pairs whose target row holds an item without the flag are left out.
+    A row of S has the source items of a training example, and T its target items. Both matrices are
+    dense or both sparse, whichever is smaller. One that `parts` leaves out is None or an empty
+    array.
+
+    pairs: which rows of a user form pairs, and the kernels that weight and add them up
+    memory: bytes that the result may take (None: the free memory)
+    targets: a flag per item; pairs whose target row holds an item without the flag are left out
     """
     n = len(log.items)
     indptr, rows = _group_rows(log, targets)
@@ -146,7 +113,7 @@ def accumulate_gram(
     if n <= _SMALL and work[-1] >= n * n:
         return _accumulate_dense(pairs, by_item, chunks, memory, parts)
     counts = np.zeros(n, np.int64)
-    run_chunks("pattern", lambda a, b: _count_row_entries(by_item, a, b, counts), chunks)
+    run_chunks("pattern", lambda a, b: count_row_entries(by_item, a, b, counts), chunks)
     pattern = np.concatenate([[0], np.cumsum(counts)])
     if sum(parts) * pattern[-1] * _SPARSE_ENTRY >= n * n * 8:
         return _accumulate_dense(pairs, by_item, chunks, memory, parts)
@@ -158,15 +125,19 @@ def accumulate_targets(
 ) -> SparseSums:
     """Return the rows of M and of K' (K = S'T transposed) of the target items lo..hi alone.
 
-    G = S'S is M + M' over all targets. item: of every log row, -1 for a row to skip. items: the
-    number of items. longest: rows of the longest history. Arrays may be memory-mapped: memory
-    grows with the rows and pairs of these targets and with `items`.
+    G = S'S is M + M' over all targets. Arrays may be memory-mapped: memory grows with the rows and
+    pairs of these targets and with `items`.
+
+    item: of every log row, -1 for a row to skip
+    pairs: which rows of a user form pairs, and the kernels that weight and add them up
+    items: the number of items
+    longest: rows of the longest history
     """
     rows = np.flatnonzero((item >= lo) & (item < hi))
     groups, order = group_rows(item[rows], items)
     by_item = RowsByItem(groups, rows[order], item, pairs.begin, pairs.after, longest)
     counts = np.zeros(items, np.int64)
-    _count_row_entries(by_item, lo, hi, counts)
+    count_row_entries(by_item, lo, hi, counts)
     indptr = np.concatenate([[0], np.cumsum(counts)])
     M, KT = (np.empty(indptr[-1] if is_needed else 0) for is_needed in parts)
     out = SparseSums(indptr, np.empty(indptr[-1], np.int32), M, KT)
@@ -191,8 +162,9 @@ def _accumulate_dense(
 ) -> tuple[Matrix, Matrix]:
     """Return (G, K) = (S'S, S'T) as dense arrays; the one that `parts` leaves out is empty.
 
-    Threads write rows of M and of K transposed for chunks (ranges) of items; then M becomes G = M +
-    M'. memory: bytes that they may take (None: the free memory), else TalerecError.
+    Threads write rows of M and of K transposed for `chunks` (ranges of target items); then M
+    becomes G = M + M'. pairs, by_item: the pairs of rows with their kernels, and the log rows of
+    each item. memory: bytes that both may take (None: the free memory), else TalerecError.
     """
     n = len(by_item.indptr) - 1
     require_memory(sum(parts) * 8 * n * n, f"the dense Gram of {n:,} items", _ADVICE, memory)
@@ -200,7 +172,7 @@ def _accumulate_dense(
     run_chunks("gram", lambda a, b: pairs.dense(pairs.args, by_item, a, b, out), chunks)
     if parts.G:
         triangle = balanced_chunks(np.arange(n + 1.0) ** 2, _CHUNKS)
-        run_chunks("gram", lambda a, b: _add_dense_transpose(out.M, a, b), triangle)
+        run_chunks("gram", lambda a, b: add_dense_transpose(out.M, a, b), triangle)
     return out.M, out.KT.T
 
 
@@ -214,9 +186,10 @@ def _accumulate_sparse(
 ) -> tuple[Matrix, Matrix]:
     """Return (G, K) as sparse arrays (CSR, CSC); the one that `parts` leaves out is None.
 
-    G = S'S, K = S'T. Threads write rows of M and of K transposed for chunks (ranges) of items; then
-    G is M + M'. `indptr` is that of the pattern that M and K transposed share. memory: bytes that
-    they may take (None: the free memory), else TalerecError.
+    G = S'S, K = S'T. Threads write rows of M and of K transposed for `chunks` (ranges of target
+    items); then G is M + M'. pairs, by_item: the pairs of rows with their kernels, and the log rows
+    of each item. `indptr` is that of the pattern that M and K transposed share. memory: bytes that
+    both may take (None: the free memory), else TalerecError.
     """
     n, entries = len(indptr) - 1, indptr[-1]
     dtype = _choose_dtype(entries, memory, parts)
@@ -234,10 +207,11 @@ def _accumulate_sparse(
 
 
 def _choose_dtype(entries: int, memory: int | None, parts: GramParts) -> type:
-    """Return float64 for a sparse Gram, or float32 if only that fits; raise if neither does.
+    """Return float64 for the values of a sparse Gram, or float32 if only that fits.
 
-    entries: those of M (G = S'S is M + M'). memory: the budget in bytes (None: the free memory).
-    parts: which of G and K = S'T are needed.
+    TalerecError if neither does; float32 is logged as a warning. entries: those of M (G = S'S is M
+    + M'). memory: the budget in bytes (None: the free memory). parts: which of G and K = S'T are
+    needed.
     """
     # per entry: the pattern, M, K, and M + M' before it is merged
     indices, values = 1 + 2 * parts.G, 3 * parts.G + parts.K
@@ -250,133 +224,3 @@ def _choose_dtype(entries: int, memory: int | None, parts: GramParts) -> type:
     require_memory(needed[np.float32], f"the Gram of {entries:,} pairs of items", _ADVICE, memory)
     logger.warning("the Gram is stored in float32: float64 does not fit the memory budget")
     return np.float32
-
-
-# -- kernels ---------------------------------------------------------------------------------------
-
-
-@kernel
-def _count_row_entries(log: RowsByItem, a: int, b: int, out: Array) -> None:
-    """Write into out[j] how many items form a pair with target item j, for j in a..b.
-
-    The target itself is counted; out[j] is the number of entries in row j of a sparse M, where
-    G = S'S = M + M', and of K = S'T transposed.
-    """
-    seen = np.full(len(log.indptr) - 1, -1, np.int32)
-    for j in range(a, b):
-        seen[j] = j
-        count = 1
-        for x in range(log.indptr[j], log.indptr[j + 1]):
-            q = log.rows[x]
-            for s in range(log.begin[q], log.after[q]):
-                if seen[log.item[s]] != j:
-                    seen[log.item[s]] = j
-                    count += 1
-        out[j] = count
-
-
-@template
-def _new_coefficients(longest: int) -> PairCoefficients:
-    """Return uninitialized arrays for the pairs of one log row with rows of its user.
-
-    longest: the most rows of a user. See `PairCoefficients` for the three arrays.
-    """
-    return PairCoefficients(np.empty(longest), np.empty(longest), np.empty((longest + 1, 2)))
-
-
-@template
-def _add_target(
-    pairs: Kernel,
-    args: Any,
-    log: RowsByItem,
-    j: int,
-    scratch: PairCoefficients,
-    sums: Array,
-    seen: Array,
-    items: Array,
-) -> None:
-    """Add the pairs (s, q) of all rows q that hold target item j to `sums`, by the item of s.
-
-    Column 0 of `sums` (items x 2, zero on entry) is row j of M, where M + M' = G; column 1 is
-    column j of K. `pairs` writes the coefficients of one row q into `scratch`. The items that have
-    a pair are listed in `items`, item j first, unless `items` is empty; seen[i] is j for a listed
-    item, and must not be j for any item on entry.
-    """
-    g, k, _ = scratch
-    lists, count = len(items) > 0, 1
-    if lists:
-        seen[j] = j
-        items[0] = j
-    for x in range(log.indptr[j], log.indptr[j + 1]):
-        q = log.rows[x]
-        pairs(args, q, scratch)
-        lo = log.begin[q]
-        for s in range(lo, log.after[q]):
-            i = log.item[s]
-            if lists and seen[i] != j:
-                seen[i] = j
-                items[count] = i
-                count += 1
-            sums[i, 0] += g[s - lo]
-            sums[i, 1] += k[s - lo]
-
-
-@template
-def accumulate_dense(
-    pairs: Kernel, args: Any, log: RowsByItem, a: int, b: int, out: DenseSums
-) -> None:
-    """Write rows a..b of dense M and K' (G = S'S = M + M', K = S'T) into `out`.
-
-    pairs: the kernel that writes the coefficients of one log row; args: what it reads.
-    """
-    scratch = _new_coefficients(log.longest)
-    sums = np.empty((len(log.indptr) - 1, 2))
-    nothing = np.empty(0, np.int32)
-    for j in range(a, b):
-        sums[:] = 0.0
-        _add_target(pairs, args, log, j, scratch, sums, nothing, nothing)
-        for i in range(out.M.shape[1] if len(out.M) > 0 else 0):
-            out.M[j, i] = sums[i, 0]
-        for i in range(out.KT.shape[1] if len(out.KT) > 0 else 0):
-            out.KT[j, i] = sums[i, 1]
-
-
-@template
-def accumulate_sparse(
-    pairs: Kernel, args: Any, log: RowsByItem, a: int, b: int, out: SparseSums
-) -> None:
-    """Write rows a..b of sparse M and K' (G = S'S = M + M', K = S'T) into `out`.
-
-    pairs: the kernel that writes the coefficients of one log row; args: what it reads. out.indptr
-    is given; indices are written too, ascending in each row.
-    """
-    n = len(log.indptr) - 1
-    scratch = _new_coefficients(log.longest)
-    sums = np.zeros((n, 2))
-    seen = np.full(n, -1, np.int32)
-    spare = np.empty(n, np.int32)
-    for j in range(a, b):
-        lo, hi = out.indptr[j], out.indptr[j + 1]
-        _add_target(pairs, args, log, j, scratch, sums, seen, out.indices[lo:hi])
-        sort_indices(out.indices[lo:hi], n, spare)
-        for x in range(lo, hi):
-            i = out.indices[x]
-            if len(out.M) > 0:
-                out.M[x] = sums[i, 0]
-            if len(out.KT) > 0:
-                out.KT[x] = sums[i, 1]
-            sums[i, 0] = sums[i, 1] = 0.0
-
-
-@kernel
-def _add_dense_transpose(M: Array, a: int, b: int) -> None:
-    """Replace M by M + M' in place, for the pairs (i, j) with i in a..b and j <= i.
-
-    Both entries of a pair are written. Works in tiles that fit the cache.
-    """
-    tile = 64
-    for low in range(0, b, tile):
-        for top in range(a, b, tile):
-            for i in range(max(top, low), min(top + tile, b)):
-                for j in range(low, min(low + tile, i + 1)):
-                    M[i, j] = M[j, i] = M[i, j] + M[j, i]

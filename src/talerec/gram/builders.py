@@ -10,10 +10,19 @@ import numpy as np
 
 from talerec.data import DAY, Log, last_row_mask, reverse_rows, user_ends
 from talerec.errors import TalerecError
-from talerec.gram import pairs, weighted_pairs
+from talerec.gram import lag_pairs, pairs, weighted_pairs
 from talerec.gram.accumulate import ONLY_K, Pairs, accumulate_gram, longest_history
 from talerec.gram.gram import Gram
-from talerec.gram.terms import GramTerm, age_weights, newest_rows, trend_scale
+from talerec.gram.terms import (
+    GramTerm,
+    age_weights,
+    column_scale,
+    first_rows,
+    newest_rows,
+    next_rows,
+    row_scale,
+    trend_scale,
+)
 from talerec.runtime import Array, Kernel, Matrix
 
 TARGETS = ("single", "multi")  # the next row, or all later ones
@@ -21,10 +30,10 @@ NORMS = ("none", "l1", "symmetric")
 
 
 class TaleWeighting(NamedTuple):
-    """The parameters of TALE's weights of rows and pairs; see `tale_gram`."""
+    """The parameters of TALE's weights of a user's rows and of pairs (source row, target row)."""
 
     decay: float  # days: a source d days before its target weighs max(exp(-d / decay), floor)
-    floor: float
+    floor: float  # the smallest weight of a source, from 0 to 1
     window: float  # days around a row in which p, the number of rows of its item, is counted
     trend: float  # a row weighs p ** -trend
     trend_side: str  # the window lies on "both" sides of the row, or in its "past"
@@ -33,7 +42,10 @@ class TaleWeighting(NamedTuple):
 
 
 class SlitWeighting(NamedTuple):
-    """The parameters of SLIT's weights of rows and pairs; see `slit_gram`."""
+    """The parameters of SLIT's weights of a user's rows and of pairs (source row, target row).
+
+    S and T have a row per training example: its source items and its target items.
+    """
 
     position: float  # a source or target d rows away weighs exp(-d / position)
     max_history: int  # how many of each user's last rows are used
@@ -104,8 +116,10 @@ def tale_gram(
 def tale_term(log: Log, weighting: TaleWeighting, targets: str = "single") -> GramTerm:
     """Return TALE's Gram term: the log rows and weighted pairs of rows that G and K sum up.
 
-    G = S'S and K = S'T. targets: a row's targets are the next row alone ("single"), or all later
-    ones ("multi"), which raises TalerecError with same_time="joint" or with row weights.
+    G = S'S and K = S'T: a row of S has the source items of a training example, and T its target
+    items. targets: a row's targets are the next row alone ("single"), or all later ones ("multi"),
+    which raises TalerecError with same_time="joint" or with row weights. weighting: decay, trend
+    and history length.
     """
     if targets == "multi" and weighting.same_time == "joint":
         raise TalerecError("same_time=joint has one target at a time: use targets=single")
@@ -126,9 +140,10 @@ def tale_columns(
 ) -> Matrix:
     """Return TALE's K = S'T plus reverse_share K', with the columns of some targets alone.
 
-    K is source x target. targets: a flag per item; columns of other items are empty. K' is the K of
-    the log with time running backwards. memory: bytes that a matrix may take (None: the free
-    memory).
+    K is source x target, items x items: weighted counts of a source item before a target item.
+    targets: a flag per item; columns of other items are empty. K' is the K of the log with time
+    running backwards. memory: bytes that a matrix may take (None: the free memory). weighting:
+    decay, trend and history length.
     """
     log = newest_rows(log, weighting.max_history)
     scale = trend_scale(log, weighting.window, weighting.trend, weighting.trend_side)
@@ -143,17 +158,19 @@ def tale_columns(
 
 
 def _tale_pairs(log: Log, scale: Array, weighting: TaleWeighting, targets: str) -> Pairs:
-    """Return the pairs of rows of TALE, with the arrays and kernels that weight them.
+    """Return TALE's pairs of a user's rows, with the arrays and kernels that weight them.
 
-    scale: the trend factor p ** -trend of every row, p being how many rows of its item lie around
-    it in time. targets: "single" (the next row) or "multi" (all later rows).
+    A pair has a source row and a later target row. scale: the trend factor p ** -trend of every
+    row, p being how many rows of its item lie around it in time. targets: "single" (the next row)
+    or "multi" (all later rows). The kernels differ for rows with weights and for multiple targets.
+    weighting: the decay and how simultaneous rows are treated.
     """
     decay, floor = weighting.decay * DAY, weighting.floor
     step, reach, begin = pairs.tale_intervals(log.ptr, log.time, decay, floor)
     if weighting.same_time == "joint":
         first, after = pairs.instants(log.ptr, log.time)
     else:  # every row is an instant of its own
-        after = _next_rows(log)
+        after = next_rows(log)
         first = after - np.int32(1)
     stop = user_ends(log.ptr)
     rows = pairs.TaleRows(begin, first, after, reach, stop, step, scale, floor)
@@ -174,9 +191,10 @@ def _tale_pairs(log: Log, scale: Array, weighting: TaleWeighting, targets: str) 
 def simultaneous_weight(log: Log, window: float, trend: float, max_history: int) -> float:
     """Return what pairs of different rows of one user and time add to the sum of TALE's K.
 
-    K = S'T adds up weights of source (row) for target item; both directions of a pair count. A row
-    weighs p ** -trend, p being the rows of its item within `window` days on both sides of it, times
-    its own weight if the log has weights. max_history: last rows of each user that are used.
+    K = S'T adds up weights of a source item (row of K) for a target item (column); both directions
+    of a pair count. A log row weighs p ** -trend, p being the rows of its item within `window` days
+    on both sides of it, times its own weight if the log has weights. max_history: last rows of each
+    user that are used.
     """
     log = newest_rows(log, max_history)
     scale = trend_scale(log, window, trend, "both")
@@ -246,38 +264,40 @@ def slit_gram(
 def slit_term(log: Log, weighting: SlitWeighting) -> GramTerm:
     """Return SLIT's Gram term: the log rows and weighted pairs of rows that G and K sum up.
 
-    G = S'S and K = S'T. With norm="symmetric" the term also has a factor per source item and per
-    target item.
+    G = S'S and K = S'T: a row of S has the source items of a training example, and T its target
+    items. With norm="symmetric" the term also has a factor per source item and per target item.
+    weighting: decay by lag, trend, targets, norm and history length.
     """
     log = newest_rows(log, weighting.max_history)
     scale = trend_scale(log, weighting.window, weighting.trend, weighting.trend_side)
     row_pairs, columns = _slit_pairs(log, scale, weighting)
     if weighting.norm != "symmetric":
         return GramTerm(log, row_pairs)
-    source, target = (_column_scale(log, entries) for entries in columns)
+    source, target = (column_scale(log, entries) for entries in columns)
     return GramTerm(log, row_pairs, scales=(source, target))
 
 
 def _slit_pairs(log: Log, scale: Array, weighting: SlitWeighting) -> tuple[Pairs, list[Array]]:
     """Return SLIT's pairs of rows, and what each log row adds to column sums of S and of T.
 
-    Pairs say which rows of a user add to G = S'S and K = S'T. scale: a factor of every log row (its
-    trend). The second result is a list of two arrays with one entry per log row, for the columns of
-    S and for those of T.
+    Pairs say which rows of a user add to G = S'S and K = S'T: a row of S has the source items of a
+    training example, and T its target items. scale: a factor of every log row (its trend). The
+    second result is a list of two arrays with one entry per log row, for the columns of S and for
+    those of T. weighting: decay by lag, targets, norm and decay of users.
     """
     multi, rate = weighting.targets == "multi", math.exp(-1 / weighting.position)
-    source_sums, target_sums, *columns = pairs.slit_sums(log.ptr, scale, rate, multi)
+    source_sums, target_sums, *columns = lag_pairs.slit_sums(log.ptr, scale, rate, multi)
     source_scale, target_scale = (
-        _row_scale(sums, weighting.norm) for sums in (source_sums, target_sums)
+        row_scale(sums, weighting.norm) for sums in (source_sums, target_sums)
     )
     weight = age_weights(log, weighting.decay_user)
-    tail = pairs.slit_tails(log.ptr, source_scale * source_scale * weight, rate)
+    tail = lag_pairs.slit_tails(log.ptr, source_scale * source_scale * weight, rate)
     lag_weights = np.exp(-np.arange(longest_history(log) + 1) / weighting.position)
     lag_weights = lag_weights[: int(np.count_nonzero(lag_weights)) + 1]  # up to the first zero
-    begin = _first_rows(log, len(lag_weights) - 1)
+    begin = first_rows(log, len(lag_weights) - 1)
     factor = source_scale * target_scale * weight
-    args = pairs.SlitRows(begin, tail, factor, scale, lag_weights, multi)
-    return Pairs(begin, _next_rows(log), args, pairs.slit_sparse, pairs.slit_dense), columns
+    args = lag_pairs.SlitRows(begin, tail, factor, scale, lag_weights, multi)
+    return Pairs(begin, next_rows(log), args, lag_pairs.slit_sparse, lag_pairs.slit_dense), columns
 
 
 def slis_gram(
@@ -324,8 +344,9 @@ def slis_gram(
 def slis_term(log: Log, max_history: int, norm: str = "none", decay_user: float = 0.0) -> GramTerm:
     """Return the log rows and weighted pairs of rows that SLIS's Gram G = X'WX sums up.
 
-    X is 1 where a user has an item, so each user's items count once; T is S, so K is G. `norm` and
-    `decay_user` (days) are as in `slit_gram`.
+    X (users x items) is 1 where a user has an item, so each user's items count once, and W weights
+    users by age. Sources and targets are the same, so K is G. max_history: how many of each user's
+    last rows are used. norm, decay_user (days): as in `slit_gram`.
     """
     log = newest_rows(log, max_history)
     age = age_weights(log, decay_user)
@@ -333,11 +354,11 @@ def slis_term(log: Log, max_history: int, norm: str = "none", decay_user: float 
     log, age = log.keep(once), age[once]
     count = np.repeat(np.diff(log.ptr), np.diff(log.ptr)).astype(np.float64)
     begin = np.repeat(log.ptr[:-1], np.diff(log.ptr)).astype(np.int32)
-    args = pairs.WeightedRows(begin, age * _row_scale(count, norm) ** 2)
-    row_pairs = Pairs(begin, _next_rows(log), args, pairs.slis_sparse, pairs.slis_dense)
+    args = lag_pairs.WeightedRows(begin, age * row_scale(count, norm) ** 2)
+    row_pairs = Pairs(begin, next_rows(log), args, lag_pairs.slis_sparse, lag_pairs.slis_dense)
     scales = None
     if norm == "symmetric":
-        scale = _column_scale(log, np.ones(log.rows))
+        scale = column_scale(log, np.ones(log.rows))
         scales = (scale, scale)
     return GramTerm(log, row_pairs, target_equals_source=True, scales=scales)
 
@@ -347,45 +368,16 @@ def lag_counts(
 ) -> Matrix:
     """Return K alone: K_ij adds up lag_weights[d] over rows of i that are d rows before j.
 
-    d runs from 0 (the row itself) to len(lag_weights) - 1 within a user's last `max_history` rows;
-    if rows have weights, those of both rows multiply. memory: bytes for K (None: free memory).
+    K is items x items, dense or sparse. d runs from 0 (the row itself) to len(lag_weights) - 1
+    within a user's last `max_history` rows; if rows have weights, those of both rows multiply.
+    memory: bytes for K (None: free memory).
     """
     log = newest_rows(log, max_history)
-    begin = _first_rows(log, len(lag_weights) - 1)
-    args: Any = pairs.WeightedRows(begin, lag_weights)
-    kernels: tuple[Kernel, Kernel] = pairs.lag_sparse, pairs.lag_dense
+    begin = first_rows(log, len(lag_weights) - 1)
+    args: Any = lag_pairs.WeightedRows(begin, lag_weights)
+    kernels: tuple[Kernel, Kernel] = lag_pairs.lag_sparse, lag_pairs.lag_dense
     if log.weight is not None:
         args = weighted_pairs.WeightedLagRows(begin, lag_weights, log.weight)
         kernels = weighted_pairs.weighted_lag_sparse, weighted_pairs.weighted_lag_dense
-    row_pairs = Pairs(begin, _next_rows(log), args, *kernels)
+    row_pairs = Pairs(begin, next_rows(log), args, *kernels)
     return accumulate_gram(log, row_pairs, memory, ONLY_K)[1]
-
-
-def _row_scale(sums: Array, norm: str) -> Array:
-    """Return the factor of each row of S or T that normalizes it, given the rows' sums.
-
-    norm: "none" (factor 1), "l1" (1 / sum), "symmetric" (1 / root of the sum). 0 if the sum is 0.
-    """
-    power = {"none": 0.0, "l1": -1.0, "symmetric": -0.5}[norm]
-    return np.power(sums, power, out=np.zeros_like(sums), where=sums > 0)
-
-
-def _column_scale(log: Log, entries: Array) -> Array:
-    """Return one over the root of each item's sum of `entries`, 0 if that sum is 0.
-
-    entries: what each log row adds to the column of its item in S or T.
-    """
-    sums = np.bincount(log.item, entries, len(log.items))
-    return np.power(sums, -0.5, out=np.zeros_like(sums), where=sums > 0)
-
-
-def _first_rows(log: Log, lag: int) -> Array:
-    """Return, for every row, the user's first row that is no more than `lag` rows before it."""
-    start = np.repeat(log.ptr[:-1], np.diff(log.ptr))
-    first: Array = np.maximum(start, np.arange(log.rows) - lag).astype(np.int32)
-    return first
-
-
-def _next_rows(log: Log) -> Array:
-    """Return r + 1 for every row r."""
-    return np.arange(1, log.rows + 1, dtype=np.int32)

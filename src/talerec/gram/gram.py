@@ -12,7 +12,8 @@ from talerec.runtime import CSR, Array, Matrix, dense, is_sparse, squared_distan
 class DirectionStats(NamedTuple):
     """Sums over a Gram (G = S'S, K = S'T) from which chance in the order of rows is estimated.
 
-    K is source x target, and K' its transpose; simultaneous rows are a user's rows of equal time.
+    K is source x target: how much each item leads to each other. K' is its transpose; simultaneous
+    rows are a user's rows of equal time.
     """
 
     asymmetry: float  # sum of the squared entries of K - K'
@@ -24,7 +25,10 @@ class DirectionStats(NamedTuple):
     def reverse_share(self, shrinkage: float) -> float:
         """Return c for K + c K': the more of the difference of K and K' is chance, the larger.
 
-        c lies between 0 (the order of rows tells all) and 1 (nothing). shrinkage multiplies the
+        K (source x target) says how much each item leads to each other. `asymmetry` is the sum of
+        squared entries of K - K', `total` the sum of K, `diagonal` and `trace` the sums of the
+        diagonals of K and G, `simultaneous` the part of `total` from a user's rows of equal time. c
+        lies between 0 (the order of rows tells all) and 1 (nothing). shrinkage multiplies the
         estimated share of chance; 0 gives c = 0.
         """
         if not (shrinkage and self.total and self.asymmetry):
@@ -69,17 +73,17 @@ class Gram:
 
     @property
     def items(self) -> int:
-        """The number of items."""
+        """The number of items: rows and columns of G and K."""
         return int(self.G.shape[0])
 
     @property
     def is_sparse(self) -> bool:
-        """Whether G and K are sparse."""
+        """Whether G and K, items x items, are SciPy sparse arrays; else they are NumPy arrays."""
         return is_sparse(self.G)
 
     @property
     def density(self) -> float:
-        """The share of entries of G that are stored."""
+        """The share of the entries of G (items x items) that are stored; 1 if it is dense."""
         return float(self.G.nnz / self.items**2) if self.is_sparse else 1.0
 
     def __add__(self, other: Gram) -> Gram:
@@ -95,27 +99,28 @@ class Gram:
     def symmetrize(self, shrinkage: float, simultaneous: float = 0.0) -> Gram:
         """Return the Gram with K + c K', c chosen by how much of the rows' order is chance.
 
+        K (source x target) says how much each item leads to each other, and K' is its transpose.
         Chance explains 2 s (sum(K) - simultaneous) of the squared difference between K and K',
         where s = trace(G) / sum(K) is the mean weight of a pair, and `simultaneous` is the sum of
-        K's entries from simultaneous rows, which count in both directions already. With b the
-        explained share of the difference (times `shrinkage`, at most 1), the best estimate of
+        K's entries from a user's rows of equal time, which count in both directions already. With b
+        the explained share of the difference (times `shrinkage`, at most 1), the best estimate of
         K_ij is (1 - b/2) K_ij + b/2 K_ji, which is K_ij + b/(2 - b) K_ji up to a factor.
         """
         return self.add_reverse(self.reverse_share(shrinkage, simultaneous))
 
     def add_reverse(self, share: float) -> Gram:
-        """Return the Gram with K + share K' in place of K = S'T (source x target).
+        """Return the Gram with K + share K' in place of K (source x target), and the same G.
 
         K' is K transposed. share 0 returns the Gram itself.
         """
         return Gram(self.G, self.K + share * self._transposed_k) if share else self
 
     def reverse_share(self, shrinkage: float, simultaneous: float = 0.0) -> float:
-        """Return the share c of K' (K transposed) that `symmetrize` adds to K = S'T, in 0..1.
+        """Return the share c of K' (K transposed) that `symmetrize` adds to K, in 0..1.
 
-        shrinkage: a factor of the estimated share of chance in the order of rows; 0 gives c = 0.
-        simultaneous: the sum of K's entries from simultaneous rows, which count in both directions
-        already.
+        K (source x target) says how much each item leads to each other. shrinkage: a factor of the
+        estimated share of chance in the order of rows; 0 gives c = 0. simultaneous: the sum of K's
+        entries from a user's rows of equal time, which count in both directions already.
         """
         stats = DirectionStats(
             _squared_distance(self.K, self._transposed_k),
@@ -148,20 +153,26 @@ class Gram:
     def scaled(self, source: Array, target: Array) -> Gram:
         """Return the Gram of S diag(source) and T diag(target); both have a factor per item.
 
-        That is diag(source) G diag(source) and diag(source) K diag(target), for G = S'S and K =
-        S'T.
+        S and T (training examples x items) have source and target items; G = S'S and K = S'T become
+        diag(source) G diag(source) and diag(source) K diag(target).
         """
         return Gram(_scale(self.G, source, source), _scale(self.K, source, target))
 
 
 def _warn_renamed(old: str, new: str) -> None:
-    """Warn that a method of Gram has a new name."""
+    """Give a DeprecationWarning that the method `old` of Gram is now called `new`.
+
+    The warning points at the line that calls the deprecated method.
+    """
     message = f"Gram.{old} is now Gram.{new}; the old name goes with version 0.4"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
 def _squared_distance(left: Matrix, right: Matrix) -> float:
-    """Return the sum of squared differences of two matrices, both dense or of one format."""
+    """Return the sum of squared differences of two matrices, both dense or of one format.
+
+    Sparse ones get their indices sorted in place.
+    """
     if not is_sparse(left):
         return float(((left - right) ** 2).sum())
     for matrix in (left, right):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.gram.accumulate import (
+from talerec.gram.accumulate_kernels import (
     DenseSums,
     PairCoefficients,
     RowsByItem,
@@ -29,10 +29,11 @@ UNDERFLOW = 745.2
 
 
 class TaleRows(NamedTuple):
-    """What TALE's pairs read of each row r of a user; all rows are numbers of log rows.
+    """What TALE's pairs read: an entry per log row r; rows are numbers of log rows.
 
-    The weight max(exp(-d / decay), floor) of an interval d is the floor beyond the *horizon*.
-    An instant is the group of the user's rows with one time, or a single row (`ordered`).
+    TALE weights a source row by its interval d to the target row of the same user: max(exp(-d /
+    decay), floor). Beyond an interval called the *horizon*, the weight is the floor. An instant is
+    the group of the user's rows with one time, or a single row if simultaneous rows are ordered.
     """
 
     begin: Array  # the first row whose weight for target r is not zero
@@ -42,14 +43,18 @@ class TaleRows(NamedTuple):
     stop: Array  # the end of the user's rows
     step: Array  # exp(-(interval to the user's next row) / decay)
     scale: Array  # p ** -trend, p being the number of rows of r's item around it in time
-    floor: float
+    floor: float  # the smallest weight
 
 
 class MultiTargetRows(NamedTuple):
-    """What TALE's pairs read of each row r if every later row is a target."""
+    """What TALE's pairs read of each log row r if every later row of its user is a target.
+
+    A source weighs exp(-d / decay) at the interval d to its target, up to the horizon, where that
+    is the floor; reach[r] of `rows` is the first row more than a horizon later than r.
+    """
 
     rows: TaleRows
-    back: Array  # the first row at most a horizon (where exp(-d / decay) is the floor) earlier
+    back: Array  # the first row at most a horizon earlier than r
     ahead: Array  # the sum of exp(-(t_l - t_r) / decay) over the rows l after r and before reach[r]
 
 
@@ -57,7 +62,8 @@ class MultiTargetRows(NamedTuple):
 def instants(ptr: Array, time: Array) -> tuple[Array, Array]:
     """Return, for every row, its user's first row of equal time and first row of a later time.
 
-    User u has the rows ptr[u]..ptr[u + 1], in time order; without a later row `after` is the end.
+    User u has the rows ptr[u]..ptr[u + 1], in time order. Both arrays are int32 row numbers;
+    without a later row, the second is the end of the user's rows.
     """
     first, after = np.empty(len(time), np.int32), np.empty(len(time), np.int32)
     for u in range(len(ptr) - 1):
@@ -74,7 +80,10 @@ def instants(ptr: Array, time: Array) -> tuple[Array, Array]:
 
 @template
 def _horizon(decay: float, floor: float) -> float:
-    """Return the interval d from which on max(exp(-d / decay), floor) is the floor."""
+    """Return the interval d from which on max(exp(-d / decay), floor) is the floor.
+
+    In the unit of `decay`; 0 if the floor is 1 or more, infinity if it is 0.
+    """
     if floor >= 1:
         return 0.0
     return decay * math.log(1 / floor) if floor > 0 else math.inf
@@ -82,10 +91,12 @@ def _horizon(decay: float, floor: float) -> float:
 
 @kernel
 def tale_intervals(ptr: Array, time: Array, decay: float, floor: float) -> tuple[Array, ...]:
-    """Return `step`, `reach` and `begin` of `TaleRows` for every row; `decay` in microseconds.
+    """Return three arrays with an entry per log row r: step, reach and begin.
 
-    step: exp(-(interval to the user's next row) / decay), 1 for the last. reach: the first row so
-    much later that its weight is the floor. begin: the first row whose weight for r is not zero.
+    A row weighs max(exp(-d / decay), floor) for a row d microseconds later; `decay` is in
+    microseconds. User u has the rows ptr[u]..ptr[u + 1], in time order. step: exp(-(interval to the
+    user's next row) / decay), 1 for the last. reach: the first row so much later that its weight is
+    the floor. begin: the first row whose weight for r is not zero in float64.
     """
     horizon = _horizon(decay, floor)
     vanish = math.inf if floor > 0 else UNDERFLOW * decay
@@ -108,11 +119,16 @@ def tale_intervals(ptr: Array, time: Array, decay: float, floor: float) -> tuple
 def tale_pairs(args: TaleRows, q: int, out: PairCoefficients) -> None:
     """Write TALE's coefficients of the pairs (s, q) of one user, s in begin[q]..after[q].
 
-    out.g gets what the pair adds to M (G = S'S = M + M'), out.k the weight of source s for target
-    q in K = S'T; w(d) is max(exp(-d / decay), floor).
+    Entry s - begin[q] of out.g gets what the pair adds to M (G = S'S = M + M'), of out.k the weight
+    of source s for target q in K = S'T; w(d) is max(exp(-d / decay), floor).
+    args, per log row r: begin, the first row that r forms a pair with; first and after, the bounds
+    of r's instant (rows of one time); reach, the first row later than w's exponential part; stop,
+    the end of the user's rows; step, exp(-(interval to the next row) / decay); scale, a factor of
+    the row. floor is a number.
+
     The sum over targets l after q of w(t_l - t_s) w(t_l - t_q) falls into three runs: up to
-    reach[s] both weights are exponentials, up to reach[q] one is the floor, then both are.
-    With E1, E2 the running sums of exp(-(t_l - t_q)/decay) and of its square, the sum is
+    reach[s] both weights are exponentials, up to reach[q] one is the floor, then both are. With E1,
+    E2 the running sums of exp(-(t_l - t_q)/decay) and of its square, the sum is
 
         exp(-(t_q - t_s)/decay) E2(reach[s])
         + floor (E1(reach[q]) - E1(reach[s])) + floor^2 (stop - reach[q])
@@ -162,10 +178,13 @@ def tale_pairs(args: TaleRows, q: int, out: PairCoefficients) -> None:
 def multi_target_sums(
     ptr: Array, time: Array, decay: float, floor: float, step: Array, reach: Array
 ) -> tuple[Array, Array]:
-    """Return `back` and `ahead` of `MultiTargetRows` for every row; `decay` in microseconds.
+    """Return two arrays, back and ahead, with an entry per log row r, for multiple targets.
 
-    back: the user's first row whose weight for r is not yet the floor. ahead: the sum of
-    exp(-(t_l - t_r) / decay) over the rows l after r and before reach[r].
+    A row weighs max(exp(-d / decay), floor) for a row d microseconds later; all later rows are
+    targets. User u has the rows ptr[u]..ptr[u + 1], in time order. step: exp(-(interval to the next
+    row) / decay). reach: the first row so much later that the weight is the floor. back: the user's
+    first row whose weight for r is not yet the floor. ahead: the sum of exp(-(t_l - t_r) / decay)
+    over the rows l after r and before reach[r].
     """
     horizon = _horizon(decay, floor)
     back, ahead = np.empty(len(time), np.int32), np.zeros(len(time))
@@ -184,12 +203,15 @@ def multi_target_sums(
 
 @kernel
 def tale_multi_pairs(args: MultiTargetRows, q: int, out: PairCoefficients) -> None:
-    """Write TALE's coefficients of the pairs (s, q) if all later rows are targets.
+    """Write TALE's coefficients of the pairs (s, q) of one user if all later rows are targets.
 
-    A target is weighted by the time from the first one; w(d) is max(exp(-d / decay), floor).
-    K gets the sum over l in s+1..q of w(t_l - t_s) w(t_q - t_l). Rows l before reach[s] are near
-    s, rows from back[q] on are near q: near both, the product is exp(-(t_q - t_s)/decay); near
-    one, floor times the exponential of the other interval; near none, floor^2.
+    Entry s - begin[q] of out.g gets what the pair adds to M (G = S'S = M + M'), of out.k what it
+    adds to K = S'T. args: the arrays of TaleRows, and back and ahead of MultiTargetRows, per log
+    row.
+    A target is weighted by the time from the first one; w(d) is max(exp(-d / decay), floor). K gets
+    the sum over l in s+1..q of w(t_l - t_s) w(t_q - t_l). Rows l before reach[s] are near s, rows
+    from back[q] on are near q: near both, the product is exp(-(t_q - t_s)/decay); near one, floor
+    times the exponential of the other interval; near none, floor^2.
     """
     rows, back, ahead = args
     tale_pairs(rows, q, out)
@@ -217,183 +239,52 @@ def tale_multi_pairs(args: MultiTargetRows, q: int, out: PairCoefficients) -> No
         k[s - lo] = scale[s] * scale[q] * value
 
 
-# -- by position: SLIT -----------------------------------------------------------------------------
-
-
-class SlitRows(NamedTuple):
-    """What SLIT's pairs read of each row.
-
-    Row l of a user ends the sources of one row of S and T: sources are at or before l, targets
-    after it.
-    """
-
-    begin: Array  # the first row whose weight for it is not zero
-    tail: Array  # see `slit_tails`
-    factor: Array  # of the row of S and T whose sources end at this row
-    scale: Array  # p ** -trend, p being the number of rows of the item around it in time
-    lag_weights: Array  # exp(-d / position), by lag d in rows
-    multi: bool  # every later row is a target, not the next alone
-
-
-@kernel
-def slit_sums(ptr: Array, scale: Array, rate: float, multi: bool) -> tuple[Array, ...]:
-    """Return sums over SLIT's S and T, with one entry per log row r; rate: exp(-1 / position).
-
-    source, target        sums of row r of S (sources up to r) and of T (targets after r)
-    as_source, as_target  what r adds to the sum of its item's column of S and of T
-    """
-    n = ptr[-1]
-    source, target, as_source, as_target = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
-    for u in range(len(ptr) - 1):
-        before = later = 0.0
-        for r in range(ptr[u], ptr[u + 1]):
-            if r > ptr[u]:
-                later = 1.0 + rate * later if multi else 1.0
-            as_target[r] = scale[r] * later
-            before = scale[r] + rate * before
-            source[r] = before
-        coming = ahead = 0.0
-        for r in range(ptr[u + 1] - 2, ptr[u] - 1, -1):
-            coming = scale[r + 1] + (rate * coming if multi else 0.0)
-            ahead = 1.0 + rate * ahead
-            target[r] = coming
-            as_source[r] = scale[r] * ahead
-    return source, target, as_source, as_target
-
-
-@kernel
-def slit_tails(ptr: Array, share: Array, rate: float) -> Array:
-    """Return, for each row q, the sum over l in q..L-1 of share[l] rate^(2(l - q)).
-
-    L is the user's last row (nothing follows it). User u has the rows ptr[u]..ptr[u + 1].
-    """
-    tail = np.zeros(ptr[-1])
-    for u in range(len(ptr) - 1):
-        for q in range(ptr[u + 1] - 2, ptr[u] - 1, -1):
-            tail[q] = share[q] + rate * rate * tail[q + 1]
-    return tail
-
-
-@kernel
-def slit_pairs(args: SlitRows, q: int, out: PairCoefficients) -> None:
-    """Write SLIT's coefficients of the pairs (s, q): out.g adds to M (G = M + M'), out.k to K.
-
-    Row l splits a history: a source s <= l weighs exp(-(l - s)/position), a target h > l weighs
-    exp(-(h - l - 1)/position).
-    Every l between s and h gives the same product, so K counts them: sum over l in s..h-1 of
-    factor[l], times lag_weights[h - 1 - s]. With one target (h = l + 1) only l = h - 1 is there.
-    """
-    begin, tail, factor, scale, lag_weights, multi = args
-    g, k, _ = out
-    lo = begin[q]
-    total = 0.0
-    for s in range(q - 1, lo - 1, -1):
-        pair = scale[s] * scale[q]
-        total = total + factor[s] if multi else factor[q - 1]
-        g[s - lo] = pair * lag_weights[q - s] * tail[q]
-        k[s - lo] = pair * lag_weights[q - 1 - s] * total
-    g[q - lo] = 0.5 * scale[q] * scale[q] * tail[q]
-    k[q - lo] = 0.0
-
-
-# -- by lag (rules), and all equal (SLIS) ----------------------------------------------------------
-
-
-class WeightedRows(NamedTuple):
-    """What rules and SLIS read: the first row that each row forms a pair with, and weights.
-
-    weight: by lag in rows (rules), or of each row (SLIS).
-    """
-
-    begin: Array
-    weight: Array
-
-
-@kernel
-def lag_pairs(args: WeightedRows, q: int, out: PairCoefficients) -> None:
-    """Write rules' coefficients of the pairs (s, q): K adds weight[q - s], by lag; G nothing."""
-    begin, weight = args
-    g, k, _ = out
-    lo = begin[q]
-    for s in range(lo, q + 1):
-        g[s - lo] = 0.0
-        k[s - lo] = weight[q - s]
-
-
-@kernel
-def slis_pairs(args: WeightedRows, q: int, out: PairCoefficients) -> None:
-    """Write SLIS's coefficients of the pairs (s, q): the user's weight[q], half for s = q.
-
-    out.g adds to M, where G = M + M'. K is G, so out.k is 0.
-    """
-    begin, weight = args
-    g, k, _ = out
-    lo = begin[q]
-    for s in range(lo, q):
-        g[s - lo] = weight[q]
-        k[s - lo] = 0.0
-    g[q - lo] = 0.5 * weight[q]
-    k[q - lo] = 0.0
-
-
 # -- bound to the accumulators ---------------------------------------------------------------------
 
 
 @kernel
 def tale_dense(args: TaleRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of TALE's dense M and K' (G = S'S = M + M', K = S'T)."""
+    """Write rows a..b (b excluded) of dense M and K' of TALE.
+
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `TaleRows`, the bounds, decays and factors of each log row. log: the log rows of each item. out:
+    M and K' as arrays, items x items.
+    """
     accumulate_dense(tale_pairs, args, log, a, b, out)
 
 
 @kernel
 def tale_sparse(args: TaleRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of TALE's sparse M and K' (G = S'S = M + M', K = S'T)."""
+    """Write rows a..b (b excluded) of sparse M and K' of TALE.
+
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `TaleRows`, the bounds, decays and factors of each log row. log: the log rows of each item. out:
+    M and K' as compressed rows, whose indptr is given.
+    """
     accumulate_sparse(tale_pairs, args, log, a, b, out)
 
 
 @kernel
 def tale_multi_dense(args: Any, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of TALE's multi-target dense M and K' (G = S'S = M + M', K = S'T)."""
+    """Write rows a..b (b excluded) of dense M and K' of multi-target TALE.
+
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `MultiTargetRows`, the bounds, decays and sums of each log row. log: the log rows of each item.
+    out: M and K' as arrays, items x items.
+    """
     accumulate_dense(tale_multi_pairs, args, log, a, b, out)
 
 
 @kernel
 def tale_multi_sparse(args: Any, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of TALE's multi-target sparse M and K' (G = S'S = M + M', K = S'T)."""
+    """Write rows a..b (b excluded) of sparse M and K' of multi-target TALE.
+
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `MultiTargetRows`, the bounds, decays and sums of each log row. log: the log rows of each item.
+    out: M and K' as compressed rows, whose indptr is given.
+    """
     accumulate_sparse(tale_multi_pairs, args, log, a, b, out)
-
-
-@kernel
-def slit_dense(args: SlitRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of SLIT's dense M and K' (G = S'S = M + M', K = S'T)."""
-    accumulate_dense(slit_pairs, args, log, a, b, out)
-
-
-@kernel
-def slit_sparse(args: SlitRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of SLIT's sparse M and K' (G = S'S = M + M', K = S'T)."""
-    accumulate_sparse(slit_pairs, args, log, a, b, out)
-
-
-@kernel
-def lag_dense(args: WeightedRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of the rules' dense M and K' (G = S'S = M + M', K = S'T)."""
-    accumulate_dense(lag_pairs, args, log, a, b, out)
-
-
-@kernel
-def lag_sparse(args: WeightedRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of the rules' sparse M and K' (G = S'S = M + M', K = S'T)."""
-    accumulate_sparse(lag_pairs, args, log, a, b, out)
-
-
-@kernel
-def slis_dense(args: WeightedRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of SLIS's dense M and K' (G = S'S = M + M', K = S'T)."""
-    accumulate_dense(slis_pairs, args, log, a, b, out)
-
-
-@kernel
-def slis_sparse(args: WeightedRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of SLIS's sparse M and K' (G = S'S = M + M', K = S'T)."""
-    accumulate_sparse(slis_pairs, args, log, a, b, out)

@@ -28,20 +28,24 @@ from talerec.runtime import Array, Matrix, is_sparse, sparse
 class GramTerm(NamedTuple):
     """One summand of a Gram (G = S'S, K = S'T): pairs of rows of a log, multiplied by `share`.
 
-    pairs: which rows of a user form pairs, and the kernels that weight and add them up.
+    A row of S has the source items of a training example, and T its target items; a pair is a
+    source row and a target row of one user.
     """
 
     log: Log  # the rows that form pairs
-    pairs: Pairs
+    pairs: Pairs  # which rows form pairs, and the kernels that weight and add them up
     target_equals_source: bool = False  # T is S, so K is G
-    share: float = 1.0
+    share: float = 1.0  # the factor of this summand
     scales: tuple[Array, Array] | None = None  # factors per source item and per target item
 
     def build(self, memory: int | None) -> Gram:
         """Return this summand of a Gram as matrices G = S'S and K = S'T, items x items.
 
-        memory: bytes that it may take (None: the free memory); raises TalerecError if they are too
-        few.
+        A row of S has the source items of a training example, and T its target items. If both are
+        the same (`target_equals_source`), K is G. `scales` are factors per source item and per
+        target item, `share` multiplies the result. memory: bytes that it may take (None: the free
+        memory); TalerecError if they are too few. `log` has the rows, `pairs` which of them form
+        pairs and the kernels that weight them.
         """
         if self.target_equals_source:
             G, _ = accumulate_gram(self.log, self.pairs, memory, ONLY_G)
@@ -57,8 +61,8 @@ def blend_terms(
 ) -> list[GramTerm]:
     """Return the Gram terms of alpha * slis + (1 - alpha) * other; none of share 0.
 
-    A Gram term is a summand of G = S'S and K = S'T. slis, other: functions that make a term, called
-    only if its share is not 0.
+    A Gram term is a summand of the matrices G = S'S and K = S'T that a linear model is solved from.
+    slis, other: functions that make a term, called only if its share is not 0.
     """
     if alpha in (0, 1):
         return [slis() if alpha else other()]
@@ -68,7 +72,8 @@ def blend_terms(
 def sum_terms(terms: Sequence[GramTerm], memory: int | None = None) -> Gram:
     """Return the Gram (G = S'S, K = S'T) that several terms add up to.
 
-    memory: bytes that the matrices of each term may take (None: the free memory).
+    A linear model is solved from G and K, items x items. memory: bytes that the matrices of each
+    term may take (None: the free memory).
     """
     return reduce(add, (term.build(memory) for term in terms))
 
@@ -84,7 +89,10 @@ def _transpose_symmetric(G: Matrix) -> Matrix:
 
 
 def newest_rows(log: Log, max_history: int) -> Log:
-    """Return the log of each user's last `max_history` rows; raise if it has 2**31 or more."""
+    """Return the log of each user's last `max_history` rows.
+
+    InvalidLogError if it has 2**31 rows or more: kernels count rows in 32 bits.
+    """
     recent = log.recent(max_history)
     if not recent.all():
         log = log.keep(recent)
@@ -96,9 +104,10 @@ def newest_rows(log: Log, max_history: int) -> Log:
 
 
 def trend_scale(log: Log, window: float, trend: float, trend_side: str) -> Array:
-    """Return TALE's trend factor p ** -trend of every row; ones if trend is 0.
+    """Return TALE's trend factor p ** -trend of every row of a log; ones if trend is 0.
 
-    p: how many rows of the same item lie within `window` days ("both" sides, or the "past").
+    p: how many rows of the same item lie within `window` days of the row, on "both" sides or in the
+    "past" (trend_side).
     """
     if trend == 0:
         return np.ones(log.rows)
@@ -161,10 +170,49 @@ def trend_span(window: float, trend_side: str) -> tuple[int, int]:
 def age_weights(log: Log, decay_user: float) -> Array:
     """Return exp(-(t_max - t_user) / decay_user) for every row, or ones if decay_user is 0.
 
-    t_user: the time of the user's last row; t_max: that of the log. decay_user is in days.
+    t_user: the time of the user's last row; t_max: the log's last time (`log.latest` if it is part
+    of a larger log). decay_user is in days.
     """
     if decay_user == 0 or not log.rows:
         return np.ones(log.rows)
     last = np.repeat(log.time[log.ptr[1:] - 1], np.diff(log.ptr))  # a user without rows has no row
     latest = log.time.max() if log.latest is None else log.latest
     return np.exp((last - latest) / (decay_user * DAY))
+
+
+def row_scale(sums: Array, norm: str) -> Array:
+    """Return the factor of each row of S or T that normalizes it, given the rows' sums.
+
+    S and T have a row per training example: its source items and its target items. norm: "none"
+    (factor 1), "l1" (1 / sum), "symmetric" (1 / root of the sum). 0 if the sum is 0.
+    """
+    power = {"none": 0.0, "l1": -1.0, "symmetric": -0.5}[norm]
+    return np.power(sums, power, out=np.zeros_like(sums), where=sums > 0)
+
+
+def column_scale(log: Log, entries: Array) -> Array:
+    """Return one over the root of each item's sum of `entries`, 0 if that sum is 0.
+
+    entries: what each log row adds to the column of its item in S or T, the matrices (training
+    examples x items) of sources and targets.
+    """
+    sums = np.bincount(log.item, entries, len(log.items))
+    return np.power(sums, -0.5, out=np.zeros_like(sums), where=sums > 0)
+
+
+def first_rows(log: Log, lag: int) -> Array:
+    """Return, for every row, the user's first row that is no more than `lag` rows before it.
+
+    Row numbers, int32; user u has rows log.ptr[u]..log.ptr[u + 1].
+    """
+    start = np.repeat(log.ptr[:-1], np.diff(log.ptr))
+    first: Array = np.maximum(start, np.arange(log.rows) - lag).astype(np.int32)
+    return first
+
+
+def next_rows(log: Log) -> Array:
+    """Return r + 1 for every row r of the log (int32).
+
+    As the end of a range of rows, it includes row r itself.
+    """
+    return np.arange(1, log.rows + 1, dtype=np.int32)

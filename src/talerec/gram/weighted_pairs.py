@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.gram.accumulate import (
+from talerec.gram.accumulate_kernels import (
     DenseSums,
     PairCoefficients,
     RowsByItem,
@@ -19,12 +19,13 @@ from talerec.runtime import Array, kernel
 
 
 class WeightedTaleRows(NamedTuple):
-    """What TALE's pairs read of each log row if rows have weights v; rows.scale includes v.
+    """What TALE's pairs read of each log row if rows have weights v.
 
-    A pair has a source row and a target row of one user, and adds to G = S'S and K = S'T.
+    A pair has a source row and a target row of one user, and adds to G = S'S and K = S'T: a row of
+    S has the source items of a training example, and T its target items.
     """
 
-    rows: TaleRows
+    rows: TaleRows  # bounds, decays and factors per row; `scale` includes v
     weight: Array  # v
     remaining: Array  # the sum of v from this row to the user's last one
 
@@ -48,10 +49,12 @@ def remaining_weights(ptr: Array, weight: Array) -> Array:
 def weighted_tale_pairs(args: WeightedTaleRows, q: int, out: PairCoefficients) -> None:
     """Write TALE's coefficients of the pairs (s, q), s in begin[q]..after[q]; rows weigh v.
 
-    out.g gets what the pair adds to M (G = S'S = M + M'): the sum over targets l (rows after q,
-    and others of q's time) of v_l w(t_l - t_s) w(t_l - t_q), times both scales. out.k gets the
-    entry of K = S'T: w(t_q - t_s) times both scales. w(d) is max(exp(-d / decay), floor), and a
-    row's scale is v p ** -trend. See `pairs.tale_pairs` for the sums.
+    Entry s - begin[q] of out.g gets what the pair adds to M (G = S'S = M + M'): the sum over
+    targets l (rows after q, and others of q's time) of v_l w(t_l - t_s) w(t_l - t_q), times both
+    scales. out.k gets the entry of K = S'T: w(t_q - t_s) times both scales. w(d) is max(exp(-d /
+    decay), floor), and a row's scale is v p ** -trend.
+    args: the arrays of `TaleRows` (see `pairs.tale_pairs`, which explains the sums), v, and the
+    sums of v over a row and its user's later rows.
     """
     rows, weight, remaining = args
     begin, first, after, reach, stop, step, scale, floor = rows
@@ -97,23 +100,36 @@ def weighted_tale_pairs(args: WeightedTaleRows, q: int, out: PairCoefficients) -
 
 @kernel
 def weighted_tale_dense(args: Any, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of weighted TALE's dense M and K' (G = S'S = M + M', K = S'T)."""
+    """Write rows a..b (b excluded) of dense M and K' of TALE with row weights.
+
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `WeightedTaleRows`, the bounds, decays and weights of each log row. log: the log rows of each
+    item. out: M and K' as arrays, items x items.
+    """
     accumulate_dense(weighted_tale_pairs, args, log, a, b, out)
 
 
 @kernel
 def weighted_tale_sparse(args: Any, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of weighted TALE's sparse M and K' (G = S'S = M + M', K = S'T)."""
+    """Write rows a..b (b excluded) of sparse M and K' of TALE with row weights.
+
+    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
+    a training example, and T its target items. Row j of M and K' is that of target item j. args:
+    `WeightedTaleRows`, the bounds, decays and weights of each log row. log: the log rows of each
+    item. out: M and K' as compressed rows, whose indptr is given.
+    """
     accumulate_sparse(weighted_tale_pairs, args, log, a, b, out)
 
 
 class WeightedLagRows(NamedTuple):
     """What association rules by lag read of each log row if rows have weights v.
 
-    Rules add up, in K (source x target), a weight by the lag of source row and target row.
+    Rules add up, in K (source x target item), a weight by the lag of source row and target row of
+    one user.
     """
 
-    begin: Array  # the first row that it forms a pair with
+    begin: Array  # the first row of its user that each log row forms a pair with
     lag_weights: Array  # by lag in rows
     weight: Array  # v
 
@@ -122,8 +138,8 @@ class WeightedLagRows(NamedTuple):
 def weighted_lag_pairs(args: WeightedLagRows, q: int, out: PairCoefficients) -> None:
     """Write rules' coefficients: K adds lag_weights[q - s] weight[s] weight[q], G nothing.
 
-    Source row s and target row q are of one user, s in begin[q]..q; entry s - begin[q] of out.g
-    and out.k is written.
+    Source row s and target row q are of one user, s in begin[q]..q; entry s - begin[q] of out.g and
+    out.k is written. args: `begin` and `weight` of each log row, and `lag_weights` by lag.
     """
     begin, lag_weights, weight = args
     g, k, _ = out
@@ -135,11 +151,23 @@ def weighted_lag_pairs(args: WeightedLagRows, q: int, out: PairCoefficients) -> 
 
 @kernel
 def weighted_lag_dense(args: Any, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b of the weighted rules' dense M and K' (G = S'S = M + M', K = S'T)."""
+    """Write rows a..b (b excluded) of dense K' of weighted rules, and of M, which is 0.
+
+    Association rules add up in K (source x target item) weights by lag, times both row weights; M +
+    M' would be G = S'S of other models. Row j of M and K' is that of target item j. args: the first
+    row that each log row forms a pair with, and weights by lag and by row. log: the log rows of
+    each item. out: M and K' as arrays, items x items.
+    """
     accumulate_dense(weighted_lag_pairs, args, log, a, b, out)
 
 
 @kernel
 def weighted_lag_sparse(args: Any, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b of the weighted rules' sparse M and K' (G = S'S = M + M', K = S'T)."""
+    """Write rows a..b (b excluded) of sparse K' of weighted rules, and of M, which is 0.
+
+    Association rules add up in K (source x target item) weights by lag, times both row weights; M +
+    M' would be G = S'S of other models. Row j of M and K' is that of target item j. args: the first
+    row that each log row forms a pair with, and weights by lag and by row. log: the log rows of
+    each item. out: M and K' as compressed rows, whose indptr is given.
+    """
     accumulate_sparse(weighted_lag_pairs, args, log, a, b, out)

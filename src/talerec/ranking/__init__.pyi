@@ -4,6 +4,10 @@ from talerec.ranking.blocks import IdentityBlock as IdentityBlock
 from talerec.ranking.blocks import SequenceBlock as SequenceBlock
 from talerec.ranking.blocks import SparseBlock as SparseBlock
 from talerec.ranking.blocks import make_block as make_block
+from talerec.ranking.history_queries import latest_lags as latest_lags
+from talerec.ranking.history_queries import latest_row_weights as latest_row_weights
+from talerec.ranking.history_queries import list_latest_rows as list_latest_rows
+from talerec.ranking.history_queries import recency_query as recency_query
 from talerec.ranking.lists import ExplainedLists as ExplainedLists
 from talerec.ranking.lists import explain_list as explain_list
 from talerec.ranking.lists import explain_queries as explain_queries
@@ -16,7 +20,3 @@ from talerec.ranking.reasons import add_group_contributions as add_group_contrib
 from talerec.ranking.weights import Query as Query
 from talerec.ranking.weights import Weights as Weights
 from talerec.ranking.weights import empty_matrix as empty_matrix
-from talerec.ranking.weights import latest_lags as latest_lags
-from talerec.ranking.weights import latest_row_weights as latest_row_weights
-from talerec.ranking.weights import list_latest_rows as list_latest_rows
-from talerec.ranking.weights import recency_query as recency_query

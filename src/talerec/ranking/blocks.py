@@ -19,39 +19,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from talerec.runtime import (
-    CSR,
-    Array,
-    address,
-    float32_at,
-    float64_at,
-    int32_at,
-    int64_at,
-    is_sparse,
-    kernel,
-    sparse,
-    template,
-)
-
-SPARSE, DENSE, IDENTITY, SEQUENCES = range(4)
-
-
-#: A block for kernels, a record of int64 fields (`weight`: float64). An address of 0 is none.
-#:
-#: kind         SPARSE, DENSE, IDENTITY or SEQUENCES
-#: first, last  the number of the block's first source, and of the first one after its last
-#: weight       what the block is multiplied by
-#: indptr       address of the bounds of its rows or sequences (int64)
-#: indices      address of their items (int32)
-#: values       address of the values (float32), or of the decay by distance (float64)
-#: size         number of values
-#: sequences    number of sequences
-#: source_item  address of the item that each source stands for (int32); 0: source s for item s
-#: peaks        address of the largest absolute value of each row (float32)
-_FIELDS = "kind first last weight indptr indices values size sequences source_item peaks"
-BLOCK = np.dtype([(x, np.float64 if x == "weight" else np.int64) for x in _FIELDS.split()])
-
-Blocks = Array  # of BLOCK records, one per block
+from talerec.ranking.block_records import BLOCK, DENSE, IDENTITY, SEQUENCES, SPARSE
+from talerec.runtime import Array, address, is_sparse, kernel, sparse
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,16 +46,19 @@ class Block(ABC):
     @property
     @abstractmethod
     def sources(self) -> int:
-        """How many rows of the weights B the block has; each is a source, mostly an item."""
+        """How many sources the block has: the rows of the weights B; a source is mostly an item."""
 
     @property
     def matrix(self) -> Any:
-        """The block, some rows of the weights B, as a NumPy or SciPy matrix, source x item."""
+        """The block, some rows of the weights B, as a NumPy or SciPy matrix, source x item.
+
+        Not defined for blocks of sequences, which are never built as a matrix.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def arrays(self) -> dict[str, Array]:
-        """Return the stored arrays, by their names in an artifact."""
+        """Return the stored arrays, by their names in an artifact (a saved model's folder)."""
 
     def rows(self, a: int, b: int) -> Block:
         """Return rows (sources) a..b, b excluded, as a block, without a copy of the values."""
@@ -99,27 +71,43 @@ class Block(ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SparseBlock(Block):
-    """Rows of the weights B, compressed: float32 values, items ascending in each row."""
+    """Rows of the weights B (source x item) as compressed rows.
+
+    Row s has the items indices[indptr[s]:indptr[s + 1]] and the same range of values.
+    """
 
     indptr: Array
-    indices: Array
-    values: Array
-    stored_peaks: Array | None = None  # `peaks`, if an artifact has them
+    indices: Array  # items, ascending in each row
+    values: Array  # float32, parallel to `indices`
+    stored_peaks: Array | None = None  # `peaks`, if a saved model has them
     kind: ClassVar[int] = SPARSE
 
     @property
     def sources(self) -> int:
-        """How many rows of the weights B the block has; each is a source, mostly an item."""
+        """How many rows of the weights B the block has; each is a source, mostly an item.
+
+        `indptr` has the bounds of the compressed rows.
+        """
         return len(self.indptr) - 1
 
     @property
     def matrix(self) -> Any:
-        """The block as a SciPy CSR array, source x item, without a copy and without `weight`."""
+        """The block as a SciPy CSR array, source x item, without a copy and without `weight`.
+
+        A block is some rows of the weights B, compressed as `indptr`, `indices` and `values`;
+        `weight` is a factor of the whole block. `sources` and `items` are the numbers of rows and
+        columns.
+        """
         shape = (self.sources, self.items)
         return sparse.csr_array((self.values, self.indices, self.indptr), shape=shape)
 
     def rows(self, a: int, b: int) -> Block:
-        """Return rows (sources) a..b, b excluded, as a block, without a copy of the values."""
+        """Return rows (sources) a..b, b excluded, as a block, without a copy of the values.
+
+        `source_item` has the item that each row stands for in explanations, `stored_peaks` each
+        row's largest absolute value; None if there are none. `indptr`, `indices` and `values` are
+        the compressed rows.
+        """
         low, high = self.indptr[a], self.indptr[b]
         return replace(
             self,
@@ -132,7 +120,11 @@ class SparseBlock(Block):
 
     @cached_property
     def peaks(self) -> Array:
-        """The largest absolute value of each row: a bound on what its source adds to any item."""
+        """The largest absolute value of each row: a bound on what its source adds to any item.
+
+        As a saved model stores it (`stored_peaks`), or computed from `values` on first use.
+        `_kernel_indptr` has the bounds of the rows as int64.
+        """
         if self.stored_peaks is not None:
             return self.stored_peaks
         return _row_peaks(self._kernel_indptr, self.values)
@@ -146,12 +138,20 @@ class SparseBlock(Block):
         return np.ascontiguousarray(self.indices, np.int32)
 
     def arrays(self) -> dict[str, Array]:
-        """Return what an artifact stores of the block, by name: compressed rows, and peaks."""
+        """Return what a saved model stores of the block, by name: compressed rows, and peaks.
+
+        Peaks are the largest absolute value of each row. `indptr`, `indices` and `values` are the
+        compressed rows, source x item.
+        """
         rows = {"indptr": self.indptr, "indices": self.indices, "data": self.values}
         return {**rows, "peaks": self.peaks}
 
     def columns(self) -> dict[str, int]:
-        """Return the addresses of the compressed rows, and how many values they have."""
+        """Return the memory addresses of the compressed rows, and how many values they have.
+
+        By name, for the record from which kernels read the block. `_kernel_indptr` and
+        `_kernel_indices` are the bounds and items of the rows as int64 and int32.
+        """
         return {
             "indptr": address(self._kernel_indptr, np.int64),
             "indices": address(self._kernel_indices, np.int32),
@@ -164,12 +164,15 @@ class SparseBlock(Block):
 class DenseBlock(Block):
     """Rows of the weights B as a dense float32 array, source x item; 0 means no weight."""
 
-    values: Array
+    values: Array  # source x item
     kind: ClassVar[int] = DENSE
 
     @property
     def sources(self) -> int:
-        """How many rows of the weights B the block has; each is a source, mostly an item."""
+        """How many rows of the weights B the block has; each is a source, mostly an item.
+
+        `values` is the block as an array, source x item.
+        """
         return len(self.values)
 
     @property
@@ -177,7 +180,10 @@ class DenseBlock(Block):
         return self.values
 
     def rows(self, a: int, b: int) -> Block:
-        """Return rows (sources) a..b, b excluded, as a block, without a copy of the values."""
+        """Return rows (sources) a..b, b excluded, as a block, without a copy of the values.
+
+        `source_item` has the item that each row stands for in explanations; None: row s for item s.
+        """
         item = None if self.source_item is None else self.source_item[a:b]
         return replace(self, values=self.values[a:b], source_item=item)
 
@@ -190,7 +196,10 @@ class DenseBlock(Block):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IdentityBlock(Block):
-    """Rows of the weights B that are the identity matrix: source s has weight 1 for item s."""
+    """Rows of the weights B that are the identity matrix: source s has weight 1 for item s.
+
+    Nothing is stored, and kernels need no arrays.
+    """
 
     kind: ClassVar[int] = IDENTITY
 
@@ -212,15 +221,16 @@ class IdentityBlock(Block):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SequenceBlock(Block):
-    """Histories of other users; every entry of a history is a source.
+    """Rows of the weights B that are not stored: entries of other users' histories.
 
-    Sequence h has the items indices[indptr[h]:indptr[h+1]] in time order. A source adds decay[d]
-    to the items that are d positions away from it in its sequence.
+    Every entry of a history is a source (a row of B). Sequence h has the items
+    indices[indptr[h]:indptr[h + 1]] in time order. A source adds decay[d] to the items that are d
+    positions away from it in its sequence.
     """
 
     indptr: Array
     indices: Array
-    decay: Array
+    decay: Array  # by distance in positions, from 0
     kind: ClassVar[int] = SEQUENCES
 
     def __post_init__(self) -> None:
@@ -229,12 +239,18 @@ class SequenceBlock(Block):
 
     @property
     def sources(self) -> int:
-        """How many sources (rows of the weights B) the block has: one per entry of a sequence."""
+        """How many sources (rows of the weights B) the block has: one per entry of a sequence.
+
+        `indices` has the items of all sequences, one after the other.
+        """
         return len(self.indices)
 
     @property
     def sequences(self) -> int:
-        """The number of sequences."""
+        """The number of sequences: histories of other users, whose entries are sources.
+
+        `indptr` has their bounds.
+        """
         return len(self.indptr) - 1
 
     @cached_property
@@ -249,7 +265,13 @@ class SequenceBlock(Block):
         return {"indptr": self.indptr, "indices": self.indices, "fade": self.decay}
 
     def columns(self) -> dict[str, int]:
-        """Return the addresses of sequences and decay, and the numbers of entries and sequences."""
+        """Return the memory addresses of sequences and decay, and how many entries there are.
+
+        By name, for the record from which kernels read the block: `indptr`, `indices` (the items of
+        all sequences), `values` (the decay by distance), `size` (entries) and `sequences` (their
+        number). `_kernel_indptr` and `_kernel_decay` are the bounds of sequences and the decay as
+        int64 and float64.
+        """
         return {
             "indptr": address(self._kernel_indptr, np.int64),
             "indices": address(self.indices, np.int32),
@@ -269,7 +291,7 @@ KINDS: dict[str, type[Block]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class that a deprecated name stands for."""
+    """Return the class that a deprecated name of this module stands for, with a warning."""
     if name != "RunsBlock":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     message = "RunsBlock is now SequenceBlock; the old name goes with version 0.4"
@@ -278,14 +300,18 @@ def __getattr__(name: str) -> Any:
 
 
 def block_kind(block: Block) -> str:
-    """Return a block's form as artifacts name it: sparse, dense, identity or runs."""
+    """Return a block's form as saved models name it: sparse, dense, identity or runs.
+
+    A block is some rows of the weights B; "runs" are sequences of items.
+    """
     return next(name for name, kind in KINDS.items() if isinstance(block, kind))
 
 
 def make_block(matrix: Any, **settings: Any) -> Block:
     """Return a NumPy or SciPy matrix, source x item, as a dense or sparse block of weights.
 
-    settings: other fields of `Block` (weight, source_item).
+    A block is some rows of the weights B of a model; scores are x @ B. settings: other fields of
+    `Block` (weight: a factor; source_item: the item that each row stands for).
 
     Examples
     --------
@@ -308,10 +334,12 @@ def make_block(matrix: Any, **settings: Any) -> Block:
 
 
 def block_table(blocks: Sequence[Block], *, peaks: bool) -> Array:
-    """Return one `BLOCK` record per block for kernels; the blocks have to outlive the table.
+    """Return one record (dtype BLOCK) per block for kernels; blocks must outlive the table.
 
-    peaks: whether to include the largest absolute value of each row of sparse blocks, which a
-    search that stops early needs.
+    A block is some rows of the weights B in one format; a record has its kind, its range of sources
+    (rows numbered through all blocks), its factor and the addresses of its arrays. peaks: whether
+    to include the largest absolute value of each row of sparse blocks, which a search that stops
+    early needs.
     """
     table, first = np.zeros(len(blocks), BLOCK), 0
     for record, block in zip(table, blocks, strict=True):
@@ -329,64 +357,12 @@ def block_table(blocks: Sequence[Block], *, peaks: bool) -> Array:
 
 @kernel
 def _row_peaks(indptr: Array, values: Array) -> Array:
-    """Return the largest absolute value of each compressed row."""
+    """Return the largest absolute value of each compressed row (float32).
+
+    Row i has values[indptr[i]:indptr[i + 1]]; 0 for an empty row.
+    """
     peaks = np.zeros(len(indptr) - 1, np.float32)
     for i in range(len(peaks)):
         for e in range(indptr[i], indptr[i + 1]):
             peaks[i] = max(peaks[i], abs(values[e]))
     return peaks
-
-
-# -- reading a block table in kernels --------------------------------------------------------------
-
-
-@template
-def find_block(blocks: Blocks, source: int) -> int:
-    """Return the index of the block that has a source: a row of B, numbered through all."""
-    b = 0
-    while source >= blocks[b].last:
-        b += 1
-    return b
-
-
-@template
-def sparse_rows(blocks: Blocks, b: int) -> CSR:
-    """Return the rows (source x item) of block b, which is sparse, without a copy."""
-    size, sources = blocks[b].size, blocks[b].last - blocks[b].first
-    indptr = int64_at(blocks[b].indptr, sources + 1)
-    return CSR(indptr, int32_at(blocks[b].indices, size), float32_at(blocks[b].values, size))
-
-
-@template
-def sequence_rows(blocks: Blocks, b: int) -> CSR:
-    """Return the item sequences of block b; `values` is not per entry, but decay by distance."""
-    indptr = int64_at(blocks[b].indptr, blocks[b].sequences + 1)
-    indices = int32_at(blocks[b].indices, blocks[b].size)
-    return CSR(indptr, indices, float64_at(blocks[b].values, blocks[b].size))
-
-
-@template
-def dense_row(blocks: Blocks, b: int, s: int, items: int) -> Array:
-    """Return row s (from 0 within the block) of dense block b, without a copy."""
-    return float32_at(blocks[b].values + 4 * s * items, items)
-
-
-@template
-def sequence_bounds(sequences: CSR, entry: int) -> tuple[int, int]:
-    """Return (first, end) of the entries in the same sequence as `entry`, end excluded."""
-    sequence = np.searchsorted(sequences.indptr, entry, side="right") - 1
-    return sequences.indptr[sequence], sequences.indptr[sequence + 1]
-
-
-@template
-def row_length(blocks: Blocks, b: int, s: int, items: int) -> int:
-    """Return the number of weights in row s (from 0 within block b) of the block."""
-    if blocks[b].kind == SPARSE:
-        indptr = sparse_rows(blocks, b).indptr
-        return int(indptr[s + 1] - indptr[s])
-    if blocks[b].kind == IDENTITY:
-        return 1
-    if blocks[b].kind == DENSE:
-        return items
-    low, high = sequence_bounds(sequence_rows(blocks, b), s)
-    return high - low

@@ -30,21 +30,24 @@ _NO_TARGETS = np.empty(0, np.int32)
 class ExplainedLists(NamedTuple):
     """The top items of some histories with scores and reasons, as plain Python values.
 
-    History h has counts[h] items, listed one history after the other. The items that contribute
-    most to the score of item n are sources[ends[n-1]:ends[n]], the largest first, and `shares` has
-    their shares of the score.
+    Lists stand one after the other, those of history h first for h = 0. The reasons of the n-th
+    listed item are the history items that contribute most to its score: sources[ends[n-1]:ends[n]],
+    the largest first.
     """
 
-    counts: list[int]
-    items: list[int]
-    scores: list[float]
-    ends: list[int]
-    sources: list[int]
-    shares: list[float]
+    counts: list[int]  # how many items each history has
+    items: list[int]  # the listed items, as positions
+    scores: list[float]  # of each listed item
+    ends: list[int]  # where each listed item's reasons end
+    sources: list[int]  # contributing items
+    shares: list[float]  # their shares of the score
 
     @classmethod
     def concatenate(cls, parts: Iterable[ExplainedLists]) -> ExplainedLists:
-        """Return the lists of several results, one after the other, as one result."""
+        """Return the lists of several results, one after the other, as one result.
+
+        `ends`, where the reasons of each listed item end, is shifted; the other columns are joined.
+        """
         lists = cls([], [], [], [], [], [])
         for part in parts:
             lists.ends.extend(len(lists.sources) + end for end in part.ends)
@@ -58,9 +61,9 @@ def rank_queries(
 ) -> Ranked:
     """Return the top k items of every query, and the ranks of one target item per query.
 
-    query: weights of sources (rows of the weights B); scores are query @ B. mask: items that may
-    not be listed, or are hidden per query. targets: an item per query, -1 for none; without
-    `targets` the result has no ranks. Works on all cores.
+    weights, query: the model's weights B, and weights x of its sources (rows of B); scores are x @
+    B. mask: items that may not be listed, or are hidden per query. targets: an item per query, -1
+    for none; without `targets` the result has no ranks. Works on all cores.
     """
     n = len(query)
     target_items = _NO_TARGETS if targets is None else targets.astype(np.int32, copy=False)
@@ -86,7 +89,8 @@ def rank_queries(
 def top_items(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array, Array, Array]:
     """Return (items, scores, counts) of the top k items of every query.
 
-    mask: items that may not be listed, or are hidden per query. items, scores: queries x k, best
+    weights, query: the model's weights B, and weights x of its sources (rows of B); scores are x @
+    B. mask: items that may not be listed, or are hidden per query. items, scores: queries x k, best
     first, filled with -1 and NaN; counts: how many of the k each query has.
     """
     ranked = rank_queries(weights, query, mask, k)
@@ -100,7 +104,7 @@ def explain_queries(
 
     query: weights of sources (rows of the weights B); scores are query @ B. mask: items that may
     not be listed, or are hidden per query. n_reasons: at most so many contributing items per listed
-    item.
+    item. weights: B. Counts, items and scores of the lists are plain Python values.
     """
     explain = _explain_dense if weights.uses_dense_scores else _explain_hash
     inputs = _ListInputs(weights.kernel_weights, query.rows(), mask, weights.scratch())
@@ -113,8 +117,8 @@ def explain_list(
 ) -> ExplainedLists:
     """Return one list with the `n_reasons` sources that contribute most to each of its items.
 
-    items, scores: of the list. sources: item numbers. contributions: what each source (column)
-    adds to the score of each item (row).
+    items, scores: of the list. sources: item numbers. contributions: what each source (column) adds
+    to the score of each item (row). Reasons have the share of the score that they contribute.
     """
     ends, columns, shares = largest_contributions(contributions, scores, n_reasons)
     values = (np.array([len(items)]), items, scores, ends, sources[columns], shares)
@@ -125,33 +129,34 @@ def explain_list(
 
 
 class _ListInputs(NamedTuple):
-    """What lists with reasons are made from: weights B, queries x (scores are x @ B), mask.
+    """What lists with reasons are computed from: weights B and queries x; scores are x @ B."""
 
-    mask: the items that lists must not contain. scratch: work space of the calling thread.
-    """
-
-    weights: KernelWeights
-    query: QueryArrays
-    mask: Mask
-    scratch: RankScratch
+    weights: KernelWeights  # B, as a table of blocks
+    query: QueryArrays  # x, as compressed rows
+    mask: Mask  # the items that lists must not contain
+    scratch: RankScratch  # work space of the calling thread
 
 
 class _ListColumns(NamedTuple):
-    """Top items of several queries with scores and reasons; fields as in `ExplainedLists`."""
+    """Top items of several queries with scores and reasons, one list after the other.
 
-    counts: Array
-    items: Array
-    scores: Array
-    ends: Array
-    sources: Array
-    shares: Array
+    The reasons of the n-th listed item are sources[ends[n-1]:ends[n]].
+    """
+
+    counts: Array  # how many items each query has
+    items: Array  # the listed items
+    scores: Array  # of each listed item
+    ends: Array  # where each listed item's reasons end
+    sources: Array  # items that contribute most to a listed item's score
+    shares: Array  # their shares of the score
 
 
 @kernel
 def _explain_dense(inputs: _ListInputs, k: int, n_reasons: int) -> _ListColumns:
     """Return the top k items of every query with reasons; a thread has one score per item.
 
-    n_reasons: at most so many items of the query, those that add most to a listed item's score.
+    inputs: weights B, queries x (scores are x @ B), mask and work space. n_reasons: at most so many
+    items of the query, those that add most to a listed item's score.
     """
     return _explain(rank_with_dense_scores, inputs, k, n_reasons)
 
@@ -160,7 +165,8 @@ def _explain_dense(inputs: _ListInputs, k: int, n_reasons: int) -> _ListColumns:
 def _explain_hash(inputs: _ListInputs, k: int, n_reasons: int) -> _ListColumns:
     """Return the top k items of every query with reasons; scores are in a hash table.
 
-    n_reasons: at most so many items of the query, those that add most to a listed item's score.
+    inputs: weights B, queries x (scores are x @ B), mask and work space. n_reasons: at most so many
+    items of the query, those that add most to a listed item's score.
     """
     return _explain(rank_with_hash_scores, inputs, k, n_reasons)
 
@@ -169,9 +175,9 @@ def _explain_hash(inputs: _ListInputs, k: int, n_reasons: int) -> _ListColumns:
 def _explain(rank: Kernel, inputs: _ListInputs, k: int, n_reasons: int) -> _ListColumns:
     """Return the top k items of every query with reasons; `rank` is a ranking kernel.
 
-    A ranking kernel writes top items and scores of queries. The reasons of an item are the (at most
-    `n_reasons`) items of the query that contribute most to its score, with their shares of the
-    score.
+    A ranking kernel writes top items and scores of queries. inputs: weights B, queries x (scores
+    are x @ B), mask and work space. The reasons of an item are the (at most `n_reasons`) items of
+    the query that contribute most to its score, with their shares of the score.
     """
     weights, query, mask, scratch = inputs
     blocks, end, size = weights.blocks, 0, 0

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from talerec.data import Histories
-from talerec.ranking.blocks import (
+from talerec.ranking.block_records import (
     IDENTITY,
     SPARSE,
     Blocks,
@@ -35,10 +35,10 @@ _LOOKUP_COST = 2  # of one item by its number, in scores that are read in a row
 
 
 class QueryArrays(NamedTuple):
-    """Queries for kernels: the rows x of scores x @ B; q has the entries ptr[q]:ptr[q+1]."""
+    """Queries for kernels: sparse rows x, whose scores are x @ B (weights, source x item)."""
 
-    ptr: Array
-    source: Array  # numbers of rows of the weights B
+    ptr: Array  # query q has the entries ptr[q]..ptr[q + 1]
+    source: Array  # numbers of rows of B, mostly items of a history
     share: Array  # how much each source counts: its entry of x
 
 
@@ -46,24 +46,20 @@ _ALL_ITEMS = np.empty(0, np.uint8)
 
 
 class Mask(NamedTuple):
-    """The items that the top k lists of queries must not contain.
+    """The items that the top k lists of queries must not contain."""
 
-    allowed: uint8 per item, 0 for an item that is not allowed; empty allows all. If `hide` is
-    true, query q must not list item[start[q]:stop[q]], its history; -1 is an unknown item.
-    """
-
-    allowed: Array
-    start: Array
+    allowed: Array  # uint8 per item, 0 for an item that is not allowed; empty allows all
+    start: Array  # query q has the history item[start[q]:stop[q]]
     stop: Array
-    item: Array
-    hide: bool
+    item: Array  # -1: an unknown item
+    hide: bool  # whether a list must not contain its query's history
 
     @classmethod
     def make(cls, histories: Histories, *, hide_seen: bool, allowed: Array | None = None) -> Mask:
-        """Return the mask of one list per history.
+        """Return the mask (items that must not be listed) of one list per history.
 
         hide_seen: whether a list leaves out the items of its history. allowed: uint8 per item, 0
-        for an item that no list may contain (None: all items may come).
+        for an item that no list may contain (None: all items may be listed).
         """
         flags = _ALL_ITEMS if allowed is None else allowed
         return cls(flags, histories.start, histories.stop, as_readonly(histories.item), hide_seen)
@@ -71,47 +67,47 @@ class Mask(NamedTuple):
 
 @template
 def borrow_query(query: QueryArrays) -> QueryArrays:
-    """Return the queries with arrays that innermost loops read without reference counts."""
+    """Return the queries with arrays that innermost loops read without reference counts.
+
+    The caller keeps the original arrays alive.
+    """
     return QueryArrays(borrow(query.ptr), borrow(query.source), borrow(query.share))
 
 
 @template
 def borrow_mask(mask: Mask) -> Mask:
-    """Return the mask with arrays that innermost loops read without reference counts."""
+    """Return the mask with arrays that innermost loops read without reference counts.
+
+    The caller keeps the original arrays alive. A mask has the items that lists must not contain.
+    """
     start, stop, item = borrow(mask.start), borrow(mask.stop), borrow(mask.item)
     return Mask(borrow(mask.allowed), start, stop, item, mask.hide)
 
 
 class RankScratch(NamedTuple):
-    """A thread's work space: a store of scores and two marks per item, all 0 between queries.
+    """A thread's work space for ranking queries; all clear between queries."""
 
-    store  scores of one query: DenseScores or HashScores
-    seen   marks the items in the history of a query
-    marks  marks for code that builds queries
-    """
-
-    store: Any
-    seen: Array
-    marks: Array
+    store: Any  # scores of one query: DenseScores or HashScores
+    seen: Array  # uint8 per item, 1 for the items in the history of a query
+    marks: Array  # uint8 per item, for code that builds queries
 
 
 class Ranked(NamedTuple):
-    """Ranking results, one row per query.
+    """Ranking results, one row per query."""
 
-    items, scores  of the top k (k columns)
-    counts         how many of the k columns are filled
-    ranks          of the target item, from 1 (0: none): among all items (column 0), and among
-                   items that are not in the history (column 1); no rows without targets
-    """
-
-    items: Array
-    scores: Array
-    counts: Array
+    items: Array  # the top k items, queries x k, best first
+    scores: Array  # their scores
+    counts: Array  # how many of the k columns are filled
+    #: of the target item, from 1 (0: none): among all items (column 0), and among items that are
+    #: not in the history (column 1); no rows without targets
     ranks: Array
 
 
 class ScoredTarget(NamedTuple):
-    """The target item and its score; -1 and infinity (nothing ranks before it) if it has none."""
+    """The target item, whose rank is to be found, and its score.
+
+    -1 and infinity (nothing ranks before it) if there is no target, or it has no score.
+    """
 
     item: int
     score: float
@@ -130,8 +126,9 @@ def rank_with_dense_scores(
 ) -> None:
     """Write the top k items of queries a..b, and ranks of `targets` if not empty, into `out`.
 
-    A query's scores, x @ B, are kept in an array with one entry per item. mask: the items that a
-    list must not contain. targets: an item per query, -1 for none.
+    weights, query: B (source x item) and rows x; a query's scores, x @ B, are kept in an array with
+    one entry per item. mask: the items that a list must not contain. targets: an item per query, -1
+    for none. scratch: the thread's work space, clear before and after.
     """
     weights, query, mask = borrow_weights(weights), borrow_query(query), borrow_mask(mask)
     store, seen = borrow_dense(scratch.store), borrow(scratch.seen)
@@ -159,7 +156,10 @@ def rank_with_dense_scores(
 
 @template
 def mark_seen(mask: Mask, q: int, seen: Array, value: int) -> None:
-    """Set seen[i] to `value` for the known items i in the history of query q."""
+    """Set seen[i] to `value` for the known items i in the history of query q.
+
+    The history is mask.item[mask.start[q]:mask.stop[q]]; -1 is an unknown item.
+    """
     for r in range(mask.start[q], mask.stop[q]):
         if mask.item[r] >= 0:
             seen[mask.item[r]] = value
@@ -170,7 +170,7 @@ def find_target(get_score: Kernel, store: Any, flags: ItemFlags, item: int) -> S
     """Return a target item with its score; item -1 and infinity if it cannot be ranked.
 
     That is so if `item` is negative, not allowed by `flags`, or has no score. store: the scores of
-    one query; get_score(store, item) returns a score or NaN.
+    one query; get_score: function from the store and an item to its score, NaN if it has none.
     """
     if item < 0 or not is_allowed(flags, item):
         return ScoredTarget(-1, np.inf)
@@ -214,21 +214,19 @@ def write_ranks(ranks: Array, target: ScoredTarget, above: int, unseen: int, see
 
 
 class ScanState(NamedTuple):
-    """The state of a pass over scores that collects the top k and ranks a target item.
+    """The state of a pass over scores that collects the top k and ranks a target item."""
 
-    above      how many items rank before the target, those of the history included
-    size       how many of the top k are filled
-    threshold  the lowest score that could still rank before the target or enter the top k
-    """
-
-    above: int
-    size: int
-    threshold: float
+    above: int  # how many items rank before the target, those of the history included
+    size: int  # how many of the top k are filled
+    threshold: float  # the lowest score that could rank before the target or enter the top k
 
 
 @template
 def begin_scan(target: ScoredTarget, top: TopK) -> ScanState:
-    """Return the state of a scan over scores before any is read; k = 0 ranks the target only."""
+    """Return the state of a pass over scores before any is read.
+
+    The pass ranks the target item and collects the top k in `top`; k = 0 ranks the target only.
+    """
     return ScanState(0, 0, -np.inf if len(top.items) else target.score)
 
 
@@ -236,10 +234,10 @@ def begin_scan(target: ScoredTarget, top: TopK) -> ScanState:
 def scan_item(
     state: ScanState, j: int, score: float, target: ScoredTarget, top: TopK, flags: ItemFlags
 ) -> ScanState:
-    """Return the state after item j, whose score is at least state.threshold.
+    """Return the state of a pass over scores after item j, whose score reaches the threshold.
 
-    j enters `top` in place if it belongs there and `flags` allow it, and counts in state.above if
-    it ranks before the target.
+    j enters the top k, `top`, in place if it belongs there and `flags` (which items may be listed)
+    allow it, and counts in state.above if it ranks before the target.
     """
     is_above = ranks_before(score, j, target.score, target.item) & is_allowed(flags, j)
     size = push_item(top, state.size, j, score, flags)
@@ -265,8 +263,8 @@ def any_reaches(scores: Array, start: int, stop: int, threshold: float) -> bool:
 def _scan_all(store: DenseScores, target: ScoredTarget, top: TopK, flags: ItemFlags) -> ScanState:
     """Put scored items into `top`, rank the target, reset all scores; return the final state.
 
-    The state says how many items rank before the target, and how many of the top k are filled.
-    flags: the items that may be ranked and listed.
+    store: the scores of one query, one per item. The state says how many items rank before the
+    target, and how many of the top k are filled. flags: the items that may be ranked and listed.
     """
     scores, state = store.scores, begin_scan(target, top)
     for start in range(0, len(scores), _SPAN):
@@ -281,10 +279,11 @@ def _scan_all(store: DenseScores, target: ScoredTarget, top: TopK, flags: ItemFl
 
 @template
 def _is_cheaper_by_rows(weights: KernelWeights, sources: Array, items: int) -> bool:
-    """Return whether reading the scores of items in the sources' rows is cheaper than of all.
+    """Return whether to read the scores of items in the sources' rows alone, not of all items.
 
     sources: numbers of the rows of the weights B in one query. items: the number of all items. The
-    cost is the number of weights in the rows, times a factor for lookups, plus that of base scores.
+    cost by rows is the number of weights in them, times 2 for lookups, plus the items with base
+    scores (scores that do not depend on the query).
     """
     work = len(weights.base)
     for x in range(len(sources)):
@@ -306,7 +305,8 @@ def _scan_rows(
     """Put items of the sources' rows into `top`, and rank the target; return the final state.
 
     sources: numbers of rows of the weights B, whose items alone have scores. blocks: the rows of B
-    by storage format; none of the sources is in a dense one. Each score is read once, and reset.
+    by storage format; none of the sources is in a dense one. store: one score per item; each is
+    read once, and reset. flags: the items that may be ranked and listed.
     """
     state = begin_scan(target, top)
     for x in range(len(sources)):
@@ -332,8 +332,9 @@ def _scan_one(
 ) -> ScanState:
     """Return the state after item j, and reset its score, so that it counts only once.
 
-    j enters `top` in place if it belongs there, and counts in state.above if it ranks before the
-    target; without a score it changes nothing.
+    store: one score per item. j enters the top k, `top`, in place if it belongs there and `flags`
+    allow it, and counts in state.above if it ranks before the target; without a score it changes
+    nothing.
     """
     i: Any = np.uint32(j)
     score = store.scores[i]

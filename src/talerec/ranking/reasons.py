@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.ranking.blocks import (
+from talerec.ranking.block_records import (
     DENSE,
     IDENTITY,
     SPARSE,
@@ -27,8 +27,9 @@ def source_contributions(
 ) -> Array:
     """Return what each source (column) of a query adds to the score of each target (row).
 
-    sources: rows of the weights B; shares: how much each counts. targets: items. An entry is the
-    share times the weight, 0 for a source without a weight. items: the number of items.
+    blocks: records of the weights B (source x item). sources: rows of B, numbered through all
+    blocks; shares: how much each counts. targets: items. An entry is the share times the weight, 0
+    for a source without a weight. items: the number of items.
     """
     out, scratch = np.zeros((len(targets), len(sources))), np.empty(len(targets), np.uint64)
     for x in range(len(sources)):
@@ -90,8 +91,8 @@ def _read_sequence(sequences: CSR, entry: int, share: float, targets: Array, out
 def source_items(blocks: Blocks, sources: Array) -> Array:
     """Return the item that each source stands for in explanations, -1 for none.
 
-    sources: numbers of rows of the weights B, counted through all blocks. A block without a list of
-    items has source s (within the block) stand for item s.
+    sources: numbers of rows of the weights B, counted through all blocks (rows of B in one format).
+    A block without a list of items has source s (within the block) stand for item s.
     """
     items = np.empty(len(sources), np.int64)
     for x in range(len(sources)):
@@ -107,10 +108,10 @@ def source_items(blocks: Blocks, sources: Array) -> Array:
 def merge_by_item(contributions: Array, blocks: Blocks, sources: Array, items: Array) -> None:
     """Move contributions (target x source) to one column per item, in place.
 
-    A source is a row of the weights B; items: the item that each source stands for, -1 for none.
-    Sources of several blocks (rows of B in one format) may stand for one item: their contributions
-    go to the column of the item's source in the first block. Those of sources that stand for no
-    item are dropped.
+    A source is a row of the weights B; `sources` are their numbers, and `items` the item that each
+    stands for, -1 for none. Sources of several blocks (rows of B in one format) may stand for one
+    item: their contributions go to the column of the item's source in the first block. Those of
+    sources that stand for no item are dropped.
     """
     for x in range(len(sources)):
         if items[x] >= 0 and sources[x] < blocks[0].last:
@@ -132,9 +133,10 @@ def largest_contributions(
 ) -> tuple[Array, Array, Array]:
     """Return the `most` largest contributions of each row (an item) by absolute value.
 
-    The result is (ends, columns, shares): row r has the entries ends[r - 1]..ends[r], and a share
-    is the contribution over the row's score. Equal contributions come in column order, zeros are
-    left out, and a score of zero has no shares.
+    contributions: items x sources, what each source adds to the item's score; scores: of the items.
+    The result is (ends, columns, shares): row r has the entries ends[r - 1]..ends[r], largest
+    first, and a share is the contribution over the row's score. Equal contributions come in column
+    order, zeros are left out, and a score of zero has no shares.
     """
     rows, size = contributions.shape
     ends = np.empty(rows, np.int64)
@@ -174,13 +176,12 @@ def _insert(value: float, column: int, values: Array, columns: Array, size: int)
 
 
 class GroupedQueries(NamedTuple):
-    """Queries with grouped sources: query q has the entries ptr[q]..ptr[q + 1].
+    """Queries with grouped sources, whose contributions to scores are added up by group.
 
-    A source is a row of the weights B, mostly an item of the history; contributions to scores are
-    added up by group.
+    A source is a row of the weights B, mostly an item of the history.
     """
 
-    ptr: Array
+    ptr: Array  # query q has the entries ptr[q]..ptr[q + 1]
     source: Array  # numbers of rows of the weights B
     share: Array  # how much each source counts
     group: Array  # the group of each source, from 0
@@ -200,7 +201,8 @@ def add_group_contributions(
     """Add up contributions by groups of sources (rows of the weights B), for queries a..b.
 
     out[g, q, c] grows by what the sources of group g add to the score of candidates[q, c]. Query q
-    has counts[q] candidates (items); base scores are left out. items: the number of items.
+    has counts[q] candidates (items); base scores are left out. items: the number of items. weights:
+    B, as blocks; b is excluded.
     """
     for q in range(a, b):
         low, high = queries.ptr[q], queries.ptr[q + 1]

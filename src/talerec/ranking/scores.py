@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.ranking.blocks import (
+from talerec.ranking.block_records import (
     DENSE,
     IDENTITY,
     SPARSE,
@@ -33,42 +33,54 @@ _MIN_WEIGHT = 2.0**-800
 
 
 class DenseScores(NamedTuple):
-    """One score per item, `NO_SCORE` (-0.0) if it has none. Who reads the scores resets them.
+    """The scores of one query: one per item, -0.0 (`NO_SCORE`) for an item without a score.
 
-    bits: the same memory as int64, which tells `NO_SCORE` from a score of zero (+0.0).
+    Who reads the scores resets them.
     """
 
-    scores: Array
-    bits: Array
+    scores: Array  # float64
+    bits: Array  # the same memory as int64, which tells -0.0 (no score) from +0.0 (zero)
 
 
 def new_dense_scores(items: int) -> DenseScores:
-    """Return a store with one score for each of `items` items, none of which has one yet."""
+    """Return a store with room for one score for each of `items` items; none has one yet."""
     scores = np.full(items, NO_SCORE)
     return DenseScores(scores, scores.view(np.int64))
 
 
 @template
 def borrow_dense(store: DenseScores) -> DenseScores:
-    """Return the store with arrays that innermost loops read without reference counts."""
+    """Return the store with arrays that innermost loops read without reference counts.
+
+    The store has the scores of a query, one per item; the caller keeps its arrays alive.
+    """
     return DenseScores(borrow(store.scores), borrow(store.bits))
 
 
 @template
 def has_score(store: DenseScores, j: Any) -> bool:
-    """Return whether item j has a score: something was added to it, be it zero."""
+    """Return whether item j has a score: something was added to it, be it zero.
+
+    The store has one score per item; -0.0 stands for none.
+    """
     return bool(store.bits[j] != _NO_SCORE_BITS)
 
 
 @template
 def get_dense(store: DenseScores, j: int) -> float:
-    """Return the score of item j, NaN if it has none."""
+    """Return the score of item j of a query, NaN if it has none.
+
+    The store has one score per item.
+    """
     return store.scores[j] if has_score(store, j) else np.nan
 
 
 @template
 def _add_dense(store: DenseScores, j: int, value: float) -> None:
-    """Add a value to the score of item j."""
+    """Add a value to the score of item j, which then has a score even if the value is 0.
+
+    The store has one score per item; -0.0 stands for none.
+    """
     store.scores[j] += value + 0.0  # a value that underflows is 0.0, not -0.0
 
 
@@ -76,7 +88,11 @@ def _add_dense(store: DenseScores, j: int, value: float) -> None:
 def _add_dense_sparse_row(
     store: DenseScores, indices: Array, values: Array, low: int, high: int, weight: float
 ) -> None:
-    """Add weight * values[low:high] to the items indices[low:high]; zero values are skipped."""
+    """Add weight * values[low:high] to the scores of items indices[low:high].
+
+    Zero values are skipped: an item to which only they are added has no score. `weight` may be so
+    small that products underflow; these count as 0.0, which is a score.
+    """
     scores = store.scores
     if abs(weight) > _MIN_WEIGHT:
         for e in unsigned_range(low, high):
@@ -89,7 +105,10 @@ def _add_dense_sparse_row(
 
 @template
 def _add_dense_row(store: DenseScores, row: Array, weight: float) -> None:
-    """Add weight * row[j] to the score of every item j; zero values are skipped."""
+    """Add weight * row[j] to the score of every item j; zero values are skipped.
+
+    An item to which only zeros are added has no score.
+    """
     scores = store.scores
     for j in unsigned_range(0, len(row)):
         scores[j] += weight * row[j] + 0.0 if row[j] != 0.0 else NO_SCORE
@@ -99,19 +118,12 @@ def _add_dense_row(store: DenseScores, row: Array, weight: float) -> None:
 
 
 class HashScores(NamedTuple):
-    """A hash table of the scored items and their scores, in the order of their first addition.
+    """A hash table of one query's scored items and their scores, by order of first addition."""
 
-    slots   a hash table of positions in `items`, from 1 (0: empty); a power of two of them is in
-            use, and they are all 0 between queries
-    items   the scored items
-    scores  their scores
-    state   the number of scored items, and of slots in use
-    """
-
-    slots: Array
-    items: Array
-    scores: Array
-    state: Array
+    slots: Array  # positions in `items`, from 1 (0: empty); 2^n of them in use, 0 between queries
+    items: Array  # the scored items
+    scores: Array  # their scores
+    state: Array  # two numbers: of scored items, and of slots in use
 
 
 _SIZE, _SLOTS = 0, 1  # positions in `HashScores.state`
@@ -127,7 +139,10 @@ def new_hash_scores(items: int) -> HashScores:
 
 @template
 def borrow_hash(store: HashScores) -> HashScores:
-    """Return the store with arrays that innermost loops read without reference counts."""
+    """Return the hash table with arrays that innermost loops read without reference counts.
+
+    The caller keeps the original arrays alive.
+    """
     return HashScores(
         borrow(store.slots), borrow(store.items), borrow(store.scores), borrow(store.state)
     )
@@ -135,13 +150,13 @@ def borrow_hash(store: HashScores) -> HashScores:
 
 @template
 def hash_size(store: HashScores) -> int:
-    """Return the number of scored items."""
+    """Return the number of scored items in a hash table of a query's scores."""
     return int(store.state[_SIZE])
 
 
 @template
 def get_hash(store: HashScores, j: int) -> float:
-    """Return the score of item j, NaN if it has none."""
+    """Return the score of item j in a hash table of scores, NaN if it has none."""
     position = store.slots[_find_slot(store, j, store.state[_SLOTS] - 1)]
     return store.scores[position - 1] if position > 0 else np.nan
 
@@ -150,7 +165,8 @@ def get_hash(store: HashScores, j: int) -> float:
 def _find_slot(store: HashScores, j: int, last: int) -> int:
     """Return the slot of item j among the slots 0..last, or the empty slot to put it into.
 
-    last + 1 is a power of two; linear probing.
+    A slot has the position of an item in store.items, from 1; 0 is empty. last + 1 is a power of
+    two; linear probing.
     """
     slot: int = ((j * 2654435769) >> 7) & last
     while store.slots[slot] != 0 and store.items[store.slots[slot] - 1] != j:
@@ -160,10 +176,10 @@ def _find_slot(store: HashScores, j: int, last: int) -> int:
 
 @template
 def _reserve(store: HashScores, more: int) -> None:
-    """Enlarge the hash table, if needed, so that `more` further items fit; rehash its items.
+    """Enlarge the hash table of scores, if needed, so that `more` further items fit.
 
-    It has at least twice as many slots as items, but not many more: a small table stays in the
-    cache.
+    Its items are then placed again. It has at least twice as many slots as items, but not many
+    more: a small table stays in the cache.
     """
     most = min(store.state[_SIZE] + more, len(store.items))
     size = store.state[_SLOTS]
@@ -179,7 +195,11 @@ def _reserve(store: HashScores, more: int) -> None:
 
 @template
 def _add_hash(store: HashScores, j: int, value: float) -> None:
-    """Add a value to the score of item j; `_reserve` must have made room for it."""
+    """Add a value to the score of item j in a hash table of scores.
+
+    A slot has the position of an item in store.items, from 1; 0 is empty. `_reserve` must have made
+    room for the item.
+    """
     slot = _find_slot(store, j, store.state[_SLOTS] - 1)
     if store.slots[slot] == 0:
         size = store.state[_SIZE]
@@ -212,7 +232,7 @@ def _add_hash_sparse_row(
 
 @template
 def clear_hash(store: HashScores) -> None:
-    """Remove all items and scores, and shrink the table to its smallest size."""
+    """Remove all items and scores from a hash table, and use 16 slots again."""
     store.slots[: store.state[_SLOTS]] = 0
     store.state[_SIZE] = 0
     store.state[_SLOTS] = _MIN_SLOTS
@@ -222,19 +242,18 @@ def clear_hash(store: HashScores) -> None:
 
 
 class KernelWeights(NamedTuple):
-    """The weights of a model for kernels: the scores of a query x are x @ B + base.
+    """The weights of a model for kernels: the scores of a query x are x @ B + base."""
 
-    blocks: a record of addresses per block (rows of B in one storage format; `block_table`). base:
-    a score per item that does not depend on the query, NaN for none; empty if no item has one.
-    """
-
-    blocks: Blocks
-    base: Array
+    blocks: Blocks  # a record of addresses per block: rows of B in one storage format
+    base: Array  # a score per item for every query, NaN for none; empty if no item has one
 
 
 @template
 def borrow_weights(weights: KernelWeights) -> KernelWeights:
-    """Return the weights with arrays that innermost loops read without reference counts."""
+    """Return the weights with arrays that innermost loops read without reference counts.
+
+    The caller keeps the original arrays alive.
+    """
     return KernelWeights(borrow(weights.blocks), borrow(weights.base))
 
 
@@ -242,9 +261,10 @@ def borrow_weights(weights: KernelWeights) -> KernelWeights:
 def add_query(weights: KernelWeights, sources: Array, shares: Array, store: DenseScores) -> None:
     """Add up the scores of one query: base scores, then each source's row times its share.
 
-    A source is a row of the weights B, mostly an item of the history. sources: numbers of rows
-    through all blocks of B, added in this order; shares: the weight of each in the query. base:
-    scores of items that do not depend on the query. The store has no scores on entry.
+    weights: B (source x item) as blocks, and base scores that do not depend on the query. A source
+    is a row of B, mostly an item of the history. sources: numbers of rows through all blocks, added
+    in this order; shares: the weight of each in the query. The store, one score per item, has no
+    scores on entry.
     """
     blocks, base, scores = weights.blocks, weights.base, store.scores
     for j in range(len(base)):

@@ -10,7 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from talerec.ranking.blocks import IDENTITY, SPARSE, Blocks, find_block, row_length, sparse_rows
+from talerec.ranking.block_records import (
+    IDENTITY,
+    SPARSE,
+    Blocks,
+    find_block,
+    row_length,
+    sparse_rows,
+)
 from talerec.ranking.ranks import (
     Mask,
     QueryArrays,
@@ -60,9 +67,10 @@ def rank_with_hash_scores(
 ) -> None:
     """Write the top k items of queries a..b, and ranks of `targets` if not empty, into `out`.
 
-    A query's scores, x @ B, are kept in a hash table of the scored items. mask: the items that a
-    list must not contain. targets: an item per query, -1 for none.
-    Without targets the search may stop early; no block is dense, and there are no base scores.
+    weights, query: B (source x item) and rows x; a query's scores, x @ B, are kept in a hash table
+    of the scored items. mask: the items that a list must not contain. targets: an item per query,
+    -1 for none. scratch: the thread's work space, clear before and after. Without targets the
+    search may stop early; no block of B is dense, and there are no base scores.
     """
     blocks, query, mask = borrow(weights.blocks), borrow_query(query), borrow_mask(mask)
     store, seen = borrow_hash(scratch.store), borrow(scratch.seen)
@@ -96,7 +104,8 @@ def rank_with_hash_scores(
 def _has_bounds(blocks: Blocks) -> bool:
     """Return whether all blocks are sparse or identity, so that a search can stop early.
 
-    Their rows have a known largest weight, which bounds what a source adds to any score.
+    A block is some rows of the weights B. Rows of these blocks have a known largest weight, which
+    bounds what a source (row) adds to any score.
     """
     bounded = True
     for b in range(len(blocks)):
@@ -108,7 +117,8 @@ def _has_bounds(blocks: Blocks) -> bool:
 def _add_source(blocks: Blocks, source: Array, share: Array, store: HashScores) -> None:
     """Add a source's row of the weights B, times its share, to the scores of a hash table.
 
-    source, share: arrays of one entry; the source is numbered through all blocks of B.
+    source, share: arrays of one entry; the source is numbered through all blocks of B. blocks: a
+    record per block.
     """
     b = find_block(blocks, source[0])
     length = row_length(blocks, b, source[0] - blocks[b].first, len(store.items))
@@ -121,8 +131,8 @@ def _scan_scores(
 ) -> ScanState:
     """Put the store's first `size` items into `top`, and rank the target; return the state.
 
-    The state says how many items rank before the target, and how many of the top k are filled.
-    flags: the items that may be ranked and listed.
+    store: a hash table of items and scores. The state says how many items rank before the target,
+    and how many of the top k are filled. flags: the items that may be ranked and listed.
     """
     items, scores, state = store.items, store.scores, begin_scan(target, top)
     for start in range(0, size, _SPAN):
@@ -143,7 +153,8 @@ def _search(
 ) -> int:
     """Add sources until the top k are certain to be among a few items, which get the rest.
 
-    sources: numbers of rows of the weights B, with shares that multiply them. Returns how many
+    blocks: the weights B. sources: numbers of rows of B, with shares that multiply them. store: a
+    hash table of scores, empty on entry. flags: the items that may be listed. Returns how many
     items are left at the front of the store, with complete scores. `top` is scratch here: the
     caller ranks the items that are left.
     """
@@ -171,9 +182,9 @@ def _remaining_bounds(
 ) -> tuple[Array, Array]:
     """Return (rest, work) before each source: what it and the later ones can still add.
 
-    A source is a row of the weights B, multiplied by its share. rest: the most that the score of
-    any item can change; work: the number of weights to read. Both have a last entry of 0. items:
-    the number of items.
+    A source is a row of the weights B (`blocks`), multiplied by its share. rest: the most that the
+    score of any item can change; work: the number of weights to read. Both have a last entry of 0.
+    items: the number of items.
     """
     rest, work = np.zeros(len(sources) + 1), np.zeros(len(sources) + 1, np.int64)
     for x in range(len(sources) - 1, -1, -1):
@@ -189,10 +200,10 @@ def _remaining_bounds(
 def _keep_possible(store: HashScores, flags: ItemFlags, rest: float, top: TopK, most: int) -> int:
     """Keep only the items that may be in the top k after any score changes by up to `rest`.
 
-    store: a hash table of items and scores so far. The kept items move to its front; `top` is
-    overwritten. Returns how many these are; 0, with the store unchanged, if they are more than
-    `most`, or if an item without a score might enter. The slots are wrong afterwards: nothing may
-    be added by item.
+    store: a hash table of items and scores so far; flags: the items that may be listed. The items
+    that stay move to its front; `top` is overwritten. Returns how many stay; 0, with the store
+    unchanged, if they are more than `most`, or if an item without a score might enter. The table's
+    slots are wrong afterwards: nothing may be added by item.
     """
     items, scores, size, k = store.items, store.scores, hash_size(store), len(top.items)
     no_target = ScoredTarget(-1, np.inf)
@@ -216,7 +227,8 @@ def _keep_possible(store: HashScores, flags: ItemFlags, rest: float, top: TopK, 
 def _contribution(blocks: Blocks, source: int, share: float, j: int) -> float:
     """Return what a source (row of the weights B, times share) adds to the score of item j.
 
-    The source is in a sparse or an identity block; sources are numbered through all blocks.
+    blocks: the weights B. The source is in a sparse or an identity block; sources are numbered
+    through all blocks.
     """
     b = find_block(blocks, source)
     s = source - blocks[b].first

@@ -14,7 +14,8 @@ _SORTED = 64  # up to this k the top k are a sorted list; beyond, a heap, which 
 class TopK(NamedTuple):
     """The top items so far and their scores, arrays of length k.
 
-    Until k items are there, they are in any order; from then on the last-ranked is first.
+    Until k items are there, they are in any order; from then on the last-ranked is first, and the
+    rest is sorted from last-ranked to best, or a heap if k is over 64.
     """
 
     items: Array
@@ -22,30 +23,37 @@ class TopK(NamedTuple):
 
 
 class ItemFlags(NamedTuple):
-    """Which items may be listed: those with `allowed` not 0 and `hidden` 0.
+    """Which items may be ranked and listed."""
 
-    An empty `allowed` allows all items, an empty `hidden` hides none.
-    """
-
-    allowed: Array
-    hidden: Array
+    allowed: Array  # per item, 0: it may not be ranked at all; empty: all are allowed
+    hidden: Array  # per item, not 0: it is ranked, but not listed; empty: none is hidden
 
 
 @template
 def ranks_before(score: float, item: int, other_score: float, other_item: int) -> bool:
-    """Return whether an item ranks before another: by higher score, then by lower position."""
+    """Return whether an item ranks before another: by higher score, then by lower position.
+
+    item, other_item: the positions of the items in the model's vocabulary.
+    """
     return score > other_score or (score == other_score and item < other_item)
 
 
 @template
 def is_allowed(flags: ItemFlags, j: int) -> bool:
-    """Return whether item j may be ranked at all, even if it is hidden from the list."""
+    """Return whether item j may be ranked at all, even if it is hidden from the list.
+
+    flags.allowed has a number per item, 0 if it may not; empty: all items may.
+    """
     return len(flags.allowed) == 0 or flags.allowed[j] != 0
 
 
 @template
 def is_listable(flags: ItemFlags, j: int) -> bool:
-    """Return whether item j may be in the top k: it is allowed and not hidden."""
+    """Return whether item j may be in the top k: it is allowed and not hidden.
+
+    flags: `allowed` (0: not allowed) and `hidden` (not 0: hidden) per item; an empty array allows
+    all items, or hides none.
+    """
     return (len(flags.hidden) == 0 or flags.hidden[j] == 0) and is_allowed(flags, j)
 
 
@@ -53,8 +61,9 @@ def is_listable(flags: ItemFlags, j: int) -> bool:
 def push_item(top: TopK, size: int, j: int, score: float, flags: ItemFlags) -> int:
     """Put item j into the top k, in place, if it belongs there; return the new size.
 
-    size: how many of the k entries are filled. A NaN score, or an item that is not allowed or is
-    hidden, never enters; when the top k are full, the last-ranked item drops out.
+    top: the top items so far, the last-ranked first once there are k. size: how many of the k
+    entries are filled. A NaN score, or an item that `flags` do not allow or hide, never enters;
+    when the top k are full, the last-ranked item drops out.
     """
     items, scores, k = top.items, top.scores, len(top.items)
     if size == k and (k == 0 or not ranks_before(score, j, scores[0], items[0])):
@@ -76,7 +85,11 @@ def push_item(top: TopK, size: int, j: int, score: float, flags: ItemFlags) -> i
 
 @template
 def sort_top_k(top: TopK, size: int) -> int:
-    """Sort the first `size` top items in place, best first, after `push_item`; return `size`."""
+    """Sort the first `size` top items in place, best first; return `size`.
+
+    top: items and scores as `push_item` leaves them: once k are there, from last-ranked to best, or
+    a heap if k is over 64; before that in any order.
+    """
     items, scores = top.items, top.scores
     if size < len(items):
         _make_heap(items, scores, size)
@@ -97,7 +110,8 @@ def sort_top_k(top: TopK, size: int) -> int:
 def _make_heap(items: Array, scores: Array, size: int) -> None:
     """Order entries so that the last-ranked is first: sorted if they are few, else as a heap.
 
-    A few are up to 64; they are sorted from last-ranked to best.
+    A few are up to 64; they are sorted from last-ranked to best. The first `size` entries of items
+    and scores are ordered in place.
     """
     if size <= _SORTED:
         for position in range(size - 2, -1, -1):
@@ -109,9 +123,9 @@ def _make_heap(items: Array, scores: Array, size: int) -> None:
 
 @template
 def _slide(items: Array, scores: Array, position: int, size: int) -> None:
-    """Move the entry at `position` to its place among the entries after it, in place.
+    """Move the entry at `position` to where it belongs among the entries after it, in place.
 
-    The entries position + 1..size are sorted, the last-ranked first.
+    The entries position + 1..size of items and scores are sorted, the last-ranked first.
     """
     item, score = items[position], scores[position]
     while position + 1 < size and ranks_before(

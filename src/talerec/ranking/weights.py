@@ -18,13 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from talerec.data import Histories
 from talerec.errors import TalerecError
 from talerec.ranking.blocks import KINDS, Block, DenseBlock, block_kind, block_table, make_block
 from talerec.ranking.ranks import QueryArrays, RankScratch
 from talerec.ranking.reasons import source_contributions, source_items
 from talerec.ranking.scores import KernelWeights, new_dense_scores, new_hash_scores
-from talerec.runtime import Array, as_readonly, kernel, sparse, template
+from talerec.runtime import Array, sparse
 
 #: Up to so many items there is one score per item: they fit into the second-level cache, or nearly.
 _DENSE_UP_TO = 2**17
@@ -63,11 +62,18 @@ class Query:
         return len(self.ptr) - 1
 
     def times(self, factor: Array) -> Query:
-        """Return the queries with the weight of each entry multiplied by its factor."""
+        """Return the queries with the weight of each entry multiplied by its factor.
+
+        factor: one per entry of all queries. An entry is a source (row of the weights B) of a query
+        and how much it counts.
+        """
         return Query(self.ptr, self.source, self.weight * factor)
 
     def select(self, q: int) -> Query:
-        """Return query q alone."""
+        """Return query q alone, as one query.
+
+        Query q has the entries ptr[q]..ptr[q + 1] of `source` (rows of the weights B) and `weight`.
+        """
         span = slice(self.ptr[q], self.ptr[q + 1])
         return Query(self.ptr[q : q + 2] - self.ptr[q], self.source[span], self.weight[span])
 
@@ -79,7 +85,10 @@ class Query:
 
     @classmethod
     def empty(cls, queries: int) -> Query:
-        """Return queries without sources: only base scores count."""
+        """Return `queries` queries without sources: only base scores count.
+
+        A source is a row of the weights B; base scores do not depend on the query.
+        """
         return cls(np.zeros(queries + 1, np.int64), np.empty(0, np.int64), np.empty(0))
 
     def rows(self) -> QueryArrays:
@@ -90,6 +99,9 @@ class Query:
 @dataclass(frozen=True, eq=False)
 class Weights:
     """The weights B of a fitted model, and the arrays that it makes queries from.
+
+    Scores are x @ B: a query x says how much each source (row of B), mostly an item of the history,
+    counts.
 
     Parameters
     ----------
@@ -110,6 +122,7 @@ class Weights:
     blocks: Any
     base: Array | None = None
     query_arrays: dict[str, Array] = field(default_factory=dict)
+    #: the work space of each thread, created on first use
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
 
     def __post_init__(self) -> None:
@@ -125,16 +138,23 @@ class Weights:
 
     @property
     def items(self) -> int:
-        """The number of items."""
+        """The number of items: the columns of the weights B, which every block has."""
         return int(self.blocks[0].items)
 
     @property
     def matrix(self) -> Any:
-        """The first block (rows of B in one format) as a matrix; often item x item."""
+        """The first block of the weights B as a matrix, source x item; often item x item.
+
+        A block is some rows of B in one storage format. `self.blocks` are all of them.
+        """
         return self.blocks[0].matrix
 
     def first_source(self, block: int) -> int:
-        """Return the number of a block's first source (row of B), counted through all blocks."""
+        """Return the number of a block's first source, counted through all blocks.
+
+        A source is a row of the weights B, a block some rows of B in one format. `_first_sources`
+        has the number for each block.
+        """
         return self._first_sources[block]
 
     @cached_property
@@ -145,18 +165,28 @@ class Weights:
 
     @cached_property
     def uses_dense_scores(self) -> bool:
-        """Whether ranking stores a score per item (`DenseScores`), or of scored items only."""
+        """Whether ranking stores a score per item (`DenseScores`), or of scored items only.
+
+        It does up to 131,072 items, and if a block of B is dense or items have base scores.
+        """
         dense = any(isinstance(block, DenseBlock) for block in self.blocks)
         return dense or self.base is not None or self.items <= _DENSE_UP_TO
 
     @cached_property
     def kernel_weights(self) -> KernelWeights:
-        """The table of blocks and the base scores (empty if there are none) that kernels read."""
+        """The table of blocks and the base scores (empty if there are none) that kernels read.
+
+        A block is some rows of the weights B; base scores do not depend on the query.
+        """
         base = np.empty(0) if self.base is None else np.ascontiguousarray(self.base, np.float64)
         return KernelWeights(block_table(self.blocks, peaks=not self.uses_dense_scores), base)
 
     def scratch(self) -> RankScratch:
-        """Return this thread's store of scores and marks per item; kernels leave them clear."""
+        """Return this thread's store of scores and marks per item; kernels leave them clear.
+
+        It is created when the thread first asks for it, and kept in `self._scratch`. The store has
+        a score per item (`uses_dense_scores`), or is a hash table.
+        """
         scratch: RankScratch | None = getattr(self._scratch, "value", None)
         if scratch is None:
             n = self.items
@@ -174,8 +204,8 @@ class Weights:
     def contributions(self, query: Query, targets: Array) -> Array:
         """Return what each source (column) of one query adds to the scores of items (rows).
 
-        A source is a row of the weights B. targets: the items. An entry is 0 if the source has no
-        weight for the item.
+        A source is a row of the weights B that the query weights. targets: the items. An entry is 0
+        if the source has no weight for the item.
         """
         rows, items = query.rows(), np.ascontiguousarray(targets, np.int32)
         blocks = self.kernel_weights.blocks
@@ -188,7 +218,12 @@ class Weights:
     # -- artifacts --
 
     def stored(self) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-        """Return what an artifact stores: [{"kind", "weight"} per block], and arrays by name."""
+        """Return what a saved model stores: [{"kind", "weight"} per block], and arrays by name.
+
+        A block is some rows of the weights B in one format (sparse, dense, identity, runs), with a
+        factor. The arrays are those of the blocks, the base scores, and what the model needs to
+        make queries. `query_arrays` are the latter.
+        """
         arrays = {f"{_QUERY_ARRAY}{name}": array for name, array in self.query_arrays.items()}
         if self.base is not None:
             arrays["base"] = self.base
@@ -207,7 +242,9 @@ class Weights:
     ) -> Weights:
         """Return weights from what `stored` returned; items: the number of items.
 
-        facts: {"kind", "weight"} of each block; None in artifacts of version 0.1, which have one.
+        facts: {"kind", "weight"} of each block (rows of the weights B in one format); None in saved
+        models of version 0.1, which have one block. arrays: those of the saved model by name; names
+        that begin with "aside_" are what the model needs to make queries.
         """
         if facts is None:
             kind = next(kind for name, kind in _KIND_BY_ARRAY.items() if name in arrays)
@@ -238,10 +275,11 @@ _ARRAYS = {
 def _restore_block(
     fact: dict[str, Any], arrays: dict[str, Array], items: int, number: int
 ) -> Block:
-    """Return block `number` of the weights in an artifact; raise if its kind is unknown.
+    """Return block `number` (some rows of the weights B) of a saved model.
 
-    fact: the block's {"kind", "weight"}. arrays: all arrays of the artifact by name, the names of
-    blocks after the first ending in their number. items: the number of items.
+    fact: the block's {"kind", "weight"}; TalerecError if its kind is unknown. arrays: all arrays of
+    the saved model by name, the names of blocks after the first ending in their number. items: the
+    number of items.
     """
     kind = fact["kind"]
     if kind not in _ARRAYS:
@@ -259,131 +297,3 @@ def _restore_block(
 def empty_matrix(n: int) -> Any:
     """Return a sparse n x n matrix without entries, for models of base scores alone."""
     return sparse.csr_array((n, n), dtype=np.float32)
-
-
-# -- queries from histories ------------------------------------------------------------------------
-
-
-def recency_query(
-    weights: Weights, histories: Histories, times: Array, recency: float, max_history: int
-) -> Query:
-    """Return queries with x_i = exp(-lag / recency) for the items of each history.
-
-    The lag of an item is the number of rows later than its last row by `times` (one per row; empty:
-    rows are in order). Only the last `max_history` rows are read. If rows have weights, x_i is
-    multiplied by the weight of that row.
-    """
-    arrays = (*_history_arrays(histories), as_readonly(times))
-    x = Query(*_recency_query(*arrays, max_history, weights.marks(), recency))
-    if histories.weight is None:
-        return x
-    return x.times(latest_row_weights(weights, histories, max_history))
-
-
-def latest_lags(
-    weights: Weights, histories: Histories, times: Array, max_history: int
-) -> tuple[Array, Array, Array]:
-    """Return the distinct items of each history, newest first, with their lags.
-
-    The result is (ptr, item, lag); history h has the entries ptr[h]..ptr[h + 1].
-    The lag of an item is the number of rows strictly later than its last row by `times` (one per
-    row); if `times` is empty, every row has a time of its own. Rows before the last `max_history`
-    and unknown items (-1) are left out, but count in lags.
-    """
-    arrays = (*_history_arrays(histories), as_readonly(times))
-    return _latest_lags(*arrays, max_history, weights.marks())
-
-
-def latest_row_weights(weights: Weights, histories: Histories, max_history: int) -> Array:
-    """Return the weight of the last row of each distinct item of each history.
-
-    One history after the other, newest items first, from the last `max_history` rows; unknown
-    items (-1) are left out. `histories` must have row weights.
-    """
-    assert histories.weight is not None
-    _, rows = _latest_rows(*_history_arrays(histories), max_history, weights.marks())
-    return histories.weight[rows]
-
-
-def _history_arrays(histories: Histories) -> tuple[Array, Array, Array]:
-    """Return (start, stop, item): history h has the rows item[start[h]:stop[h]]."""
-    return histories.start, histories.stop, as_readonly(histories.item)
-
-
-@template
-def list_latest_rows(
-    item: Array, start: int, stop: int, marks: Array, rows: Array, size: int
-) -> int:
-    """Append the last row of each known item among rows start..stop, newest first.
-
-    Writes row numbers to `rows` from `size` on and returns the new size. Unknown items are -1.
-    marks: a 0 for every item, left so.
-    """
-    first = size
-    for r in range(stop - 1, start - 1, -1):
-        i = item[r]
-        if i >= 0 and not marks[i]:
-            marks[i] = 1
-            rows[size] = r
-            size += 1
-    for x in range(first, size):
-        marks[item[rows[x]]] = 0
-    return size
-
-
-@kernel
-def _latest_rows(
-    start: Array, stop: Array, item: Array, max_history: int, marks: Array
-) -> tuple[Array, Array]:
-    """Return (ptr, rows): the last row of each known item of each history, newest first.
-
-    History q has the rows start[q]..stop[q], of which the last `max_history` are read, and the
-    result's entries ptr[q]..ptr[q + 1]. marks: a 0 for every item, left so.
-    """
-    room = 0
-    for q in range(len(start)):
-        room += min(stop[q] - start[q], max_history)
-    ptr, rows = np.zeros(len(start) + 1, np.int64), np.empty(room, np.int64)
-    for q in range(len(start)):
-        low = max(start[q], stop[q] - max_history)
-        ptr[q + 1] = list_latest_rows(item, low, stop[q], marks, rows, ptr[q])
-    return ptr, rows[: ptr[len(start)]]
-
-
-@kernel
-def _latest_lags(
-    start: Array, stop: Array, item: Array, time: Array, max_history: int, marks: Array
-) -> tuple[Array, Array, Array]:
-    """Return (ptr, item, lag): the distinct items of each history, newest first.
-
-    lag: the number of rows strictly later than the item's last row. marks: zeros, left so.
-    """
-    ptr, rows = _latest_rows(start, stop, item, max_history, marks)
-    items, lags = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    for q in range(len(start)):
-        lag, r = 0, stop[q] - 1
-        for x in range(ptr[q], ptr[q + 1]):
-            while r > rows[x]:
-                r -= 1
-                if len(time) == 0 or time[r] < time[r + 1]:
-                    lag = stop[q] - 1 - r
-            items[x], lags[x] = item[rows[x]], lag
-    return ptr, items, lags
-
-
-@kernel
-def _recency_query(
-    start: Array,
-    stop: Array,
-    item: Array,
-    time: Array,
-    max_history: int,
-    marks: Array,
-    recency: float,
-) -> tuple[Array, Array, Array]:
-    """Return (ptr, source, weight): the items of each history, weighted exp(-lag / recency).
-
-    lag: the number of rows strictly later than the item's last row. marks: zeros, left so.
-    """
-    ptr, items, lags = _latest_lags(start, stop, item, time, max_history, marks)
-    return ptr, items, np.exp(-lags / recency)

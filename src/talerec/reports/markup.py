@@ -12,13 +12,19 @@ _SHAPES = frozenset({"path", "line", "rect", "circle"})  # written as <name/> wh
 
 
 class Html(str):
-    """Markup built by this module, never from user text; `escape` leaves it unchanged."""
+    """Text that is markup (HTML or SVG), inserted unescaped; `escape` returns it as it is.
+
+    Only functions of this module make it, never from unescaped user text.
+    """
 
     __slots__ = ()
 
 
 def escape(text: object) -> Html:
-    """Return a value as escaped text; a value that is `Html` already is returned unchanged."""
+    """Return a value as escaped text; a value that is `Html` (markup) is returned unchanged.
+
+    Characters that XML cannot contain become a replacement character.
+    """
     if isinstance(text, Html):
         return text
     printable = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", str(text))
@@ -41,10 +47,11 @@ def _attribute_text(value: object) -> str:
 
 
 def tag(name: str, /, *children: object, **attributes: object) -> Html:
-    """Return an element with escaped children and attributes.
+    """Return an HTML or SVG element with escaped children and attributes.
 
-    Attributes that are None are left out; `class_` becomes class, `text_anchor` text-anchor.
-    Floats are rounded to a hundredth, without trailing zeros.
+    Children that are `Html` are markup and not escaped; None is skipped. Attributes that are None
+    are left out; `class_` becomes class, `text_anchor` text-anchor. Floats are rounded to a
+    hundredth, without trailing zeros. Elements without content are written as <name/>.
     """
     shown = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_attribute_text(value))}"'

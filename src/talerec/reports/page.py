@@ -22,10 +22,10 @@ _DIGITS = 4  # decimals of a float in a table
 
 @dataclass(frozen=True)
 class Section:
-    """A section of an HTML page: a heading and parts, which are text or markup (`Html`)."""
+    """A section of an HTML page."""
 
     heading: str
-    parts: tuple[str, ...]
+    parts: tuple[str, ...]  # markup (`Html`), or plain text, which becomes a paragraph
 
 
 Part = str | Section
@@ -81,7 +81,7 @@ def figure(chart: Html, caption: str = "") -> Html:
 
 
 def standalone_svg(chart: Html) -> str:
-    """Return a chart (an <svg> element) as an SVG file's text, with the page's styles."""
+    """Return the text of an SVG file for a chart, an <svg> element, with the page's styles."""
     look = "svg { background: var(--paper); font-family: system-ui, sans-serif; }"
     opened, rest = chart.split(">", 1)
     named = f'{opened} xmlns="http://www.w3.org/2000/svg"'
@@ -89,7 +89,10 @@ def standalone_svg(chart: Html) -> str:
 
 
 def fact_list(values: Mapping[str, Any]) -> Html:
-    """Return names and values as an HTML list in two columns."""
+    """Return names and values as an HTML definition list in two columns.
+
+    Floats are shown with four significant digits.
+    """
     rows = []
     for name, value in values.items():
         text = format_short(value) if isinstance(value, float) else _cell(value)
@@ -129,7 +132,10 @@ def _style() -> Html:
 
 
 def _section(part: Section, number: int) -> Html:
-    """Return a section as HTML; `number` makes the anchor of its heading."""
+    """Return a section (heading and parts) as HTML.
+
+    number : of the section, from 1; the heading's anchor is part-NUMBER
+    """
     heading = tag("h2", part.heading, id=f"part-{number}")
     return tag("section", heading, *map(_block, part.parts))
 
@@ -140,7 +146,10 @@ def _block(part: str) -> Html:
 
 
 def _contents(headings: Sequence[str]) -> Html | None:
-    """Return a table of contents with links to the sections; None for fewer than three."""
+    """Return a table of contents with links to the sections; None for fewer than three.
+
+    headings : of the sections, in their order
+    """
     if len(headings) < 3:
         return None
     links = [tag("li", tag("a", h, href=f"#part-{n}")) for n, h in enumerate(headings, 1)]
@@ -153,7 +162,10 @@ def _classes(figure: bool, muted: bool) -> str | None:
 
 
 def _cells(row: Sequence[Any], classes: Sequence[str | None]) -> Iterator[Html]:
-    """Yield a table row's cells, the first as row heading; classes: CSS class per column."""
+    """Yield the cells of a table row as HTML, the first as row heading.
+
+    row : the values; classes : the CSS classes of each column, None for none
+    """
     for column, (value, kind) in enumerate(zip(row, classes, strict=True)):
         if column:
             yield tag("td", _cell(value), class_=kind)

@@ -44,7 +44,10 @@ def _number(value: float | None) -> str:
 
 
 def _headline(ks: Sequence[int]) -> str:
-    """Return the name of the metric that plots show."""
+    """Return the name of the metric that plots show, such as "NDCG@10".
+
+    ks : list lengths that were evaluated; the longest counts
+    """
     return f"NDCG@{max(ks)}"
 
 
@@ -52,9 +55,9 @@ def _headline(ks: Sequence[int]) -> str:
 
 
 def render_evaluation(result: Evaluation, source: str) -> str:
-    """Return the HTML page about one model on one log.
+    """Return the HTML page about the evaluation of one model on one log.
 
-    source : name of the log, for the subtitle
+    result : the evaluation; source : name of the log, for the subtitle
     """
     k = max(result.ks)
     metrics = result.metrics
@@ -81,7 +84,8 @@ def render_evaluation(result: Evaluation, source: str) -> str:
 def _accuracy(result: Evaluation) -> Html:
     """Return a table of every metric with its 95 % interval, and again with seen items hidden.
 
-    Seen items are those of the user's history; hidden, they are not recommended.
+    Seen items are those of the user's history; hidden, they are not recommended. Metrics that
+    repeat HR@1 (NDCG@1, MRR@1) are left out.
     """
     shown, hidden, span = result.metrics, result.metrics_hidden, result.describe_interval
     rows = [
@@ -95,7 +99,11 @@ def _accuracy(result: Evaluation) -> Html:
 
 
 def _hidden_note(result: Evaluation) -> Html:
-    """Return a note on the share of targets that are items of the history."""
+    """Return a note on the share of targets that are items of the history.
+
+    A target is the item that came next in a test case; with seen items hidden, such a target cannot
+    be recommended.
+    """
     share = (result.groups["kind"]["repeat"]["cases"] or 0) / result.cases
     return page.note(
         f"{share:.1%} of the targets are items of the history; with seen items hidden they are"
@@ -123,8 +131,9 @@ def _groups(results: Mapping[str, Evaluation], metric: str) -> list[Html]:
 def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> Html:
     """Return a bar chart of a metric with 95 % intervals, by one grouping of the test cases.
 
-    results : evaluations by name, on the same cases; column : "popularity", "gap", "length" or
-    "kind" (repeat or new item). Groups without cases are left out.
+    results : evaluations by name of the model, on the same cases (held-out rows); column :
+    "popularity", "gap" (time since the previous event), "length" (of the history) or "kind" (repeat
+    or new item). Groups without cases are left out.
     """
     first = next(iter(results.values()))
     cases = {part: first.groups[column][part]["cases"] for part in GROUPS[column]}
@@ -140,9 +149,10 @@ def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> 
 
 
 def _lists(result: Evaluation) -> list[Html]:
-    """Return popularity over time, and a table of coverage, novelty and popularity lift by k.
+    """Return the parts of the page on which items are recommended, not how accurately.
 
-    They describe which items are recommended, not how accurate the lists are.
+    A chart of the popularity (training rows) of recommended items and of targets over time, and a
+    table of coverage, novelty and popularity lift by list length k, with an explanation.
     """
     k = max(result.ks)
     rows = [
@@ -183,9 +193,10 @@ def _by_period(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
 
 
 def _orders(result: Evaluation) -> list[page.Part]:
-    """Return a section with the metric in each evaluated order of simultaneous rows.
+    """Return a section with the headline metric in each evaluated order of simultaneous rows.
 
-    Empty if there was only one order.
+    Simultaneous rows have the same user and time; their order is random (`result.orders`), or that
+    of the file or of item ids (`fixed_order_metrics`). Empty if there was only one order.
     """
     if len(result.orders) < 2:
         return []
@@ -198,9 +209,10 @@ def _orders(result: Evaluation) -> list[page.Part]:
 
 
 def _windows(result: Evaluation) -> list[page.Part]:
-    """Return a section with the metric in each window of a rolling evaluation.
+    """Return a section with the headline metric in each window of a rolling evaluation.
 
-    Empty if there are fewer than two windows.
+    A window is a test period; `result.windows` has its start and metrics. Empty if there are fewer
+    than two windows.
     """
     windows = result.windows
     if len(windows) < 2:
@@ -223,7 +235,11 @@ def _spent(rows: Mapping[str, Mapping[str, float]]) -> Html:
 
 
 def _settings(result: Evaluation) -> dict[str, Any]:
-    """Return model, parameters, solver, split, order of ties and refit, by name."""
+    """Return an evaluation's settings by name, for a list on the page.
+
+    Model, parameters, the solver that ran, split, order of simultaneous rows (ties), and whether
+    validation rows were trained on (refit); None values are left out.
+    """
     facts = {"model": result.model, **result.params}
     more = {"solver that ran": result.solver, "split": result.split, "ties": result.ties}
     return {**facts, **{n: v for n, v in more.items() if v is not None}, "refit": result.refit}
@@ -235,7 +251,8 @@ def _settings(result: Evaluation) -> dict[str, Any]:
 def render_comparison(outcome: Comparison, source: str) -> str:
     """Return the HTML page that compares model B with model A on the same users.
 
-    source : name of the log, for the subtitle
+    outcome : the comparison: the evaluations `a` and `b`, and per metric their difference with its
+    interval; source : name of the log, for the subtitle
     """
     names = _two_names(outcome)
     metric = outcome.headline
@@ -267,7 +284,7 @@ def render_comparison(outcome: Comparison, source: str) -> str:
 
 
 def _two_names(outcome: Comparison) -> tuple[str, str]:
-    """Return the names of models A and B, with (A) and (B) added if they are equal."""
+    """Return the names of models A and B of a comparison, with (A) and (B) added if equal."""
     a, b = outcome.a.model, outcome.b.model
     return (a, b) if a != b else (f"{a} (A)", f"{b} (B)")
 
@@ -275,7 +292,8 @@ def _two_names(outcome: Comparison) -> tuple[str, str]:
 def _pairs(pairs: Mapping[str, PairedComparison], names: tuple[str, str]) -> Html:
     """Return a table: per metric A, B, B - A, its 95 % interval, p-value and effect size.
 
-    names : of models A and B, as column headings
+    pairs : the comparison of two models by metric, user by user; names : of models A and B, as
+    column headings. Metrics that repeat HR@1 (NDCG@1, MRR@1) are left out.
     """
     rows = [
         [n, p.a, p.b, p.difference, _span(p.interval), f"{p.p:.2g}", p.effect]
@@ -292,7 +310,8 @@ def _pairs(pairs: Mapping[str, PairedComparison], names: tuple[str, str]) -> Htm
 def render_tuning(study: Tuning, source: str) -> str:
     """Return the HTML page about the trials of a tuning and the effect of each parameter.
 
-    source : name of the log, for the subtitle
+    study : the tuning: its trials (settings tried), the best parameters and the metric on
+    validation rows; source : name of the log, for the subtitle
     """
     best = {name: study.params[name] for name in study.searched}
     parts: list[page.Part] = [
@@ -311,7 +330,10 @@ def render_tuning(study: Tuning, source: str) -> str:
 
 
 def _progress(study: Tuning) -> Html:
-    """Return a line chart of the best validation metric after each trial."""
+    """Return a line chart of the best validation metric after each trial of a tuning.
+
+    `study.trials` has the value of the metric (`study.metric`) of each setting tried.
+    """
     so_far = list(accumulate((trial.value for trial in study.trials), max))
     series = [Series("", range(1, len(so_far) + 1), so_far)]
     return line_chart(series, title="Best so far", x_label="trials", y_label=study.metric)
@@ -320,7 +342,8 @@ def _progress(study: Tuning) -> Html:
 def _sensitivities(study: Tuning) -> list[Html]:
     """Return one chart per searched parameter: the metric over its values, a dot per trial.
 
-    With fewer than 20 trials, only a note that says so.
+    A trial is one setting that the tuning evaluated. With fewer than 20 trials, only a note that
+    says so.
     """
     if len(study.trials) < _FEW_TRIALS:
         few = f"{len(study.trials)} trials are too few to show the effect of each parameter"
@@ -335,7 +358,8 @@ _FEW_TRIALS = 20
 def _sensitivity(study: Tuning, name: str) -> Html:
     """Return a scatter chart of the metric over parameter `name`, a dot per trial.
 
-    The x axis is logarithmic if the parameter's search range is above 0.
+    study : a tuning, whose trials have parameters and a value of the metric. The x axis is
+    logarithmic if the parameter's search range is above 0.
     """
     field = next(f for f in param_fields(model_class(study.model)) if f.name == name)
     span = field.metadata["search"] or field.metadata["grid"]
@@ -350,7 +374,7 @@ def _sensitivity(study: Tuning, name: str) -> Html:
 
 
 def _best_trials(study: Tuning) -> Html:
-    """Return a table of the twelve best trials: number, searched parameters, metric."""
+    """Return a table of a tuning's twelve best trials: number, searched parameters, metric."""
     best = sorted(study.trials, key=lambda trial: -trial.value)[:_MOST_ORDERS]
     rows = [
         [str(t.number), *(scales.format_short(t.params[name]) for name in study.searched), t.value]

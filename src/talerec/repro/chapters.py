@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from talerec.reports import DotRow, Html, Series, bar_chart, dot_chart, line_chart
+from talerec.reports import DotRow, Series, bar_chart, dot_chart, line_chart
 from talerec.repro import paper
+from talerec.repro.blocks import Block, Chapter, Grid, Plot, Text, compare_figures, format_figure
 from talerec.repro.experiments import ORDERS, SWEEPS, TABLE_ROWS, Facts, Study
 from talerec.repro.measures import SPANS
 
@@ -18,42 +18,11 @@ _GAPS = ("short", "mid", "long")
 _SUMMARY_METRICS = ("HR@5", "NDCG@5", "NDCG@10")
 
 
-@dataclass(frozen=True)
-class Text:
-    """A paragraph of a chapter of the reproduction; an important one is highlighted."""
-
-    text: str
-    is_important: bool = False
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table of text with a caption; each row has as many cells as the header.
-
-    It is a block (paragraph, table or chart) of a chapter of the reproduction.
-    """
-
-    caption: str
-    header: list[str]
-    rows: list[list[str]]
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A chart with its caption; the HTML page shows it, RESULTS.md leaves it out."""
-
-    chart: Html
-    caption: str = ""
-
-
-Block = Text | Grid | Plot
-Chapter = tuple[str, list[Block]]
-
-
 def chapters(studies: Sequence[Study]) -> list[Chapter]:
-    """Return all chapters of a reproduction as (heading, blocks) pairs.
+    """Return all chapters of a reproduction of the paper as (heading, blocks) pairs.
 
-    studies : the experiments of each data set; a block is a paragraph, a table or a chart
+    studies : the experiments of each data set with their results; a block is a paragraph, a table
+    or a chart
     """
     return [*_from_the_paper(studies), *_beyond_the_paper(studies)]
 
@@ -62,7 +31,10 @@ def chapters(studies: Sequence[Study]) -> list[Chapter]:
 
 
 def _from_the_paper(studies: Sequence[Study]) -> Iterable[Chapter]:
-    """Yield the chapters with the paper's tables and figures, as (heading, blocks) pairs."""
+    """Yield the chapters with the paper's tables and figures, as (heading, blocks) pairs.
+
+    studies : the experiments of each data set; a block is a paragraph, a table or a chart
+    """
     yield "Summary", [_summary(studies), *_tie_warnings(studies)]
     yield "Table 1: the data", [_grid(1, s, {"log": _statistics(s)}) for s in studies]
     note = Text(_NEURAL_NOTE)
@@ -78,7 +50,10 @@ def _from_the_paper(studies: Sequence[Study]) -> Iterable[Chapter]:
 
 
 def _correlations(studies: Sequence[Study]) -> Iterable[Block]:
-    """Yield Table 8 per data set: correlation of a model's weights and inverse intervals."""
+    """Yield Table 8 per data set: correlation of a model's weights and inverse intervals.
+
+    studies : the experiments of each data set; the models are SLIST and TALE
+    """
     yield Text(
         "Pearson's r of the weights and 1 / (1 + mean days between), over pairs of items that ever"
         " followed each other; the paper does not say how it treats other pairs, or an interval"
@@ -99,16 +74,19 @@ def _summary(studies: Sequence[Study]) -> Block:
         for name in _LINEAR:
             metrics, printed = study.row(name)["metrics"], paper.table(2)
             for metric in _SUMMARY_METRICS:
-                both = _compare(metrics[metric], printed.figure(study.dataset.key, name, metric))
+                both = compare_figures(
+                    metrics[metric], printed.figure(study.dataset.key, name, metric)
+                )
                 rows.append([study.dataset.name, name, metric, *both])
     header = ["data", "model", "metric", "ours", "paper", "difference"]
     return Grid("Linear rows of Table 2, exact solver", header, rows)
 
 
 def _tie_warnings(studies: Sequence[Study]) -> Iterable[Block]:
-    """Yield a paragraph for each data set in which many rows have the same time.
+    """Yield a paragraph for each data set in which many rows of a user have the same time.
 
-    It gives TALE's accuracy in the published order of such rows and in random order.
+    It gives TALE's accuracy in the published order of such rows and in random order. studies : the
+    experiments of each data set; `beside` of a result has the metrics in fixed orders.
     """
     for study in filter(lambda study: study.has_ties, studies):
         facts = study.random_ties_tuned()
@@ -128,36 +106,21 @@ def _describe_settings(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in settings.items()) or "same settings"
 
 
-def _compare(ours: float | None, published: float | None) -> list[str]:
-    """Return our figure, the paper's and the relative difference as text; a dash for None."""
-    if ours is None or published is None:
-        return [_number(ours), _number(published), "–"]
-    difference = f"{ours / published - 1:+.1%}" if published else "–"
-    return [_number(ours), _number(published), difference]
-
-
-def _number(value: float | None) -> str:
-    """Return a figure as text: four decimals below 10, one above; a dash for None."""
-    if value is None:
-        return "–"
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:,.1f}".removesuffix(".0")
-
-
 def _grid(number: int, study: Study, ours: dict[str, dict[str, float | None]]) -> Block:
     """Return a table of the paper for one data set, with quoted and with computed rows.
 
-    number : of the table; ours : our figures by row and column, None where there is none. A
-    computed row is followed by the paper's and by their difference; other rows are quoted from the
-    paper.
+    number : of the table; study : the experiments of the data set; ours : our figures by row and
+    column, None where there is none. A computed row is followed by the paper's and by their
+    difference; other rows are quoted from the paper.
     """
     table = paper.table(number)
     rows: list[list[str]] = []
     for name, printed in table.figures.get(study.dataset.key, {}).items():
         if name not in ours:
-            rows.append([f"{name} (paper)", *map(_number, printed)])
+            rows.append([f"{name} (paper)", *map(format_figure, printed)])
             continue
         computed = [ours[name].get(column) for column in table.columns]
-        both = [_compare(a, b) for a, b in zip(computed, printed, strict=True)]
+        both = [compare_figures(a, b) for a, b in zip(computed, printed, strict=True)]
         label = _label(name)
         labels = [label, f"{label} (paper)" if name != "log" else "paper", "difference"]
         rows += [[text, *cells] for text, *cells in zip(labels, *both, strict=True)]
@@ -179,7 +142,11 @@ def _label(row: str) -> str:
 
 
 def _statistics(study: Study) -> dict[str, float | None]:
-    """Return the columns of Table 1 for a data set, by name: counts, density, mean interval."""
+    """Return the columns of the paper's Table 1 for a data set, by name.
+
+    Counts of users, items and rows, density in percent, mean rows per user and mean days between
+    rows. study : the experiments of one data set
+    """
     facts = study.statistics()
     return {
         "users": facts["users"],
@@ -192,18 +159,27 @@ def _statistics(study: Study) -> dict[str, float | None]:
 
 
 def _accuracy(study: Study) -> dict[str, dict[str, float | None]]:
-    """Return the metrics of the linear and neural models, by row of the paper's Table 2."""
+    """Return the metrics of the linear and neural models, by row of the paper's Table 2.
+
+    study : the experiments of one data set; a row is a model by its printed name
+    """
     return {row: facts["metrics"] for row, facts in _linear_and_neural(study).items()}
 
 
 def _linear_and_neural(study: Study) -> dict[str, Facts]:
-    """Return the results of SLIST and TALE, and of the neural models if computed, by row name."""
+    """Return the results of SLIST and TALE, and of the neural models if computed, by name.
+
+    study : the experiments of one data set. Results are the fields of an Evaluation.
+    """
     linear = {row: study.row(row) for row in _LINEAR}
     return linear | {row: study.neural_row(row) for row in study.neural_rows}
 
 
 def _efficiency(study: Study) -> dict[str, dict[str, float | None]]:
-    """Return the columns of Table 3 by model: metrics, and seconds to train and to evaluate."""
+    """Return the columns of Table 3 by model: metrics, and seconds to train and to evaluate.
+
+    study : the experiments of one data set; training is building the Gram and solving it
+    """
     efficiency = {}
     for row, facts in _linear_and_neural(study).items():
         seconds = facts["seconds"]
@@ -223,7 +199,10 @@ def _split_by_popularity(facts: Facts) -> dict[str, float | None]:
 
 
 def _head_and_tail(studies: Sequence[Study]) -> list[Block]:
-    """Return NDCG@5 for head and tail items per data set, as in Tables 4 and 10."""
+    """Return NDCG@5 for head and tail items per data set, as in Tables 4 and 10.
+
+    studies : the experiments of each data set; the result is a paragraph and a table each
+    """
     blocks: list[Block] = [Text("NDCG@5; head: the fifth of the items with most training rows.")]
     for study in studies:
         number = 4 if study.dataset.key in paper.table(4).figures else 10
@@ -233,7 +212,10 @@ def _head_and_tail(studies: Sequence[Study]) -> list[Block]:
 
 
 def _ablation(studies: Sequence[Study]) -> Iterable[Block]:
-    """Yield Table 5 per data set that it has, and how the variants rank here and in the paper."""
+    """Yield Table 5 per data set that it has, and how the variants rank here and in the paper.
+
+    A variant is TALE without some of its parts. studies : the experiments of each data set
+    """
     for study in studies:
         printed = paper.table(5).figures.get(study.dataset.key)
         if printed is None:
@@ -251,7 +233,11 @@ def _names(rows: Iterable[str]) -> str:
 
 
 def _data_figures(studies: Sequence[Study]) -> Iterable[Block]:
-    """Yield charts of intervals: shares of item pairs, and changes of genre, by interval."""
+    """Yield charts of intervals: shares of item pairs, and changes of genre, by interval.
+
+    studies : the experiments of each data set. An interval is the time between consecutive rows of
+    a user, in classes such as "1 day".
+    """
     spans = list(SPANS)
     shares = [
         Series(s.dataset.name, spans, [s.co_occurrence()[span] for span in spans]) for s in studies
@@ -286,7 +272,8 @@ def _by_gap(study: Study) -> Block:
 def _sweep(study: Study, name: str) -> Block:
     """Return a line chart of TALE's NDCG@10 over the values of parameter `name`.
 
-    A vertical line marks the value of the paper's Table 7, if it has one.
+    study : the experiments of one data set. A vertical line marks the value of the paper's Table 7,
+    if it has one.
     """
     chosen = paper.settings(study.dataset.key, "TALE").params.get(name)
     chart = line_chart(
@@ -302,7 +289,10 @@ def _sweep(study: Study, name: str) -> Block:
 
 
 def _weights(study: Study) -> Block:
-    """Return a line chart of the mean weight of items by popularity, a line per linear model."""
+    """Return a line chart of the mean weight of items by popularity, a line per linear model.
+
+    study : the experiments of one data set; a weight is an entry of a model's item x item matrix
+    """
     curves = {row: study.row(row)["weights"] for row in TABLE_ROWS}
     chart = line_chart(
         [Series(row, curve["rank"], curve["weight"]) for row, curve in curves.items()],
@@ -318,7 +308,10 @@ def _weights(study: Study) -> Block:
 
 
 def _beyond_the_paper(studies: Sequence[Study]) -> Iterable[Chapter]:
-    """Yield the chapters with experiments that the paper does not have, as (heading, blocks)."""
+    """Yield the chapters with experiments that the paper does not have, as (heading, blocks).
+
+    studies : the experiments of each data set; a block is a paragraph, a table or a chart
+    """
     yield "Beyond the paper: random ties", list(_ties(studies))
     yield "Beyond the paper: seen items hidden", [_hidden(studies)]
     if any(study.neural_rows for study in studies):
@@ -327,14 +320,20 @@ def _beyond_the_paper(studies: Sequence[Study]) -> Iterable[Chapter]:
 
 
 def _ties(studies: Sequence[Study]) -> Iterable[Block]:
-    """Yield NDCG@10 in random, file and item order of simultaneous rows, as a table."""
+    """Yield NDCG@10 in random, file and item order of simultaneous rows, as a table.
+
+    Only data sets in which many rows of a user have the same time are listed; a paragraph says so
+    if there are none. studies : the experiments of each data set
+    """
     yield from _tie_warnings(studies)
     rows = []
     for study in filter(lambda study: study.has_ties, studies):
         runs = {row: study.random_ties(row) for row in _LINEAR}
         runs[f"TALE, {_describe_settings(study.settings_for_ties)}"] = study.random_ties_tuned()
         for name, facts in runs.items():
-            fixed = [_number(facts["beside"].get(o, {}).get(_METRIC)) for o in ("file", "item")]
+            fixed = [
+                format_figure(facts["beside"].get(o, {}).get(_METRIC)) for o in ("file", "item")
+            ]
             mean, spread = facts["metrics"][_METRIC], facts["spread"][_METRIC]
             rows.append([study.dataset.name, name, f"{mean:.4f} ± {spread:.4f}", *fixed])
     if not rows:
@@ -345,13 +344,16 @@ def _ties(studies: Sequence[Study]) -> Iterable[Block]:
 
 
 def _hidden(studies: Sequence[Study]) -> Block:
-    """Return a table of NDCG@10 with all items, and with items of the history not recommended."""
+    """Return a table of NDCG@10 with all items, and with items of the history not recommended.
+
+    studies : the experiments of each data set; a row per data set and linear model
+    """
     rows = []
     for study in studies:
         for name in TABLE_ROWS:
             facts = study.row(name)
             shown, hidden = facts["metrics"][_METRIC], facts["metrics_hidden"][_METRIC]
-            figures = _number(shown), _number(hidden), f"{hidden / shown - 1:+.1%}"
+            figures = format_figure(shown), format_figure(hidden), f"{hidden / shown - 1:+.1%}"
             rows.append([study.dataset.name, name, *figures])
     header = ["data", "model", _METRIC, "seen items hidden", "change"]
     return Grid("Items of the history are not recommended", header, rows)
@@ -360,7 +362,8 @@ def _hidden(studies: Sequence[Study]) -> Block:
 def _neural(studies: Sequence[Study]) -> Block:
     """Return a table of NDCG@10 of the neural models and TALE: ours and the paper's.
 
-    Also the 95 % interval, NDCG@10 with seen items hidden, and the seconds to fit.
+    Also the 95 % interval, NDCG@10 with seen items hidden, and the seconds to fit. studies : the
+    experiments of each data set
     """
     rows = []
     for study in studies:
@@ -369,22 +372,25 @@ def _neural(studies: Sequence[Study]) -> Block:
             printed = paper.table(2).figure(study.dataset.key, name, _METRIC)
             low, high = facts["intervals"][_METRIC]
             hidden, seconds = facts["metrics_hidden"][_METRIC], facts["seconds"]["solve"]
-            cells = _compare(facts["metrics"][_METRIC], printed)
-            cells += [f"{low:.4f} to {high:.4f}", _number(hidden), f"{seconds:,.0f}"]
+            cells = compare_figures(facts["metrics"][_METRIC], printed)
+            cells += [f"{low:.4f} to {high:.4f}", format_figure(hidden), f"{seconds:,.0f}"]
             rows.append([study.dataset.name, name, *cells])
     header = ["data", "model", "ours", "paper", "difference", "95 %", "seen hidden", "fit seconds"]
     return Grid(f"{_METRIC}, stopped on validation rows as in the paper", header, rows)
 
 
 def _time_split(studies: Sequence[Study]) -> Iterable[Block]:
-    """Yield a table and a dot chart per data set: accuracy after a cutoff in time."""
+    """Yield a table and a dot chart per data set: accuracy after a cutoff in time.
+
+    studies : the experiments of each data set; cases are users with rows before and after it
+    """
     yield Text("Training: the first four fifths of the rows, by time. Query: each user's next row.")
     for study in studies:
         results = {row: study.time_split(row) for row in study.time_split_rows}
         grid, points = [], []
         for row, facts in results.items():
             metrics = facts["metrics"]
-            figures = (_number(metrics[name]) for name in ("HR@10", _METRIC))
+            figures = (format_figure(metrics[name]) for name in ("HR@10", _METRIC))
             grid.append([row, f"{facts['cases']:,}", *figures])
             points.append(DotRow(row, metrics[_METRIC], *facts["intervals"][_METRIC]))
         yield Grid(study.dataset.name, ["model", "cases", "HR@10", _METRIC], grid)

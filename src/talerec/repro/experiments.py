@@ -49,16 +49,15 @@ Result = TypeVar("Result")
 class Study:
     """The experiments on one data set of the paper, each run once and then read from its file.
 
-    path : of the log's file; log, split : its rows, and their leave-one-out split
-    saved : folder of the saved results. Results are dictionaries of JSON values (`Facts`), most of
-    them the fields of an Evaluation. A row is a model of the paper's tables, by its printed name.
+    Results are dictionaries of JSON values (`Facts`), most of them the fields of an Evaluation. A
+    row is a model of the paper's tables, by its printed name.
     """
 
-    dataset: paper.Dataset
-    path: Path
-    log: Log
-    split: Split
-    saved: Path
+    dataset: paper.Dataset  # its key, name and preprocessing
+    path: Path  # of the log's file
+    log: Log  # the preprocessed rows
+    split: Split  # of the log, leave-one-out
+    saved: Path  # the folder of the saved results
     has_neural_rows: bool = False  # compute neural rows too
 
     @classmethod
@@ -74,19 +73,23 @@ class Study:
 
     @property
     def figure_solver(self) -> str:
-        """Return the solver for figures: exact up to 4,000 items, else local."""
+        """Return the solver of models behind figures: "exact" up to 4,000 items, else "local"."""
         return "exact" if len(self.log.items) <= _EXACT_UP_TO else "local"
 
     @property
     def rows(self) -> list[str]:
-        """Return the names of the paper's linear rows for this data set, with the ablation's."""
+        """Return the names of the paper's linear models for this data set, with the ablation's.
+
+        An ablation (Table 5) is TALE without some of its parts.
+        """
         return [*TABLE_ROWS, *(row for row in paper.table(5).figures.get(self.dataset.key, {}))]
 
     def _cached(self, name: str, settings: Any, run_experiment: Callable[[], Result]) -> Result:
         """Return the saved result for these settings, log and version, or run the experiment.
 
         name : of the experiment, part of the file name; settings : what the result depends on,
-        hashed into the file name. The result must be JSON values; a new one is saved.
+        hashed into the file name with facts of the log and talerec's version. The result must be
+        JSON values; a new one is saved in the folder `self.saved`.
         """
         log = self.log
         rows = [log.rows, len(log.users), len(log.items), int(log.time.sum() % 10**12), log.ties]
@@ -133,7 +136,10 @@ class Study:
 
     @property
     def neural_rows(self) -> list[str]:
-        """Return the names of the paper's neural models to compute: all of the tables, or none."""
+        """Return the names of the paper's neural models to compute: all of the tables, or none.
+
+        There are none unless the study was opened with `neural`.
+        """
         return paper.neural_rows(self.dataset.key) if self.has_neural_rows else []
 
     def neural_row(self, name: str) -> Facts:
@@ -154,7 +160,8 @@ class Study:
     def _warm_up(self, chosen: paper.RowSettings) -> None:
         """Fit and evaluate a row's model on 500 rows, to compile its kernels.
 
-        Then the seconds that are measured later exclude compilation.
+        Then the seconds that are measured later exclude compilation. `chosen` has the model and its
+        parameters, `self.split` the training rows.
         """
         train = self.split.train
         few = leave_one_out(train.keep(np.arange(train.rows) < _WARM_UP_ROWS))
@@ -166,6 +173,7 @@ class Study:
         """Return TALE's NDCG@10 on test rows for each value in `SWEEPS[name]` of one parameter.
 
         name : the parameter ("floor", "decay" or "window"); the others are the paper's.
+        `self.split` has the training and test rows.
         """
         chosen = paper.settings(self.dataset.key, "TALE")
 
@@ -182,7 +190,10 @@ class Study:
         return self._cached(f"sensitivity-{name}", settings, make)
 
     def co_occurrence(self) -> dict[str, float]:
-        """Return the share of consecutive item pairs, by the mean time between them."""
+        """Return the share of consecutive item pairs, by the mean time between them.
+
+        Keys are classes of intervals such as "1 day"; computed once and saved.
+        """
         return self._cached("co-occurrence", None, lambda: measures.co_occurrence(self.log))
 
     def transitions(self) -> dict[str, float | None] | None:
@@ -201,7 +212,8 @@ class Study:
         """Return a linear model's results in five random orders of simultaneous rows.
 
         Evaluation fields; `metrics` are means over the orders, `spread` their standard deviation,
-        and `beside` has the metrics in file order and in item order.
+        and `beside` has the metrics in file order and in item order. `name` is the model's printed
+        name; the log is read in file order first.
         """
         chosen = paper.settings(self.dataset.key, name)
 
@@ -217,12 +229,15 @@ class Study:
 
     @property
     def has_ties(self) -> bool:
-        """Return whether many neighbouring rows have the same time."""
+        """Return whether over 5 % of a user's neighbouring rows in the log have the same time."""
         return has_many_ties(self.statistics()["ties"])
 
     @property
     def settings_for_ties(self) -> Facts:
-        """Return TALE's parameters for random ties, tuned on validation rows."""
+        """Return TALE's parameters for random orders of simultaneous rows, by name.
+
+        They were tuned on validation rows; empty if they are those of the paper.
+        """
         return paper.random_ties(self.dataset.key)
 
     def random_ties_tuned(self) -> Facts:
@@ -259,18 +274,24 @@ class Study:
         return self._cached(f"late-{name}", [model.name, model.params, cutoff], make)
 
     def _time_split_model(self, name: str) -> Model:
-        """Return the unfitted model: a baseline, or a linear row with the paper's settings."""
+        """Return the unfitted model `name`: a baseline, or a linear model as the paper sets it.
+
+        Baselines are rules, markov, popular and trending.
+        """
         if name in _BASELINES:
             return MODELS[name]()
         return paper.settings(self.dataset.key, name).build(solver=self.figure_solver)
 
     @property
     def time_split_rows(self) -> list[str]:
-        """Return the names of the models of the time split."""
+        """Return the names of the models that are evaluated on the time split."""
         return ["SLIST", "TALE", *_BASELINES]
 
     def tasks(self) -> dict[str, Callable[[], Any]]:
-        """Return every experiment as a function without arguments, by name, the quickest first."""
+        """Return every experiment as a function without arguments, by name, the quickest first.
+
+        A function runs its experiment and saves the result, unless it is saved already.
+        """
         tasks: dict[str, Callable[[], Any]] = {
             "statistics": self.statistics,
             "co-occurrence": self.co_occurrence,
@@ -287,11 +308,12 @@ class Study:
 
 
 def run(folder: Path, out: Path, only: list[str], *, neural: bool = False) -> list[Study]:
-    """Run all experiments on the data sets of a folder, or on those named in `only`.
+    """Run all experiments on the data sets of a folder, and return a study of each.
 
-    out : folder of the saved results, from which an interrupted run resumes; only : keys of data
-    sets, empty for all; neural : also compute neural models. Raises TalerecError for an unknown
-    key, or if the folder has no file of these data sets.
+    folder : has the files of the data sets; out : folder of the saved results, from which an
+    interrupted run resumes; only : keys of data sets, empty for all; neural : also compute neural
+    models. TalerecError for an unknown key, or if the folder has no file of these data sets.
+    Progress is a stage per data set.
     """
     if neural:
         require_torch()
@@ -353,8 +375,9 @@ def require_torch() -> None:
 def fit_neural(model: Model, split: Split, folder: Path) -> Model:
     """Return a neural model trained on the training rows, stopped on the validation rows.
 
-    So does the paper: validation rows only decide the number of epochs. An interrupted training
-    resumes from its checkpoint in `folder`; `model` itself stays unfitted.
+    So does the paper: each validation row follows its user's training rows, and only decides the
+    number of epochs. An interrupted training resumes from its checkpoint in `folder`; `model`
+    itself stays unfitted.
     """
     assert isinstance(model, NeuralModel)
     train, cases = import_neural("training").train, split.cases(VALIDATION)

@@ -20,7 +20,8 @@ _POINTS = 40  # of a curve over items
 def consecutive_rows(log: Log) -> tuple[Array, Array, Array]:
     """Return item, next item and days between, for all consecutive rows of a user.
 
-    Three arrays with one entry per pair of rows; items are positions in the log's catalogue.
+    Three arrays with one entry per pair of rows; items are positions in the log's catalogue. User u
+    has rows log.ptr[u]..log.ptr[u + 1], in time order.
     """
     is_last = np.zeros(log.rows, bool)
     is_last[log.ptr[1:][np.diff(log.ptr) > 0] - 1] = True
@@ -30,7 +31,10 @@ def consecutive_rows(log: Log) -> tuple[Array, Array, Array]:
 
 
 def _span(days: Array) -> Array:
-    """Return the index in `SPANS` of each interval."""
+    """Return the index in `SPANS`, the names of classes of intervals, of each interval.
+
+    days : the intervals. The classes end at 0, 1 hour, 1 day, 1 week, 30 days and 180 days.
+    """
     return np.searchsorted(EDGES, days, side="left")
 
 
@@ -95,7 +99,8 @@ def transitions(log: Log, attribute: pl.DataFrame) -> dict[str, float | None]:
     """Return how often an item attribute changes from a row to the next, by their interval.
 
     attribute : a frame of item_id and, in its second column, the attribute (such as the genre)
-    The keys are the names in `SPANS`; a share from 0 to 1, None for a span without pairs of rows.
+    The keys are names of classes of intervals (`SPANS`, such as "1 day"); a share from 0 to 1, None
+    for a class without pairs of rows.
     """
     ids = pl.DataFrame({columns.ITEM: log.items.ids})
     names = attribute.select(

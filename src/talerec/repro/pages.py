@@ -7,7 +7,8 @@ from pathlib import Path
 
 from talerec.reports import Html, page
 from talerec.repro import paper
-from talerec.repro.chapters import Block, Chapter, Grid, Plot, Text, chapters
+from talerec.repro.blocks import Block, Chapter, Grid, Plot, Text
+from talerec.repro.chapters import chapters
 from talerec.repro.experiments import Study
 from talerec.runtime import write_text
 

@@ -21,24 +21,21 @@ _ENDINGS = ("", ".gz", ".zst")
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set of the paper: its preprocessing, and the names its file may have.
+    """A data set of the paper: its preprocessing, and the names its file may have."""
 
-    core : k of the k-core; ties : order of rows with equal times ("file" or "item")
-    files : glob patterns; "./" restricts one to the top folder. between : start and end of its
-    period, the end excluded; None: all rows
-    """
-
-    key: str
+    key: str  # its name in paper.toml
     name: str
-    core: int
-    ties: str
-    files: list[str]
-    between: list[str] | None = None
+    core: int  # k of the k-core: users and items with fewer rows are dropped
+    ties: str  # the order of rows with equal times: "file" or "item"
+    files: list[str]  # glob patterns; "./" restricts one to the top folder
+    between: list[str] | None = None  # start and end (excluded) of its period; None: all rows
 
     def read(self, path: str | Path, ties: str | None = None) -> Log:
         """Return the log at `path` with the paper's period, k-core and order of simultaneous rows.
 
-        ties : another order of simultaneous rows than the paper's ("file", "item", "random:SEED")
+        `between` is the period (None: all), `core` the least number of rows of a user or item.
+        `ties` is another order of simultaneous rows than the paper's ("file", "item",
+        "random:SEED").
         """
         log = read_log(path)
         if self.between is not None:
@@ -48,16 +45,17 @@ class Dataset:
 
 @dataclass(frozen=True)
 class PrintedTable:
-    """A table of the paper: `figures[data set key][row]`, in the order of `columns`.
-
-    A row is a model or, in Table 5, a variant of TALE.
-    """
+    """A table of figures as the paper prints it."""
 
     columns: list[str]
+    #: by key of the data set and by row (a model or, in Table 5, a variant of TALE), per column
     figures: dict[str, dict[str, list[float]]]
 
     def figure(self, dataset: str, row: str, column: str) -> float | None:
-        """Return the figure of a data set (by key), row and column; None if the paper has none."""
+        """Return the figure of a data set (by key), row and column; None if the paper has none.
+
+        `figures` has, by data set and row (a model), a list in the order of `columns`.
+        """
         values = self.figures.get(dataset, {}).get(row)
         if values is None or column not in self.columns:
             return None
@@ -66,24 +64,27 @@ class PrintedTable:
 
 @dataclass(frozen=True)
 class RowSettings:
-    """The model and its parameters behind a row of the paper's tables.
+    """The model and its parameters behind a row of the paper's tables."""
 
-    model : name of the model in talerec; basis : where the parameters come from, in words
-    """
-
-    model: str
+    model: str  # its name in talerec
     params: dict[str, Any]
-    basis: str
+    basis: str  # where the parameters come from, in words
 
     def build(self, **others: Any) -> Model:
-        """Return the unfitted model with the row's parameters; `others` add to or replace them."""
+        """Return the unfitted model with the row's parameters; `others` add to or replace them.
+
+        `self.model` is the model's name, `self.params` its parameters by name.
+        """
         model: Model = build_model(model_class(self.model), {**self.params, **others})
         return model
 
 
 @cache
 def _paper() -> dict[str, Any]:
-    """Return paper.toml: the paper's data sets, tables and settings."""
+    """Return the content of paper.toml: the paper's data sets, tables and settings.
+
+    The file is read once.
+    """
     return tomllib.loads(files("talerec.repro").joinpath("paper.toml").read_text("utf-8"))
 
 
@@ -138,7 +139,10 @@ def settings(dataset: str, row: str) -> RowSettings:
 
 
 def neural_rows(dataset: str) -> list[str]:
-    """Return the names of the neural models that Tables 2 and 3 have for a data set (its key)."""
+    """Return the names of the neural models that Tables 2 and 3 have for a data set.
+
+    dataset : its key
+    """
     rows = [row for number in (2, 3) for row in table(number).figures.get(dataset, {})]
     return [row for row in dict.fromkeys(rows) if is_neural(row)]
 
@@ -162,7 +166,10 @@ def random_ties(dataset: str) -> dict[str, Any]:
 
 
 def _ablate(full: dict[str, Any], changes: dict[str, Any]) -> RowSettings:
-    """Return the settings of an ablation: TALE's settings `full` with some parameters changed."""
+    """Return the settings of an ablation: TALE's settings with some parameters changed.
+
+    full : TALE's "model", "params" and "basis"; changes : parameters by name
+    """
     words = ", ".join(f"{name} {value}" for name, value in changes.items())
     basis = f"TALE's, with {words}" if words else full["basis"]
     return RowSettings(full["model"], {**full["params"], **changes}, basis)

@@ -15,9 +15,10 @@ Matrix = Any  # items x items: a NumPy array, or a SciPy sparse array
 
 
 def shrink_indptr(indptr: Array) -> Array:
-    """Return a CSR's row bounds as int32 where they fit, else as they are.
+    """Return a compressed matrix's `indptr` as int32 where its values fit, else as it is.
 
-    With int64 bounds, SciPy would copy int32 indices.
+    `indptr` has the bounds of the rows in `indices`. With int64 bounds, SciPy would copy int32
+    indices.
     """
     return indptr.astype(np.int32) if indptr[-1] < 2**31 else indptr
 

@@ -17,13 +17,13 @@ _CHUNKS = 128  # pieces of work: more than any number of cores, so that all stay
 class CSR(NamedTuple):
     """A compressed sparse matrix: row i has indices[indptr[i]:indptr[i + 1]] and their values.
 
-    `values` is parallel to `indices`. The same three arrays hold a matrix by column (CSC): then
-    `indptr` has an entry per column.
+    The same three arrays hold a matrix by column (CSC): then `indptr` has an entry per column and
+    `indices` are row numbers.
     """
 
-    indptr: Array
-    indices: Array
-    values: Array
+    indptr: Array  # rows + 1 bounds, from 0
+    indices: Array  # column numbers of the stored entries
+    values: Array  # the stored entries, parallel to `indices`
 
 
 def csr_rows(matrix: Matrix) -> CSR:
@@ -40,9 +40,10 @@ def csr_columns(matrix: Matrix) -> CSR:
 
 @kernel
 def sort_indices(values: Array, bound: int, spare: Array) -> None:
-    """Sort integers 0..bound in place: by insertion while they are few, else by radix sort.
+    """Sort integers from 0 to `bound` in place: by insertion up to 48, else by radix sort.
 
-    spare: work space of the length of `values`.
+    values: the integers, 1-D.
+    spare: work space of the length of `values`; its content is overwritten.
     """
     n = len(values)
     if n <= 48:
@@ -118,8 +119,8 @@ class _Concatenated(NamedTuple):
     [middle[i]:start[i + 1]].
     """
 
-    start: Array
-    middle: Array
+    start: Array  # n + 1, for a matrix of n rows
+    middle: Array  # n
     indices: Array
     values: Array
 
@@ -127,7 +128,8 @@ class _Concatenated(NamedTuple):
 def add_transpose(matrix: CSR) -> CSR:
     """Return M + M' of a square matrix, with no more memory than M and M' take together.
 
-    Indices must be ascending in each row, and are so in the result.
+    Indices must be ascending in each row, and are so in the result. Runs on all cores; progress is
+    reported as part of the stage "gram".
     """
     both = _concatenate_transpose(matrix)
     count = np.empty(len(matrix.indptr) - 1, np.int64)

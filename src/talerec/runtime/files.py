@@ -19,9 +19,10 @@ _RETRY_SECONDS = 0.05  # until a lock on Windows is requested again
 
 @contextmanager
 def atomic_replace(path: Path, mark: str = "new") -> Iterator[Path]:
-    """Yield a temporary name that becomes `path` at the end, or is removed on an error.
+    """Yield a temporary path to write to, renamed to `path` at the end or removed on an error.
 
-    `mark` ends the temporary name; processes that may write one file at once need different marks.
+    The temporary name is that of `path` plus `.` and `mark`; processes that may write one file at
+    once need different marks.
     """
     unfinished = path.with_name(f"{path.name}.{mark}")
     try:
@@ -34,7 +35,7 @@ def atomic_replace(path: Path, mark: str = "new") -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(path: str | Path, mark: str = "new") -> Iterator[Path]:
-    """Yield a temporary name that becomes `path` at the end, or is removed on an error.
+    """Yield a temporary path to write to, renamed to `path` at the end or removed on an error.
 
     As `atomic_replace`, but OSErrors become TalerecErrors that name the file. `mark` ends the
     temporary name.
@@ -51,16 +52,19 @@ def atomic_write(path: str | Path, mark: str = "new") -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write a text file as UTF-8 with Unix line ends, and return its path."""
+    """Write a text file as UTF-8 with Unix line ends, and return its path.
+
+    An existing file is replaced in one step. TalerecError if it cannot be written.
+    """
     with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
     return Path(path)
 
 
 def check_writable(path: Path) -> Path:
-    """Return the path of a file to write later; TalerecError if its folder does not exist.
+    """Return the path of a file to be written later; TalerecError if it cannot be.
 
-    Also if the path is a folder. Called before long work.
+    That is the case if the path is a folder, or its folder does not exist. Called before long work.
     """
     if path.is_dir() or not path.absolute().parent.is_dir():
         problem = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
@@ -153,7 +157,10 @@ def _acquire_on_windows(handle: BinaryIO) -> None:
 
 
 def _is_at(handle: BinaryIO, path: Path) -> bool:
-    """Return whether the open file is still the file at `path`, not removed or replaced."""
+    """Return whether the open file is still the file at `path`, not removed or replaced.
+
+    `handle` is the open file, such as a lock file.
+    """
     try:
         return os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
     except FileNotFoundError:

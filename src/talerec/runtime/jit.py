@@ -33,9 +33,11 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def kernel(function: F) -> F:
-    """Compile `function` on its first call, and cache it on disk where a folder is writable.
+    """Return a function that Numba compiles on its first call and caches on disk.
 
-    A decorator; the result is Numba's dispatcher, which compiles a variant per types of arguments.
+    A decorator. The result is Numba's dispatcher, which compiles a variant per types of arguments.
+    Without a writable folder, nothing is cached. Compiled callers pass every whole number as int64
+    (`_widen_arguments`).
     """
     compiled = numba.njit(function, **_OPTIONS)
     cache_on_disk(compiled)
@@ -44,18 +46,19 @@ def kernel(function: F) -> F:
 
 
 def template(function: F) -> F:
-    """Compile `function` into the kernel that calls it; its arguments may be other kernels.
+    """Return a function that is compiled into each kernel that calls it.
 
-    A kernel is a function compiled by Numba. Inlining is forced: a kernel passed as a real argument
+    A decorator. A kernel is a function compiled by Numba and called from Python. A template's
+    arguments may be other kernels: inlining is forced, because a kernel passed as a real argument
     would be an address, which cannot be cached.
     """
     return cast(F, _compile_inlined(function, _OPTIONS))
 
 
 def reduction(function: F) -> F:
-    """Compile a template whose sums the compiler may reorder, to use vector instructions.
+    """Return a function inlined into its callers, whose sums the compiler may reorder.
 
-    A template is a function that is inlined into the kernels that call it. The order is fixed once
+    A decorator, as `template`; reordered sums use vector instructions. The order is fixed once
     compiled: results do not depend on threads, but may differ in the last digit between kinds of
     processor.
     """
@@ -107,7 +110,10 @@ def _widen_arguments(compiled: Any) -> None:
 
 
 def _widen_type(kind: Any) -> Any:
-    """Return int64 for Numba's smaller integers and literals; other types as they are."""
+    """Return int64 for Numba's types of smaller integers and for integer literals.
+
+    Boolean literals become booleans; other types are returned as they are.
+    """
     if isinstance(kind, types.IntegerLiteral | types.BooleanLiteral):
         kind = types.unliteral(kind)  # type: ignore[no-untyped-call]
     return types.int64 if kind in (types.int8, types.int16, types.int32) else kind
@@ -134,27 +140,31 @@ class CompilationStats:
     """
 
     kernels: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of wall-clock time
 
 
 class _CompilationListener(event.Listener):
-    """Counts the kernels of this package that Numba compiles, and the seconds (`total`).
+    """Counts the kernels of this package that Numba compiles, and their seconds, in `total`.
 
-    Functions compiled inside a kernel are part of it. Numba compiles one function at a time,
-    whatever the number of threads.
+    A kernel is a function of this package that is compiled on its own; functions compiled inside a
+    kernel are part of it. Numba compiles one function at a time, whatever the number of threads,
+    and calls `on_start` and `on_end`.
     """
 
     def __init__(self) -> None:
         self.total = CompilationStats()
         self._open: list[str] = []  # modules of functions being compiled, outermost first
-        self._start, self._is_logged = 0.0, False
-        self._tick: Tick = silent("compile", 1.0)
+        self._start = 0.0  # when the compilation of the current kernel began
+        self._is_logged = False  # whether the line about compilation was logged
+        self._tick: Tick = silent("compile", 1.0)  # reports progress of the current kernel
 
     def on_start(self, event: Any) -> None:
         """Begin the progress stage of a kernel; without a progress listener, log one line, once.
 
         Numba calls this before it compiles a function; `event.data["dispatcher"]` is that function.
-        Only the outermost functions of this package (kernels) count.
+        Only the outermost functions of this package (kernels) count. `self._open` has the modules
+        of the functions being compiled, outermost first; the last entry is added here.
+        `self._start` is when the kernel's compilation began, `self._tick` reports its progress.
         """
         self._open.append(event.data["dispatcher"].py_func.__module__)
         if self._is_kernel():
@@ -166,7 +176,10 @@ class _CompilationListener(event.Listener):
     def on_end(self, event: Any) -> None:
         """Count the kernel and its seconds, and end its progress stage.
 
-        Numba calls this after it has compiled the function that `on_start` got last.
+        Numba calls this after it has compiled the function that `on_start` got last. `self._open`
+        has the modules of the functions being compiled, outermost first. `self._start` is when the
+        kernel's compilation began, `self._tick` reports its progress, and `self.total` has the
+        sums.
         """
         if self._is_kernel():
             self.total.kernels += 1
@@ -175,7 +188,10 @@ class _CompilationListener(event.Listener):
         self._open.pop()
 
     def _is_kernel(self) -> bool:
-        """Return whether the function being compiled is an outermost one of this package."""
+        """Return whether the function being compiled is an outermost one of this package.
+
+        `self._open` has the modules of the functions being compiled, outermost first.
+        """
         return len(self._open) == 1 and self._open[0].partition(".")[0] == _PACKAGE
 
 

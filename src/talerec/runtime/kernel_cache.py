@@ -135,18 +135,22 @@ class KernelCache:
 
     @cached_property
     def _files(self) -> Any:
-        """Numba's cache of the kernel on disk, or None if no folder can be used."""
+        """Numba's cache of the kernel on disk, or None if no folder can be used.
+
+        `self._kernel` is the Numba dispatcher; the cache is created on first use.
+        """
         return _numba_cache(self._kernel)
 
     @property
     def cache_path(self) -> str | None:
-        """The folder of the cache, or None if nothing can be cached."""
+        """The folder of the kernel's compiled variants, or None if nothing can be cached."""
         return None if self._files is None else str(self._files.cache_path)
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return the variant compiled for the argument types `signature`; None if not cached.
 
-        `target` is Numba's target context. A damaged cache is removed.
+        `target` is Numba's target context. A damaged cache is removed. `self._files` is Numba's
+        cache on disk, None without a usable folder.
         """
         if self._files is None:
             return None
@@ -163,13 +167,14 @@ class KernelCache:
         """Store the variant compiled for the types `signature`; errors of the disk are ignored.
 
         `compiled` is Numba's result of the compilation. Nothing is stored without a usable folder.
+        `self._files` is Numba's cache on disk, None without a usable folder.
         """
         if self._files is not None:
             with suppress(OSError):
                 self._files.save_overload(signature, compiled)
 
     def flush(self) -> None:
-        """Remove the cached variants from disk."""
+        """Remove the kernel's compiled variants from disk, if there is a folder for them."""
         if self._files is not None:
             self._files.flush()
 
@@ -193,7 +198,11 @@ def _numba_cache(kernel: Any) -> Any:
 
 
 def _cache_class() -> Any:
-    """Return Numba's cache class, extended to accept a read-only NUMBA_CACHE_DIR."""
+    """Return Numba's cache class, extended to accept a read-only NUMBA_CACHE_DIR.
+
+    Numba asks a list of locators for a cache folder and takes the first that can be written to;
+    here a locator for NUMBA_CACHE_DIR, which need only be readable, precedes them.
+    """
     caching: Any = import_module("numba.core.caching")
     is_private = not hasattr(caching, "UserProvidedCacheLocator")  # as in Numba 0.61
     name = "_UserProvidedCacheLocator" if is_private else "UserProvidedCacheLocator"
@@ -218,6 +227,10 @@ def _cache_class() -> Any:
 
 
 def cache_on_disk(kernel: Any) -> None:
-    """Make Numba load a kernel's variants from disk, and store those that it compiles."""
+    """Make Numba load a kernel's compiled variants from disk, and store new ones there.
+
+    `kernel` is a Numba dispatcher, changed in place; a variant is the code for one tuple of
+    argument types.
+    """
     if hasattr(kernel, "_cache"):  # NUMBA_DISABLE_JIT leaves functions as they are
         kernel._cache = KernelCache(kernel)

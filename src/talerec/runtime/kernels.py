@@ -21,14 +21,21 @@ carray: Any = getattr(numba, "carray")  # noqa: B009 (Numba does not declare the
 
 
 def address(array: Array, dtype: type) -> int:
-    """Return the memory address of an array's first entry; its type and C order are checked."""
+    """Return the memory address of an array's first entry, for a kernel.
+
+    TypeError unless the array has the type `dtype` and is contiguous in C order.
+    """
     if array.dtype != dtype or not array.flags.c_contiguous:
         raise TypeError(f"kernels read {np.dtype(dtype)} in C order, not {array.dtype}")
     return int(array.__array_interface__["data"][0])
 
 
 def _make_pointer(typing_context: Any, address: Any, dtype: Any) -> Any:
-    """Define Numba's code for turning an address into a typed pointer."""
+    """Return the type and the code generator of a pointer made from an address.
+
+    The two values that Numba's `intrinsic` needs: the signature (integer, dtype) -> pointer to
+    dtype, and a function that writes the LLVM instruction `inttoptr`.
+    """
     pointer: Any = types.CPointer
     signature = pointer(dtype.dtype)(address, dtype)
 
@@ -42,7 +49,11 @@ _pointer: Any = intrinsic(_make_pointer)
 
 
 def _drop_owner(typing_context: Any, array: Any) -> Any:
-    """Define Numba's code for an array without its reference count."""
+    """Return the type and the code generator of an array without its reference count.
+
+    The two values that Numba's `intrinsic` needs: the signature array -> array, and a function that
+    writes LLVM code which copies the array's header with null as owner.
+    """
 
     null: Any = cgutils.get_null_value
 
@@ -63,28 +74,28 @@ borrow: Any = intrinsic(_drop_owner)
 
 @template
 def int32_at(start: int, size: int) -> Array:
-    """Return the int32 array of `size` entries at an address."""
+    """Return the int32 array of `size` entries at the memory address `start`, not copied."""
     array: Array = carray(_pointer(start, np.int32), size)
     return array
 
 
 @template
 def int64_at(start: int, size: int) -> Array:
-    """Return the int64 array of `size` entries at an address."""
+    """Return the int64 array of `size` entries at the memory address `start`, not copied."""
     array: Array = carray(_pointer(start, np.int64), size)
     return array
 
 
 @template
 def float32_at(start: int, size: int) -> Array:
-    """Return the float32 array of `size` entries at an address."""
+    """Return the float32 array of `size` entries at the memory address `start`, not copied."""
     array: Array = carray(_pointer(start, np.float32), size)
     return array
 
 
 @template
 def float64_at(start: int, size: int) -> Array:
-    """Return the float64 array of `size` entries at an address."""
+    """Return the float64 array of `size` entries at the memory address `start`, not copied."""
     array: Array = carray(_pointer(start, np.float64), size)
     return array
 
@@ -103,7 +114,10 @@ def copy_range(source: Array, target: Array, start: int, stop: int) -> None:
 
 @template
 def kth_smallest(values: Array, k: int) -> float:
-    """Return np.partition(values, k)[k], k counted from 0; no value may be NaN."""
+    """Return np.partition(values, k)[k], k counted from 0; no value may be NaN.
+
+    `values` is 1-D and stays as it is.
+    """
     work = values.copy()
     low, high = 0, len(work) - 1
     while low < high:

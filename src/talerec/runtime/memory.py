@@ -24,7 +24,7 @@ _CONTAINERS = (
 def available_bytes() -> int:
     """Return the bytes of memory that this process may still use.
 
-    The smaller of the machine's and its container's (cgroup).
+    The smaller of what is free on the machine and in its container (cgroup); at least 0.
     """
     free = _machine_bytes()
     for folder, limit, used, cached in _CONTAINERS:
@@ -85,7 +85,8 @@ def format_bytes(size: float) -> str:
 def require_memory(size: int, what: str, advice: str, budget: int | None = None) -> None:
     """Raise TalerecError if `size` bytes exceed the free memory, or `budget` bytes if given.
 
-    The message says that `what` needs so much, and ends with `advice`.
+    The message says that `what`, such as "the Gram matrix", needs that much, and ends with
+    `advice`.
     """
     room = available_bytes() if budget is None else budget
     if size > room:
@@ -98,7 +99,10 @@ def require_memory(size: int, what: str, advice: str, budget: int | None = None)
 
 
 class _MemoryStatus(ctypes.Structure):
-    """MEMORYSTATUSEX of the Windows API; `available` has the free physical memory in bytes."""
+    """MEMORYSTATUSEX of the Windows API; `available` is the free physical memory in bytes.
+
+    `length` must be set to the structure's size; the other fields are not used.
+    """
 
     _fields_ = [
         ("length", ctypes.c_uint32),
@@ -108,7 +112,10 @@ class _MemoryStatus(ctypes.Structure):
 
 
 class _MemoryCounters(ctypes.Structure):
-    """PROCESS_MEMORY_COUNTERS of the Windows API; `peak` has the largest memory use in bytes."""
+    """PROCESS_MEMORY_COUNTERS of the Windows API; `peak` is the largest memory use in bytes.
+
+    `length` must be set to the structure's size; the other fields are not used.
+    """
 
     _fields_ = [
         ("length", ctypes.c_uint32),
@@ -147,10 +154,10 @@ _COLLECTION_THRESHOLD = 10_000  # objects created before Python looks for garbag
 
 
 def reduce_garbage_collection() -> None:
-    """Collect garbage less frequently, and not at the end of the process.
+    """Make Python collect garbage less frequently, and not at the end of the process.
 
     The libraries create several hundred thousand objects that stay: scanning them takes a third of
-    a second.
+    a second. After `collect_garbage_at_exit`, the final collection stays.
     """
     gc.set_threshold(_COLLECTION_THRESHOLD, *gc.get_threshold()[1:])
     if _skips_final_collection:
@@ -158,9 +165,9 @@ def reduce_garbage_collection() -> None:
 
 
 def collect_garbage_at_exit() -> None:
-    """Collect garbage at the end of the process, despite `reduce_garbage_collection`.
+    """Make Python collect garbage at the end, despite `reduce_garbage_collection`.
 
-    DuckDB warns about objects that are left there.
+    Called before DuckDB is used, which warns about objects that are left at the end of the process.
     """
     global _skips_final_collection
     _skips_final_collection = False

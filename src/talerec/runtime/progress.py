@@ -14,9 +14,10 @@ from typing import Protocol
 
 
 class Tick(Protocol):
-    """Called with the amount of work that was just done, and perhaps a short remark.
+    """A function called with the amount of work just done, and perhaps a short remark.
 
-    `done` is in the unit of the stage's total, which was announced when the stage began.
+    `done` is in the unit of the total that was announced when the stage of work began; `words` is
+    the remark.
     """
 
     def __call__(self, done: float, words: str = "") -> None: ...
@@ -26,7 +27,10 @@ Listener = Callable[[str, float], Tick]
 
 
 def silent(stage: str, total: float) -> Tick:
-    """Return a function that discards reports: the listener of stages unless one is set."""
+    """Return a function that discards reports of progress.
+
+    It is the listener of stages (named pieces of work of size `total`) unless another is set.
+    """
     return _discard
 
 
@@ -41,7 +45,7 @@ def stage(name: str, total: float) -> Tick:
     """Begin a piece of work of size `total`, and return the function that reports progress.
 
     Call it with the amount of work that was just done, in the unit of `total`. Reports go to the
-    listener that is set, such as progress bars.
+    listener that is set, such as progress bars, which show the stage's `name`.
     """
     return _listener.get()(name, total)
 

@@ -76,7 +76,10 @@ def append_tables(path: Path) -> Iterator[Append]:
 
 @contextmanager
 def _append_parquet(path: Path) -> Iterator[Append]:
-    """Yield a function that appends frames of one schema to a Parquet file."""
+    """Yield a function that appends frames of one schema to a Parquet file.
+
+    The file is created with the first frame, and closed at the end of the block.
+    """
 
     import pyarrow.parquet as pq
 

@@ -36,7 +36,7 @@ def thread_count() -> int:
 def balanced_chunks(cumulative: np.ndarray, chunks: int) -> list[tuple[int, int]]:
     """Cut 0..n into at most `chunks` ranges (start, stop) of about equal work.
 
-    `cumulative` is the running sum of the work, n + 1 long, from 0.
+    `cumulative` is the running sum of the work, n + 1 long, from 0. Empty ranges are left out.
     """
     total = cumulative[-1]
     marks = np.searchsorted(cumulative, total * np.arange(1, chunks) / chunks)
@@ -45,7 +45,7 @@ def balanced_chunks(cumulative: np.ndarray, chunks: int) -> list[tuple[int, int]
 
 
 def sized_chunks(n: int, size: int) -> list[tuple[int, int]]:
-    """Cut 0..n into ranges of `size`; the last may be shorter."""
+    """Cut 0..n into ranges (start, stop) of `size` each; the last may be shorter."""
     return [(a, min(a + size, n)) for a in range(0, n, size)]
 
 
@@ -81,7 +81,7 @@ def run_chunks(
 
 
 class _Thread(threading.local):
-    """Thread-local flag: whether the calling thread is a worker of a pool of this module."""
+    """A flag per thread: whether the thread is a worker of a thread pool of this module."""
 
     is_worker = False
 
@@ -105,7 +105,10 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _forget_pools() -> None:
-    """Remove all thread pools in a forked process, which has none of its parent's threads."""
+    """Forget all thread pools, in a process that was just forked.
+
+    Such a process has none of its parent's threads; the calling thread is no longer a worker.
+    """
     global _pools_lock
     _pools.clear()
     _pools_lock = threading.Lock()

@@ -35,8 +35,10 @@ _PROBES = 32  # columns on which the residual is measured
 def solve_exact(gram: Gram, penalty: Array) -> Array:
     """Return B = (G + diag(penalty))^-1 K as float32 weights, source x target, by Cholesky.
 
-    penalty: one per item. Takes two n x n float32 arrays; if float32 is not accurate enough, the
-    system is solved in float64. Raises TalerecError if neither works, or if memory is short.
+    G = S'S and K = S'T of `gram`, items x items, are the normal equations of S B = T: sources
+    predict targets. penalty: one per item. Takes two n x n float32 arrays; if float32 is not
+    accurate enough, the system is solved in float64. TalerecError if neither works, or if memory is
+    short.
     """
     for dtype in (np.float32, np.float64):
         _require_memory(gram.items, dtype)
@@ -49,7 +51,7 @@ def solve_exact(gram: Gram, penalty: Array) -> Array:
 
 
 def _require_memory(n: int, dtype: type) -> None:
-    """Raise an error if two n x n arrays of `dtype` do not fit into memory."""
+    """Raise TalerecError if two n x n arrays of `dtype` exceed the free memory; n: items."""
     size = np.dtype(dtype).itemsize
     memory.require_memory(
         2 * n * n * size,
@@ -61,7 +63,8 @@ def _require_memory(n: int, dtype: type) -> None:
 def _solve_in(dtype: type, gram: Gram, penalty: Array) -> Array | None:
     """Return B = (G + diag(penalty))^-1 K in `dtype`; None if that fails or is inaccurate.
 
-    gram: G = S'S and K = S'T, items x items. penalty: one per item. B is source x target.
+    gram: G = S'S and K = S'T, items x items, of the normal equations of S B = T. penalty: one per
+    item. B is source x target. Progress is reported as the stage "solve".
     """
     A = to_dense(gram.G, dtype)
     A.flat[:: len(A) + 1] += penalty.astype(dtype)
@@ -77,7 +80,8 @@ def _solve_in(dtype: type, gram: Gram, penalty: Array) -> Array | None:
 def relative_residual(gram: Gram, penalty: Array, B: Array) -> float:
     """Return |(G + diag(penalty)) B - K| / |K|, Frobenius norms over up to 32 columns.
 
-    gram: G and K; penalty: one per item; B: the weights (source x target) to check.
+    gram: G and K, items x items, dense or sparse; penalty: one per item; B: the weights (source x
+    target) to check.
     """
     columns = np.unique(np.linspace(0, gram.items - 1, min(_PROBES, gram.items)).astype(int))
     K = gram.K[:, columns]
@@ -104,7 +108,7 @@ def to_dense(matrix: Matrix, dtype: type) -> Array:
 
 
 def require_torch() -> None:
-    """Raise an error if torch is not installed."""
+    """Raise TalerecError, with the command that installs it, if torch is not installed."""
     if find_spec("torch") is None:
         raise TalerecError("solver=torch needs the extra `torch`: pip install 'talerec[torch]'")
 
@@ -112,8 +116,8 @@ def require_torch() -> None:
 def solve_with_torch(gram: Gram, penalty: Array) -> Array | None:
     """Return B = (G + diag(penalty))^-1 K (float32, source x target), solved by torch.
 
-    Tries float32, then float64; None, with a logged reason, if neither works. Raises TalerecError
-    if torch is not installed.
+    gram: G and K, items x items; penalty: one per item. Tries float32, then float64; None, with a
+    logged reason, if neither works. TalerecError if torch is not installed.
     """
     require_torch()
     from talerec.solvers import gpu

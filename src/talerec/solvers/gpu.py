@@ -26,6 +26,8 @@ def solve(
     precision: float32, float64, or refined (float32, then one step of iterative refinement with
     float64 residuals). Raises TalerecError if the device has too little memory, or if the
     factorisation fails.
+
+    penalty: one per item. G, K and B are items x items.
     """
     if precision not in _TYPES:
         raise TalerecError(f"precision is {precision!r}; it takes one of {', '.join(_TYPES)}")
@@ -59,7 +61,8 @@ def _solve(G: Any, K: Any, penalty: Any, precision: str, device: torch.device) -
 def solve_in_place(A: torch.Tensor, B: torch.Tensor) -> bool:
     """Replace B by A^-1 B, and A's upper triangle by its Cholesky factor U (A = U'U).
 
-    Returns False, with B unchanged, if A is not positive definite.
+    Returns False, with B unchanged, if A is not positive definite. Both are dense; B has the rows
+    of A.
     """
     if not factor_tiles(TORCH_OPERATIONS, A, _TILE):
         return False
@@ -68,7 +71,10 @@ def solve_in_place(A: torch.Tensor, B: torch.Tensor) -> bool:
 
 
 def _require_memory(n: int, dtype: torch.dtype, device: torch.device) -> None:
-    """Raise an error if two n x n arrays and a row of tiles exceed a GPU's free memory."""
+    """Raise TalerecError if two n x n arrays and a row of tiles exceed a GPU's free memory.
+
+    n: the number of items. Nothing is checked on another device than a GPU (cuda).
+    """
     needed = (2 * n * n + 2 * n * _TILE) * (torch.finfo(dtype).bits // 8)
     if device.type != "cuda":
         return
@@ -100,7 +106,8 @@ def _to_dense(
 def _refine(G: Any, K: Any, penalty: Any, A: torch.Tensor, B: torch.Tensor) -> None:
     """Improve B in place by one step of iterative refinement, with residuals in float64.
 
-    B += (U'U)^-1 (K - (G + diag(penalty)) B); A's upper triangle holds the Cholesky factor U.
+    B += (U'U)^-1 (K - (G + diag(penalty)) B); A's upper triangle holds the Cholesky factor U. G by
+    row and K by column are dense arrays, or (indptr, indices, values) of compressed ones.
     """
     n, double, device = len(A), torch.float64, A.device
     exact = _to_dense(G, n, double, device)

@@ -55,9 +55,9 @@ def solve_local(
     With `zero_diagonal` an item is never its own source. With `neighbors` >= items all items are
     solved together, and the weights are exact.
 
-    targets: a flag per item; other targets get no weights. Returns the weights (a CSR array,
-    source x target) and, per target j, how much they explain: T_j'T_j minus the penalised squared
-    error |T_j - S b_j|^2 + sum of penalty_i b_ij^2.
+    targets: a flag per item; other targets get no weights. Returns the weights (a CSR array, source
+    x target) and, per target j, how much they explain: T_j'T_j minus the penalised squared error
+    |T_j - S b_j|^2 + sum of penalty_i b_ij^2. gram: G = S'S and K = S'T, items x items.
     """
     n, K = gram.items, csr_columns(gram.K)
     limits = source_limits(n, neighbors, len(K.indices), includes_target=not zero_diagonal)
@@ -72,10 +72,10 @@ def solve_stored(
 ) -> Any:
     """Return the weights (CSR, source x target) that `solve_local` gives to the targets in K.
 
-    K = S'T: items x items, with the columns of these targets alone. triangle: that of G = S'S,
-    stored by an earlier fit. penalty: one per item, added to G's diagonal. neighbors: about how
-    many sources a target has. entries: the number of entries of the K of all targets; while it is
-    small, a target has more sources.
+    They solve (G + diag(penalty)) B = K approximately, with few sources per target item. K = S'T:
+    items x items, with the columns of these targets alone. triangle: that of G = S'S, stored by an
+    earlier fit. penalty: one per item. neighbors: about how many sources a target has. entries: the
+    number of entries of the K of all targets; while it is small, a target has more sources.
     """
     columns = csr_columns(K)
     limits = source_limits(triangle.items, neighbors, entries, includes_target=True)
@@ -84,7 +84,10 @@ def solve_stored(
 
 
 def _select_columns(K: CSR, targets: Array) -> CSR:
-    """Return K, compressed by column, without the entries of targets that have no flag."""
+    """Return K, compressed by column (target), without the entries of targets without a flag.
+
+    targets: a boolean per item. The shape stays; columns without a flag are empty.
+    """
     stays = np.repeat(targets, np.diff(K.indptr))
     indptr = np.concatenate([[0], np.cumsum(stays)])[K.indptr]
     return CSR(indptr.astype(K.indptr.dtype), K.indices[stays], K.values[stays])
@@ -116,11 +119,11 @@ def _solve_columns(
 def source_limits(
     items: int, neighbors: int, entries: int, *, includes_target: bool
 ) -> SourceLimits:
-    """Return how many sources a target has: solved together, and in all.
+    """Return how many source items a target has: solved together exactly, and in all.
 
-    If `neighbors` is at least `items`, all items are solved together. entries: the number of
-    entries of K; while it is small, a target has more sources. includes_target: whether a target
-    may be its own source.
+    About `neighbors` in all, half of them solved together; three times as many in all while K = S'T
+    has no more than 10 million `entries`. If `neighbors` is at least `items`, all items are solved
+    together. includes_target: whether a target may be its own source.
     """
     if neighbors >= items:
         return SourceLimits(items, items, includes_target)
@@ -131,7 +134,8 @@ def source_limits(
 def _source_counts(K: CSR, limits: SourceLimits) -> Array:
     """Return, per target, the entries in its column of K plus 1 for itself: its sources.
 
-    If the limits let all items be solved together, every target has all items as sources.
+    K: S'T, compressed by target. If the limits let all items be solved together, every target has
+    all items as sources.
     """
     n = len(K.indptr) - 1
     return np.full(n, n) if limits.together >= n else np.diff(K.indptr) + 1
@@ -143,7 +147,10 @@ def _offsets(sizes: Array) -> Array:
 
 
 def _new_columns(sizes: Array) -> TargetColumns:
-    """Return room for the weights of each target; sizes: the most weights of each."""
+    """Return empty arrays for the source items and weights of each target item.
+
+    sizes: the most weights of each target; target j may use the entries from ptr[j] on.
+    """
     ptr = _offsets(sizes)
     n, room = len(sizes), ptr[-1]
     weights = np.empty(room, np.int32), np.empty(room, np.float32)
@@ -151,10 +158,11 @@ def _new_columns(sizes: Array) -> TargetColumns:
 
 
 def _require_memory(K: CSR, triangle_bytes: int, limits: SourceLimits, neighbors: int) -> None:
-    """Raise an error if the weights, the triangle of G and one system per thread do not fit.
+    """Raise TalerecError if the local solver's arrays exceed the free memory.
 
-    K: S'T, compressed by target. triangle_bytes: the size of the lower triangle of G, 0 if it is in
-    memory already. limits: how many sources a target has. neighbors: named in the message.
+    The arrays are the weights, the lower triangle of G and one small system per thread. K: S'T,
+    compressed by target. triangle_bytes: the size of the triangle, 0 if it is in memory already.
+    limits: how many sources a target has. neighbors: named in the message.
     """
     n = len(K.indptr) - 1
     together = min(limits.together, n)
@@ -172,26 +180,31 @@ def _require_memory(K: CSR, triangle_bytes: int, limits: SourceLimits, neighbors
 class RangeProblem(NamedTuple):
     """What the local solver needs for a range of targets, besides the lower triangle of G.
 
-    The system is (G + diag(penalty)) B = K, with G = S'S and K = S'T (source x target). Items are
-    numbered as in the triangle. neighbors: about how many sources a target gets.
+    The system is (G + diag(penalty)) B = K, with G = S'S and K = S'T (source x target items). Items
+    are numbered as in the triangle.
     """
 
     lengths: Array  # of the triangle's rows, if items were ranked by entries as `solve_local` does
     K: CSR  # by target; sources in the order in which equal gains are preferred
     diagonal: Array  # of G plus the penalty
-    neighbors: int
-    entries: int  # of K for all targets
+    neighbors: int  # about how many sources a target gets
+    entries: int  # the number of entries of K for all targets
 
     def equations(self, lower: CSR) -> NormalEquations:
         """Return the normal equations (G + diag(penalty)) B = K; an item's rank is its number.
 
-        lower: G below the diagonal, maybe without rows that the targets do not need.
+        lower: G below the diagonal, maybe without rows that the targets do not need. The fields of
+        `self` are K, the diagonal of G plus the penalty, and the lengths of the triangle's rows.
         """
         same = np.arange(len(self.diagonal), dtype=np.int32)
         return NormalEquations(lower, self.lengths, self.K, self.diagonal, same, same)
 
     def limits(self) -> SourceLimits:
-        """Return how many source items a target has: solved together exactly, and in all."""
+        """Return how many source items a target has: solved together exactly, and in all.
+
+        They follow from `neighbors` (about how many sources a target gets), the number of items,
+        and the number of entries of K.
+        """
         n = len(self.diagonal)
         return source_limits(n, self.neighbors, self.entries, includes_target=True)
 
@@ -224,11 +237,13 @@ def solve_range_in_pieces(
 ) -> Iterator[tuple[Array, Array, Array]]:
     """Yield (source, target, weight) arrays of targets a..b, for a G larger than memory.
 
-    A target reads the rows of its sources only, so targets are grouped until these rows have about
-    `room` entries. The rows are read once per group, limited to columns that are sources too.
+    They solve (G + diag(penalty)) B = K with few sources per target item. A target reads the rows
+    of its sources only, so targets are grouped until these rows have about `room` entries. The rows
+    are read once per group, limited to columns that are sources too.
 
-    indptr: where the rows of G below the diagonal begin; read(first, last) returns the columns and
-    values of rows first..last.
+    indptr: where the rows of G below the diagonal begin
+    read: read(first, last) returns the columns and values of rows first..last
+    problem: K, the diagonal and the number of sources per target
     """
     n, K = len(problem.diagonal), problem.K
     empty = CSR(np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0))
@@ -257,9 +272,10 @@ def _mark_sources(
 ) -> tuple[int, Array]:
     """Group targets from a on (before b) while the rows of their sources fit `room` entries.
 
-    Row r of the triangle of G has indptr[r + 1] - indptr[r] entries; a group has at least one
-    target. Returns the end of the group and its sources; marks[r], 0 for every rank r on entry,
-    becomes 1 for every source r.
+    equations, limits: (G + diag(penalty)) B = K, and how many sources a target has. Row r of the
+    lower triangle of G has indptr[r + 1] - indptr[r] entries; a group has at least one target.
+    Returns the end of the group and its sources, as ranks (the solver's item numbers); marks[r], 0
+    for every rank r on entry, becomes 1 for every source r.
     """
     n = len(equations.diagonal)
     candidates = new_candidates(n)

@@ -29,19 +29,24 @@ from talerec.solvers.sources import (
 
 
 class TargetColumns(NamedTuple):
-    """Source items and weights by target; target j has entries ptr[j]..ptr[j] + sizes[j]."""
+    """The weights of source items, by target item, with gaps.
+
+    Target j has the entries ptr[j]..ptr[j] + sizes[j] of `item` and `weight`; ptr[j + 1] ends its
+    room.
+    """
 
     ptr: Array
-    item: Array
-    weight: Array
-    sizes: Array
+    item: Array  # source items
+    weight: Array  # their weights for the target
+    sizes: Array  # how many weights each target has
     explained: Array  # T_j'T_j minus the penalised squared error of target j
 
 
 class SupportSystem(NamedTuple):
-    """Scratch: the equations of one target's support, the sources that are solved together.
+    """Scratch: the equations A b = right of one target's support, and their solution.
 
-    Sources are in the order of their ranks (the numbers of items in the solver).
+    The support are the source items that are solved together, in the order of their ranks (the
+    solver's item numbers). They are a part of the normal equations (G + diag(penalty)) B = K.
     """
 
     position: Array  # of a rank in the support, from 1; zeros between targets
@@ -53,14 +58,15 @@ class SupportSystem(NamedTuple):
 
 
 class OutsideStep(NamedTuple):
-    """Scratch by rank (item number in the solver): one descent step outside the support.
+    """Scratch for one descent step of a target's sources outside its support, by rank.
 
-    The support of a target are the sources solved together; all arrays are 0 between targets.
+    The support of a target are the sources solved together; a rank is the solver's number of an
+    item. All arrays have an entry per rank and are 0 between targets.
     """
 
-    residual: Array  # of their normal equations, then divided by the diagonal
-    weight: Array  # of the support
-    is_outside: Array
+    residual: Array  # of the sources' normal equations, then divided by the diagonal
+    weight: Array  # of the sources in the support
+    is_outside: Array  # 1 for a source outside the support
 
 
 # -- the support -----------------------------------------------------------------------------------
@@ -90,7 +96,8 @@ def _gather(lower: CSR, support: Array, size: int, position: Array, A: Array) ->
 def _factor(A: Array, L: Array, diagonal: Array, size: int) -> None:
     """Write the Cholesky factor L of a symmetric matrix; L[p, p] gets 1 / L_pp (0: no weight).
 
-    The matrix has A[p, q + 1] at (p, q), q < p, and `diagonal` on its diagonal.
+    The matrix has `size` rows, A[p, q + 1] at (p, q), q < p, and `diagonal` on its diagonal. A
+    pivot of 0 up to rounding (a source that is a copy of others) leaves L[p, p] 0.
     """
     for p in range(size):
         pivot = diagonal[p]
@@ -107,7 +114,10 @@ def _factor(A: Array, L: Array, diagonal: Array, size: int) -> None:
 
 @reduction
 def _substitute(L: Array, right: Array, size: int, b: Array) -> None:
-    """Write b = (L L')^-1 right, for a Cholesky factor that holds 1 / L_pp in L[p, p]."""
+    """Write b = (L L')^-1 right, for a Cholesky factor that holds 1 / L_pp in L[p, p].
+
+    L: size x size, lower triangular; right and b have `size` entries.
+    """
     for p in range(size):
         total = 0.0
         for k in range(p):
@@ -125,8 +135,9 @@ def _solve_support(
 ) -> float:
     """Solve for the weights b of one target's support; return K_j'b, how much they explain.
 
-    The support are the `size` sources in candidates.support; candidates.right has the target's
-    column K_j of K by rank. The weights go to system.weight.
+    equations: (G + diag(penalty)) B = K. The support are the `size` sources in candidates.support,
+    as ranks (the solver's item numbers); candidates.right has the target's column K_j of K by rank.
+    The weights go to system.weight; the other arrays of `system` are scratch.
     """
     for p in range(size):
         r = candidates.support[p]
@@ -145,7 +156,10 @@ def _solve_support(
 
 @reduction
 def _multiply_row(lower: CSR, r: int, vector: Array) -> float:
-    """Return the dot product of row r of `lower` (G below the diagonal) and a vector."""
+    """Return the dot product of row r of `lower` and a vector.
+
+    lower: G below the diagonal, compressed by row; vector: one entry per column.
+    """
     total = 0.0
     for x in unsigned_range(lower.indptr[r], lower.indptr[r + 1]):
         total += lower.values[x] * vector[np.uint32(lower.indices[x])]
@@ -181,7 +195,8 @@ def _divide_residuals(
 
     The support are the sources of target j that are already solved, with weights b. r_i = K_ij -
     sum over the support of G_ik b_k, of which step.residual has the pairs stored in rows k; D is
-    the diagonal of G + diag(penalty). The first `count` candidates.sources are read.
+    the diagonal of G + diag(penalty). The first `count` candidates.sources are read. equations: (G
+    + diag(penalty)) B = K, with G below the diagonal.
     """
     alone = 0.0
     for c in range(count):
@@ -220,12 +235,14 @@ def _step_outside(
 ) -> tuple[float, float]:
     """Take one step of steepest descent for a target's sources outside the support.
 
-    The support are candidates.support[:size], already solved with weights b = `weight`; all
-    sources are candidates.sources[:count].
-    Source i moves along the residual of its normal equation over its diagonal,
-    d_i = (K_ij - sum over the support of G_ik b_k) / diagonal_i, left in step.residual (0 in the
-    support). All get d times one factor, the best for them together, since they explain partly
-    the same: d'Dd / d'(G + diag(penalty))d. Returns that factor and what the step explains.
+    equations: (G + diag(penalty)) B = K, of which column j is the target's. The support are
+    candidates.support[:size], already solved with weights b = `weight`; all sources are
+    candidates.sources[:count], as ranks (the solver's item numbers).
+    Source i moves along the residual of its normal equation over its diagonal, d_i = (K_ij - sum
+    over the support of G_ik b_k) / diagonal_i, left in step.residual (0 in the support). All get d
+    times one factor, the best for them together, since they explain partly the same: d'Dd / d'(G +
+    diag(penalty))d. Returns that factor, and by how much the step lowers the penalised squared
+    error.
     """
     for c in range(count):
         step.is_outside[candidates.sources[c]] = 1
@@ -249,7 +266,8 @@ def _write_support(
 ) -> None:
     """Write target j's weights of the `size` sources that were solved together, into `out`.
 
-    support: the sources as ranks (item numbers in the solver); item: the item of each rank.
+    support: the sources as ranks (item numbers in the solver); weight: their weights; item: the
+    item of each rank. Target j's entries of out.item and out.weight begin at out.ptr[j].
     """
     first = out.ptr[j]
     for p in range(size):
@@ -262,8 +280,9 @@ def _write_outside(
 ) -> int:
     """Write the weights share * residual[r] of sources r from `end` on; return the new end.
 
-    sources: ranks; item: the item of each rank. Sources with a residual of 0 are skipped, and the
-    residuals are set to 0.
+    sources: ranks (the solver's item numbers); item: the item of each rank; end: the next free
+    entry of out.item and out.weight. Sources with a residual of 0 are skipped, and the residuals
+    are set to 0.
     """
     for c in range(len(sources)):
         r = sources[c]
@@ -282,7 +301,8 @@ def solve_targets(
 
     Each target has few sources: those of its support, the ones with the largest gain K_ij^2 / (G_ii
     + penalty_i), are solved together exactly, the others get one step of steepest descent. limits:
-    how many sources there are of each. b is excluded.
+    how many sources there are of each. b is excluded. equations: G and K; out: room for each
+    target's sources and weights.
     """
     n = len(equations.diagonal)
     widest = min(limits.together, n)
@@ -311,7 +331,8 @@ def solve_targets(
 def compress_by_source(columns: TargetColumns) -> CSR:
     """Return weights that are stored by target, with gaps, as compressed rows by source.
 
-    Zeros are dropped; the indices (targets) of each row ascend.
+    Target j has the entries ptr[j]..ptr[j] + sizes[j] of `item` (sources) and `weight`. Zeros are
+    dropped; the indices (targets) of each row ascend.
     """
     n = len(columns.sizes)
     indptr = np.zeros(n + 1, np.int64)

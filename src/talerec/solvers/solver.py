@@ -27,10 +27,10 @@ _DENSE = 0.25  # a Gram fuller than this has no small neighbourhoods
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Weights (source x target, float32, dense or sparse) and the solver that ran."""
+    """The weights of a linear model, and the solver that computed them."""
 
-    weights: Matrix
-    solver: str
+    weights: Matrix  # B, source x target items, float32, dense or sparse
+    solver: str  # "exact", "local" or "torch"
 
 
 def solve_gram(
@@ -43,8 +43,10 @@ def solve_gram(
 ) -> Solution:
     """Return the weights B = (G + diag(penalty))^-1 K, exact or sparse and approximate.
 
-    penalty: one number, or one per item. solver: "auto", "exact", "local" (B is sparse, with about
-    `neighbors` sources per target) or "torch" (falls back to "exact").
+    gram: G = S'S and K = S'T, items x items, of the normal equations of S B = T
+    penalty: one number, or one per item
+    solver: "auto", "exact", "local" (B is sparse, with about `neighbors` sources per target) or
+    "torch" (falls back to "exact")
     targets: a flag per item; the local solver gives weights to the flagged targets only. The other
     solvers solve all targets at once and ignore it.
     """
@@ -64,9 +66,10 @@ def solve_bounded(
 ) -> Solution:
     """Return B = I - P diag(g), P = (G + diag(penalty))^-1, with B_jj of at most `bound`.
 
-    g_j is the penalty if 1 - penalty_j P_jj <= bound, else (1 - bound) / P_jj. With bound 0 this
-    is EASE: items predict each other, and none predicts itself. penalty, solver, neighbors: as in
-    `solve_gram`; only G of the Gram is used.
+    g_j is the penalty if 1 - penalty_j P_jj <= bound, else (1 - bound) / P_jj. With bound 0 this is
+    EASE: items predict each other, and none predicts itself. penalty, solver, neighbors: as in
+    `solve_gram`. gram: only its G (items x items) is used, which says how often two items occur
+    together.
     """
     ridge = np.broadcast_to(np.float64(penalty), gram.items)
     solver = choose_solver(gram, ridge) if solver == "auto" else solver
@@ -92,10 +95,11 @@ def _bound_inverse(inverse: Array, penalty: Array, bound: float) -> None:
 
 
 def _solve_bounded_local(gram: Gram, penalty: Array, bound: float, neighbors: int) -> Matrix:
-    """Return a sparse I - P diag(g) with a diagonal of at most `bound`.
+    """Return a sparse B = I - P diag(g) with a diagonal of at most `bound`, source x target.
 
     P = (G + diag(penalty))^-1; g as in `solve_bounded`. It is computed from the local solver's
-    weights with a zero diagonal: what these leave unexplained of item j is 1 / P_jj.
+    weights with a zero diagonal, about `neighbors` per target: what these leave unexplained of item
+    j is 1 / P_jj.
     """
     weights, explained = solve_local(gram, penalty, neighbors, zero_diagonal=True)
     share = _bounded_share(gram.G.diagonal() + penalty - explained, penalty, bound)
@@ -118,7 +122,8 @@ def _bounded_share(unexplained: Array, penalty: Array, bound: float) -> Array:
 def choose_solver(gram: Gram, penalty: Array) -> str:
     """Return "exact" (all weights) or "local" (few sources per target item); log the reason.
 
-    It depends on the number of items, penalty (one per item), density of G and free memory.
+    It depends on the number of items, the penalty (one per item) relative to the diagonal of G, the
+    density of G and the free memory. gram: G and K of (G + diag(penalty)) B = K, items x items.
     """
     n = gram.items
     room = memory.available_bytes()

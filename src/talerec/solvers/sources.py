@@ -20,13 +20,14 @@ _WORK = 65_536
 class NormalEquations(NamedTuple):
     """The normal equations (G + diag(penalty)) b_j = K_j of all target items j.
 
-    The solver numbers items by rank: as a rule 0 has the most entries in its row of G. Arrays are
-    by rank, except for `rank`, and for K, which is by target, in items.
+    b_j has the weights of source items for target j. The solver numbers items by rank: as a rule 0
+    has the most entries in its row of G. Arrays are by rank, except for `rank`, and for K, which is
+    by target, in items.
     """
 
     lower: CSR  # G below the diagonal
     lengths: Array  # of the rows of `lower` if ranks go by entries of G (on Spark they do not)
-    K: CSR
+    K: CSR  # compressed by target
     diagonal: Array  # of G, plus the penalty
     rank: Array  # of each item
     item: Array  # of each rank
@@ -52,7 +53,10 @@ class SourceCandidates(NamedTuple):
 
 @template
 def new_candidates(items: int) -> SourceCandidates:
-    """Return scratch space for the sources of one target among so many items."""
+    """Return scratch space for the sources of one target among `items` items.
+
+    Only the target's column of K is zeroed; the other arrays are uninitialized.
+    """
     return SourceCandidates(
         np.zeros(items), np.empty(items + 1, np.int32), np.empty(items + 1, np.int32),
         np.empty(items), np.empty(items, np.int32),
@@ -110,8 +114,9 @@ def _keep_best(
 ) -> int:
     """Move the `room` sources of largest gain to the front of `source`; return how many.
 
-    source: `count` ranks. The gain of source i is K_ij^2 / diagonal_i, with the target's column of
-    K in candidates.right; candidates.gain is overwritten.
+    source: `count` ranks (the solver's item numbers). The gain of source i is K_ij^2 / diagonal_i,
+    with the target's column of K in candidates.right and the diagonal of G plus the penalty in
+    `diagonal`; candidates.gain is overwritten. All stay if there are no more than `room`.
     """
     for c in range(count):
         candidates.gain[c] = candidates.right[source[c]] ** 2 / diagonal[source[c]]
@@ -126,7 +131,8 @@ def _list_sources(
 
     Sources are the ranks of items other than j with a nonzero entry in column j of K; if there are
     more than `room`, those with the largest gain K_ij^2 / (G_ii + penalty_i) stay. candidates.right
-    has column j of K on entry.
+    has column j of K on entry. equations: (G + diag(penalty)) B = K; a rank is the solver's number
+    of an item.
     """
     K, count = equations.K, 0
     for x in range(K.indptr[j], K.indptr[j + 1]):
@@ -142,9 +148,9 @@ def _drop_costly(
 ) -> int:
     """Drop sources of smallest gain if the sources' rows of G have too many entries to read.
 
-    The gain of source i for target j is K_ij^2 / (G_ii + penalty_i). The first `count`
-    candidates.sources are read and moved to the front; at least `least` stay. Returns how many
-    there are.
+    equations.lengths has the entries of each row; too many are over 65,536 for a target. The gain
+    of source i for target j is K_ij^2 / (G_ii + penalty_i). The first `count` candidates.sources
+    are read and moved to the front; at least `least` stay. Returns how many there are.
     """
     work = 0
     for c in range(count):
@@ -178,7 +184,10 @@ def _choose_support(
 
 @template
 def _take_all(items: int, excluded: int, support: Array) -> int:
-    """Write all ranks (item numbers) but `excluded` (-1: none) to `support`; return how many."""
+    """Write all ranks (item numbers) but `excluded` to `support`; return their number.
+
+    excluded: a rank, or -1 for none. items: the number of items.
+    """
     size = 0
     for r in range(items):
         if r != excluded:
@@ -193,12 +202,13 @@ def choose_sources(
 ) -> tuple[int, int]:
     """Choose the sources of target j; return how many there are, and the size of the support.
 
-    The support are the sources that are solved together exactly. They are written to
-    candidates.sources and candidates.support, as ranks (item numbers in the solver);
-    candidates.right has column j of K on entry.
+    equations, limits: (G + diag(penalty)) B = K, and how many sources a target gets. The support
+    are the sources that are solved together exactly. They are written to candidates.sources and
+    candidates.support, as ranks (item numbers in the solver); candidates.right has column j of K on
+    entry.
 
-    The first number leaves out the target itself. It is 0 if all items are in the support, and
-    both are 0 if there are limits and column j of K is empty.
+    The first number leaves out the target itself. It is 0 if all items are in the support, and both
+    are 0 if there are limits and column j of K is empty.
     """
     n, target = len(equations.diagonal), equations.rank[j]
     if limits.together >= n:

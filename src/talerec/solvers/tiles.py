@@ -44,6 +44,7 @@ class TileOperations:
 def factor_tiles(operations: TileOperations, A: Any, tile: int) -> bool:
     """Replace the upper triangle of A by its Cholesky factor U (A = U'U), by rows of tiles.
 
+    A: a square NumPy array or torch tensor; operations: the functions on its tiles (submatrices).
     tile: rows of a tile. Returns False if A is not positive definite.
     """
     n = len(A)
@@ -67,8 +68,9 @@ def factor_tiles(operations: TileOperations, A: Any, tile: int) -> bool:
 def solve_tiles(
     operations: TileOperations, A: Any, B: Any, tile: int, tick: Callable[[float], None]
 ) -> None:
-    """Replace B by (U'U)^-1 B, U being the factor that `factor_tiles` left in A.
+    """Replace B by (U'U)^-1 B, U being the Cholesky factor that `factor_tiles` left in A.
 
+    A, B: NumPy arrays or torch tensors; operations: the functions on their tiles (submatrices).
     tile: rows of B and of A that are solved at a time.
     tick: called with shares of the work done, which add up to 1.
     """
@@ -90,7 +92,11 @@ def solve_tiles(
 
 @cache
 def _routine(module: Any, name: str) -> Any:
-    """Return a routine of SciPy's cython_blas or cython_lapack as a ctypes function."""
+    """Return a BLAS or LAPACK routine as a ctypes function, which changes arrays in place.
+
+    module: SciPy's cython_blas or cython_lapack, which publish the addresses of their routines;
+    name: such as "dgemm".
+    """
     capsule = module.__pyx_capi__[name]
     api = ctypes.pythonapi
     api.PyCapsule_GetName.restype = ctypes.c_char_p
@@ -128,14 +134,20 @@ def _leading(view: Array) -> int:
 
 
 def _cholesky(A: Array) -> bool:
-    """Replace A's upper triangle by its Cholesky factor U (A = U'U); return whether A has one."""
+    """Replace A's upper triangle by its Cholesky factor U (A = U'U); return whether A has one.
+
+    A: a square view, float32 or float64, changed in place by LAPACK's potrf.
+    """
     info = ctypes.c_int(0)
     _call(cython_lapack, "potrf", A, b"L", len(A), A, _leading(A), ctypes.byref(info))
     return info.value == 0
 
 
 def _solve_triangular(U: Array, X: Array, transpose: bytes) -> None:
-    """Replace X by U^-1 X (transpose b"N") or (U')^-1 X (b"T"); U is upper triangular."""
+    """Replace X by U^-1 X (transpose b"N") or (U')^-1 X (b"T"); U is upper triangular.
+
+    U and X are views of float32 or float64, passed to the BLAS routine trsm.
+    """
     _call(
         cython_blas, "trsm", X, b"R", b"L", transpose, b"N", X.shape[1], X.shape[0],
         1.0, U, _leading(U), X, _leading(X),
@@ -143,7 +155,10 @@ def _solve_triangular(U: Array, X: Array, transpose: bytes) -> None:
 
 
 def _subtract_product(C: Array, A: Array, B: Array, transpose: bytes, inner: int) -> None:
-    """Replace C by C - A B (transpose b"N") or C - A' B (b"T"); inner: length of the sums."""
+    """Replace C by C - A B (transpose b"N") or C - A' B (b"T"); inner: length of the sums.
+
+    A, B and C are views of float32 or float64, passed to the BLAS routine gemm.
+    """
     _call(
         cython_blas, "gemm", C, b"N", transpose, C.shape[1], C.shape[0], inner,
         -1.0, B, _leading(B), A, _leading(A), 1.0, C, _leading(C),

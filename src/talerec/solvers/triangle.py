@@ -32,22 +32,24 @@ _ROUNDING = 1000  # machine epsilons: a smaller share of an entry is rounding, a
 class LowerTriangle:
     """A symmetric items x items matrix: its diagonal, and its entries below the diagonal.
 
-    rank: a new number of each item; as a rule 0 has the most entries, so no row is long.
-    lower: the entries of pairs of items, row and column by rank, column < row. diagonal: by item.
+    Rows and columns are items in another order: their ranks.
     """
 
-    lower: CSR
-    rank: Array
-    diagonal: Array
+    lower: CSR  # the entries of pairs of items, row and column by rank, column < row
+    rank: Array  # a new number of each item; as a rule 0 has the most entries: no row is long
+    diagonal: Array  # by item
 
     @property
     def items(self) -> int:
-        """The number of items."""
+        """The number of items: rows and columns of the symmetric matrix."""
         return len(self.rank)
 
     @property
     def item(self) -> Array:
-        """The item of each rank, ranks being the numbers of rows and columns of `lower`."""
+        """The item of each rank, ranks being the numbers of rows and columns of `lower`.
+
+        `self.rank` has the rank of each item.
+        """
         return _invert(self.rank)
 
 
@@ -99,7 +101,10 @@ def _count_nonzeros(G: CSR, a: int, b: int, out: Array) -> None:
 
 @kernel
 def _count_lower(G: CSR, rank: Array, a: int, b: int, out: Array) -> None:
-    """Write into out[rank[i]] how many nonzeros of row i (a..b) have a column of lower rank."""
+    """Write into out[rank[i]] how many nonzeros of row i (a..b) have a column of lower rank.
+
+    G: symmetric, items x items. rank: a new number of each item.
+    """
     for i in range(a, b):
         count = 0
         for x in unsigned_range(G.indptr[i], G.indptr[i + 1]):
@@ -111,7 +116,8 @@ def _count_lower(G: CSR, rank: Array, a: int, b: int, out: Array) -> None:
 def _fill_lower(G: CSR, rank: Array, a: int, b: int, out: CSR) -> None:
     """Write the nonzeros of rows a..b of G whose column has a lower rank than the row.
 
-    Rows and columns of `out` are ranks; out.indptr is given.
+    G: symmetric, items x items. rank: a new number of each item; rows and columns of `out` are
+    ranks. out.indptr is given.
     """
     for i in range(a, b):
         free = out.indptr[rank[i]]
@@ -125,11 +131,11 @@ def _fill_lower(G: CSR, rank: Array, a: int, b: int, out: CSR) -> None:
 
 
 class _Addends(NamedTuple):
-    """Matrices to add; a sum of at most `tolerance` times the old entry is stored as zero."""
+    """Two sparse matrices to add, row by row."""
 
-    old: CSR
-    change: CSR
-    tolerance: float
+    old: CSR  # by row
+    change: CSR  # of the same shape
+    tolerance: float  # a sum of at most so many times the old entry is stored as zero
 
 
 def update_triangle(triangle: LowerTriangle, change: Matrix) -> tuple[LowerTriangle, LowerTriangle]:
@@ -182,7 +188,8 @@ def _count_sum(both: _Addends, a: int, b: int, out: Array) -> None:
 def _write_sum(both: _Addends, a: int, b: int, out: CSR) -> None:
     """Write rows a..b of the sum of two sparse matrices: old entries in order, then new ones.
 
-    out.indptr is given. A sum of at most `both.tolerance` times the old entry becomes zero.
+    both: the old matrix and the change. out.indptr is given. A sum of at most `both.tolerance`
+    times the old entry becomes zero.
     """
     old, change, tolerance = both
     position = np.zeros(len(out.indptr) - 1, np.int64)  # of a column in the output, plus 1
@@ -212,7 +219,10 @@ def _write_sum(both: _Addends, a: int, b: int, out: CSR) -> None:
 
 
 class _Changes(NamedTuple):
-    """A change dG, dK of (G + diag(penalty)) B = K, and the weights B that solved it before."""
+    """A change dG, dK of (G + diag(penalty)) B = K, and the weights B that solved it before.
+
+    A rank is the solver's number of an item.
+    """
 
     lower: CSR  # dG below its diagonal, by rank
     rank: Array  # of each item
@@ -225,7 +235,8 @@ class _Changes(NamedTuple):
 class _Residuals(NamedTuple):
     """Scratch for one target; zeros between targets, except for `sources`.
 
-    dG and dK are changes of (G + diag(penalty)) b = K for the target, b its old weights.
+    dG and dK are changes of (G + diag(penalty)) b = K for the target, b its old weights. A rank is
+    the solver's number of an item.
     """
 
     residual: Array  # dK - dG b, by rank
@@ -260,8 +271,10 @@ def target_residuals(
 def _list_sources(changes: _Changes, j: int, scratch: _Residuals) -> int:
     """Write the sources of target j, their weights and entries of dK; return their number.
 
-    Sources are the ranks of items with an old weight for j or an entry in column j of dK, the
-    change of K. The arrays of `scratch` are 0 on entry; entries of dK go to scratch.residual.
+    Sources are the ranks (the solver's item numbers) of items with an old weight for j or an entry
+    in column j of dK, the change of K. They go to scratch.sources, with scratch.seen 1; old weights
+    go to scratch.weight and entries of dK to scratch.residual, by rank. These arrays are 0 on
+    entry.
     """
     count = 0
     for x in range(changes.dK.indptr[j], changes.dK.indptr[j + 1]):
@@ -303,8 +316,9 @@ def _subtract_product(changes: _Changes, count: int, scratch: _Residuals) -> Non
 def _write_residuals(changes: _Changes, a: int, b: int, out: Array) -> None:
     """Write into out[j], for j in a..b, how far old weights b_j are from changed equations.
 
-    It is the maximum over the target's sources of |dK_ij - (dG b_j)_i| step_i over the largest
-    |b_ij|; infinite if all weights are 0, and left as it is (0) if nothing changed.
+    The equations are (G + diag(penalty)) b_j = K_j, changed by dG and dK. It is the maximum over
+    the target's sources of |dK_ij - (dG b_j)_i| step_i over the largest |b_ij|; infinite if all
+    weights are 0, and left as it is (0) if nothing changed. changes: dG, dK, b and step.
     """
     n = len(changes.rank)
     scratch = _Residuals(np.zeros(n), np.zeros(n), np.zeros(n, np.uint8), np.empty(n, np.int32))

@@ -34,14 +34,21 @@ _BATCH_ROWS = 100_000  # fetched at a time
 
 
 def database_kind(address: str) -> str | None:
-    """Return sqlite, duckdb or postgresql for the address of a database, else None."""
+    """Return sqlite, duckdb or postgresql for the address of a database, else None.
+
+    An address begins with sqlite://, duckdb://, postgresql:// or postgres://, or is a file name
+    that ends in .db, .sqlite, .sqlite3, .duckdb or .ddb.
+    """
     start, marker, _ = address.partition("://")
     scheme = start.lower() if marker else ""
     return _SCHEMES.get(scheme) or (None if scheme else _ENDINGS.get(Path(address).suffix.lower()))
 
 
 def database_file(address: str) -> Path | None:
-    """Return the path of a database's file; None for a server, or if it is no database."""
+    """Return the path of a database's file; None for a server, or if it is no database.
+
+    `address` is such as sqlite:///shop.db (a relative path), or the path itself.
+    """
     kind = database_kind(address)
     if kind in (None, "postgresql"):
         return None
@@ -51,9 +58,10 @@ def database_file(address: str) -> Path | None:
 
 
 def load_driver(kind: str) -> Any:
-    """Return the driver module for sqlite, duckdb or postgresql.
+    """Return the driver module for `kind`: sqlite, duckdb or postgresql.
 
-    TalerecError that names the extra to install if the module is missing.
+    TalerecError that names the extra to install if the module is missing. For DuckDB, garbage is
+    collected at the end of the process, which its objects need.
     """
     if kind == "duckdb":
         collect_garbage_at_exit()
@@ -117,11 +125,12 @@ _KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count
 def connect_to_write(
     address: str, wait_seconds: float = WAIT_SECONDS, max_statement_seconds: float | None = None
 ) -> Any:
-    """Return a connection that may write; each statement commits unless one is begun.
+    """Return a connection that may write; each statement commits outside a transaction.
 
-    Commits wait for the disk. `wait_seconds` is how long to wait for other writers of a file, and
-    `max_statement_seconds` how long a statement may take on a server. A missing SQLite file is
-    created; threads may take turns. Errors of the driver are raised as they are.
+    `address` is that of an SQLite file, created if it is missing, or of a PostgreSQL server;
+    TalerecError for others. Commits wait for the disk. `wait_seconds` is how long to wait for other
+    writers of a file, and `max_statement_seconds` how long a statement may take on a server.
+    Threads may take turns. Errors of the driver are raised as they are.
     """
     kind, path = database_kind(address), database_file(address)
     if kind not in ("sqlite", "postgresql"):
@@ -193,7 +202,11 @@ def read_query(address: str, query: str) -> pl.DataFrame:
 
 
 def _cursor(connection: Any, kind: str | None) -> Any:
-    """Return a cursor; for PostgreSQL a named one, so that rows are fetched in batches."""
+    """Return a cursor of a database connection that fetches rows in batches.
+
+    `kind` is sqlite or postgresql; for PostgreSQL the connection becomes read-only and the cursor
+    is a named one, whose rows stay on the server until they are fetched.
+    """
     if kind == "postgresql":  # rows stay on the server until they are fetched
         connection.read_only = True
         return connection.cursor(name="talerec")
@@ -201,7 +214,11 @@ def _cursor(connection: Any, kind: str | None) -> Any:
 
 
 def _build_frame(names: list[str], batches: Iterator[list[Any]]) -> pl.DataFrame:
-    """Return batches of rows as a frame with columns `names`; InvalidLogError for mixed types."""
+    """Return batches of rows as a frame with columns `names`; InvalidLogError for mixed types.
+
+    Each batch is a list of rows, and each row a tuple with a value per column. Without rows, the
+    columns are text.
+    """
     batch_columns = (zip(names, zip(*rows, strict=True), strict=True) for rows in batches)
     parts = [pl.DataFrame([_column(n, list(v)) for n, v in columns]) for columns in batch_columns]
     if not parts:
@@ -239,7 +256,10 @@ def has_order_by(query: str) -> bool:
 
 
 def hide_secrets(address: str) -> str:
-    """Return an address without its password and its query string, which may hold keys."""
+    """Return an address without its password and its query string, which may hold keys.
+
+    Paths without "://" are returned as they are; *** and ?... stand for what is left out.
+    """
     if "://" not in address:
         return address
     parts = _split_address(address)
@@ -271,19 +291,19 @@ _DELIMITERS = re.compile(r"[@/?#&=:,\[\]\s]")
 
 
 class _AddressParts(NamedTuple):
-    """The parts of an address: scheme, password, query string, and `place`, the public part.
+    """The parts of an address such as postgresql://ann:secret@host:5432/shop?sslmode=require."""
 
-    `place` has user, host and path, with *** instead of the password.
-    """
-
-    scheme: str
-    place: str
-    password: str
-    query: str
+    scheme: str  # postgresql
+    place: str  # the public part: ann:***@host:5432/shop
+    password: str  # "" if there is none
+    query: str  # sslmode=require; it may hold keys
 
 
 def _split_address(address: str) -> _AddressParts:
-    """Return the parts of an address of a database, a web page or a cloud store."""
+    """Return the parts of an address of a database, a web page or a cloud store.
+
+    The parts are its scheme, its public part (*** for the password), password and query string.
+    """
     if database_kind(address) == "postgresql":
         return _split_postgresql(address)
     parts = _split_url(address)
@@ -294,9 +314,10 @@ def _split_address(address: str) -> _AddressParts:
 
 
 def _split_postgresql(address: str) -> _AddressParts:
-    """Return the parts of a PostgreSQL address.
+    """Return scheme, public part, password and query string of a PostgreSQL address.
 
     Passwords may be pasted unquoted: everything between the user and the last @ is the password.
+    The public part has *** instead of it.
     """
     scheme, _, rest = address.partition("://")
     login, at, after = rest.rpartition("@")

@@ -38,13 +38,14 @@ RATING = (columns.USER, columns.ITEM, "rating", columns.TIME)
 _FILM = (columns.ITEM, columns.TITLES[0], "genres")
 _NUMBER = re.compile(r"-?\d+(\.\d*)?")
 _UNIX_TIME = re.compile(r"\d{9,19}")  # from 1973 on, in any unit
-_BLANK_COLUMN = "\0blank"  # an internal column
 
 
 def scan(path: Path | str, sep: str | None = None) -> pl.LazyFrame:
     """Return the rows of a file or remote address, not yet read; ids in text files are text.
 
-    The ending names the format; with `sep`, the file is delimited text whatever its ending.
+    A Path is a local file, a str a remote address. The ending names the format; with `sep`, a field
+    separator, the file is delimited text whatever its ending. InvalidLogError if the file's first
+    bytes contradict its ending.
     """
     kind = file_format(path)
     if isinstance(path, str):
@@ -59,7 +60,10 @@ def scan(path: Path | str, sep: str | None = None) -> pl.LazyFrame:
 
 
 def file_format(path: Path | str) -> str:
-    """Return the ending that names the format of a file (the one before .gz or .zst)."""
+    """Return the ending that names a file's format, such as .csv (the one before .gz or .zst).
+
+    A Path is a local file, a str a remote address. "" if there is no ending.
+    """
     url_path = Path(urlsplit(path).path) if isinstance(path, str) else path
     endings = [ending.lower() for ending in url_path.suffixes]
     packed = len(endings) > 1 and endings[-1] in _PACKED
@@ -77,7 +81,9 @@ def is_text(path: Path | str, sep: str | None = None) -> bool:
 def is_readable(path: Path | str, sep: str | None = None) -> bool:
     """Return whether a file's ending names a supported format.
 
-    With `sep`, it is read as delimited text: any ending but those of Parquet, JSON and .dat.
+    `sep` is a field separator: with it, the file is read as delimited text, which any ending may
+    have but those of Parquet, JSON and .dat. A str is a remote address, which may be a folder
+    without ending.
     """
     kind = file_format(path)
     if sep is not None:
@@ -160,7 +166,10 @@ def _codec(path: Path) -> str | None:
 
 
 def _open_decompressed(path: Path) -> Any:
-    """Return a binary stream of a file's content; gzip and zstd are decompressed."""
+    """Return a binary stream of a file's content; gzip and zstd are decompressed.
+
+    The compression is detected by the first bytes, not by the ending.
+    """
     codec = _codec(path)
     if codec is None:
         return path.open("rb")
@@ -170,7 +179,10 @@ def _open_decompressed(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file; bytes that are not UTF-8 become surrogates."""
+    """Yield the lines of a file as text; bytes that are not UTF-8 become surrogates.
+
+    The file may be compressed by gzip or zstd.
+    """
     stream = _open_decompressed(path)
     with io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="") as text:
         yield from text
@@ -192,7 +204,10 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
 
 
 def has_no_header(path: Path) -> bool:
-    """Return whether a CSV begins with a rating (user, item, rating, unix time)."""
+    """Return whether a CSV has no header: its first line is a rating.
+
+    A rating is four fields: user, item, a number and a unix time of 9 to 19 digits.
+    """
     try:
         fields = next(csv.reader([_first_line(path)]), [])
     except csv.Error:  # a field longer than any id
@@ -204,7 +219,11 @@ def has_no_header(path: Path) -> bool:
 
 
 def _scan_ratings(path: Path, separator: str) -> pl.LazyFrame:
-    """Return the rows of a file without a header: user, item, rating and unix time, as text."""
+    """Return the rows of a file without a header: user, item, rating and unix time, as text.
+
+    `separator` is the field separator: a comma (then fields may be quoted) or a tab. Nothing is
+    read yet.
+    """
     schema, quote = dict.fromkeys(RATING, pl.String()), '"' if separator == "," else None
     return pl.scan_csv(
         path, separator=separator, has_header=False, schema=schema, quote_char=quote, glob=False
@@ -212,7 +231,10 @@ def _scan_ratings(path: Path, separator: str) -> pl.LazyFrame:
 
 
 def _scan_udata(path: Path) -> pl.LazyFrame:
-    """Return the ratings of MovieLens `u.data`, separated by tabs."""
+    """Return the ratings of MovieLens `u.data`, separated by tabs, as text and not yet read.
+
+    InvalidLogError unless the first line has four fields: user, item, rating and time.
+    """
     fields = _first_line(path).count("\t") + 1
     if fields != len(RATING):
         raise InvalidLogError(f"the first line has {fields} fields, but a rating has {len(RATING)}")
@@ -220,7 +242,11 @@ def _scan_udata(path: Path) -> pl.LazyFrame:
 
 
 def _scan_dat(path: Path) -> pl.LazyFrame:
-    """Return the fields of MovieLens `ratings.dat` or `movies.dat`, separated by `::`."""
+    """Return the fields of MovieLens `ratings.dat` or `movies.dat`, separated by `::`.
+
+    Lines of four fields are user, item, rating and time; lines of three are item, title and genres.
+    InvalidLogError for other or unequal numbers of fields.
+    """
     lines = _column_of_lines(path)
     fields = lines.str.count_matches("::", literal=True).fill_null(-1) + 1
     names = {len(kind): kind for kind in (RATING, _FILM)}.get(fields[0])
@@ -238,7 +264,10 @@ def _scan_dat(path: Path) -> pl.LazyFrame:
 
 
 def _column_of_lines(path: Path) -> pl.Series:
-    """Return the lines of a UTF-8 (else Latin-1) file as one column; blank lines are null."""
+    """Return the lines of a UTF-8 (else Latin-1) file as a text column; blank lines are null.
+
+    InvalidLogError if the file has no text. Line ends and blank lines at the end are removed.
+    """
     with _open_decompressed(path) as stream:
         content = stream.read().rstrip()
     if not content:
@@ -289,8 +318,8 @@ def _scan_ndjson(path: Path) -> pl.LazyFrame:
 def _review_fields(path: Path) -> list[str]:
     """Return the fields of a file of Amazon or Yelp reviews, other than lists and objects.
 
-    An empty list for other files. Such files hold gigabytes of prose: naming the fields saves the
-    pass that infers them.
+    `path` is a file of JSON lines, of which the first is read. An empty list for other files. Such
+    files hold gigabytes of prose: naming the fields saves the pass that infers them.
     """
     try:
         first = json.loads(_first_line(path))
@@ -302,7 +331,10 @@ def _review_fields(path: Path) -> list[str]:
 
 
 def _scan_parquet(path: Path) -> pl.LazyFrame:
-    """Return the rows of a Parquet file; one in a .gz or .zst is read into memory."""
+    """Return the rows of a Parquet file, not yet read.
+
+    A file that is compressed as a whole (.gz, .zst) is read into memory.
+    """
     if _codec(path) is None:
         return pl.scan_parquet(path, glob=False)
     with _open_decompressed(path) as stream:
@@ -315,85 +347,3 @@ SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
     ".ndjson": _scan_ndjson, ".jsonl": _scan_ndjson, ".json": _scan_ndjson,
     ".parquet": _scan_parquet, ".pq": _scan_parquet,
 }  # fmt: skip
-
-
-def unnest_fields(frame: pl.LazyFrame, names: list[str]) -> pl.LazyFrame:
-    """Return the rows with fields of nested objects as columns, named as `order.user.id`.
-
-    `names` are the columns that are needed; names that are neither columns nor fields are ignored.
-    """
-    schema = frame.collect_schema()
-    fields = ((name, _field(schema, name)) for name in names if name not in schema)
-    return frame.with_columns(field.alias(name) for name, field in fields if field is not None)
-
-
-def _field(schema: pl.Schema, name: str) -> pl.Expr | None:
-    """Return the expression of a nested field named as `order.user.id`; None if there is none.
-
-    `schema` has the columns and their types; None too for the name of a column itself.
-    """
-    first, *path = name.split(".")
-    kind: Any = schema.get(first)
-    field = pl.col(first)
-    for part in path:
-        kind = dict(kind).get(part) if isinstance(kind, pl.Struct) else None
-        field = field.struct.field(part)
-    return field if path and kind is not None else None
-
-
-def field_names(schema: pl.Schema) -> list[str]:
-    """Return the names of the columns; for nested objects, those of their fields."""
-    return list(dict.fromkeys(name for top, kind in schema.items() for name in _leaves(top, kind)))
-
-
-def _leaves(name: str, kind: Any) -> Iterator[str]:
-    """Yield the names of a column's innermost fields, as `order.user.id`; else its own name."""
-    if not isinstance(kind, pl.Struct):
-        yield name
-        return
-    for field, inner in kind:
-        yield from _leaves(f"{name}.{field}", inner)
-
-
-def read_text_columns(frame: pl.LazyFrame, needed: list[str]) -> pl.DataFrame:
-    """Return the needed columns of a text file as text, parsed in one pass.
-
-    The pass reads every column, because Polars accepts lines with too many fields when it reads
-    only some columns (pola-rs/polars#28350). Blank lines at the end are dropped.
-    """
-    names = frame.collect_schema().names()
-    for name in needed:
-        if f"{name}_duplicated_0" in names:  # Polars' name for the second of two
-            raise InvalidLogError(f"there are 2 columns {name!r}")
-    blank = pl.all_horizontal(pl.all().is_null()).alias(_BLANK_COLUMN)
-    table = frame.select(*dict.fromkeys(needed), blank).collect(engine="streaming")
-    filled = (~table.drop_in_place(_BLANK_COLUMN)).arg_true()
-    return table.head(filled[-1] + 1 if len(filled) else 0)
-
-
-def infer_types(table: pl.DataFrame, plain: set[str]) -> pl.DataFrame:
-    """Return text columns, except those in `plain`, as numbers or booleans if all values are."""
-    return table.with_columns(map(_infer_type, table.drop(plain, strict=False).get_columns()))
-
-
-def _infer_type(column: pl.Series) -> pl.Series:
-    """Return a text column as integers, floats or booleans if all values are, else as it is.
-
-    Numbers with leading zeros, as codes have (007), stay text.
-    """
-    if column.null_count() == len(column):
-        return column
-    if are_integers(column):
-        return column.cast(pl.Int64)
-    texts = column.drop_nulls().str
-    has_zeros = texts.contains(r"^-?0\d").any()  # leading zeros, as codes have: 007
-    if texts.contains(r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$").all() and not has_zeros:
-        return column.cast(pl.Float64)
-    lower = column.str.to_lowercase()
-    return lower == "true" if lower.drop_nulls().is_in(["true", "false"]).all() else column
-
-
-def are_integers(ids: pl.Series) -> bool:
-    """Return whether each value of a text column is null or a plain int64 (7, but not 007)."""
-    plain = ids.cast(pl.Int64, strict=False).cast(pl.String) == ids
-    return (plain.fill_null(False) | ids.is_null()).all()

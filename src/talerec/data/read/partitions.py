@@ -12,7 +12,14 @@ from typing import Any
 import polars as pl
 
 from talerec import columns
-from talerec.data import Log, require_columns
+from talerec.data import (
+    Log,
+    are_integers,
+    field_names,
+    read_text_columns,
+    require_columns,
+    unnest_fields,
+)
 from talerec.data.read import formats, sources
 from talerec.data.read.databases import database_kind, has_order_by, hide_secrets, read_query
 from talerec.data.read.sources import Source, SourceFile, report_read_errors, source_name
@@ -23,23 +30,22 @@ logger = logging.getLogger("talerec")
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Which columns to read from a source, and how.
+    """Which columns to read from a source of a log, and how."""
 
-    sep : field separator of text files; None: by the file's ending
-    query : SQL for a database; any_order: it needs no `order by`
-    """
-
-    columns: dict[str, str]  # role (user, item, time, weight, event) -> name
-    sep: str | None = None
-    query: str | None = None
-    any_order: bool = False
-    lacks_time: bool = False  # the default column of times may be missing
+    columns: dict[str, str]  # role (user, item, time, weight, event) -> column name
+    sep: str | None = None  # field separator of text files; None: by the file's ending
+    query: str | None = None  # the SQL query to send, if the source is a database
+    any_order: bool = False  # whether the query needs no `order by`
+    lacks_time: bool = False  # whether the default column of times may be missing
 
 
 def read_parts(path: Source | Sequence[Source], options: ReadOptions, **frame_options: Any) -> Log:
     """Return the log of a source; `frame_options` are passed to `Log.from_frame`.
 
-    `path` is a file, a folder, a pattern, "-", a web address or a database, or a list of them.
+    `path` is a file, a folder, a pattern, "-" (standard input), a web address or a database, or a
+    list of them. A part is one file, or the result of a query; parts are joined in order. Errors
+    name the source and, of several files, the one at fault. `options` has the columns by role, the
+    field separator and the SQL query.
     """
     name = source_name(path)
     if options.query is not None or _database_address(path):
@@ -54,37 +60,34 @@ def read_parts(path: Source | Sequence[Source], options: ReadOptions, **frame_op
 
 @dataclass(frozen=True)
 class LogPart:
-    """One file of a log, or the result of a query: its columns by role, and its rows.
+    """One file of a log, or the result of a query: its rows, and its columns by role."""
 
-    `name` is the file's, for messages; `columns` maps a role (user, item, time, weight, event) to
-    the name of a column of `frame`; `is_text`: every value was read as text, into memory.
-    """
-
-    name: str
-    columns: dict[str, str]
-    frame: pl.LazyFrame
+    name: str  # the file's path, or the database's address without passwords, for messages
+    columns: dict[str, str]  # role (user, item, time, weight, event) -> column of `frame`
+    frame: pl.LazyFrame  # the rows, with the columns to read
     text_ids: frozenset[str]  # columns that are text because the file format has only text
-    is_text: bool = False
+    is_text: bool = False  # whether every value was read as text, into memory
 
 
 def _read_part(file: SourceFile, options: ReadOptions) -> LogPart:
-    """Return the needed columns of one file; columns of Hive folders (name=value) are added.
+    """Return the needed columns of one file of a log as a part of the log.
 
-    `options` has the columns by role (user, item, time, weight, event) and the separator. Text
-    files are read into memory as text; other files are not yet read.
+    `options` has the columns by role (user, item, time, weight, event) and the field separator.
+    Folders called name=value in the file's path (Hive partitions) are columns too. Text files are
+    read into memory as text; other files are not yet read.
     """
     sep = options.sep
     with report_read_errors(file, sep):
         frame = formats.scan(file.path, sep)
-        frame = formats.unnest_fields(frame, list(options.columns.values()))
-        present = formats.field_names(frame.collect_schema())
+        frame = unnest_fields(frame, list(options.columns.values()))
+        present = field_names(frame.collect_schema())
         folders = {name: value for name, value in file.partitions.items() if name not in present}
         names = _column_names([*present, *folders], options)
         is_text = formats.is_text(file.path, sep)
         columns_to_read = list(dict.fromkeys(names.values()))
         if is_text:
             file_columns = [name for name in columns_to_read if name not in folders]
-            frame = formats.read_text_columns(frame, file_columns).lazy()
+            frame = read_text_columns(frame, file_columns).lazy()
         frame = frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in folders.items())
         text_ids = frozenset(columns_to_read if is_text else folders)
         return LogPart(file.name, names, frame.select(columns_to_read), text_ids, is_text)
@@ -93,8 +96,10 @@ def _read_part(file: SourceFile, options: ReadOptions) -> LogPart:
 def _column_names(present: list[str], options: ReadOptions) -> dict[str, str]:
     """Return the names of the columns to read, by role (user, item, time, weight, event).
 
-    `present` are the file's columns. Where a default name is missing, the names of published logs
-    (MovieLens, Amazon, Yelp) are used; MissingColumnError if there is no such column.
+    `present` are the file's columns; `options.columns` has the names asked for, by role. Where a
+    default name (user_id, item_id, timestamp) is missing, the names of published logs (MovieLens,
+    Amazon, Yelp) are used. With `options.lacks_time`, the default column of times may be missing.
+    MissingColumnError if there is no such column.
     """
     published = (names for names in columns.PUBLISHED if set(present) >= {*names})
     names_in_file = next(published, columns.DEFAULT)
@@ -124,15 +129,16 @@ _WEIGHT_COLUMNS = {
 
 
 def _mention_unused(present: list[str], names: dict[str, str]) -> None:
-    """Log that a column looks like events or ratings and is not used.
+    """Write to the program's log that a column looks like events or ratings and is not used.
 
-    `present` are the file's columns, and `names` those to read, by role.
+    `present` are the file's columns, and `names` those to read, by role (user, item, time, weight,
+    event). Nothing is written if weights or events are read.
     """
     if "weight" in names or "event" in names:
         return
     unused = [name for name in present if name not in names.values()]
-    for usual_names, parameter in _WEIGHT_COLUMNS.items():
-        column = next((name for name in unused if name.lower() in usual_names.split()), None)
+    for common_names, parameter in _WEIGHT_COLUMNS.items():
+        column = next((name for name in unused if name.lower() in common_names.split()), None)
         if column is not None:
             message = f"column %r is not used: all rows have the same weight (see `{parameter}`)"
             logger.info(message, column, extra={"parameters": (parameter,)})
@@ -142,9 +148,11 @@ def _mention_unused(present: list[str], names: dict[str, str]) -> None:
 
 
 def _join_parts(parts: list[LogPart], frame_options: dict[str, Any]) -> Log:
-    """Return the log of the parts, one after the other; options go to `Log.from_frame`.
+    """Return the log of the parts, one after the other.
 
-    The list `parts` is emptied, to free memory.
+    A part is a file of the log, or the result of a query: a lazy frame and its columns by role
+    (user, item, time ...). `frame_options` are passed to `Log.from_frame`. The list `parts` is
+    emptied, to free memory. InvalidLogError if the parts' times are of different types.
     """
     names = parts[0].columns
     frames = [_rename_columns(part, names) for part in parts]
@@ -168,15 +176,16 @@ def _cast_integer_ids(table: pl.LazyFrame, text_ids: list[str]) -> pl.LazyFrame:
     """
     frame = table.collect(engine="streaming")
     for name in dict.fromkeys(text_ids):
-        if formats.are_integers(frame[name]):
+        if are_integers(frame[name]):
             frame = frame.with_columns(frame[name].cast(pl.Int64))
     return frame.lazy()
 
 
 def _rename_columns(part: LogPart, names: dict[str, str]) -> pl.LazyFrame:
-    """Return the rows of a part with its columns renamed to `names` (role -> column name).
+    """Return the rows of a part (a file of a log) with its columns renamed to `names`.
 
-    InvalidLogError if the part has other roles: it lacks times, and other files have them.
+    `names` maps a role (user, item, time ...) to the column's name in all parts. InvalidLogError if
+    the part has other roles: it lacks times, and other files have them.
     """
     if part.columns.keys() != names.keys():
         message = f"{part.name} has no column of times, and other files have one"
@@ -193,7 +202,8 @@ def _column_types(frames: list[pl.LazyFrame], name: str) -> list[pl.DataType]:
 def _unify_ids(frames: list[pl.LazyFrame], name: str) -> list[pl.LazyFrame]:
     """Return the frames with ids as text if some frames have text and others have numbers.
 
-    `name` is the column of ids. Otherwise the frames are returned as they are.
+    `name` is the column of ids. Otherwise the frames are returned as they are. A frame has the rows
+    of one file of a log.
     """
     kinds = set(_column_types(frames, name))
     if len(kinds) < 2 or all(kind.is_integer() for kind in kinds):
@@ -204,7 +214,9 @@ def _unify_ids(frames: list[pl.LazyFrame], name: str) -> list[pl.LazyFrame]:
 def _may_be_integers(parts: list[LogPart], frames: list[pl.LazyFrame], role: str) -> bool:
     """Return whether a role's ids are text only because text is all that their files hold.
 
-    `role` is "user" or "item"; `frames` are the rows of the parts, with their columns renamed.
+    `role` is "user" or "item". `parts` are the files of the log, with `text_ids`, the columns that
+    are text because CSV has no types; `frames` are their rows with unified columns. If true, the
+    ids may be cast to integers.
     """
     texts = [
         part.columns[role] in part.text_ids
@@ -218,7 +230,8 @@ def _may_be_integers(parts: list[LogPart], frames: list[pl.LazyFrame], role: str
 def _refuse_mixed_times(parts: list[LogPart], frames: list[pl.LazyFrame], name: str) -> None:
     """Raise InvalidLogError if the times of one part are text and those of another numbers.
 
-    `frames` are the rows of the parts, and `name` is the column of times in all of them.
+    `frames` are the rows of the parts, and `name` is the column of times in all of them. A part is
+    a file of the log.
     """
     kinds = _column_types(frames, name)
     for part, kind in zip(parts, kinds, strict=True):
@@ -263,10 +276,10 @@ def _count_rows(part: LogPart) -> int | pl.LazyFrame:
 
 @contextmanager
 def _name_source(name: str, is_several: bool = True) -> Iterator[None]:
-    """Make errors in the block name the log; reading errors become InvalidLogErrors.
+    """Make errors in the block, which reads a log, name the log; a context manager.
 
-    An InvalidLogError gets the name only if the log has several files (`is_several`): with one, the
-    file is named elsewhere.
+    Errors of Polars and the disk become InvalidLogErrors. An InvalidLogError gets the name only if
+    the log has several files (`is_several`): with one, the file is named elsewhere.
     """
     try:
         yield
@@ -283,7 +296,10 @@ def _name_source(name: str, is_several: bool = True) -> Iterator[None]:
 
 
 def _database_address(path: Source | Sequence[Source]) -> str | None:
-    """Return the address of a database, or None if the source is another one."""
+    """Return the address of the database that a source is, or None if it is another source.
+
+    A source is a path or address, or a list of them; a database is a list's only entry.
+    """
     text = str(path) if isinstance(path, str | Path) else str(path[0]) if len(path) == 1 else ""
     return text if database_kind(text) else None
 
@@ -291,6 +307,7 @@ def _database_address(path: Source | Sequence[Source]) -> str | None:
 def _query_part(path: Source | Sequence[Source], options: ReadOptions) -> LogPart:
     """Return the rows of `options.query`, sent to the database at `path`, as a part of a log.
 
+    `options` also has the columns by role and `any_order`, whether the query needs no `order by`.
     TalerecError if `path` is no database, or the query is missing or has no `order by`.
     """
     query = options.query

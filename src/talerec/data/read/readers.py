@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 
 from talerec import columns
-from talerec.data import Log, require_columns
-from talerec.data.read.formats import guess_separator, infer_types, is_text, read_text_columns, scan
+from talerec.data import Log, infer_types, read_text_columns, require_columns
+from talerec.data.read.formats import guess_separator, is_text, scan
 from talerec.data.read.partitions import ReadOptions, read_parts
 from talerec.data.read.sources import Source, SourceFile, open_source, report_read_errors
 from talerec.errors import InvalidLogError, TalerecError
@@ -122,9 +122,10 @@ def read_items(
 def read_log_items(
     path: str | Path, key: str | None, item: str, title: str | None, sep: str | None
 ) -> pl.DataFrame:
-    """Return a log's item table; ids are in column `key`, else `item`, else `item_id`.
+    """Return a log's item table, with its ids in the column `item_id` and titles in `title`.
 
-    `title` is its column of titles and `sep` its field separator; errors name the parameters of
+    The file at `path` has ids in the column `key`, else `item` (that of the log), else `item_id`.
+    `title` is its column of titles and `sep` its field separator. Errors name the parameters of
     `read_log` (`item_key`, `item_title`, `items_sep`).
     """
     try:
@@ -139,8 +140,9 @@ def _read_items(
 ) -> pl.DataFrame:
     """Return an item table with its ids in the column `item_id`, and titles in `title`.
 
-    `item` and `title` are the file's columns, and `sep` its field separator. With `or_default`, ids
-    are in `item_id` if there is no column `item`.
+    `path` is a file, a folder or an address. `item` and `title` are the file's columns (`title`
+    None: the first common name), and `sep` its field separator. With `or_default`, ids are in
+    `item_id` if there is no column `item`. MissingColumnError if a column is missing.
     """
     if title in (item, columns.ITEM):
         raise TalerecError(f"the item table's titles cannot be in its column of ids, {title!r}")
@@ -160,9 +162,10 @@ def _read_items(
 
 
 def _rename_titles(table: pl.DataFrame, title: str | None) -> pl.DataFrame:
-    """Return the table with its titles in the column `title`, and log a note if it has none.
+    """Return the item table with its titles in the column `title`.
 
-    `title` is the column of titles; None: the first of the usual names that the table has.
+    The parameter `title` is the table's column of titles; None: the first of the common names
+    (title, name ...) that the table has. A note is logged if it has none.
     """
     default = columns.TITLES[0]
     column = title or next((name for name in columns.TITLES if name in table.columns), None)
@@ -178,10 +181,11 @@ def _rename_titles(table: pl.DataFrame, title: str | None) -> pl.DataFrame:
 
 
 def _read_table(file: SourceFile, sep: str | None, plain: set[str]) -> pl.DataFrame:
-    """Return all columns of a file.
+    """Return all columns of a file of items.
 
-    In text files, ids and titles (`plain`) stay text; other columns get the type of their
-    values.
+    `sep` is the field separator of a text file; None: by its ending. In text files, the columns
+    `plain` and those of ids and titles stay text; other columns get the type of their values.
+    Errors are TalerecErrors that name the file.
     """
     with report_read_errors(file, sep):
         frame = scan(file.path, sep)

@@ -44,16 +44,19 @@ _TIMEOUT = 60  # seconds without a byte
 class SourceFile:
     """A file of a log: its path, its name for messages, and its Hive partition columns.
 
-    Hive partitions are folders called column=value; the value None stands for a null.
+    Hive partitions are folders called column=value in the path.
     """
 
     path: Path | str  # str: a remote address
-    name: str
-    partitions: dict[str, str | None] = field(default_factory=dict)  # of Hive: column -> value
+    name: str  # without passwords
+    partitions: dict[str, str | None] = field(default_factory=dict)  # column -> value; None: null
 
 
 def source_name(source: Source | Sequence[Source]) -> str:
-    """Return the name of a log for messages, without passwords: its first path, and a count."""
+    """Return the name of a log for messages, without passwords: its first path, and a count.
+
+    A source is a path or address, or a list of them: "a.csv and 2 more".
+    """
     paths = [source] if isinstance(source, str | Path) else source
     first = hide_secrets(str(paths[0])) if paths else "nothing"
     return first if len(paths) < 2 else f"{first} and {len(paths) - 1} more"
@@ -63,8 +66,8 @@ def source_name(source: Source | Sequence[Source]) -> str:
 def open_source(source: Source | Sequence[Source]) -> Iterator[list[SourceFile]]:
     """Yield the files of a log, in order; streams and downloads are temporary files.
 
-    A source is a path, a folder, a pattern, "-" for standard input, or an address. The temporary
-    files are removed at the end.
+    `source` is a path, a folder, a pattern, "-" for standard input, or an address, or a list of
+    them. The temporary files are removed at the end. TalerecError if there is no such file.
     """
     sources = [source] if isinstance(source, str | Path) else list(source)
     if not sources:
@@ -80,9 +83,10 @@ def open_source(source: Source | Sequence[Source]) -> Iterator[list[SourceFile]]
 
 
 def _list_files(text: str, spool: Path) -> list[SourceFile]:
-    """Return the files that a path, a pattern, "-" or an address stands for.
+    """Return the files that a path, a pattern, "-" (standard input) or an address stands for.
 
-    Standard input and downloads are written to a file named `spool` plus an ending.
+    Standard input and web downloads are written to a temporary file named `spool` plus an ending;
+    addresses of cloud stores stay addresses. TalerecError if there is no such file.
     """
     scheme = urlsplit(text).scheme.lower() if "://" in text else ""
     if text == STANDARD_INPUT:
@@ -106,7 +110,8 @@ def _list_files(text: str, spool: Path) -> list[SourceFile]:
 def _list_local(text: str, spool: Path) -> list[SourceFile]:
     """Return the files of a local path: a file, a folder, a named pipe or a glob pattern.
 
-    A pipe is written to a file named `spool` plus an ending.
+    `text` is the path. A pipe is written to a temporary file named `spool` plus an ending.
+    TalerecError if there is no such file.
     """
     path = Path(text)
     if path.is_dir():
@@ -137,7 +142,11 @@ def _source_file(path: Path) -> SourceFile:
 
 
 def _list_folder(folder: Path) -> list[SourceFile]:
-    """Return the readable files in and below a folder, by name; an error if of two formats."""
+    """Return the readable files in and below a folder, by name; an error if of two formats.
+
+    TalerecError too if the folder is a saved model, or has no file in a supported format. Hidden
+    files are skipped.
+    """
     if (folder / "manifest.json").exists() and folder.suffix == ".tale":
         raise TalerecError(f"{folder} is a saved model, not a log")
     visible = (path for path in sorted(folder.rglob("*")) if not _is_hidden(path, folder))
@@ -178,7 +187,8 @@ def _hive_partitions(path: Path) -> dict[str, str | None]:
 def refuse_overwriting(outputs: Sequence[Path | None], inputs: Sequence[Source | None]) -> None:
     """Raise TalerecError if an output is one of the inputs, or would match them next time.
 
-    Inputs are paths, folders, patterns and addresses; None entries are ignored.
+    Inputs are paths, folders, patterns and addresses of logs; outputs are files to be written. None
+    entries are ignored.
     """
     for out in outputs:
         for text in inputs:
@@ -190,7 +200,8 @@ def refuse_overwriting(outputs: Sequence[Path | None], inputs: Sequence[Source |
 def _is_input(out: Path, text: str) -> bool:
     """Return whether the resolved path `out` is a file of the input `text`, or would match it.
 
-    `text` is a path, a folder, a pattern or an address of a database.
+    `text` is a path, a folder, a pattern or an address of a database, which a command reads; `out`
+    is a file that it writes.
     """
     if "://" in text:
         file = database_file(text)
@@ -277,7 +288,8 @@ def report_read_errors(file: SourceFile, sep: str | None) -> Iterator[None]:
 def _find_reason(file: SourceFile, sep: str | None, error: BaseException) -> str:
     """Return what is wrong with a file: the line at fault, or else the reader's message.
 
-    `error` is the reader's; `sep` is the field separator, None: by the file's ending.
+    `file` is a file of a log that could not be read, `error` the reader's exception, and `sep` the
+    field separator, None: by the file's ending. Remote files are not searched.
     """
     message = (str(error).strip() or type(error).__name__).splitlines()[0]
     if isinstance(file.path, str):
@@ -305,7 +317,8 @@ def _find_undecoded_line(path: Path, kind: str, sep: str) -> str | None:
 def _find_long_line(path: Path, kind: str, sep: str) -> str | None:
     """Return a sentence about the first line with more fields than the header, or None.
 
-    `kind` is the file's ending, and `sep` its field separator. Without a header, lines are ratings.
+    `kind` is the file's ending, and `sep` its field separator. Without a header, lines are ratings
+    of four fields.
     """
     quoting: Any = csv.QUOTE_MINIMAL if kind == ".csv" else csv.QUOTE_NONE
     rows = csv.reader(formats.read_lines(path), delimiter=sep, quoting=quoting)

@@ -5,29 +5,29 @@ Whatever a model learns, its vocabulary too, comes from the training rows of a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from talerec.data import Histories, Log, TimeLike, Vocabulary, as_log, parse_time_text
+from talerec.data import Histories, Log, TimeLike, Vocabulary, as_log
 from talerec.data.split import windows
-from talerec.data.split.windows import TEST, VALIDATION, FindEarlierCut, NoCasesError, TimeWindow
+from talerec.data.split.windows import TEST, VALIDATION, NoCasesError, TimeWindow
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime import Array
 
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """Held-out cases: after history c, item `target[c]` came next, at `target_time[c]`.
+    """Held-out cases: after history c, item target[c] came next, at target_time[c].
 
-    Times are microseconds since 1970. All arrays have one entry per case.
+    A case is a user's history and the next item, which a model has to predict. All arrays have one
+    entry per case.
     """
 
     user: Array  # positions among the users of the log that was split
-    histories: Histories
+    histories: Histories  # the rows before each target
     target: Array  # positions in the training vocabulary; -1 for an unknown item
-    target_time: Array
+    target_time: Array  # microseconds since 1970
 
     def __len__(self) -> int:
         return len(self.target)
@@ -80,18 +80,16 @@ class Split:
         return f"Split({', '.join([self.name, f'{self.train.rows:,} training rows', *shown])})"
 
     def cases(self, on: str) -> Cases:
-        """Return the cases held out as `on`: "test" or "validation"; an error if there are none."""
-        _check_on(on)
+        """Return the cases held out as `on`: "test" or "validation"; an error if there are none.
+
+        A case is a user's history and the item that came next. `self.name` is how the log was
+        split, such as "leave-one-out".
+        """
+        windows.require_held_out(on)
         cases = self.test if on == TEST else self.validation
         if cases is None:
             raise TalerecError(f"a split {self.name} has no {on} rows")
         return cases
-
-
-def _check_on(on: str) -> None:
-    """Raise TalerecError unless `on`, the held-out rows to use, is test or validation."""
-    if on not in (TEST, VALIDATION):
-        raise TalerecError(f"`on` is {on!r}; it takes test or validation", "on")
 
 
 def leave_one_out(log: Log, *, refit: bool = False, target: str | None = None) -> Split:
@@ -140,7 +138,9 @@ def _leave_target_out(log: Log, refit: bool, target: str) -> Split:
     """Hold out each user's last two rows of the event `target` that have a row before them.
 
     The last is the test, the previous one the validation; with `refit`, validation rows are
-    training rows too. TalerecError if the log has no such event.
+    training rows too. In the log, `event` has each row's position in `event_names`, and ptr[u] is
+    user u's first row. TalerecError if the log has no such event, NoCasesError if no user has such
+    a row. `without` of the split counts users without one.
     """
     if log.event is None or target not in log.event_names:
         events = ", ".join(log.event_names) or "no events (`event` names their column)"
@@ -161,8 +161,10 @@ def _leave_target_out(log: Log, refit: bool, target: str) -> Split:
 def _hold_out(log: Log, name: str, last: Array, before: Array, refit: bool) -> Split:
     """Return the split with each user's row `last` as test and row `before` as validation.
 
-    Both have a row number per user, -1 for none. Rows from a user's first held-out row on are not
-    used for training; with `refit`, all rows before the test row are. `name` is the split's name.
+    Both arrays have a row number per user, -1 for none. User u has rows log.ptr[u]..log.ptr[u + 1].
+    Rows from a user's first held-out row on are not used for training; with `refit`, all rows
+    before the test row are. Weights are divided by their mean over training rows. `name` is the
+    split's name.
     """
     first = last if refit else np.where(before >= 0, before, last)
     ends = np.where(first >= 0, first, log.ptr[1:])
@@ -260,7 +262,10 @@ def rolling_split(log: Log, moment: TimeLike, days: float, *, on: str = TEST) ->
 
 
 def _earlier_cut(log: Log, when: int) -> int:
-    """Return the time (microseconds) that splits the rows before `when` as it splits all rows."""
+    """Return the time (microseconds) that splits the rows before `when` as it splits all rows.
+
+    At most half of the rows before `when` lie after the time returned; they are for validation.
+    """
     before = np.sort(log.time[log.time < when])
     return int(before[windows.earlier_cut_row(len(before), log.rows)])
 
@@ -268,8 +273,9 @@ def _earlier_cut(log: Log, when: int) -> int:
 def _split_at_window(log: Log, window: TimeWindow, on: str) -> Split:
     """Return the split that trains on rows before a window, and holds out first rows in it.
 
-    Each user's first row in the window is a case of `on` (test or validation). NoCasesError if no
-    user has rows before the window and in it.
+    A window is a test period, from `window.when` to `window.end` (None: the end of the log). Each
+    user's first row in it is a case of `on` (test or validation). NoCasesError if no user has rows
+    before the window and in it.
     """
     train = log.time < window.when
     windows.require_both_sides(int(np.count_nonzero(train)), log.rows)
@@ -284,9 +290,11 @@ def _split_at_window(log: Log, window: TimeWindow, on: str) -> Split:
 
 
 def find_targets(log: Log, window: TimeWindow) -> tuple[Array, Array]:
-    """Return the users whose first row from the window's start on lies in it, and these rows.
+    """Return the users whose first row from a window's start on lies in it, and these rows.
 
-    Users are positions, in ascending order, and have at least one row before the window.
+    A window is a test period, from `window.when` to `window.end` (None: the end of the log), in
+    microseconds. Users are positions, in ascending order, and have at least one row before it; user
+    u has rows log.ptr[u]..log.ptr[u + 1], in time order. Both arrays have an entry per user.
     """
     before = np.concatenate([[0], np.cumsum(log.time < window.when)])[log.ptr]
     target = log.ptr[:-1] + np.diff(before)
@@ -298,9 +306,10 @@ def find_targets(log: Log, window: TimeWindow) -> tuple[Array, Array]:
 
 
 def _training_log(log: Log, train: Array) -> tuple[Log, Array]:
-    """Return the training rows (mask `train`) as a log with its own vocabulary, and codes.
+    """Return the training rows as a log with its own vocabulary, and every row's item in it.
 
-    The codes are every row's item as a position in that vocabulary; -1 if it is not in it.
+    `train` is a boolean mask of the log's rows. The second value has, for every row of `log`, the
+    position of its item among the items of the training rows; -1 if it is not among them.
     """
     training = log.keep(train).compact()
     renumber = np.full(len(log.items), -1, np.int32)
@@ -311,90 +320,11 @@ def _training_log(log: Log, train: Array) -> tuple[Log, Array]:
 def build_cases(log: Log, items: Array, users: Array, target: Array) -> Cases:
     """Return a case per user: the rows before row `target`, requested at that row's time.
 
-    `items` has each row's item in the training vocabulary (-1: none); `users` are positions, and
-    `target` has the row number of each user's held-out row.
+    A case is a history and the item that came next. `users` are positions; user u's rows begin at
+    log.ptr[u], and `target` has the row number of each user's held-out row. `items` has each row's
+    item in the training vocabulary (-1: not in it).
     """
     when = log.time[target]
     rows = (log.ptr[users], target, items, log.time)
     histories = Histories(*rows, now=when, weight=log.weight)
     return Cases(users, histories, items[target], when)
-
-
-# -- plans -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SplitPlan:
-    """A way to split a log, given as text: leave-one-out, at:TIME or rolling:TIME,DAYS.
-
-    `refit` and `target` are those of `leave_one_out`: whether validation rows are for training too,
-    and the event to predict.
-    """
-
-    text: str = "leave-one-out"
-    refit: bool = False
-    target: str | None = None
-
-    def __post_init__(self) -> None:
-        kind, _, rest = self.text.partition(":")
-        if self.target is not None and self.text != "leave-one-out":
-            raise TalerecError("`target` goes with `split` leave-one-out alone", "target", "split")
-        if self.text == "leave-one-out":
-            return
-        if kind == "at":
-            parse_time_text(rest)  # a mistake is found before the log is read
-        elif kind == "rolling":
-            parse_time_text(self._window()[0])
-        else:
-            raise TalerecError(
-                f"`split` is {self.text!r}; it takes leave-one-out, at:TIME or rolling:TIME,DAYS",
-                "split",
-            )
-
-    def _window(self) -> tuple[str, float]:
-        """Return TIME and DAYS of the text "rolling:TIME,DAYS"; TalerecError if it is malformed."""
-        moment, _, days = self.text.partition(":")[2].rpartition(",")
-        try:
-            return moment, float(days)
-        except ValueError:
-            raise TalerecError(
-                f"`split` is {self.text!r}; rolling takes TIME,DAYS such as rolling:2019-07-01,30",
-                "split",
-            ) from None
-
-    def check(self, on: str) -> None:
-        """Raise TalerecError unless this plan holds out rows for `on` (test or validation)."""
-        if self.refit and on == VALIDATION:
-            message = "`refit` trains on the validation rows: they cannot be scored too"
-            raise TalerecError(message, "refit")
-        _check_on(on)
-
-    def splits(self, log: Log, on: str = TEST) -> Iterator[Split]:
-        """Yield the splits of a log, one or (rolling) several; `on` is "test" or "validation"."""
-        self.check(on)
-        kind, _, rest = self.text.partition(":")
-        if kind == "rolling":
-            yield from rolling_split(log, *self._window(), on=on)
-        elif kind == "at":
-            yield time_split(log, rest, on=on)
-        else:
-            yield leave_one_out(log, refit=self.refit, target=self.target)
-
-    @property
-    def is_by_time(self) -> bool:
-        """Whether a time splits the log, rather than the number of rows of each user."""
-        return self.text != "leave-one-out"
-
-    def windows(
-        self, on: str, unit: str, last: int, find_earlier_cut: FindEarlierCut
-    ) -> list[TimeWindow]:
-        """Return the windows of a split by time, without reading the rows of the log.
-
-        on : the windows that are held out: "test" or "validation"
-        unit, last : the log's time unit, and its last time in microseconds
-        find_earlier_cut : from the cutoff to the time at which the validation window begins
-        """
-        self.check(on)
-        if self.text.startswith("rolling:"):
-            return windows.rolling_windows(*self._window(), unit, last, on)
-        return [windows.time_window(self.text.partition(":")[2], unit, on, find_earlier_cut)]

@@ -23,6 +23,12 @@ class NoCasesError(TalerecError):
     """A split without a test case: no user has a row to predict and rows before it."""
 
 
+def require_held_out(on: str) -> None:
+    """Raise TalerecError unless `on`, the held-out rows to use, is "test" or "validation"."""
+    if on not in (TEST, VALIDATION):
+        raise TalerecError(f"`on` is {on!r}; it takes test or validation", "on")
+
+
 class TimeWindow(NamedTuple):
     """The test period of a split by time: training rows lie before it, targets in it.
 
@@ -37,12 +43,18 @@ class TimeWindow(NamedTuple):
 
     @property
     def is_rolling(self) -> bool:
-        """Whether it is one of the consecutive test periods of a rolling split."""
+        """Whether it is one of the consecutive test periods of a rolling split.
+
+        Then `name`, the split's, is "rolling:TIME,DAYS".
+        """
         return self.name.startswith(_ROLLING)
 
     @property
     def words(self) -> str:
-        """The beginning of the period as ISO text, to name it in results."""
+        """The beginning of the test period as ISO text, to name the period in results.
+
+        `self.when` is the beginning, in microseconds since 1970.
+        """
         return format_time(self.when)
 
 
@@ -54,11 +66,12 @@ def format_time(when: int) -> str:
 def time_window(
     cutoff: TimeLike, unit: str, on: str, find_earlier_cut: FindEarlierCut
 ) -> TimeWindow:
-    """Return the test window, from a cutoff to the end of the log, of a split by time.
+    """Return the test period of a split by time: from a cutoff to the end of the log.
 
-    cutoff, unit : the time, and the log's unit, for a number below 10^8
-    on : "validation": the window ends at the cutoff instead
-    find_earlier_cut : from the cutoff to the time at which the validation window begins
+    cutoff, unit : the time, and the log's time unit, which a number below 10^8 has
+    on : "test" or "validation"; for validation, the period ends at the cutoff instead
+    find_earlier_cut : function from the cutoff to the time at which the validation period begins,
+    both in microseconds
     """
     when = time_to_microseconds(cutoff, unit)
     name = f"at:{cutoff if isinstance(cutoff, str) else format_time(when)}"

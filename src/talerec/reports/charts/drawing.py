@@ -34,20 +34,17 @@ Coordinates = tuple[float | None, float | None]
 
 
 class Point(NamedTuple):
-    """A value of a series in coordinates of the drawing; None where it lies outside the chart.
+    """A value of a series in coordinates of the drawing; None where it lies outside the chart."""
 
-    tip : text of its tooltip; low, high : y coordinates of the ends of its interval, if it has one
-    """
-
-    tip: str
+    tip: str  # text of its tooltip
     x: float | None
-    y: float | None
-    low: float | None
-    high: float | None
+    y: float | None  # downwards
+    low: float | None  # y of the lower end of its interval; None: no interval
+    high: float | None  # y of the upper end
 
     @property
     def is_shown(self) -> bool:
-        """Return whether the point lies inside the chart."""
+        """Return whether the point lies inside the chart: both coordinates are not None."""
         return self.x is not None and self.y is not None
 
 
@@ -72,7 +69,10 @@ def _letter_width(letter: str) -> float:
 
 
 def truncate_text(text: str, room: float) -> str:
-    """Return a text shortened to the width `room`, with an ellipsis for what is cut."""
+    """Return a text shortened to the width `room`, with an ellipsis for what is cut.
+
+    room : in units of the drawing
+    """
     while text_width(text) > room + _ROUNDING and len(text) > 1:
         text = text[:-2].rstrip() + "…"
     return text
@@ -110,7 +110,7 @@ def text_element(
 def draw_svg(title: str, height: float, description: str, *parts: Html | None) -> Html:
     """Return the whole chart as an <svg> element of width 680.
 
-    height : in units of the drawing; description : says in words what the chart shows, for screen
+    height : in units of the drawing; description : what the chart shows in words, for screen
     readers; parts : the content, None is skipped
     """
     return tag(
@@ -139,7 +139,7 @@ class LegendEntry(NamedTuple):
 def draw_head(title: str, keys: Sequence[LegendEntry], y_label: str) -> tuple[float, Html]:
     """Return the y at which the plot may begin, and the markup of title, legend and y label.
 
-    keys : legend entries; those without a name are left out
+    keys : legend entries; those without a name are left out. y_label : of the vertical axis
     """
     keys = [key for key in keys if key.name]
     y, parts = 2.0, []
@@ -162,13 +162,19 @@ def draw_head(title: str, keys: Sequence[LegendEntry], y_label: str) -> tuple[fl
 
 
 def line_key(name: str, style: int) -> LegendEntry:
-    """Return the legend entry of a line: its name, and a short line with its marker."""
+    """Return the legend entry of a line: its name, and a short line with its marker.
+
+    style : number of the series, which decides colour, dash and marker
+    """
     sample = tag("path", d="M-14 0h28", class_=f"line {series_class(style)}")
     return LegendEntry(name, join(sample, draw_marker(style)), 28)
 
 
 def box_key(name: str, style: int) -> LegendEntry:
-    """Return the legend entry of bars: their name, and a box in their colour."""
+    """Return the legend entry of bars: their name, and a box in their colour.
+
+    style : number of the series, which decides the colour
+    """
     box = tag("rect", x=-7, y=-7, width=14, height=14, class_=f"fill {series_class(style)}")
     return LegendEntry(name, box)
 
@@ -182,7 +188,7 @@ def series_class(style: int) -> str:
 
 
 def y_axis_margin(y: NumberAxis) -> float:
-    """Return the width that the labels of a vertical axis take at the left."""
+    """Return the width that the tick labels of a vertical axis take at the left."""
     return max(text_width(label) for _, label in y.ticks) + 12
 
 
@@ -267,8 +273,8 @@ def draw_vertical_line(
 ) -> Html | None:
     """Return a labelled vertical line over the whole height of the plot, at x = `value`.
 
-    Returns None if the value lies outside the axis. The label is left of the line if the right has
-    no room.
+    x, y : the axes, which map values to coordinates. None if the value lies outside the axis. The
+    label is left of the line if the right has no room.
     """
     place = x(value)
     if place is None:
@@ -293,7 +299,10 @@ def draw_marker(style: int, *, tip: str | None = None) -> Html:
 
 
 def draw_point(style: int, point: Coordinates, tip: str) -> Html | None:
-    """Return a series' marker at `point` (x, y) with a tooltip; None if outside the chart."""
+    """Return a series' marker at `point` (x, y) with a tooltip; None if outside the chart.
+
+    style : number of the series, which decides colour and shape; tip : the tooltip's text
+    """
     x, y = point
     if x is None or y is None:
         return None
@@ -301,7 +310,10 @@ def draw_point(style: int, point: Coordinates, tip: str) -> Html | None:
 
 
 def draw_segment(kind: str, start: Coordinates, end: Coordinates) -> Html | None:
-    """Return a straight line of CSS class `kind`; None if an end lies outside the chart."""
+    """Return a straight line of CSS class `kind`; None if an end lies outside the chart.
+
+    start, end : (x, y) coordinates; None for a coordinate outside the chart
+    """
     (x1, y1), (x2, y2) = start, end
     if None in (x1, y1, x2, y2):
         return None
@@ -311,7 +323,8 @@ def draw_segment(kind: str, start: Coordinates, end: Coordinates) -> Html | None
 def draw_line(points: Sequence[Point], style: int) -> Html | None:
     """Return a line through the points, broken where one lies outside the chart.
 
-    Returns None if no two neighbouring points are inside.
+    style : number of the series, which decides colour and dash. None if no two neighbouring points
+    are inside.
     """
     runs = [_path_data(run) for run in _split_at_gaps(points) if len(run) > 1]
     return tag("path", d="".join(runs), class_=f"line {series_class(style)}") if runs else None

@@ -34,20 +34,19 @@ _SPOKEN = 40  # values of a series that its description lists
 
 @dataclass(frozen=True)
 class Series:
-    """Named values: y at x, and for bar charts the interval from low to high around y.
+    """Named values of a chart: y at x, and for bar charts the interval around y.
 
-    x are numbers or names of categories. All collections have the same length; a value that is None
-    or not finite is missing.
+    All collections have the same length; a value that is None or not finite is missing.
     """
 
-    name: str
-    x: Collection[Any]
+    name: str  # in the legend; "" for none
+    x: Collection[Any]  # numbers, or names of categories
     y: Collection[Any]
-    low: Collection[Any] | None = None
+    low: Collection[Any] | None = None  # ends of the intervals
     high: Collection[Any] | None = None
 
     def rows(self) -> list[tuple[Any, Any, Any, Any]]:
-        """Return (x, y, low, high) of each value; None where there is no interval."""
+        """Return (x, y, low, high) of each value; low and high are None without intervals."""
         nothing = [None] * len(self.x)
         low, high = (nothing if side is None else side for side in (self.low, self.high))
         return list(zip(self.x, self.y, low, high, strict=True))
@@ -65,7 +64,8 @@ def line_chart(
 ) -> Html:
     """Return a line chart as SVG, one line per series with a marker at each value.
 
-    log_x : logarithmic x axis. mark_x : draws a vertical line, labelled `mark_label`, at that x.
+    log_x : logarithmic x axis. mark_x : draws a vertical line, labelled `mark_label`, at that x;
+    None: no line.
     """
     keys = [drawing.line_key(line.name, style) for style, line in enumerate(series)]
     top, head = drawing.draw_head(title, keys, y_label)
@@ -175,7 +175,10 @@ def _ys(series: Iterable[Series]) -> list[Any]:
 
 
 def _heights(series: Iterable[Series]) -> list[Any]:
-    """Return all values and the ends of their intervals."""
+    """Return the y values of all series and the ends of their intervals, in one list.
+
+    Missing values are None.
+    """
     return [value for line in series for _, *values in line.rows() for value in values]
 
 
@@ -183,7 +186,10 @@ def _heights(series: Iterable[Series]) -> list[Any]:
 
 
 def _points(line: Series, x: NumberAxis | CategoryAxis, y: NumberAxis) -> list[Point]:
-    """Return the values of a series as points in coordinates of the chart, with tooltips."""
+    """Return the values of a series as points in coordinates of the chart, with tooltips.
+
+    x, y : the axes, which map values to coordinates (None outside the chart)
+    """
     return [
         Point(f"{line.name}, {x.format(a)}: {format_interval(*values)}", x(a), *map(y, values))
         for a, *values in line.rows()
@@ -193,7 +199,10 @@ def _points(line: Series, x: NumberAxis | CategoryAxis, y: NumberAxis) -> list[P
 def _lines(
     series: Sequence[Series], x: NumberAxis | CategoryAxis, y: NumberAxis
 ) -> list[Html | None]:
-    """Return the markup of all series: all lines, then all markers over them."""
+    """Return the markup of all series: all lines, then all markers over them.
+
+    x, y : the axes, which map values to coordinates
+    """
     points = [
         sorted((p for p in _points(line, x, y) if p.x is not None), key=lambda p: p.x or 0.0)
         for line in series
@@ -208,7 +217,11 @@ def _markers(points: Iterable[Point], style: int) -> Html:
 
 
 def _specks(line: Series, style: int, x: NumberAxis | CategoryAxis, y: NumberAxis) -> Html:
-    """Return all points of a series as one path of small dots, without tooltips."""
+    """Return all points of a series as one path of small dots, without tooltips.
+
+    style : number of the series, which decides the colour; x, y : the axes, which map values to
+    coordinates
+    """
     places = [(x(a), y(b)) for a, b, *_ in line.rows()]
     dots = [
         f"M{format_coordinate(a)} {format_coordinate(b)}h0"
@@ -223,7 +236,8 @@ def _bars(
 ) -> list[Html | None]:
     """Return the bars of one series, `shift` units right of the middle of their groups.
 
-    step : width reserved for a bar; flat : the values are written horizontally
+    style : number of the series, which decides the colour; step : width reserved for a bar; flat :
+    the values are written horizontally; x, y : the axes, which map values to coordinates
     """
     drawn = []
     for point, value in zip(_points(line, x, y), line.y, strict=True):
@@ -235,7 +249,10 @@ def _bars(
 
 
 def _nothing(series: Iterable[Series], x: NumberAxis | CategoryAxis, y: NumberAxis) -> Html | None:
-    """Return the text "nothing to show" for the middle of the plot; None if there are values."""
+    """Return the text "nothing to show" for the middle of the plot; None if there are values.
+
+    x, y : the axes; start and end are coordinates of the plot's edges
+    """
     if finite_numbers(_ys(series)):
         return None
     return drawing.draw_empty_note((x.start + x.end) / 2, 0.55 * y.start + 0.45 * y.end)

@@ -24,15 +24,12 @@ _LEAST = 220  # the least that names leave to the plot
 
 @dataclass(frozen=True)
 class DotRow:
-    """A row of a dot chart: a name, a value and the ends of its interval.
-
-    A missing value is None; an end that is None is the value itself.
-    """
+    """A row of a dot chart: a name, a value and the ends of its interval."""
 
     name: str
-    value: float | None
-    low: float | None = None
-    high: float | None = None
+    value: float | None  # None: missing
+    low: float | None = None  # None: the value itself
+    high: float | None = None  # None: the value itself
 
 
 def dot_chart(
@@ -99,7 +96,10 @@ def stacked_bar_chart(
 
 
 def _between(row_names: Sequence[str], values: Sequence[str]) -> tuple[float, float]:
-    """Return (left, right): x coordinates of the plot between row names and values as text."""
+    """Return (left, right): x coordinates of the plot between row names and values as text.
+
+    Names stand left of the plot and are cut if they are long; `values` stand right of it.
+    """
     right = WIDTH - max((drawing.text_width(text, SMALL) for text in values), default=0.0) - 26
     right = max(right, WIDTH / 2)
     longest = max(map(drawing.text_width, row_names), default=0.0)
@@ -107,7 +107,7 @@ def _between(row_names: Sequence[str], values: Sequence[str]) -> tuple[float, fl
 
 
 def _tick_count(left: float, right: float) -> int:
-    """Return how many tick labels fit."""
+    """Return how many tick labels fit between the x coordinates `left` and `right`."""
     return max(int((right - left) / 75), 2)
 
 
@@ -139,7 +139,10 @@ def _row_name(name: str, left: float, y: float) -> Html:
 
 
 def _whisker(x: NumberAxis, row: DotRow, y: float) -> Html | None:
-    """Return a row's interval as a horizontal line with caps at y; None without an interval."""
+    """Return a row's interval as a horizontal line with caps at y; None without an interval.
+
+    x : the axis, which maps values to coordinates; an end of the interval that is None is the value
+    """
     ends = [x(row.value if side is None else side) for side in (row.low, row.high)]
     if ends[0] == ends[1]:
         return None
@@ -152,7 +155,8 @@ def _boxes(
 ) -> list[Html]:
     """Return the boxes of one stacked bar at height y, each with its value inside if it fits.
 
-    name : of the row, for tooltips; parts : values by name; styles : number of each part's colour
+    name : of the row, for tooltips; parts : values by name; styles : number of each part's colour;
+    x : the axis, which maps values to coordinates
     """
     drawn, before = [], 0.0
     for part, value in parts.items():

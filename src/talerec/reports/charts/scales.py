@@ -71,20 +71,20 @@ def format_power(value: float, base: int) -> str:
 
 @dataclass(frozen=True)
 class NumberAxis:
-    """An axis of numbers from `low` to `high`, drawn from coordinate `start` to `end`.
+    """An axis of numbers; calling it maps a value to its coordinate, None outside the axis."""
 
-    Calling it maps a value to its coordinate. ticks : (value, label) pairs
-    """
-
-    ticks: tuple[tuple[float, str], ...]
-    low: float
-    high: float
-    start: float
-    end: float
+    ticks: tuple[tuple[float, str], ...]  # (value, label) pairs
+    low: float  # the smallest value
+    high: float  # the largest value
+    start: float  # the coordinate of `low`
+    end: float  # the coordinate of `high`
     base: int = 0  # of the logarithm; 0: the axis is linear
 
     def format(self, value: Any) -> str:
-        """Return a value as text, formatted as the labels of the axis are."""
+        """Return a value as text, formatted as the labels of the axis are.
+
+        On an axis of powers of two (`base` 2), 0.25 is 1/4.
+        """
         number = finite_number(value)
         if self.base == 2 and number is not None:
             return format_power(number, 2)
@@ -110,7 +110,8 @@ class NumberAxis:
 class CategoryAxis:
     """An axis of named categories side by side, drawn from coordinate `start` to `end`.
 
-    Calling it maps a category to the middle of its slot; None if the axis does not have it.
+    Calling it maps a category to the middle of its slot, the room of one category; None if the axis
+    does not have it.
     """
 
     names: tuple[str, ...]
@@ -119,12 +120,15 @@ class CategoryAxis:
 
     @property
     def ticks(self) -> tuple[tuple[str, str], ...]:
-        """Return (category, label) pairs."""
+        """Return (category, label) pairs, which are equal for this axis."""
         return tuple((name, name) for name in self.names)
 
     @property
     def slot(self) -> float:
-        """Return the width of one category."""
+        """Return the width of one category, in coordinates of the drawing.
+
+        The axis runs from `start` to `end`; `names` are its categories.
+        """
         return (self.end - self.start) / max(len(self.names), 1)
 
     def format(self, value: Any) -> str:
@@ -132,12 +136,12 @@ class CategoryAxis:
         return category_name(value)
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        """The number of each category, from 0, by name."""
+    def _number_by_name(self) -> dict[str, int]:
+        """The number of each category, from 0, by its name."""
         return {name: place for place, name in enumerate(self.names)}
 
     def __call__(self, value: Any) -> float | None:
-        place = self._places.get(category_name(value))
+        place = self._number_by_name.get(category_name(value))
         return None if place is None else self.start + (place + 0.5) * self.slot
 
 
@@ -154,7 +158,8 @@ def category_axis(values: Iterable[Any], start: float, end: float) -> CategoryAx
 def linear_axis(values: Iterable[Any], start: float, end: float, *, ticks: int = 5) -> NumberAxis:
     """Return a linear axis from one round number to another that covers all values.
 
-    start, end : coordinates; ticks : about how many steps; missing values are ignored.
+    start, end : coordinates of its ends; ticks : about how many steps it has. Missing values are
+    ignored.
     """
     low, high = _bounds(finite_numbers(values))
     step = _step((high - low) / ticks)
@@ -227,7 +232,7 @@ def _step(least: float) -> float:
 def _labels(places: Sequence[float], step: float) -> list[str]:
     """Return the tick labels of values `step` apart, with enough decimals to tell them apart.
 
-    Tiny steps and huge values are written in scientific notation.
+    places : the values of the ticks. Tiny steps and huge values are written in scientific notation.
     """
     size, unit = max(abs(place) for place in places), _magnitude(step * (1 + _SAME))
     extra_digit = 0 if math.isclose(step / 10.0**unit % 1, 0, abs_tol=1e-6) else 1

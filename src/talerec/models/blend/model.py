@@ -12,11 +12,11 @@ import numpy as np
 from talerec.data import Histories, Log
 from talerec.errors import TalerecError
 from talerec.models.blend.parts import (
-    PART_MODELS,
     assign_trainings,
     fit_part,
     learn_part_weights,
     parse_parts,
+    part_class,
 )
 from talerec.models.core import (
     AUTO,
@@ -91,10 +91,7 @@ class Blend(_BlendState):
         """
         parts: list[Model] = []
         for name, settings in parse_parts(self.parts):
-            if name not in PART_MODELS:
-                names = ", ".join(PART_MODELS)
-                raise TalerecError(f"parts names {name!r}; the models that blend are {names}")
-            kind = PART_MODELS[name]
+            kind = part_class(name)
             parts.append(build_model(kind, parse_settings(kind, settings)))
         for number, trainings in (self._trainings or {}).items():
             part = parts[number]

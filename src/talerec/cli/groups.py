@@ -228,7 +228,10 @@ class ModelChoice:
     set: Settings = field(default_factory=list)
 
     def build(self) -> Model:
-        """Return the unfitted model, with the parameters of --params and, over them, of --set."""
+        """Return the unfitted model, with the parameters of --params and, over them, of --set.
+
+        TalerecError if a library that the model needs is not installed.
+        """
         from talerec.evaluation import read_params
         from talerec.models import DEFAULT, model_class
         from talerec.models.core import build_model, parse_settings, use_current_names
@@ -240,6 +243,7 @@ class ModelChoice:
         model: Model = build_model(
             kind, {**use_current_names(kind, params), **parse_settings(kind, self.set)}
         )
+        model.check_ready()
         return model
 
 
@@ -282,12 +286,19 @@ class EngineOptions:
         return self.engine == "spark"
 
     def check(self) -> None:
-        """Raise an error for an unknown engine, or for options of Spark without --engine spark."""
+        """Raise an error for an unknown engine, or one that cannot start here.
+
+        Options of Spark need --engine spark, and Spark needs packages and Java.
+        """
         if self.engine not in ("local", "spark"):
             raise TalerecError(f"--engine is {self.engine!r}; it takes local or spark")
         for part in fields(self)[1:]:
             if getattr(self, part.name) and not self.is_spark:
                 raise TalerecError(f"{flag_of(part.name)} needs --engine spark")
+        if self.is_spark:
+            from talerec.spark import check_installed
+
+            check_installed()
 
     @contextmanager
     def session(self, source: LogSource) -> Iterator[dict[str, Any]]:

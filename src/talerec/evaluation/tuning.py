@@ -20,10 +20,18 @@ import numpy as np
 
 from talerec.data import Log
 from talerec.data.split import VALIDATION, SplitPlan
-from talerec.errors import TalerecError
+from talerec.errors import TalerecError, require_extra
 from talerec.evaluation.trials import Objective, Task, Trial, Tuning, describe_setting
 from talerec.models import model_class
-from talerec.models.core import LEARN, SCORE, SOLVE, Model, param_fields, use_current_names
+from talerec.models.core import (
+    LEARN,
+    SCORE,
+    SOLVE,
+    Model,
+    build_model,
+    param_fields,
+    use_current_names,
+)
 from talerec.runtime import listening, silent, stage, threads
 
 logger = logging.getLogger(__name__)
@@ -81,9 +89,8 @@ def tune(
     Examples
     --------
     >>> import talerec as tr
-    >>> result = tr.tune("markov", tr.synthetic_log(2000, items=50), trials=2)
-    >>> result.searched, len(result.trials)
-    (['recency'], 2)
+    >>> tr.tune("markov", tr.synthetic_log(2000, items=50), trials=2).searched
+    ['recency']
     """
     plan = SplitPlan(plan) if isinstance(plan, str) else plan
     plan.check(VALIDATION)
@@ -91,6 +98,7 @@ def tune(
     fixed = use_current_names(kind, fixed or {}, warn=True)
     task = Task(kind.name, fixed, plan.text, ties, metric, hide_seen)
     task.check()
+    check_tuning_ready(build_model(kind, fixed), grid)
     if grid is not None:
         return _tune_by_grid(grid, task, log)
     return _search(task, log, trials=trials, study=study, workers=workers, seed=seed)
@@ -280,12 +288,21 @@ class _SearchWorker:
         return trial.suggest_float(name, low, high, log=low > 0)
 
 
+def check_tuning_ready(model: Model, grid: str | None) -> None:
+    """Raise TalerecError if a library is missing that a search for parameters needs.
+
+    model: not fitted, with the parameters that are not searched. grid: None for a search with
+    Optuna; the values of a paper need no Optuna.
+    """
+    model.check_ready()
+    if grid is None:
+        require_extra("tune", "tuning", ("optuna",))
+
+
 def _optuna() -> Any:
-    """Return the module optuna, with its log messages off; TalerecError if not installed."""
-    try:
-        import optuna
-    except ImportError:
-        raise TalerecError("tuning needs Optuna: pip install 'talerec[tune]'") from None
+    """Return the module optuna, with its log messages off."""
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

@@ -82,7 +82,7 @@ class StoredProblem(NamedTuple):
 
 
 def solve_stored(problem: StoredProblem, K: Matrix) -> Any:
-    """Return the weights (CSR, source x target) that a fit to all rows gives to the targets in K.
+    """Return the weights that a fit to all rows gives to the targets in K (CSR, by source).
 
     K = S'T: items x items, with the columns of these targets alone. An updated model has other
     positions and ranks of items than a new fit, but the same sources and weights.

@@ -81,7 +81,7 @@ def rank_items(G: CSR) -> Array:
 
 
 def ranked_lengths(triangle: LowerTriangle, order: Array) -> Array:
-    """Return the lengths that rows of a triangle had if items were ranked by their entries now.
+    """Return how long a triangle's rows would be if items were ranked by their entries now.
 
     An update adds entries to a triangle and keeps the ranks of items. The result has a number per
     rank of `triangle`: in how many pairs with a nonzero entry the item is the one with fewer
@@ -126,9 +126,9 @@ def _count_entries(lower: CSR, out: Array) -> None:
 
 @kernel
 def _count_shorter(lower: CSR, rank: Array, out: Array) -> None:
-    """Add to out[r] in how many nonzeros of a lower triangle r has the higher `rank` of the two.
+    """Add to out[r] how many nonzeros of a lower triangle have r as the item of higher `rank`.
 
-    rank: another number of each row of the triangle.
+    A nonzero belongs to two items, its row and its column; rank: another number of each item.
     """
     for r in range(len(out)):
         for x in unsigned_range(lower.indptr[r], lower.indptr[r + 1]):

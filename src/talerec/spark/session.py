@@ -31,6 +31,7 @@ from talerec import errors
 from talerec.errors import TalerecError
 from talerec.runtime import VARIABLE, Clock, stage
 from talerec.spark.messages import MESSAGES, Batches
+from talerec.spark.requirements import check_installed
 
 _TALEREC_ERROR = re.compile(r"talerec\.(?:\w+\.)+(\w+Error): (.*)")  # as a task's traceback ends
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(talerec[\w.]*)'")
@@ -71,13 +72,12 @@ def connected(
     Raises
     ------
     TalerecError
-        When Spark does not start.
+        When Spark does not start, or Java or a package that it needs is not installed.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("talerec")
-    for name, value in {**_DEFAULTS, **(conf or {})}.items():
-        builder = builder.config(name, value)
     is_running = SparkContext._active_spark_context is not None  # maybe opened by another thread
+    check_installed(is_running)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("talerec").config(map={**_DEFAULTS, **(conf or {})})
     try:
         session = (builder.master(master) if master else builder).getOrCreate()
     except (PySparkException, Py4JError, OSError, ValueError) as error:
@@ -223,6 +223,7 @@ def open_run(session: SparkSession, parent: str | Path) -> Iterator[ClusterRun]:
 
     The folder is renamed first, so that abandoned attempts of tasks cannot write to it.
     """
+    check_installed(is_running=True)
     folder = Path(parent).absolute() / f"talerec-{uuid.uuid4().hex[:12]}"
     try:
         folder.mkdir(parents=True)
@@ -344,10 +345,8 @@ def map_rows(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `work(batches)`, in an executor that has the driver's version."""
         if talerec.__version__ != expected:  # weights would come from two versions
-            raise TalerecError(
-                f"an executor has talerec {talerec.__version__}, and the driver {expected}: "
-                "install the same on all machines"
-            )
+            versions = f"{talerec.__version__}, and the driver {expected}"
+            raise TalerecError(f"an executor has talerec {versions}: install one on all machines")
         os.environ[VARIABLE] = "1"  # Spark runs one task on each core
         _reduce_task_cleanup()
         yield from work(batches)

@@ -126,6 +126,11 @@ class Blend(_BlendState):
 
     # -- fitting --
 
+    def check_ready(self) -> None:
+        """Raise TalerecError, before a fit, if a library that a part needs is not installed."""
+        for part in self.build_parts():
+            part.check_ready()
+
     @staticmethod
     def first_rows(log: Log) -> Log | None:
         """Return the rows that parts are first fitted on, to be ranked on the other rows.
@@ -192,8 +197,7 @@ class Blend(_BlendState):
         fitted. clock: adds up the seconds of each stage.
         """
         parts = self.build_parts()
-        for part in parts:
-            part.check_ready()
+        self.check_ready()
         with clock("weigh"):
             weights, is_learned = self.choose_weights(parts, lambda: _validate_parts(parts, log))
         with clock("parts"):

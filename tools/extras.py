@@ -277,8 +277,9 @@ def use_spark(environment: Environment) -> None:
     spark = "--engine spark --master local[2]"
     environment.talerec(f"fit log.parquet -o spark.tale --model tale {spark}")
     environment.talerec("verify spark.tale")
-    result = environment.talerec(f"evaluate log.parquet --model tale {spark} --json")
-    expect(json.loads(result)["cases"] == 60, "the evaluation on Spark has not 60 cases")
+    by_time = "--split at:2022-01-12"  # the fifth day of the log
+    result = environment.talerec(f"evaluate log.parquet --model tale {by_time} {spark} --json")
+    expect(json.loads(result)["cases"] > 0, "the evaluation on Spark has no cases")
     environment.talerec(f"lists spark.tale log.parquet -o lists -k 3 {spark}")
     expect(any((environment.work / "lists").glob("*.parquet")), "Spark wrote no lists")
 

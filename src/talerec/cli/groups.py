@@ -232,12 +232,13 @@ class ModelChoice:
 
         TalerecError if a library that the model needs is not installed.
         """
-        from talerec.evaluation import read_params
         from talerec.models import DEFAULT, model_class
         from talerec.models.core import build_model, parse_settings, use_current_names
 
         name, params = self.model, dict[str, Any]()
         if self.params is not None:
+            from talerec.evaluation import read_params
+
             name, params = read_params(self.params, name)
         kind = model_class(name or DEFAULT)
         model: Model = build_model(

@@ -3,7 +3,7 @@
 #   make test              the tests; TALEREC_DATA=DIR adds the real logs, EXTRAS=all the heavy parts
 #   make check             lint, format, types, the rules of tools/house.py, the names in the docs
 #   make docs              the documentation site, in build/docs
-#   make release-check     wheel, sdist, licences, parts list: all that a release needs and no network
+#   make release-check     wheel, sdist, licences, parts list, every extra installed alone
 #   make bench             the benchmarks (see benchmarks/README.md)
 
 PYTHON ?= python3

@@ -150,6 +150,18 @@ def test_the_command_line_starts_without_the_heavy_libraries():
     assert not set(HEAVY) & set(loaded)
 
 
+def test_loading_a_model_imports_that_model_alone(tmp_path):
+    path = talerec.Markov().fit(talerec.synthetic_log(500, seed=1)).save(tmp_path / "m.tale")
+    code = (
+        f"import sys, talerec; talerec.load({str(path)!r}); "
+        "print(*(name for name in sys.modules if name.startswith('talerec.models.')))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    families = {name.split(".")[2] for name in run.stdout.split()}
+    assert families == {"catalog", "core", "counting", "linear"}  # `Linear` is Markov's base
+    assert "talerec.models.linear.tale" not in run.stdout.split()
+
+
 def test_public_names_are_these_and_load():
     assert sorted(talerec.__all__) == sorted(
         [

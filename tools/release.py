@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Check that the tree can be released, without a network: `make release-check`.
+"""Check that the tree can be released: `make release-check`.
 
     python tools/release.py                 # build, check the files, run the wheel, list parts
     python tools/release.py --tag v0.2.0    # only check that the tag names this version
 
 Wheel and sdist are built into build/release/dist; build/release/parts.json is a CycloneDX list of
 the installed packages, and licences.json has the licence of each. Licences that require more than a
-notice are printed for a person to decide.
+notice are printed for a person to decide. Every extra is installed alone and does its job
+(tools/extras.py), which takes pip's index, and Java for Spark; all else needs no network.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+
+import extras
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "release"
@@ -60,6 +63,8 @@ def main() -> None:
         problems = list(check_tag(options.tag))
     else:
         problems = [*check_versions(), *build_files(), *try_wheel(), *list_parts()]
+        wheel = next((OUT / "dist").glob("*.whl"))
+        problems += extras.try_extras(list(extras.JOBS), OUT / "extras", wheel)
     for problem in problems:
         print(f"release: {problem}", file=sys.stderr)
     print(f"release {version()}: " + (f"{len(problems)} problems" if problems else "ready"))

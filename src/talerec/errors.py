@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from functools import wraps
+from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -116,6 +117,18 @@ class ArtifactError(TalerecError):
         `self.file` is the file at fault, None for the whole folder.
         """
         return type(self)(self.message, folder, self.file)
+
+
+def require_extra(extra: str, purpose: str, modules: Iterable[str]) -> None:
+    """Raise TalerecError if a module that an extra of this package installs is missing.
+
+    The modules are looked for, and not imported. purpose: what needs them, such as "tuning"; the
+    message starts with it.
+    """
+    for name in modules:
+        if find_spec(name) is None:
+            advice = f"({name} is missing): pip install 'talerec[{extra}]'"
+            raise TalerecError(f"{purpose} needs the extra `{extra}` {advice}")
 
 
 def _warn_of_rename(old: str, new: str) -> None:

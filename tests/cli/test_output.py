@@ -142,5 +142,5 @@ def test_spark_without_pyspark_names_the_extra(
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     outcome = talerec("fit", tmp_path / "log", "-o", tmp_path / "m.tale", "--engine", "spark")
     assert outcome.code == 2
-    assert "needs pyspark" in outcome.err
+    assert "(pyspark is missing)" in outcome.err
     assert "pip install 'talerec[spark]'" in outcome.err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -101,6 +103,27 @@ def test_a_name_that_is_taken_is_refused():
             name: ClassVar[str] = "ease"
 
 
+def test_a_name_of_a_model_that_is_not_imported_yet_is_refused_too():
+    code = (
+        "from talerec.models.core import Model\n"
+        "from talerec.errors import TalerecError\n"
+        "try:\n"
+        "    type('Mine', (Model,), {'name': 'ease'})\n"
+        "except TalerecError as error:\n"
+        "    print(error)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "there is a model 'ease' already: give Mine another name\n"
+
+
+def test_the_library_s_models_are_found_by_their_names():
+    assert {name: kind.name for name, kind in tr.MODELS.items()} == {n: n for n in tr.MODELS}
+    with pytest.raises(TalerecError, match="no model 'tael'; the models are tempo, tale, slis"):
+        model_class("tael")
+    with pytest.raises(KeyError):
+        tr.MODELS["tael"]
+
+
 def test_a_model_without_a_name_of_its_own_is_not_saved(tmp_path):
     class Nameless(Linear):
         def learn_weights(self, log, clock):
@@ -112,6 +135,8 @@ def test_a_model_without_a_name_of_its_own_is_not_saved(tmp_path):
 
 
 MODULE = '''
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 import numpy as np

@@ -13,6 +13,7 @@ from talerec.gram import Gram
 from talerec.runtime import csr_columns
 from talerec.solvers import (
     LowerTriangle,
+    StoredProblem,
     lower_triangle,
     solve_stored,
     target_residuals,
@@ -106,6 +107,8 @@ def test_targets_from_a_stored_triangle_are_those_of_the_gram(neighbors: int) ->
     gram = Gram(sparse.csr_array(G), sparse.csc_array(K))
     expected = solve_local(gram, np.ones(20), neighbors, targets=targets)[0]
     columns = sparse.csc_array(np.where(targets, K, 0.0))
-    result = solve_stored(lower_triangle(gram.G), columns, np.ones(20), neighbors, gram.K.nnz)
+    triangle, order = lower_triangle(gram.G), np.arange(20)
+    problem = StoredProblem(triangle, np.ones(20), neighbors, gram.k_entries, order)
+    result = solve_stored(problem, columns)
     assert np.array_equal(result.toarray(), expected.toarray())
     assert not result.toarray()[:, ~targets].any()

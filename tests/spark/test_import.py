@@ -44,7 +44,7 @@ def test_a_name_that_needs_pyspark_says_how_to_install_it(name):
         "from talerec import spark\nfrom talerec.errors import TalerecError\n"
         f"try:\n    spark.{name}\nexcept TalerecError as error:\n    print(error)\n"
     )
-    message = "Spark needs pyspark, which is not installed: pip install 'talerec[spark]'\n"
+    message = "Spark needs the extra `spark` (pyspark is missing): pip install 'talerec[spark]'\n"
     assert run(BLOCKED + code) == message
 
 

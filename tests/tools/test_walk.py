@@ -90,11 +90,11 @@ def test_the_log_that_is_made_up_is_one_that_talerec_reads(tmp_path):
     assert (tmp_path / "log.csv").read_text() == (tmp_path / "again.csv").read_text()
 
 
-def test_a_command_of_talerec_is_walked():
+def test_an_evaluation_passes_few_files():
     command = [sys.executable, str(ROOT / "tools" / "walk.py"), "--source", str(ROOT / "src")]
-    done = subprocess.run([*command, "--run", "models"], capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "  cli/main.py\n" in done.stdout
-    assert " files; " in done.stdout.splitlines()[-1]
+    assert int(done.stdout.splitlines()[-1].split(" files; ")[0]) <= 85
 
 
 def test_a_request_is_walked_from_the_application_to_the_ranking():

@@ -214,15 +214,17 @@ def tune(
 ) -> None:
     """Search for a model's best parameters on validation rows; --set fixes some of them."""
     # source: options of the log; ties: the order of a user's rows with equal times
-    from talerec.evaluation import tune
+    from talerec.evaluation import check_tuning_ready, tune
     from talerec.models import DEFAULT, model_class
-    from talerec.models.core import parse_settings
+    from talerec.models.core import build_model, parse_settings
 
     kind = model_class(model or DEFAULT)
     fixed = parse_settings(kind, set)
+    fixed_model = build_model(kind, fixed)
+    check_tuning_ready(fixed_model, grid)
     _check_outputs([path, study, report], source.log)
     with reporting(json):
-        log = source.read(any_order=ties != "file", needs_time=kind().needs_time)
+        log = source.read(any_order=ties != "file", needs_time=fixed_model.needs_time)
         result = tune(
             kind, log, split, trials=trials, grid=grid, fixed=fixed, metric=metric,
             ties=ties, hide_seen=hide_seen, study=study, workers=workers, seed=seed,

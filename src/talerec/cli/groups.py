@@ -235,20 +235,22 @@ class ModelChoice:
     def build(self) -> Model:
         """Return the unfitted model, with the parameters of --params and, over them, of --set.
 
-        `self.params` is a JSON file that `talerec tune` wrote, None for none; `self.set` are texts
-        NAME=VALUE. TalerecError for unknown models, parameters or values.
+        `self.params`: JSON that `talerec tune` wrote, or None; `self.set`: texts NAME=VALUE.
+        TalerecError for unknown names and values, and for a library that is not installed.
         """
-        from talerec.evaluation import read_params
         from talerec.models import DEFAULT, model_class
         from talerec.models.core import build_model, parse_settings, use_current_names
 
         name, params = self.model, dict[str, Any]()
         if self.params is not None:
+            from talerec.evaluation import read_params
+
             name, params = read_params(self.params, name)
         kind = model_class(name or DEFAULT)
         model: Model = build_model(
             kind, {**use_current_names(kind, params), **parse_settings(kind, self.set)}
         )
+        model.check_ready()
         return model
 
 
@@ -291,12 +293,16 @@ class EngineOptions:
         return self.engine == "spark"
 
     def check(self) -> None:
-        """Raise TalerecError for an unknown engine, or options of Spark without --engine spark."""
+        """Raise TalerecError for an unknown engine, or one that lacks packages or Java."""
         if self.engine not in ("local", "spark"):
             raise TalerecError(f"--engine is {self.engine!r}; it takes local or spark")
         for part in fields(self)[1:]:
             if getattr(self, part.name) and not self.is_spark:
                 raise TalerecError(f"{flag_of(part.name)} needs --engine spark")
+        if self.is_spark:
+            from talerec.spark import check_installed
+
+            check_installed()
 
     @contextmanager
     def session(self, source: LogSource) -> Iterator[dict[str, Any]]:

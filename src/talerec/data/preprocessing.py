@@ -329,8 +329,7 @@ def _sort_rows(
     ptr, rows = group_rows(user, len(users))
     sort_groups(ptr, rows, time)
     if old.ties == "item":
-        names = sort_ids(items.ids)
-        key = Vocabulary(names).positions(items.ids, "item", "error").astype(np.int64)
+        key = items.sorted_places().astype(np.int64)
         rows = rows[order_simultaneous(ptr, time[rows], key[item[rows]])]
     log = Log(ptr, item[rows].astype(np.int32), time[rows], users, items, None, old.unit, old.ties)
     return log, rows

@@ -43,6 +43,13 @@ class Vocabulary:
         vocabulary = cls(sort_ids(values.unique()))
         return vocabulary, vocabulary.codes(values)
 
+    def sorted_places(self) -> Array:
+        """Return the place of each id (int32) among all ids in sorted order.
+
+        It is the id's position in a vocabulary of `encode`; an updated model appends new ids.
+        """
+        return Vocabulary(sort_ids(self.ids)).codes(self.ids)
+
     def positions(self, values: Sequence[Any] | pl.Series, kind: str, unknown: str) -> Array:
         """Return the positions of external ids (int32); `kind` (user or item) is for messages.
 

@@ -22,6 +22,7 @@ from talerec.evaluation.queries import write_result as write_result
 from talerec.evaluation.result import Evaluation as Evaluation
 from talerec.evaluation.trials import Tuning as Tuning
 from talerec.evaluation.trials import describe_setting as describe_setting
+from talerec.evaluation.tuning import check_tuning_ready as check_tuning_ready
 from talerec.evaluation.tuning import read_params as read_params
 from talerec.evaluation.tuning import tune as tune
 from talerec.evaluation.user_sums import USER_SUM_COLUMNS as USER_SUM_COLUMNS

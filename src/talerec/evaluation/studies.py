@@ -19,11 +19,9 @@ _LOCK_TIMEOUT_S = 60  # that a process waits for another that writes to the same
 
 
 def import_optuna() -> Any:
-    """Return the module optuna, with its log messages off; TalerecError if not installed."""
-    try:
-        import optuna
-    except ImportError:
-        raise TalerecError("tuning needs Optuna: pip install 'talerec[tune]'") from None
+    """Return the module optuna, with its log messages off."""
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

@@ -18,11 +18,19 @@ from typing import Any
 
 from talerec.data import Log, as_log, name_tie_order
 from talerec.data.split import VALIDATION, SplitPlan
-from talerec.errors import TalerecError
+from talerec.errors import TalerecError, require_extra
 from talerec.evaluation.studies import import_optuna, study_name, study_storage, warn_of_other_rows
 from talerec.evaluation.trials import Objective, Task, Trial, Tuning, describe_setting
 from talerec.models import model_class
-from talerec.models.core import LEARN, SCORE, SOLVE, Model, param_fields, use_current_names
+from talerec.models.core import (
+    LEARN,
+    SCORE,
+    SOLVE,
+    Model,
+    build_model,
+    param_fields,
+    use_current_names,
+)
 from talerec.runtime import listening, silent, stage, threads
 
 logger = logging.getLogger(__name__)
@@ -77,9 +85,8 @@ def tune(
     Examples
     --------
     >>> import talerec as tr
-    >>> result = tr.tune("markov", tr.synthetic_log(2000, items=50), trials=2)
-    >>> result.searched, len(result.trials)
-    (['recency'], 2)
+    >>> tr.tune("markov", tr.synthetic_log(2000, items=50), trials=2).searched
+    ['recency']
     """
     plan = SplitPlan(plan) if isinstance(plan, str) else plan
     plan.check(VALIDATION)
@@ -88,6 +95,7 @@ def tune(
     fixed = use_current_names(kind, fixed or {}, warn=True)
     task = Task(kind.name, fixed, plan.text, ties, metric, hide_seen, plan.target)
     task.check()
+    check_tuning_ready(build_model(kind, fixed), grid)
     if grid is not None:
         return _tune_by_grid(grid, task, log)
     return _search(task, log, trials=trials, study=study, workers=workers, seed=seed)
@@ -278,6 +286,17 @@ class _SearchWorker:
         if isinstance(default, int):
             return trial.suggest_int(name, int(low), int(high), log=low > 0)
         return trial.suggest_float(name, low, high, log=low > 0)
+
+
+def check_tuning_ready(model: Model, grid: str | None) -> None:
+    """Raise TalerecError if a library is missing that a search for parameters needs.
+
+    model: not fitted, with the parameters that are not searched. grid: None for a search with
+    Optuna; the values of a paper need no Optuna.
+    """
+    model.check_ready()
+    if grid is None:
+        require_extra("tune", "tuning", ("optuna",))
 
 
 def _run_in_processes(

@@ -6,6 +6,8 @@ import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from talerec.runtime import CSR, Array, Matrix, dense, is_sparse, squared_distance
 
 
@@ -85,6 +87,11 @@ class Gram:
     def density(self) -> float:
         """The share of the entries of G (items x items) that are stored; 1 if it is dense."""
         return float(self.G.nnz / self.items**2) if self.is_sparse else 1.0
+
+    @property
+    def k_entries(self) -> int:
+        """The number of entries of K that are stored, or not zero if K is dense."""
+        return int(self.K.nnz if self.is_sparse else np.count_nonzero(self.K))
 
     def __add__(self, other: Gram) -> Gram:
         if self.is_sparse and other.is_sparse:

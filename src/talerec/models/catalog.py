@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
 
 from talerec.artifact import Bundle, read_artifact
 from talerec.errors import ArtifactError, TalerecError
-from talerec.models.blend import PART_MODELS, Blend
 from talerec.models.core import Model, build_model, registry, restore_model
 
 #: The model of every command, the demo and the docs unless another is named.
 DEFAULT = "tempo"
 
-#: Model classes by name, the default first: `MODELS["tale"](reg=50)` is `TALE(reg=50)`.
-MODELS: dict[str, type[Model]] = {**PART_MODELS, "blend": Blend}
+#: Model classes by name, the default first: `MODELS["tale"](reg=50)` is `TALE(reg=50)`. A class is
+#: imported when it is looked up.
+MODELS: Mapping[str, type[Model]] = registry.LIBRARY_MODELS
 
 
 def model_class(name: str) -> type[Model]:

@@ -34,6 +34,7 @@ from talerec.ranking import Weights
 from talerec.runtime import Array, Clock, csr_columns, is_sparse, sparse
 from talerec.solvers import (
     LowerTriangle,
+    StoredProblem,
     lower_triangle,
     solve_stored,
     target_residuals,
@@ -281,8 +282,9 @@ def _learn_rows(
         columns = updated.target_columns(log, is_solved) if K is None else _select(K, is_solved)
         entries = state.entries if K is None else K.nnz
     with clock("solve"):
-        penalty = updated.penalty(triangle.diagonal)
-        solved = solve_stored(triangle, columns, penalty, updated.neighbors, entries)
+        penalty, order = updated.penalty(triangle.diagonal), log.items.sorted_places()
+        problem = StoredProblem(triangle, penalty, updated.neighbors, entries, order)
+        solved = solve_stored(problem, columns)
         item_weights = _replace_columns(old, solved, is_solved)
     residual[is_solved] = 0.0
     after = replace(state, triangle=triangle if K is None else None, residual=residual)

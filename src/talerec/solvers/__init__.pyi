@@ -1,6 +1,7 @@
 from talerec.solvers.exact import require_torch as require_torch
 from talerec.solvers.exact import solve_exact as solve_exact
 from talerec.solvers.local import RangeProblem as RangeProblem
+from talerec.solvers.local import StoredProblem as StoredProblem
 from talerec.solvers.local import solve_range as solve_range
 from talerec.solvers.local import solve_range_in_pieces as solve_range_in_pieces
 from talerec.solvers.local import solve_stored as solve_stored

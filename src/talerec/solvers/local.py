@@ -31,7 +31,7 @@ from talerec.solvers.sources import (
     new_candidates,
     set_column,
 )
-from talerec.solvers.triangle import LowerTriangle, lower_triangle
+from talerec.solvers.triangle import LowerTriangle, lower_triangle, ranked_lengths
 
 _CHUNKS = 64  # of work, whatever the number of threads
 _OUTSIDE = 3  # a target has up to so many times `neighbors` sources
@@ -60,27 +60,52 @@ def solve_local(
     |T_j - S b_j|^2 + sum of penalty_i b_ij^2. gram: G = S'S and K = S'T, items x items.
     """
     n, K = gram.items, csr_columns(gram.K)
-    limits = source_limits(n, neighbors, len(K.indices), includes_target=not zero_diagonal)
+    limits = source_limits(n, neighbors, gram.k_entries, includes_target=not zero_diagonal)
     K = K if targets is None or targets.all() else _select_columns(K, targets)
     entries = int(gram.G.nnz if is_sparse(gram.G) else np.count_nonzero(gram.G))
     _require_memory(K, entries * 6, limits, neighbors)
-    return _solve_columns(lower_triangle(gram.G), K, penalty, limits)
+    triangle = lower_triangle(gram.G)
+    return _solve_columns(triangle, np.diff(triangle.lower.indptr), K, penalty, limits)
 
 
-def solve_stored(
-    triangle: LowerTriangle, K: Matrix, penalty: Array, neighbors: int, entries: int
-) -> Any:
-    """Return the weights (CSR, source x target) that `solve_local` gives to the targets in K.
+class StoredProblem(NamedTuple):
+    """What the local solver needs of an updated model, besides columns of K = S'T.
 
-    They solve (G + diag(penalty)) B = K approximately, with few sources per target item. K = S'T:
-    items x items, with the columns of these targets alone. triangle: that of G = S'S, stored by an
-    earlier fit. penalty: one per item. neighbors: about how many sources a target has. entries: the
-    number of entries of the K of all targets; while it is small, a target has more sources.
+    The system is (G + diag(penalty)) B = K, with G = S'S and K = S'T (source x target).
     """
-    columns = csr_columns(K)
-    limits = source_limits(triangle.items, neighbors, entries, includes_target=True)
-    _require_memory(columns, 0, limits, neighbors)
-    return _solve_columns(triangle, columns, penalty, limits)[0]
+
+    triangle: LowerTriangle  # of G, with the ranks that items had in the first fit
+    penalty: Array  # one per item, added to G's diagonal
+    neighbors: int  # about how many sources a target has
+    entries: int  # of the K of all targets; while they are few, a target has more sources
+    order: Array  # place of each item among all ids in sorted order: its position in a new fit
+
+
+def solve_stored(problem: StoredProblem, K: Matrix) -> Any:
+    """Return the weights that a fit to all rows gives to the targets in K (CSR, by source).
+
+    K = S'T: items x items, with the columns of these targets alone. An updated model has other
+    positions and ranks of items than a new fit, but the same sources and weights.
+    """
+    triangle, columns = problem.triangle, _order_sources(csr_columns(K), problem.order)
+    limits = source_limits(triangle.items, problem.neighbors, problem.entries, includes_target=True)
+    _require_memory(columns, 0, limits, problem.neighbors)
+    lengths = ranked_lengths(triangle, problem.order)
+    return _solve_columns(triangle, lengths, columns, problem.penalty, limits)[0]
+
+
+def _order_sources(K: CSR, order: Array) -> CSR:
+    """Return K, compressed by target, with the sources of each target by ascending `order`.
+
+    order: a permutation, one number per item. The solver prefers the first of equal sources.
+    """
+    n = len(order)
+    if np.array_equal(order, np.arange(n)):
+        return K
+    item = np.argsort(order).astype(K.indices.dtype)
+    columns = sparse.csc_array((K.values, order[K.indices], K.indptr), shape=(n, n), copy=True)
+    columns.sort_indices()
+    return CSR(K.indptr, item[columns.indices], columns.data)
 
 
 def _select_columns(K: CSR, targets: Array) -> CSR:
@@ -94,19 +119,19 @@ def _select_columns(K: CSR, targets: Array) -> CSR:
 
 
 def _solve_columns(
-    triangle: LowerTriangle, K: CSR, penalty: Array, limits: SourceLimits
+    triangle: LowerTriangle, lengths: Array, K: CSR, penalty: Array, limits: SourceLimits
 ) -> tuple[Any, Array]:
     """Return the weights of K's targets (CSR, source x target), and how much they explain.
 
-    They solve (G + diag(penalty)) B = K approximately. triangle: G below its diagonal; K:
-    compressed by target; limits: how many sources a target has. The second result has one number
-    per target j: T_j'T_j minus the penalised squared error.
+    They solve (G + diag(penalty)) B = K approximately. triangle: G below its diagonal; lengths: of
+    its rows, were items ranked by their present entries; K: compressed by target; limits: how many
+    sources a target has. The second result has one number per target j: T_j'T_j minus the
+    penalised squared error.
     """
     n, item = triangle.items, triangle.item
     sources = _source_counts(K, limits)
     out = _new_columns(np.minimum(sources, limits.total))
     diagonal = (triangle.diagonal + penalty)[item]
-    lengths = np.diff(triangle.lower.indptr)
     equations = NormalEquations(triangle.lower, lengths, K, diagonal, triangle.rank, item)
     work = np.minimum(sources, limits.together) ** 2 + sources
     chunks = balanced_chunks(_offsets(work), _CHUNKS)

@@ -20,13 +20,14 @@ _WORK = 65_536
 class NormalEquations(NamedTuple):
     """The normal equations (G + diag(penalty)) b_j = K_j of all target items j.
 
-    b_j has the weights of source items for target j. The solver numbers items by rank: as a rule 0
-    has the most entries in its row of G. Arrays are by rank, except for `rank`, and for K, which is
+    b_j has the weights of source items for target j. The solver numbers items by rank: in a fit 0
+    has the most entries in its row of G, after an update or on Spark ranks are others. Arrays are
+    by rank, except for `rank`, and for K, which is
     by target, in items.
     """
 
     lower: CSR  # G below the diagonal
-    lengths: Array  # of the rows of `lower` if ranks go by entries of G (on Spark they do not)
+    lengths: Array  # of the rows of `lower`, were items ranked by their present entries of G
     K: CSR  # compressed by target
     diagonal: Array  # of G, plus the penalty
     rank: Array  # of each item
@@ -109,17 +110,30 @@ def keep_largest(gain: Array, item: Array, count: int, room: int) -> int:
 
 
 @template
+def _round_gain(gain: float) -> float:
+    """Return a gain rounded to 26 binary digits, of 53.
+
+    Equal gains must stay equal, so that the order of items decides between them, however G and K
+    were added up: at once, on a cluster, or by an update. Rounding errors are far smaller.
+    """
+    shifted = gain * 134_217_729.0  # 2**27 + 1: the difference below loses the last 27 digits
+    return shifted - (shifted - gain)
+
+
+@template
 def _keep_best(
     candidates: SourceCandidates, diagonal: Array, source: Array, count: int, room: int
 ) -> int:
     """Move the `room` sources of largest gain to the front of `source`; return how many.
 
     source: `count` ranks (the solver's item numbers). The gain of source i is K_ij^2 / diagonal_i,
-    with the target's column of K in candidates.right and the diagonal of G plus the penalty in
-    `diagonal`; candidates.gain is overwritten. All stay if there are no more than `room`.
+    rounded, with the target's column of K in candidates.right and the diagonal of G plus the
+    penalty in `diagonal`; candidates.gain is overwritten. All stay if there are no more than
+    `room`; of equal gains the first stay.
     """
     for c in range(count):
-        candidates.gain[c] = candidates.right[source[c]] ** 2 / diagonal[source[c]]
+        gain = candidates.right[source[c]] ** 2 / diagonal[source[c]]
+        candidates.gain[c] = _round_gain(gain)
     return keep_largest(candidates.gain, source, count, room)
 
 

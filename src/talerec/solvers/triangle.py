@@ -82,6 +82,23 @@ def rank_items(G: CSR) -> Array:
     return _invert(np.argsort(-entries, kind="stable").astype(np.int32))
 
 
+def ranked_lengths(triangle: LowerTriangle, order: Array) -> Array:
+    """Return how long a triangle's rows would be if items were ranked by their entries now.
+
+    An update adds entries to a triangle and keeps the ranks of items. The result has a number per
+    rank of `triangle`: in how many pairs with a nonzero entry the item is the one with fewer
+    entries. order: the place of each item among all ids in sorted order, which decides between
+    items with equally many entries, as in a fit to all rows.
+    """
+    item = triangle.item
+    entries = (triangle.diagonal[item] != 0.0).astype(np.int64)
+    _count_entries(triangle.lower, entries)
+    rank = _invert(np.lexsort((order[item], -entries)))
+    lengths = np.zeros(len(rank), np.int64)
+    _count_shorter(triangle.lower, rank, lengths)
+    return lengths
+
+
 def _invert(permutation: Array) -> Array:
     """Return the inverse of a permutation."""
     inverse = np.empty(len(permutation), np.int32)
@@ -97,6 +114,29 @@ def _count_nonzeros(G: CSR, a: int, b: int, out: Array) -> None:
         for x in unsigned_range(G.indptr[i], G.indptr[i + 1]):
             count += G.values[x] != 0.0
         out[i] = count
+
+
+@kernel
+def _count_entries(lower: CSR, out: Array) -> None:
+    """Add to out[r] how many nonzeros are in row r or column r of a lower triangle, for all r."""
+    for r in range(len(out)):
+        for x in unsigned_range(lower.indptr[r], lower.indptr[r + 1]):
+            if lower.values[x] != 0.0:
+                out[r] += 1
+                out[np.uint32(lower.indices[x])] += 1
+
+
+@kernel
+def _count_shorter(lower: CSR, rank: Array, out: Array) -> None:
+    """Add to out[r] how many nonzeros of a lower triangle have r as the item of higher `rank`.
+
+    A nonzero belongs to two items, its row and its column; rank: another number of each item.
+    """
+    for r in range(len(out)):
+        for x in unsigned_range(lower.indptr[r], lower.indptr[r + 1]):
+            if lower.values[x] != 0.0:
+                other = np.uint32(lower.indices[x])
+                out[r if rank[r] > rank[other] else other] += 1
 
 
 @kernel

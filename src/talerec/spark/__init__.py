@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from talerec.errors import TalerecError
+from talerec.errors import require_extra
 from talerec.exports import lazy_exports
 
 _load, __dir__, __all__ = lazy_exports(__name__)
@@ -34,6 +34,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("pyspark", "py4j"):
             raise
-        raise TalerecError(
-            "Spark needs pyspark, which is not installed: pip install 'talerec[spark]'"
-        ) from None
+        require_extra("spark", "Spark", ("pyspark", "py4j"))
+        raise

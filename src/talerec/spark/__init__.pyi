@@ -7,6 +7,7 @@ from talerec.spark.log_columns import Columns as Columns
 from talerec.spark.messages import concatenate_messages as concatenate_messages
 from talerec.spark.messages import pack_message as pack_message
 from talerec.spark.recommend_job import recommend as recommend
+from talerec.spark.requirements import check_installed as check_installed
 from talerec.spark.session import ClusterRun as ClusterRun
 from talerec.spark.session import connected as connected
 from talerec.spark.session import run_tasks as run_tasks

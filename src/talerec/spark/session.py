@@ -31,6 +31,7 @@ from talerec.errors import TalerecError
 from talerec.runtime import VARIABLE, Clock, stage
 from talerec.spark.errors import NANOSECONDS, first_line, translate_errors
 from talerec.spark.messages import MESSAGES, Batches
+from talerec.spark.requirements import check_installed
 
 GLOB = re.compile(r"[][{}*?\\]")  #: what makes a path a pattern of Spark
 
@@ -63,13 +64,12 @@ def connected(
     Raises
     ------
     TalerecError
-        When Spark does not start.
+        When Spark does not start, or Java or a package that it needs is not installed.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("talerec")
-    for name, value in {**_DEFAULTS, **(conf or {})}.items():
-        builder = builder.config(name, value)
     is_running = SparkContext._active_spark_context is not None  # maybe opened by another thread
+    check_installed(is_running)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("talerec").config(map={**_DEFAULTS, **(conf or {})})
     try:
         session = (builder.master(master) if master else builder).getOrCreate()
     except (PySparkException, Py4JError, OSError, ValueError) as error:
@@ -160,6 +160,7 @@ def open_run(session: SparkSession, parent: str | Path) -> Iterator[ClusterRun]:
     A context manager; a run has the session, the folder and a clock. The folder is renamed first,
     so that abandoned attempts of tasks cannot write to it. TalerecError if it cannot be made.
     """
+    check_installed(is_running=True)
     folder = Path(parent).absolute() / f"talerec-{uuid.uuid4().hex[:12]}"
     try:
         folder.mkdir(parents=True)
@@ -292,10 +293,8 @@ def map_rows(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `work(batches)`, in an executor that has the driver's version."""
         if talerec.__version__ != expected:  # weights would come from two versions
-            raise TalerecError(
-                f"an executor has talerec {talerec.__version__}, and the driver {expected}: "
-                "install the same on all machines"
-            )
+            versions = f"{talerec.__version__}, and the driver {expected}"
+            raise TalerecError(f"an executor has talerec {versions}: install one on all machines")
         os.environ[VARIABLE] = "1"  # Spark runs one task on each core
         _reduce_task_cleanup()
         yield from work(batches)

@@ -12,11 +12,11 @@ import numpy as np
 from talerec.data import Histories, Log
 from talerec.errors import TalerecError
 from talerec.models.blend.parts import (
-    PART_MODELS,
     assign_trainings,
     fit_part,
     learn_part_weights,
     parse_parts,
+    part_class,
 )
 from talerec.models.core import (
     AUTO,
@@ -92,10 +92,7 @@ class Blend(_BlendState):
         """
         parts: list[Model] = []
         for name, settings in parse_parts(self.parts):
-            if name not in PART_MODELS:
-                names = ", ".join(PART_MODELS)
-                raise TalerecError(f"parts names {name!r}; the models that blend are {names}")
-            kind = PART_MODELS[name]
+            kind = part_class(name)
             parts.append(build_model(kind, parse_settings(kind, settings)))
         for number, trainings in (self._trainings or {}).items():
             part = parts[number]
@@ -129,6 +126,11 @@ class Blend(_BlendState):
         return all(part.takes_weights for part in self.build_parts())
 
     # -- fitting --
+
+    def check_ready(self) -> None:
+        """Raise TalerecError, before a fit, if a library that a part needs is not installed."""
+        for part in self.build_parts():
+            part.check_ready()
 
     @staticmethod
     def first_rows(log: Log) -> Log | None:
@@ -196,8 +198,7 @@ class Blend(_BlendState):
         fitted. clock: adds up the seconds of each stage.
         """
         parts = self.build_parts()
-        for part in parts:
-            part.check_ready()
+        self.check_ready()
         with clock("weigh"):
             weights, is_learned = self.choose_weights(parts, lambda: _validate_parts(parts, log))
         with clock("parts"):

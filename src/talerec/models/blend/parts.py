@@ -10,8 +10,14 @@ import numpy as np
 
 from talerec.data import Log
 from talerec.errors import TalerecError
-from talerec.models import counting, factors, linear, neighbors, networks, tempo
-from talerec.models.core import HoldoutQueries, ItemFilter, Model, parse_settings, rank_top
+from talerec.models.core import (
+    HoldoutQueries,
+    ItemFilter,
+    Model,
+    parse_settings,
+    rank_top,
+    registry,
+)
 from talerec.models.networks import NeuralModel, log_rows, read_training
 from talerec.models.tempo import (
     ComponentWeights,
@@ -28,23 +34,7 @@ _MIN_Z = 2.0  # standard errors by which a part must help
 _ROUNDS = 3
 _STEPS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6, 2.5)  # weights relative to the best part
 
-#: Names of the classes that can be parts, by package; the default model first.
-_FAMILIES = {
-    tempo: "Tempo",
-    linear: "TALE SLIS SLIT SLIST EASE EDLAE RDLAE SWalk",
-    neighbors: "SKNN STAN",
-    counting: "Markov Rules Association Popular Trending",
-    factors: "FPMC",
-    networks: "SASRec GSASRec ESASRec GRU4Rec BERT4Rec DuoRec FEARec BSARec TiSASRec TCPSRec "
-    "TiCoSeRec LinRec LRURec HSTU",
-}
-
-#: Every model that can be a part, by name: all of the library's but blends.
-PART_MODELS: dict[str, type[Model]] = {
-    kind.name: kind
-    for family, names in _FAMILIES.items()
-    for kind in (getattr(family, name) for name in names.split())
-}
+_BLEND = "blend"  # the only model of the library that cannot be a part
 
 _PART = re.compile(r"\s*([A-Za-z0-9_]+)\s*(?:\(([^()]*)\))?\s*(?:,|$)")
 
@@ -68,6 +58,17 @@ def parse_parts(text: str) -> list[tuple[str, list[str]]]:
         parts.append((match[1], list(filter(None, settings))))
         at = match.end()
     return parts
+
+
+def part_class(name: str) -> type[Model]:
+    """Return the class of a part by its model name: any model of the library but blends.
+
+    TalerecError for another name.
+    """
+    if name not in registry.LIBRARY_MODELS or name == _BLEND:
+        names = ", ".join(part for part in registry.LIBRARY_MODELS if part != _BLEND)
+        raise TalerecError(f"parts names {name!r}; the models that blend are {names}")
+    return registry.LIBRARY_MODELS[name]
 
 
 def fit_part(model: Model, log: Log) -> Model:
@@ -230,8 +231,8 @@ def assign_trainings(
     fingerprints = [log_rows(rows).fingerprint() for rows in logs]
     parts, assigned = [], {}
     for number, (name, settings) in enumerate(parse_parts(text)):
-        kind = PART_MODELS.get(name)
-        if kind is not None and issubclass(kind, NeuralModel):
+        kind = part_class(name)
+        if issubclass(kind, NeuralModel):
             options = parse_settings(kind, settings)
             chosen = [_find_training(kind, options, available, fingerprints[0], "the log")]
             trained_with = chosen[0].facts["params"]

@@ -178,9 +178,9 @@ def _declared_fields(kind: type) -> dict[str, dataclasses.Field[Any]]:
     """
     declared: dict[str, dataclasses.Field[Any]] = {}
     for base in kind.__mro__:
-        attributes = {**vars(base), **vars(base).get("__dataclass_fields__", {})}
+        processed = vars(base).get("__dataclass_fields__", {})
         for name in inspect.get_annotations(base):
-            field = attributes.get(name)
+            field = processed.get(name, vars(base).get(name))
             if isinstance(field, dataclasses.Field) and "help" in field.metadata:
                 declared.setdefault(name, field)
     return declared
@@ -278,8 +278,10 @@ def build_model(model: type, values: dict[str, Any]) -> Any:
     Former names of parameters are accepted, without a warning.
     """
     values = use_current_names(model, values)
+    declared = _declared_fields(model)
     for name in values:
-        _find_field(model, name)
+        if name not in declared:
+            _find_field(model, name)  # raises the error
     return model(**values)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterator, Mapping
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -20,7 +21,50 @@ from talerec.errors import TalerecError
 from talerec.models.core.checks import check_indptr, check_range, check_weights, require
 from talerec.ranking import Query, Weights
 
-#: Model classes by name: the library's, and every other class defined in this process.
+#: Class names of the library's models, by package of talerec.models; the default model first.
+_FAMILIES = {
+    "tempo": "Tempo",
+    "linear": "TALE SLIS SLIT SLIST EASE EDLAE RDLAE SWalk",
+    "neighbors": "SKNN STAN",
+    "counting": "Markov Rules Association Popular Trending",
+    "factors": "FPMC",
+    "networks": "SASRec GSASRec ESASRec GRU4Rec BERT4Rec DuoRec FEARec BSARec TiSASRec TCPSRec "
+    "TiCoSeRec LinRec LRURec HSTU",
+    "blend": "Blend",
+}
+
+
+class LibraryModels(Mapping[str, type[Any]]):
+    """The library's model classes by name; a class is imported when it is first looked up.
+
+    A model's name is the name of its class in lower case.
+    """
+
+    def __init__(self) -> None:
+        self._homes = {
+            name.lower(): (f"talerec.models.{package}", name)
+            for package, names in _FAMILIES.items()
+            for name in names.split()
+        }
+
+    def __getitem__(self, name: str) -> type[Any]:
+        package, class_name = self._homes[name]
+        kind: type[Any] = getattr(import_module(package), class_name)
+        return kind
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+
+#: Every model class of the library by name.
+LIBRARY_MODELS: Mapping[str, type[Any]] = LibraryModels()
+#: Model classes by name that are defined in this process, the library's and others.
 REGISTRY: dict[str, type[Any]] = {}
 #: Environment variable with modules (separated by commas) that define models.
 VARIABLE = "TALEREC_MODELS"
@@ -43,8 +87,7 @@ def register(kind: type[Any]) -> None:
     """
     name = kind.__dict__.get("name")
     if isinstance(name, str):
-        other = REGISTRY.get(name)
-        if other is not None and is_third_party(kind) and not is_third_party(other):
+        if name in LIBRARY_MODELS and is_third_party(kind):
             advice = f"give {kind.__name__} another name"
             raise TalerecError(f"there is a model {name!r} already: {advice}")
         REGISTRY[name] = kind

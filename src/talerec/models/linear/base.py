@@ -91,6 +91,11 @@ class RidgeModel(Linear):
         """
         return np.full(len(diagonal), float(self.reg))
 
+    def check_ready(self) -> None:
+        """Raise TalerecError, before a fit, if `solver` is "torch" and torch is not installed."""
+        if self.solver == "torch":
+            require_torch()
+
     def solution(self, gram: Gram) -> Solution:
         """Return B = (G + diag(penalty))^-1 K, item x item, and the name of the solver that ran.
 
@@ -107,8 +112,7 @@ class RidgeModel(Linear):
         comes from the cache of a tuning run, if parameters of the stage LEARN, on which it depends,
         are equal.
         """
-        if self.solver == "torch":
-            require_torch()  # before the Gram is built
+        self.check_ready()
         with clock("gram"):
             gram = self.cached(LEARN, log, lambda: self.gram(log))
         with clock("solve"):
@@ -149,8 +153,7 @@ class RidgeModel(Linear):
         if not self.supports_stored_gram:
             return UpdateState(residual=none)
         gram = self.gram(log)
-        entries = int(gram.K.nnz if gram.is_sparse else gram.items**2)
-        return UpdateState(lower_triangle(gram.G), entries, residual=none)
+        return UpdateState(lower_triangle(gram.G), gram.k_entries, residual=none)
 
     def for_update(self, state: UpdateState) -> Self:
         """Return a copy of the model that learns from new rows, with the solver of its fit.

@@ -304,8 +304,8 @@ class Tempo(_Planned):
         share = gram.reverse_share(self.shrinkage, simultaneous)
         if self.fitted.solver != "local":
             return UpdateState(reverse_share=share)
-        entries = gram.add_reverse(share).K.nnz if gram.is_sparse else gram.items**2
-        return UpdateState(lower_triangle(gram.G), int(entries), share, np.zeros(len(log.items)))
+        entries = gram.add_reverse(share).k_entries
+        return UpdateState(lower_triangle(gram.G), entries, share, np.zeros(len(log.items)))
 
     @property
     def _fixed(self) -> FitConstants | None:

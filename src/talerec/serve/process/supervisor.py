@@ -20,13 +20,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from talerec.errors import TalerecError
+from talerec.errors import TalerecError, require_extra
 from talerec.serve import Settings, is_local
 from talerec.serve.model import learnable
 from talerec.serve.process import sockets
@@ -45,10 +44,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 def check_installed() -> None:
     """Raise TalerecError if a package of the extra `serve` (such as uvicorn) is not installed."""
-    for name in _REQUIRED:
-        if find_spec(name) is None:
-            missing = f"({name} is missing): pip install 'talerec[serve]'"
-            raise TalerecError(f"serving needs the extra `serve` {missing}")
+    require_extra("serve", "serving", _REQUIRED)
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> None:

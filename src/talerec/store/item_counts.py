@@ -11,6 +11,14 @@ from talerec.store.events import StoredRow
 _HOUR = 3_600_000_000  # microseconds
 
 
+def start_of_days(latest: int, days: float) -> int:
+    """Return the start of the `days` before the hour of `latest`, in microseconds since 1970.
+
+    `latest` is in microseconds too; days before 1970 are cut off.
+    """
+    return max(0, latest // _HOUR - round(24 * days)) * _HOUR
+
+
 class RecentCounts:
     """Event counts per item over the last `days` before the latest event.
 
@@ -20,7 +28,7 @@ class RecentCounts:
     """
 
     def __init__(self, days: float) -> None:
-        self._hours = round(days * 24)
+        self._days, self._hours = days, round(24 * days)
         self._by_hour: dict[int, Counter[str]] = {}
         self._lock = threading.Lock()
         self._latest = 0  # hours since 1970, of the latest event
@@ -47,7 +55,7 @@ class RecentCounts:
     @property
     def since(self) -> int:
         """The start of the counted days in microseconds since 1970; 0 before the first event."""
-        return max(0, self._latest - self._hours) * _HOUR
+        return start_of_days(self._latest * _HOUR, self._days)
 
     def totals(self) -> Counter[str]:
         """Return the number of events of each item id in the counted days.

@@ -24,7 +24,7 @@ from service import Local, Remote, history_of
 from talerec.serve import Settings
 from talerec.serve.online import CANDIDATE, EvaluationProcess, is_in_share
 from talerec.serve.online.metrics import MEASURED
-from talerec.store import Event, MeasurementStore, Store
+from talerec.store import Event, Exclusion, MeasurementStore, Store
 from waiting import until
 
 SECOND = 1_000_000
@@ -229,12 +229,14 @@ def test_events_that_a_model_was_trained_on_are_not_measured(
     assert measurer is not None
     measurer.step(now)
     with Store.open(store) as opened:
-        opened.append([[Event("5", "7", int(now * SECOND)) for _ in range(5)]])
+        opened.append([[Event("5", "7", int(now * SECOND) - 9 + n) for n in range(5)]])
     process._holders["current"].start()
     while measurer.step(now):
         pass
     with MeasurementStore.open(store) as opened:
-        assert [row.seq for row in opened.read_since(0)] == [4, 5]
+        ranks = {row.seq: row.rank for row in opened.read_since(0)}
+    assert [seq for seq, rank in ranks.items() if rank == Exclusion.TRAINED] == [1, 2, 3]
+    assert [seq for seq, rank in ranks.items() if rank >= 0] == [4, 5]
 
 
 def measurers(parent: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -11,6 +12,7 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 
 from talerec.serve import ABSENT
 from talerec.serve.model import catalogue
+from talerec.store import StoredRow
 
 
 @pytest.mark.parametrize("most", [0, 10**9], ids=["looked up", "in lists"])
@@ -57,3 +59,23 @@ def test_a_large_catalogue_is_not_converted_to_lists(monkeypatch):
     monkeypatch.setattr(pl.Series, "to_list", refuse)
     column = catalogue.ItemValues(pl.Series(range(1000)))
     assert column.take([3, 5]) == [3, 5]
+
+
+@pytest.mark.parametrize("k", [1, 3, 8, 50])
+def test_popular_items_before_a_time_are_those_of_the_rows_and_events_before_it(k: int) -> None:
+    """Without rows and events after the time, the list is the one that the service shows."""
+    log = tr.synthetic_log(600, users=40, items=50, seed=2)
+    end = int(log.time.max())
+    times = [end + n * 3_600_000_000 for n in range(1, 7)]
+    events = [StoredRow(n, "ann", str(1 + n % 3), when) for n, when in enumerate(times)]
+    popular = catalogue.PopularItems(tr.Popular().fit(log).fitted)
+    nothing = np.empty(0, np.int64)
+    assert popular.top_before(end + 1, None, nothing, k) == popular.ranked()[0][:k].tolist()
+    popular.events.add(events)
+    popular._ranking = None
+    codes = popular._fitted.items.text_positions([str(row.item) for row in events])
+    since = popular.events.since
+    assert popular.top_before(times[-1] + 1, since, codes, k) == popular.ranked()[0][:k].tolist()
+    middle = int(np.median(log.time))
+    earlier = catalogue.PopularItems(tr.Popular().fit(log.keep(log.time < middle)).fitted)
+    assert popular.top_before(middle, None, nothing, k) == earlier.ranked()[0][:k].tolist()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talerec.evaluation.intervals import compare_pairs
-from talerec.serve.online import CANDIDATE, is_in_share
+from talerec.serve.online import CANDIDATE, is_in_share, prometheus_lines
 from talerec.serve.online.metrics import MEASURED, hash_user, measurement_frame, summarize
 from talerec.store import Measurement
 
@@ -67,6 +67,29 @@ def check_difference(window: dict, rows: list[Measurement]) -> None:
     assert difference["MRR@10"]["difference"] == pytest.approx(change)
     low, high = difference["MRR@10"]["interval"]
     assert low - 1e-9 <= change <= high + 1e-9
+
+
+def test_events_that_are_not_measured_are_counted_by_reason_and_enter_no_mean() -> None:
+    ranks = {"current": [1, 0, -1, -1, -2], "candidate": [2, -3, 4, -1, -1]}
+    measured = [
+        Measurement(seq, role, role, NOW, seq, rank)
+        for role, some in ranks.items()
+        for seq, rank in enumerate(some)
+    ]
+    summary = summarize(measurement_frame(measured), NOW)
+    for window in ("hour", "day"):
+        shown = summary[window]
+        assert shown["not_measured"] == {
+            "current": {"trained": 2, "outdated": 1, "repeated": 0},
+            "candidate": {"trained": 2, "outdated": 0, "repeated": 1},
+        }
+        assert (shown["current"]["events"], shown["current"]["HR@10"]) == (2, 0.5)
+        assert (shown["candidate"]["events"], shown["candidate"]["MRR@10"]) == (2, 0.375)
+        assert shown["difference"]["events"] == 1  # the only event that both are measured on
+    lines = prometheus_lines({"share": 1.0, "behind": 0, "left_out": 0, **summary})
+    name = "talerec_live_not_measured"
+    assert f'{name}{{role="candidate",reason="repeated",window="day"}} 1' in lines
+    assert sum(line.startswith(f"{name}{{") for line in lines) == 12
 
 
 def test_with_one_event_a_user_the_interval_is_that_of_a_paired_comparison() -> None:

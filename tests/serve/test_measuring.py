@@ -91,7 +91,7 @@ def test_every_sampled_event_is_ranked_before_it_enters_the_history(
     summary = published(address)
     assert (summary["share"], summary["behind"], summary["left_out"]) == (share, 0, 0)
     if share == 0.0:
-        assert summary["hour"] == {"models": []}
+        assert summary["hour"] == {"models": [], "not_measured": {}}
         return
     model_summary = summary["hour"]["models"][0]
     assert (model_summary["version"], model_summary["events"]) == ("v1", len(ranks))
@@ -162,6 +162,27 @@ def test_a_late_event_is_ranked_with_the_events_before_it(address: str) -> None:
             store.append([[Event("ann", item, int((NOW + second) * MICRO))]])
     run(evaluator)
     assert [items for _, items, _ in model.queries] == [[], ["tea"], ["tea"]]
+
+
+def test_events_after_a_deletion_are_measured_although_they_are_read_together(address: str) -> None:
+    model = Counted("v1")
+    evaluator = OnlineEvaluator(
+        address, 1.0, lambda: {"current": model}, max_age=3600, max_history=100
+    )
+    evaluator.step(NOW)
+    times = iter(int((NOW - 60 + n) * MICRO) for n in range(9))
+    with Store.open(address) as store:
+        store.append([[Event(user, "tea", next(times)) for user in ("ann", "bob", "ann")]])
+        rows = store.read_after(0)
+        store.delete_user("ann", int(NOW * MICRO))
+        store.append([[Event("ann", "cup", next(times))]])
+        rows += store.read_after(3)
+    progress = evaluator._progress
+    assert progress is not None
+    evaluator._evaluate(rows, progress, NOW)  # the rows before the deletion were read in time
+    with MeasurementStore.open(address) as stored:
+        assert [row.seq for row in stored.read_since(0)] == [2, 5]
+    assert evaluator._recent["seq"].to_list() == [2, 5]
 
 
 def test_a_lagging_evaluator_skips_events_and_counts_them(address: str, monkeypatch: Any) -> None:

@@ -62,6 +62,20 @@ def test_a_summary_is_read_by_all_and_old_measurements_are_removed(address: str)
         assert other.read_summary() == '{"a": "\u00e9"}'
 
 
+def test_earlier_events_have_a_smaller_seq_and_time_and_repeats_have_none(
+    address: str, opened: Any
+) -> None:
+    items = [("tea", 10), ("cup", 30), ("pot", 20), ("cup", 30), ("pan", 30), ("tea", 20)]
+    opened(address).append([[Event("ann", item, when) for item, when in items]])
+    opened(address).append([[Event("bob", "cup", 30), Event("ann", "cup", 20)]])
+    with MeasurementStore.open(address) as store:
+        rows = store.read_after(0)
+        earlier = [store.read_earlier(row, 100) for row in rows]
+        seqs = [None if found is None else [row.seq for row in found] for found in earlier]
+        assert seqs == [[], [1], [1], None, [1, 3], [1], [], [1]]
+        assert store.read_earlier(rows[4], 1) == [rows[2]]
+
+
 def test_concurrent_creation_of_a_store_succeeds(tmp_path: Path) -> None:
     """SQLite refuses all but one of the processes that switch a new file to WAL mode."""
     errors: list[object] = []

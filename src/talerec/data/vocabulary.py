@@ -60,11 +60,12 @@ class Vocabulary:
         """
         if unknown not in ("error", "skip"):
             raise TalerecError(f'unknown is {unknown!r}; it takes "error" or "skip"')
-        if isinstance(values, str) or not isinstance(values, Iterable):
+        is_list = type(values) is list  # a service looks up lists, thousands a second
+        if not is_list and (isinstance(values, str) or not isinstance(values, Iterable)):
             raise TalerecError(f"{values!r} is not a list of {kind} ids")
         ids = list(values)
-        is_small = len(ids) <= _MAX_LOOKUPS and len(self.ids) <= _MAX_DICTIONARY
-        if is_small and set(map(type, ids)) == {self._type}:
+        is_quick = len(ids) <= _MAX_LOOKUPS and self._has_dictionary
+        if is_quick and set(map(type, ids)) == {self._type}:
             lookup = map(self._position_by_id.get, ids, repeat(-1))
             return self._require_known(np.fromiter(lookup, np.int32, len(ids)), ids, kind, unknown)
         for value in ids if not set(map(type, ids)) <= {int, str} else ():
@@ -93,6 +94,11 @@ class Vocabulary:
     def _type(self) -> type:
         """The Python type of the ids: str or int."""
         return str if self.ids.dtype == pl.String else int
+
+    @cached_property
+    def _has_dictionary(self) -> bool:
+        """Whether the vocabulary is small enough for `_position_by_id`."""
+        return len(self.ids) <= _MAX_DICTIONARY
 
     @cached_property
     def _position_by_id(self) -> dict[Any, int]:

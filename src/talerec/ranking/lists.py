@@ -107,8 +107,8 @@ def explain_queries(
     item. weights: B. Counts, items and scores of the lists are plain Python values.
     """
     explain = _explain_dense if weights.uses_dense_scores else _explain_hash
-    inputs = _ListInputs(weights.kernel_weights, query.rows(), mask, weights.scratch())
-    columns = explain(inputs, k, n_reasons)
+    inputs = (weights.kernel_weights, query.rows(), mask, weights.scratch())
+    columns = explain(*inputs, k, n_reasons)
     return ExplainedLists(*(column.tolist() for column in columns))
 
 
@@ -128,15 +128,6 @@ def explain_list(
 # -- lists with reasons in one compiled call: a service needs thousands a second -------------------
 
 
-class _ListInputs(NamedTuple):
-    """What lists with reasons are computed from: weights B and queries x; scores are x @ B."""
-
-    weights: KernelWeights  # B, as a table of blocks
-    query: QueryArrays  # x, as compressed rows
-    mask: Mask  # the items that lists must not contain
-    scratch: RankScratch  # work space of the calling thread
-
-
 class _ListColumns(NamedTuple):
     """Top items of several queries with scores and reasons, one list after the other.
 
@@ -152,34 +143,45 @@ class _ListColumns(NamedTuple):
 
 
 @kernel
-def _explain_dense(inputs: _ListInputs, k: int, n_reasons: int) -> _ListColumns:
+def _explain_dense(
+    weights: KernelWeights, query: QueryArrays, mask: Mask, scratch: RankScratch, k: int,
+    n_reasons: int,
+) -> _ListColumns:  # fmt: skip
     """Return the top k items of every query with reasons; a thread has one score per item.
 
-    inputs: weights B, queries x (scores are x @ B), mask and work space. n_reasons: at most so many
-    items of the query, those that add most to a listed item's score.
+    weights, query: B and x; scores are x @ B. mask: items that lists must not contain. scratch:
+    work space of the calling thread. n_reasons: at most so many items of the query, those that add
+    most to a listed item's score.
     """
-    return _explain(rank_with_dense_scores, inputs, k, n_reasons)
+    return _explain(rank_with_dense_scores, weights, query, mask, scratch, k, n_reasons)
 
 
 @kernel
-def _explain_hash(inputs: _ListInputs, k: int, n_reasons: int) -> _ListColumns:
+def _explain_hash(
+    weights: KernelWeights, query: QueryArrays, mask: Mask, scratch: RankScratch, k: int,
+    n_reasons: int,
+) -> _ListColumns:  # fmt: skip
     """Return the top k items of every query with reasons; scores are in a hash table.
 
-    inputs: weights B, queries x (scores are x @ B), mask and work space. n_reasons: at most so many
-    items of the query, those that add most to a listed item's score.
+    weights, query: B and x; scores are x @ B. mask: items that lists must not contain. scratch:
+    work space of the calling thread. n_reasons: at most so many items of the query, those that add
+    most to a listed item's score.
     """
-    return _explain(rank_with_hash_scores, inputs, k, n_reasons)
+    return _explain(rank_with_hash_scores, weights, query, mask, scratch, k, n_reasons)
 
 
 @template
-def _explain(rank: Kernel, inputs: _ListInputs, k: int, n_reasons: int) -> _ListColumns:
+def _explain(
+    rank: Kernel, weights: KernelWeights, query: QueryArrays, mask: Mask, scratch: RankScratch,
+    k: int, n_reasons: int,
+) -> _ListColumns:  # fmt: skip
     """Return the top k items of every query with reasons; `rank` is a ranking kernel.
 
-    A ranking kernel writes top items and scores of queries. inputs: weights B, queries x (scores
-    are x @ B), mask and work space. The reasons of an item are the (at most `n_reasons`) items of
-    the query that contribute most to its score, with their shares of the score.
+    A ranking kernel writes top items and scores of queries x (scores are x @ B, with the weights
+    B). mask: the items that lists must not contain; scratch: work space of the calling thread. The
+    reasons of an item are the (at most `n_reasons`) items of the query that contribute most to its
+    score, with their shares of the score.
     """
-    weights, query, mask, scratch = inputs
     blocks, end, size = weights.blocks, 0, 0
     n_queries = len(query.ptr) - 1
     ranked = Ranked(

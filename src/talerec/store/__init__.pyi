@@ -8,10 +8,13 @@ from talerec.store.events import StoredRow as StoredRow
 from talerec.store.events import StoreError as StoreError
 from talerec.store.events import validate_id as validate_id
 from talerec.store.item_counts import RecentCounts as RecentCounts
+from talerec.store.item_counts import start_of_days as start_of_days
+from talerec.store.measurements import Exclusion as Exclusion
 from talerec.store.measurements import Measurement as Measurement
 from talerec.store.measurements import MeasurementProgress as MeasurementProgress
 from talerec.store.measurements import MeasurementStore as MeasurementStore
 from talerec.store.store import Store as Store
+from talerec.store.tail import MAX_BACKLOG as MAX_BACKLOG
 from talerec.store.tail import CachedUser as CachedUser
 from talerec.store.tail import EventTail as EventTail
 from talerec.store.transfer import export_events as export_events

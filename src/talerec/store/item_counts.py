@@ -11,6 +11,14 @@ from talerec.store.events import StoredRow
 _HOUR = 3_600_000_000  # microseconds
 
 
+def start_of_days(latest: int, days: float) -> int:
+    """Return the start of the `days` before the hour of `latest`, in microseconds since 1970.
+
+    `latest` is in microseconds too; times before 1970 are negative.
+    """
+    return (latest // _HOUR - round(24 * days)) * _HOUR
+
+
 class RecentCounts:
     """Event counts per item over the last `days` before the latest event.
 
@@ -20,7 +28,7 @@ class RecentCounts:
     """
 
     def __init__(self, days: float) -> None:
-        self._n_hours = round(days * 24)
+        self._days, self._n_hours = days, round(days * 24)
         self._counts_by_hour: dict[int, Counter[str]] = {}  # hours since 1970; counts by item id
         self._lock = threading.Lock()
         self._latest_hour: int | None = None  # of the latest event, in hours since 1970
@@ -53,7 +61,8 @@ class RecentCounts:
 
         The period has `_n_hours` hours before the hour of the latest event.
         """
-        return 0 if self._latest_hour is None else (self._latest_hour - self._n_hours) * _HOUR
+        latest = self._latest_hour
+        return 0 if latest is None else start_of_days(latest * _HOUR, self._days)
 
     def totals(self) -> Counter[str]:
         """Return the number of events of each item id over all counted hours.

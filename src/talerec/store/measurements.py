@@ -8,10 +8,20 @@ its event and the role of the model, so no event is counted twice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
 from typing import NamedTuple
 
+from talerec.store.events import StoredRow
 from talerec.store.session import lock_seq
-from talerec.store.store import Store
+from talerec.store.store import EVENT_COLUMNS, Store
+
+
+class Exclusion(IntEnum):
+    """Why an event is not measured for a model; stored in the place of a rank."""
+
+    TRAINED = -1  # the model was trained on the event
+    OUTDATED = -2  # the model was trained on events of the user that are as late, or later
+    REPEATED = -3  # an event with the same user, item and time was stored before
 
 
 class Measurement(NamedTuple):
@@ -21,8 +31,8 @@ class Measurement(NamedTuple):
     role: str  # of the model: "current" or "candidate"
     version: str  # of the model
     measured_at: int  # Unix seconds
-    user: int  # a hash of the user, by which confidence intervals resample users
-    rank: int  # from 1; 0 if the item was not in the list
+    user: int  # a hash of the user, by which confidence intervals group users
+    rank: int  # from 1; 0: the item was not in the list; below 0, an `Exclusion`: not measured
 
 
 class MeasurementProgress(NamedTuple):
@@ -75,21 +85,22 @@ class MeasurementStore(Store):
         self, holder: str, measurements: Sequence[Measurement], progress: MeasurementProgress,
         deleted_users: Iterable[int],
     ) -> bool:  # fmt: skip
-        """Store measurements and progress, and delete the measurements of deleted users.
+        """Delete the stored measurements of deleted users, then store new ones and the progress.
 
         A measurement is the rank of an event's item in a model's list; one that is stored already,
         for the same event and role of the model, is ignored. `deleted_users` are user hashes as in
-        `Measurement.user`. Returns False, and changes nothing, if the process named `holder` no
-        longer has the lease, the right to write.
+        `Measurement.user`; `measurements` may have such users if they are of events after the
+        deletion. Returns False, and changes nothing, if the process named `holder` no longer has
+        the lease, the right to write.
         """
         with self._transaction() as session:
             lock_seq(session)
             if session.fetch_value("select holder from talerec_measuring") != holder:
                 return False
-            insert = "insert into talerec_measured values (?, ?, ?, ?, ?, ?) on conflict do nothing"
-            session.execute_many(insert, [tuple(row) for row in measurements])
             delete = "delete from talerec_measured where user_hash = ?"
             session.execute_many(delete, [(user,) for user in deleted_users])
+            insert = "insert into talerec_measured values (?, ?, ?, ?, ?, ?) on conflict do nothing"
+            session.execute_many(insert, [tuple(row) for row in measurements])
             session.execute("update talerec_measuring set seq = ?, left_out = ?", tuple(progress))
         return True
 
@@ -105,6 +116,22 @@ class MeasurementStore(Store):
             update = "update talerec_measuring set summary = ? where holder = ?"
             session.execute(update, (summary, holder))
             session.execute("delete from talerec_measured where moment < ?", (oldest,))
+
+    def read_earlier(self, event: StoredRow, limit: int) -> list[StoredRow] | None:
+        """Return the user's events before `event`, oldest first; None if `event` is a repeat.
+
+        They were stored before it, and their times are earlier: the latest `limit` of them. A
+        repeat has the user, item and time of an event that was stored before.
+        """
+        earlier = "from talerec_events where user_id = ? and seq < ?"
+        parameters = (event.user, event.seq, event.time)
+        same = f"select 1 {earlier} and time = ? and item_id = ? limit 1"
+        if self._read(same, (*parameters, event.item)):
+            return None
+        query = (
+            f"select {EVENT_COLUMNS} {earlier} and time < ? order by time desc, seq desc limit ?"
+        )
+        return [StoredRow(*row) for row in reversed(self._read(query, (*parameters, limit)))]
 
     def read_since(self, oldest: int) -> list[Measurement]:
         """Return the measurements since `oldest` (Unix seconds), sorted by event and role.

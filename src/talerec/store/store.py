@@ -41,7 +41,7 @@ from talerec.store.session import Session, count_equal_events, insert_events, lo
 
 _BATCH_ROWS = 5000  # rows read, and ids looked up, by one statement
 _TABLES_LOCK = 0x7A1E  # PostgreSQL advisory lock, held while tables are created
-_EVENT_COLUMNS = "seq, user_id, item_id, time, event, event_id"
+EVENT_COLUMNS = "seq, user_id, item_id, time, event, event_id"
 
 
 class StoreMeta(NamedTuple):
@@ -260,7 +260,7 @@ class Store:
         Rows are events and deletions of users (`item` is None), numbered together by their seq.
         """
         query = (
-            f"select {_EVENT_COLUMNS} from talerec_events where seq > ?"
+            f"select {EVENT_COLUMNS} from talerec_events where seq > ?"
             " union all select seq, user_id, null, time, null, null"
             " from talerec_deletions where seq > ? order by seq limit ?"
         )
@@ -272,7 +272,7 @@ class Store:
         Events are sorted by time, then by seq, the number of the row in commit order.
         """
         query = (
-            f"select {_EVENT_COLUMNS} from talerec_events"
+            f"select {EVENT_COLUMNS} from talerec_events"
             " where user_id = ? order by time desc, seq desc limit ?"
         )
         return [StoredRow(*row) for row in reversed(self._read(query, (user, limit)))]

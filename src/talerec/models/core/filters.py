@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,7 +66,7 @@ class RecommendOptions:
     as_of: TimeLike | None = None
     unknown: str = "error"
 
-    @property
+    @cached_property
     def has_item_rules(self) -> bool:
         """Whether any option names, filters, limits or boosts items."""
         rules = (self.allow, self.deny, self.where, self.per, self.boost)

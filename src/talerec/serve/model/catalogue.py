@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -277,13 +278,40 @@ class PopularItems:
         begin = time.perf_counter()
         self._counted_changes = self.events.changes
         counts = self._count_with_events() if self._counted_changes else self._recent_log_counts
-        popular = np.flatnonzero(counts)
-        popular = popular[np.argsort(-counts[popular], kind="stable")]
-        rest = self._log_order[counts[self._log_order] == 0]
-        order = np.concatenate([popular, rest])
-        self._ranking = order, counts[order]
+        self._ranking = self._rank(counts)
         self._counted_at = time.perf_counter()
         self._count_seconds = self._counted_at - begin
+
+    def _rank(self, counts: Array) -> tuple[Array, Array]:
+        """Return all item positions, the highest of `counts` (by position) first, and its counts.
+
+        Items without a count follow in the order of the training log.
+        """
+        popular = np.flatnonzero(counts)
+        popular = popular[np.argsort(-counts[popular], kind="stable")]
+        order = np.concatenate([popular, self._log_order[counts[self._log_order] == 0]])
+        return order, counts[order]
+
+    def top_before(self, time: int, since: int | None, event_items: Array, k: int) -> list[int]:
+        """Return the positions of the k items that were most popular right before a time.
+
+        Counted are the rows of the training log before `time`, and events: `event_items` has their
+        item positions, -1 for unknown items. The events are those between `since` and `time`, both
+        in microseconds since 1970; `since` is None if there are none. `events` is not used.
+        """
+        log, popular = self._fitted.log, self
+        if log is not None and time <= self._fitted.training["last_time"]:
+            popular = PopularItems(replace(self._fitted, log=log.keep(log.time < time)))
+        counts = popular._recent_log_counts
+        if since is not None:
+            known_items = event_items[event_items >= 0]
+            counts = popular._count_rows_since(since) + np.bincount(known_items, None, len(counts))
+        if len(counts) >= k and (least := np.partition(counts, -k)[-k]) > 0:
+            first = np.flatnonzero(counts >= least)  # in large catalogues, to sort all takes long
+            items = first[np.argsort(-counts[first], kind="stable")]
+        else:
+            items = popular._rank(counts)[0]
+        return [int(item) for item in items[:k]]
 
     @cached_property
     def _recent_log_counts(self) -> Array:
@@ -308,14 +336,10 @@ class PopularItems:
     def _count_with_events(self) -> Array:
         """Return the log rows plus events of each item in the days before the latest event.
 
-        A float array by item position. Rows of the training log are recounted only when the start
-        of these days (`events.since`, microseconds) has moved. Events of unknown items are left
-        out. An item's position is its number in the vocabulary.
+        A float array by item position. Events of unknown items are left out. An item's position is
+        its number in the vocabulary.
         """
-        since = self.events.since
-        if since != self._counted_since:
-            self._counted_since, self._log_counts_since = since, self._count_rows_since(since)
-        counts = self._log_counts_since.copy()
+        counts = self._count_rows_since(self.events.since).copy()
         totals = self.events.totals()
         items = self._fitted.items.text_positions(list(totals))
         is_item = items >= 0
@@ -325,9 +349,16 @@ class PopularItems:
     def _count_rows_since(self, since: int) -> Array:
         """Return the training log's (weighted) rows of each item since a time in microseconds.
 
-        A float array by item position. Without a saved log: the counts of its last days if the log
-        ends at `since` or later, else 0. An item's position is its number in the vocabulary.
+        A float array by item position (its number in the vocabulary); do not change it. Rows are
+        counted only when `since` has changed. Without a saved log: the counts of its last days if
+        the log ends at `since` or later, else 0.
         """
+        if since != self._counted_since:
+            self._counted_since, self._log_counts_since = since, self._recount_rows(since)
+        return self._log_counts_since
+
+    def _recount_rows(self, since: int) -> Array:
+        """Count the training log's (weighted) rows of each item since a time in microseconds."""
         log = self._fitted.log
         if log is None:  # the artifact has only the counts of the log's last days
             is_recent = self._fitted.training.get("last_time", 0) >= since

@@ -199,16 +199,16 @@ class ServedModel:
             begin += n_items
         return answers
 
-    def top_items(self, rows: UserRows, now: int, k: int) -> list[int]:
+    def top_items(self, rows: UserRows, now: int, k: int) -> list[int] | None:
         """Return the positions of the top k items for a user with these rows at the time `now`.
 
-        `now` is in microseconds since 1970. Without a usable history: the most popular items. An
-        item's position is its number in the vocabulary.
+        `now` is in microseconds since 1970. None without a usable history: the service then lists
+        the most popular items. An item's position is its number in the vocabulary.
         """
         histories = join_users([rows]).as_of(now)
         items, _, counts = rank_top(self.model, histories, min(k, len(self.items)))
         if not self._uses_model_list(histories, 0, int(counts[0]), not len(rows)):
-            return [int(item) for item in self.popular.ranked()[0][:k]]
+            return None
         top: list[int] = items[0, : counts[0]].tolist()
         return top
 

@@ -1,6 +1,7 @@
 """Online evaluation of the served models on arriving events.
 
-Each event is ranked in the list that a model would have shown right before it.
+Each event is ranked in the list that a model would have shown right before it. Events that the
+model has learned from, or that were stored twice, are counted and not measured.
 
 A background process at low priority follows the store, queries the same models as the workers,
 and stores the ranks. It skips events, and counts them, rather than lag behind for hours.
@@ -12,20 +13,21 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import polars as pl
 
 from talerec.serve import Settings, SharedState, schemas
-from talerec.serve.model import ModelHolder, ServedModel
+from talerec.serve.model import ModelHolder
 from talerec.serve.online import metrics
 from talerec.serve.online.metrics import DAY, MEASURED, hash_user, measurement_frame
-from talerec.serve.users import UserHistories, follow_events, trained_seq
+from talerec.serve.online.ranker import ServedModelRanker
+from talerec.serve.users import UserHistories
 from talerec.store import (
     EventTail,
+    Exclusion,
     Measurement,
     MeasurementProgress,
     MeasurementStore,
@@ -56,11 +58,12 @@ class EvaluatedModel(Protocol):
 
     version: str
 
-    def rank_event(self, event: StoredRow, history: list[StoredRow]) -> int | None:
+    def rank_event(self, event: StoredRow, history: list[StoredRow]) -> int:
         """Return the rank, from 1, of an event's item in the list for its user right before it.
 
-        `history` has the user's earlier events. The rank is 0 if the list does not have the item,
-        and None if the model was trained on the event.
+        `history` has the user's earlier events, oldest first. The rank is 0 if the list does not
+        have the item, and an `Exclusion`, below 0, if the model was trained on the event or on
+        later events of the user.
         """
 
 
@@ -136,11 +139,11 @@ class OnlineEvaluator:
         """Rank the events among `rows` and store the ranks, for about a second; return rows done.
 
         Events that are too old, in the future, or of users outside the share are passed over. For
-        deleted users, measurements are deleted. If the lease is lost, nothing is stored.
+        deleted users, earlier measurements are deleted. If the lease is lost, nothing is stored.
         """
         now_us = int(1e6 * now)
         valid_times = range(now_us - self._max_age, now_us + _MAX_CLOCK_SKEW)
-        models, cache = self._models(), dict[str, list[StoredRow]]()
+        models = self._models()
         measurements: list[Measurement] = []
         deleted_users: list[int] = []
         end, n_read = time.monotonic() + _STEP_S, 0
@@ -148,31 +151,40 @@ class OnlineEvaluator:
             n_read += 1
             if metrics.is_in_share(row.user, self.share, MEASURED):
                 if row.item is None:
-                    deleted_users.append(hash_user(row.user, MEASURED))
+                    user = hash_user(row.user, MEASURED)
+                    measurements = [each for each in measurements if each.user != user]
+                    deleted_users.append(user)
                 elif row.time in valid_times:
-                    history = self._read_history(row, cache)
-                    measurements += _measure(row, history, models, int(now))
+                    measurements += self._measure(row, models, int(now))
             if time.monotonic() > end:
                 break
         after = MeasurementProgress(rows[n_read - 1].seq, progress.left_out)
         is_saved = self._store.save(self._holder, measurements, after, deleted_users)
         self._progress = after if is_saved else None  # None: another process has the lease
         if is_saved and (measurements or deleted_users):
-            recent = pl.concat([self._recent, measurement_frame(measurements)])
-            if deleted_users:
-                recent = recent.filter(~pl.col("user").is_in(deleted_users))
+            recent = self._recent.filter(~pl.col("user").is_in(deleted_users))
+            recent = pl.concat([recent, measurement_frame(measurements)])
             self._recent = recent.tail(_SUMMARY_ROWS)
         return n_read
 
-    def _read_history(self, event: StoredRow, cache: dict[str, list[StoredRow]]) -> list[StoredRow]:
-        """Return the user's events that were stored before `event` and are not later in time.
+    def _measure(
+        self, event: StoredRow, models: dict[str, EvaluatedModel], now: int
+    ) -> list[Measurement]:
+        """Return the rank of an event's item for each model, or why it is not measured.
 
-        `cache` holds the events of users that were read before; a user that is read is added.
+        `models` is keyed by role (current, candidate); `now` is in Unix seconds. The rank is that
+        in the list that the model would have shown; 0: not in the list. Its history are the user's
+        events that were stored before the event and are earlier.
         """
-        if event.user not in cache:
-            cache[event.user] = self._reader.read_user(event.user, self._max_history)
-        rows = cache[event.user]
-        return [row for row in rows if row.seq < event.seq and row.time <= event.time]
+        user = hash_user(event.user, MEASURED)
+        history = self._store.read_earlier(event, self._max_history)
+        measurements = []
+        for role, model in models.items():
+            rank: int = Exclusion.REPEATED
+            if history is not None:
+                rank = model.rank_event(event, history)
+            measurements.append(Measurement(event.seq, role, model.version, now, user, int(rank)))
+        return measurements
 
     def _publish_summary(self, now: float, last_seq: int) -> None:
         """Store a summary of the last day's metrics for all workers, if the next one is due.
@@ -193,43 +205,7 @@ class OnlineEvaluator:
         self._next_summary = now + max(_SUMMARY_S, _SUMMARY_FACTOR * seconds)
 
 
-def _measure(
-    event: StoredRow, history: list[StoredRow], models: dict[str, EvaluatedModel], now: int
-) -> Iterator[Measurement]:
-    """Yield the rank of an event's item for each model that was not trained on the event.
-
-    `history` has the user's earlier events; `models` is keyed by role (current, candidate); `now`
-    is in Unix seconds. The rank is that in the list the model would have shown; 0: not in the list.
-    """
-    user = hash_user(event.user, MEASURED)
-    for role, model in models.items():
-        rank = model.rank_event(event, history)
-        if rank is not None:
-            yield Measurement(event.seq, role, model.version, now, user, rank)
-
-
 # -- the process -----------------------------------------------------------------------------------
-
-
-class ServedModelRanker:
-    """Ranks the item of an event in the list that a served model would have shown before it."""
-
-    def __init__(self, model: ServedModel, histories: UserHistories, tail: EventTail) -> None:
-        self.version, self._model = model.version, model
-        self._histories, self._tail = histories, tail
-
-    def rank_event(self, event: StoredRow, history: list[StoredRow]) -> int | None:
-        """Return the rank, 1 to 10, of the event's item in the model's list right before it.
-
-        `history` has the user's earlier events. 0: not in the list. None: the model was trained on
-        it.
-        """
-        if event.seq <= trained_seq(self._model, self._tail):
-            return None
-        rows = self._histories.merge(self._model, event.user, history)
-        items = self._model.top_items(rows, event.time, metrics.LIST_LENGTH)
-        item = int(self._model.items.text_positions([str(event.item)])[0])
-        return items.index(item) + 1 if item >= 0 and item in items else 0
 
 
 class EvaluationProcess:
@@ -244,6 +220,7 @@ class EvaluationProcess:
         self.stopping = threading.Event()
         self._tail = EventTail(self._address, settings.max_history, allow_unavailable=True)
         self._histories = UserHistories(self._tail, settings.max_history)
+        self._store = Store(self._address)
         self._holders = {"current": self._make_holder(settings.path, folder, "current")}
         if settings.candidate is not None:
             copies = folder / "candidate"
@@ -265,8 +242,7 @@ class EvaluationProcess:
         for place in (counters, copies):
             place.mkdir(exist_ok=True)
         shared = SharedState(counters, 1, 0, ())
-        follow = partial(follow_events, self._tail)
-        return ModelHolder(path, copies, shared, follow, "online evaluation")
+        return ModelHolder(path, copies, shared, owner="online evaluation")
 
     def run(self) -> None:
         """Load the models, then evaluate events until `stopping` is set.
@@ -282,7 +258,6 @@ class EvaluationProcess:
             n_read = 0
             try:
                 n_read = evaluator.step(time.time())
-                self._tail.poll()
                 is_logged = False
             except StoreError as error:
                 if not is_logged:
@@ -313,10 +288,13 @@ class EvaluationProcess:
     def _current_models(self) -> dict[str, EvaluatedModel]:
         """Return the models that are served now, by role (current, candidate), ready to rank.
 
-        A model that is not loaded yet is missing.
+        A model that is not loaded yet is missing. Deletions of users are read up to now, since they
+        decide whether rows of the training log count. StoreError if the store does not answer.
         """
+        self._tail.poll()
         for role, holder in self._holders.items():
             model, ranker = holder.current, self._rankers.get(role)
             if model is not None and (ranker is None or ranker.version != model.version):
-                self._rankers[role] = ServedModelRanker(model, self._histories, self._tail)
+                parts = (self._histories, self._tail, self._store)
+                self._rankers[role] = ServedModelRanker(model, *parts)
         return {**self._rankers}

@@ -14,7 +14,7 @@ import polars as pl
 
 from talerec.evaluation import difference_intervals, sum_users
 from talerec.serve import Settings
-from talerec.store import Measurement, MeasurementStore, StoreError
+from talerec.store import Exclusion, Measurement, MeasurementStore, StoreError
 
 DAY = 86_400  # seconds
 WINDOWS = {"hour": 3600, "day": DAY}
@@ -28,6 +28,10 @@ _MODEL_GAUGES = {
     "HR@10": ("talerec_live_hr10", "Share of new events whose item was in the top ten before."),
     "MRR@10": ("talerec_live_mrr10", "Mean of 1/rank in the top ten before (else 0) of new events.")
 }  # fmt: skip
+_EXCLUSION_GAUGE = (
+    "talerec_live_not_measured",
+    "Events in the last hour or day that a model was not ranked on, by reason.",
+)
 _PROGRESS_GAUGES = {
     "share": ("talerec_measured_share", "Share of users on whose events models are evaluated."),
     "behind": ("talerec_measure_behind", "Events that arrived and are not evaluated yet."),
@@ -71,7 +75,7 @@ def measurement_frame(measurements: Sequence[Measurement]) -> pl.DataFrame:
     """Return measurements as a frame with the fields of Measurement, HR@10 and MRR@10.
 
     A measurement is the rank of an event's item in a model's list; HR@10 is 1 and MRR@10 is 1/rank
-    if the rank is from 1 to 10, else both are 0.
+    if the rank is from 1 to 10, else both are 0. A rank below 0 is an `Exclusion`.
     """
     texts = ("role", "version")
     schema = {name: pl.String if name in texts else pl.Int64 for name in Measurement._fields}
@@ -100,8 +104,10 @@ def _summarize_window(frame: pl.DataFrame) -> dict[str, Any]:
 
     `frame` has the measurements of the last hour or day, a row per event and model. "models" lists
     the latest ten versions; "current" and "candidate" have the means of these roles; "difference"
-    compares the candidate with the current model on the same events.
+    compares the candidate with the current model on the same events; "not_measured" counts the
+    events that were not measured, by role and reason.
     """
+    exclusions, frame = _count_exclusions(frame), frame.filter(pl.col("rank") >= 0)
     means = [pl.len().alias("events"), *(pl.col(name).mean() for name in _METRICS)]
     by_version = frame.group_by("role", "version").agg(*means, pl.col("seq").max())
     latest = by_version.sort("seq", "role", descending=True).head(_MAX_VERSIONS).drop("seq")
@@ -110,7 +116,19 @@ def _summarize_window(frame: pl.DataFrame) -> dict[str, Any]:
         "models": latest.to_dicts(),
         **{role: by_role[role] for role in ROLES if role in by_role},
         **_compare_candidate(frame),
+        "not_measured": exclusions,
     }
+
+
+def _count_exclusions(frame: pl.DataFrame) -> dict[str, dict[str, int]]:
+    """Return how many events of a `measurement_frame` were not measured, by role and reason.
+
+    Roles without rows are missing; reasons are the names of `Exclusion` in lower case.
+    """
+    counts = frame.group_by("role").agg(
+        (pl.col("rank") == int(reason)).sum().alias(reason.name.lower()) for reason in Exclusion
+    )
+    return {row.pop("role"): row for row in counts.sort("role").to_dicts()}
 
 
 def _compare_candidate(frame: pl.DataFrame) -> dict[str, Any]:
@@ -216,4 +234,19 @@ def prometheus_lines(summary: dict[str, Any] | None) -> list[str]:
             for row in summary[window]["models"]:
                 labels = f'role="{row["role"]}",version="{row["version"]}",window="{window}"'
                 lines.append(f"{name}{{{labels}}} {row[field]:.6g}")
+    return lines + _exclusion_lines(summary)
+
+
+def _exclusion_lines(summary: dict[str, Any]) -> list[str]:
+    """Return how many events were not measured, by role, reason and window, for Prometheus.
+
+    `summary` is that of `prometheus_lines`; one published by an earlier version has no such counts.
+    """
+    name, text = _EXCLUSION_GAUGE
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+    for window in WINDOWS:
+        for role, counts in summary[window].get("not_measured", {}).items():
+            for reason, count in counts.items():
+                labels = f'role="{role}",reason="{reason}",window="{window}"'
+                lines.append(f"{name}{{{labels}}} {count}")
     return lines

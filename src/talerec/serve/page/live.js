@@ -36,9 +36,11 @@ function measuredTiles(measured) {
   }
   const whose = `${percent(measured.share)} of users`;
   const behind = measured.left_out ? `${count(measured.left_out)} skipped` : `${count(measured.behind)} events waiting`;
+  const notMeasured = Object.values(hour.not_measured?.current ?? {}).reduce((sum, n) => sum + n, 0);
+  const waiting = notMeasured ? `${behind}, ${count(notMeasured)} not measured` : behind;
   return [
     tile("Online HR@10, last hour", figure(now?.["HR@10"]), now ? `${count(now.events)} events of ${whose}` : `no events of ${whose} yet`, before.hour),
-    tile("Online MRR@10, last hour", figure(now?.["MRR@10"]), behind, null, measured.left_out > 0),
+    tile("Online MRR@10, last hour", figure(now?.["MRR@10"]), waiting, null, measured.left_out > 0),
   ];
 }
 

@@ -117,10 +117,7 @@ class UserHistories:
         log = model.model.fitted.log
         item, time = _NO_ITEMS, _NO_TIMES
         if log is not None and not self.is_deleted(model, user):
-            user_position = int(log.users.text_positions([user])[0])
-            if user_position >= 0:
-                rows = slice(log.ptr[user_position], log.ptr[user_position + 1])
-                item, time = log.item[rows], log.time[rows]
+            item, time = find_rows(log, user)
         if not events:
             return UserRows(item[-self._max_rows :], time[-self._max_rows :])
         event_items = model.items.text_positions([str(event.item) for event in events])
@@ -136,6 +133,19 @@ class UserHistories:
             row: events[n - n_log] for row, n in enumerate(order.tolist()) if n >= n_log
         }
         return UserRows(items, times, events_by_row)
+
+
+def find_rows(log: Log, user: str) -> tuple[Array, Array]:
+    """Return the item positions and times of a user's rows in a log, oldest first.
+
+    `user` is an external id as text; times are in microseconds since 1970. Both arrays are empty if
+    the log does not have the user.
+    """
+    position = int(log.users.text_positions([user])[0])
+    if position < 0:
+        return _NO_ITEMS, _NO_TIMES
+    rows = slice(log.ptr[position], log.ptr[position + 1])
+    return log.item[rows], log.time[rows]
 
 
 def _find_new_events(

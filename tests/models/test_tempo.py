@@ -236,7 +236,7 @@ def simultaneous_by_hand(log, trend):
         for rows in oracle.user_rows(log)
         for r in rows
         for s in rows
-        if r != s and log.time[r] == log.time[s]
+        if log.item[r] != log.item[s] and log.time[r] == log.time[s]
     )
 
 
@@ -245,6 +245,20 @@ def simultaneous_by_hand(log, trend):
 def test_the_simultaneous_weight_in_k_equals_a_sum_by_hand(log):
     actual = simultaneous_weight(log, 180.0, 0.1, 2500)
     assert actual == pytest.approx(simultaneous_by_hand(log, 0.1), abs=1e-9)
+
+
+def test_simultaneous_rows_of_one_item_are_subtracted_once():
+    """Pairs of the same item are on K's diagonal, which the chance in K's direction leaves out."""
+    rows = [(u, i, 1e9 + t) for u in range(4) for t, i in ((0, u), (0, u), (0, 5), (9, 5), (20, 6))]
+    log = tiny_log(rows)
+    model = tr.Tempo(same_time="joint", learn="off", trend=0)
+    S, T = oracle.tale_rows(
+        log, decay=model.pace * 10 / 86400, floor=model.floor, same_time="joint"
+    )
+    G, K = oracle.gram(S, T)
+    share = share_by_hand(G, K, model.shrinkage, simultaneous_by_hand(log, 0.0))
+    assert 0 < share < 1
+    np.testing.assert_allclose(model.gram(log).K, K + share * K.T, rtol=1e-9)
 
 
 def share_by_hand(G, K, shrinkage=1.0, simultaneous=0.0):

@@ -95,11 +95,12 @@ class Gram:
     def symmetrize(self, shrinkage: float, simultaneous: float = 0.0) -> Gram:
         """Return the Gram with K + c K', c chosen by how much of the rows' order is chance.
 
-        Chance explains 2 s (sum(K) - simultaneous) of the squared difference between K and K',
-        where s = trace(G) / sum(K) is the mean weight of a pair, and `simultaneous` is the sum of
-        K's entries from simultaneous rows, which count in both directions already. With b the
-        explained share of the difference (times `shrinkage`, at most 1), the best estimate of
-        K_ij is (1 - b/2) K_ij + b/2 K_ji, which is K_ij + b/(2 - b) K_ji up to a factor.
+        Chance explains 2 s (sum(K) - trace(K) - simultaneous) of the squared difference between K
+        and K', where s = trace(G) / sum(K) is the mean weight of a pair, and `simultaneous` is the
+        sum of K's entries from simultaneous rows of different items, which count in both
+        directions already. With b the explained share of the difference (times `shrinkage`, at
+        most 1), the best estimate of K_ij is (1 - b/2) K_ij + b/2 K_ji, which is
+        K_ij + b/(2 - b) K_ji up to a factor.
         """
         return self.add_reverse(self.reverse_share(shrinkage, simultaneous))
 
@@ -114,8 +115,8 @@ class Gram:
         """Return the share c of K' (K transposed) that `symmetrize` adds to K = S'T, in 0..1.
 
         shrinkage: a factor of the estimated share of chance in the order of rows; 0 gives c = 0.
-        simultaneous: the sum of K's entries from simultaneous rows, which count in both directions
-        already.
+        simultaneous: the sum of K's entries from simultaneous rows of different items, which count
+        in both directions already.
         """
         stats = DirectionStats(
             _squared_distance(self.K, self._transposed_k),

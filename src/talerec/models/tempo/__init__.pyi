@@ -3,6 +3,7 @@ from talerec.models.tempo.holdout import TimeCut as TimeCut
 from talerec.models.tempo.holdout import candidate_cutoffs as candidate_cutoffs
 from talerec.models.tempo.holdout import choose_cutoff as choose_cutoff
 from talerec.models.tempo.holdout import count_users_across as count_users_across
+from talerec.models.tempo.holdout import delayed_rows_per_user as delayed_rows_per_user
 from talerec.models.tempo.holdout import has_enough_queries as has_enough_queries
 from talerec.models.tempo.holdout import sample_target_items as sample_target_items
 from talerec.models.tempo.holdout import sample_users as sample_users
@@ -10,9 +11,12 @@ from talerec.models.tempo.holdout import select_answerable as select_answerable
 from talerec.models.tempo.holdout import split_holdout as split_holdout
 from talerec.models.tempo.learning import HoldoutFit as HoldoutFit
 from talerec.models.tempo.learning import learn_params as learn_params
+from talerec.models.tempo.log_statistics import MAX_FIRST_ROWS as MAX_FIRST_ROWS
+from talerec.models.tempo.log_statistics import FirstRows as FirstRows
 from talerec.models.tempo.log_statistics import LogStatistics as LogStatistics
+from talerec.models.tempo.log_statistics import TieOrder as TieOrder
 from talerec.models.tempo.log_statistics import allows_repeats as allows_repeats
-from talerec.models.tempo.log_statistics import is_order_significant as is_order_significant
+from talerec.models.tempo.log_statistics import classify_ties as classify_ties
 from talerec.models.tempo.log_statistics import measure_repeat_rates as measure_repeat_rates
 from talerec.models.tempo.log_statistics import median_in_days as median_in_days
 from talerec.models.tempo.log_statistics import positive_intervals as positive_intervals

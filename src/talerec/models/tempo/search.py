@@ -177,13 +177,12 @@ class CoordinateSearch:
     def total_z(self) -> float:
         """Return the z-score of the present weights' gain in DCG over the initial weights.
 
-        Gains are pooled as in `step`; sums over all queries and lists of a user are the units.
+        It is the sum of the z-scores of the affected query sets over the root of their number.
+        Sums over all queries and lists of a user are the units.
         """
-        total = variance = 0.0
-        for gains in (x.user_gains(x.initial_dcg, x.dcg) for x in self.query_sets):
-            total += float(gains.sum())
-            variance += float(((gains - gains.mean()) ** 2).sum())
-        return total / float(np.sqrt(variance)) if variance else 0.0
+        by_set = [x.user_gains(x.initial_dcg, x.dcg) for x in self.query_sets]
+        z_scores = [x.mean() / x.std() * np.sqrt(len(x)) for x in by_set if x.std() > 0]
+        return float(np.sum(z_scores) / np.sqrt(max(len(z_scores), 1)))
 
     def _improvement(self, trials: list[_Trial], min_z: float) -> float | None:
         """Return the z-score of the gain in DCG; None if it is not above `min_z`, or a set loses.

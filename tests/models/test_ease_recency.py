@@ -80,7 +80,7 @@ def test_a_recency_that_is_set_is_used_and_nothing_is_chosen():
 
 def test_queries_never_hold_the_row_that_they_ask_for():
     log = genre_log(is_lasting=True, users=300)
-    train, (histories, target) = hold_out_last_rows(log)
+    train, (histories, target, _) = hold_out_last_rows(log)
     assert train.rows == log.rows - len(target)
     for q in range(len(target)):
         rows = np.flatnonzero(log.user_codes() == log.user_codes()[histories.stop[q]])

@@ -6,6 +6,7 @@ import itertools
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,21 +91,30 @@ def order_by_hand(log):
     return (excess / most, excess / math.sqrt(2 * most)) if most else (0.0, 0.0)
 
 
+def by_aisle(basket):
+    """One order for all baskets, which is not that of the item ids."""
+    return sorted(basket, key=lambda item: item * 7 % 12)
+
+
 def mostly(basket):
     """One in ten baskets the other way round."""
-    ascending = sorted(basket)
-    return ascending[::-1] if sum(ascending) % 10 == 0 else ascending
+    return by_aisle(basket)[::-1] if sum(basket) % 10 == 0 else by_aisle(basket)
 
 
 @pytest.mark.parametrize(
     ("order", "ordered"),
-    [(sorted, True), (lambda basket: sorted(basket)[::-1], True), (mostly, True), (list, False)],
+    [
+        (by_aisle, True),
+        (lambda basket: by_aisle(basket)[::-1], True),
+        (mostly, True),
+        (list, False),
+    ],
 )
 def test_simultaneous_rows_are_ordered_if_their_order_is_not_chance(order, ordered):
     log = baskets(order)
     share, deviations = order_by_hand(log)
     assert (share > 0.5 and deviations > 5) == ordered
-    assert log_statistics.has_meaningful_order(log) == ordered
+    assert log_statistics.find_tie_order(log).is_ordered == ordered
     chosen, other = ("ordered", "joint") if ordered else ("joint", "ordered")
     auto = tr.Tempo(reg=2.0).fit(log)
     histories = [[(item, START), (item + 1, START)] for item in range(10)]
@@ -121,11 +131,40 @@ def test_simultaneous_rows_are_ordered_if_their_order_is_not_chance(order, order
 @given(logs())
 def test_the_order_of_simultaneous_rows_is_tested_as_by_hand(log):
     share, deviations = order_by_hand(log)
-    assert log_statistics.has_meaningful_order(log) == (share > 0.5 and deviations > 5)
+    pairs = log_statistics.simultaneous_pairs(log)
+    is_significant = log_statistics.is_order_significant(*pairs, len(log.items))
+    assert is_significant == (share > 0.5 and deviations > 5)
 
 
 def test_without_ties_there_is_no_order():
-    assert not log_statistics.has_meaningful_order(baskets(sorted, size=1))
+    assert not log_statistics.find_tie_order(baskets(by_aisle, size=1)).is_ordered
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("key", [int, str])
+def test_an_order_that_item_ids_explain_is_no_order(key, direction, caplog):
+    """Databases write the rows of a basket sorted by item id, as number or as text."""
+    caplog.set_level("INFO", "talerec")
+    log = baskets(lambda basket: sorted(basket, key=key)[::direction], items=120, users=200)
+    assert not log_statistics.find_tie_order(log).is_ordered
+    assert tr.Tempo(learn="off").measure(log).is_joint
+    sentence = "Rows with equal times are treated as unordered: item ids alone explain their order."
+    assert sentence in caplog.messages
+    text_ids = log.to_frame().with_columns(pl.col("item_id").cast(pl.String))
+    assert not log_statistics.find_tie_order(tr.Log.from_frame(text_ids)).is_ordered
+
+
+def test_an_order_by_ids_is_one_if_users_go_on_to_larger_ids():
+    """Ids are given as items appear: of two times, the later one tends to have larger ids."""
+    rng = np.random.default_rng(1)
+    rows = [
+        (user, int(item), START + basket * DAY)
+        for user in range(200)
+        for basket in range(3)
+        for item in sorted(rng.choice(100, 4, replace=False) + 20 * basket)
+    ]
+    order = log_statistics.find_tie_order(log_of(rows))
+    assert order == (True, ": by item id, which also grows over users' time")
 
 
 @quick
@@ -236,7 +275,7 @@ def simultaneous_by_hand(log, trend):
         for rows in oracle.user_rows(log)
         for r in rows
         for s in rows
-        if r != s and log.time[r] == log.time[s]
+        if log.item[r] != log.item[s] and log.time[r] == log.time[s]
     )
 
 
@@ -245,6 +284,20 @@ def simultaneous_by_hand(log, trend):
 def test_the_simultaneous_weight_in_k_equals_a_sum_by_hand(log):
     actual = simultaneous_weight(log, 180.0, 0.1, 2500)
     assert actual == pytest.approx(simultaneous_by_hand(log, 0.1), abs=1e-9)
+
+
+def test_simultaneous_rows_of_one_item_are_subtracted_once():
+    """Pairs of the same item are on K's diagonal, which the chance in K's direction leaves out."""
+    rows = [(u, i, 1e9 + t) for u in range(4) for t, i in ((0, u), (0, u), (0, 5), (9, 5), (20, 6))]
+    log = tiny_log(rows)
+    model = tr.Tempo(same_time="joint", learn="off", trend=0)
+    S, T = oracle.tale_rows(
+        log, decay=model.pace * 10 / 86400, floor=model.floor, same_time="joint"
+    )
+    G, K = oracle.gram(S, T)
+    share = share_by_hand(G, K, model.shrinkage, simultaneous_by_hand(log, 0.0))
+    assert 0 < share < 1
+    np.testing.assert_allclose(model.gram(log).K, K + share * K.T, rtol=1e-9)
 
 
 def share_by_hand(G, K, shrinkage=1.0, simultaneous=0.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -23,6 +24,7 @@ from test_tasks import (
 import talerec as tr
 from logs import logs, quick
 from talerec.models.tempo import TimedRows, build_snapshots, holdout
+from talerec.models.tempo.log_statistics import find_tie_order
 from talerec.runtime import dense
 from talerec.spark import messages, tempo_tasks, triangles
 from talerec.spark.gram import build_tempo_terms
@@ -36,11 +38,27 @@ def test_statistics_of_partitions_are_those_of_the_log(tmp_path_factory, log):
     rows = in_partitions(log, tmp_path_factory.mktemp("partitions"))
     for partition in range(PARTITIONS):
         tempo_tasks.save_statistics(rows.load_log(partition), partition, rows)
-    statistics = tempo_tasks.load_statistics(tr.Tempo(), rows, PARTITIONS)
+    vocabulary = (log.items.ids, ranks(log))
+    statistics = tempo_tasks.load_statistics(tr.Tempo(), rows, PARTITIONS, *vocabulary)
     expected = tr.Tempo().measure(log)
     assert statistics.median_interval == expected.median_interval
     assert statistics.is_joint == expected.is_joint
     np.testing.assert_array_equal(statistics.repeat_rates, expected.repeat_rates)
+
+
+def test_an_order_by_item_ids_is_recognised_in_partitions(tmp_path):
+    log = skewed_log(2_000)
+    log = tr.order_ties(replace(log, time=log.time // 10**13 * 10**13), "item")  # many ties
+    rows = in_partitions(log, tmp_path)
+    first, whole = tempo_tasks.load_first_rows(rows, PARTITIONS, ranks(log)), log
+    np.testing.assert_array_equal(first.user, whole.user_codes())
+    np.testing.assert_array_equal(first.item, whole.item)
+    for partition in range(PARTITIONS):
+        tempo_tasks.save_statistics(rows.load_log(partition), partition, rows)
+    vocabulary = (log.items.ids, ranks(log))
+    joint = tempo_tasks.load_statistics(tr.Tempo(), rows, PARTITIONS, *vocabulary).is_joint
+    assert joint == tr.Tempo().measure(log).is_joint
+    assert find_tie_order(log).reason
 
 
 @given(st.lists(st.lists(st.integers(-(10**15), 10**15), max_size=9), min_size=1, max_size=5))
@@ -109,9 +127,10 @@ def test_holdout_queries_of_partitions_are_those_of_the_log(tmp_path, every_item
         tempo_tasks.sample_eligible_users(rows, kind, PARTITIONS, log.rows)
         for kind in tempo_tasks.QUERY_KINDS
     )
+    n_rows = holdout.delayed_rows_per_user(sum(map(len, delayed)), log.rows)
     for partition in range(PARTITIONS):
         users = (current[partition], delayed[partition])
-        tempo_tasks.save_holdout(rows, first, partition, plan, users)
+        tempo_tasks.save_holdout(rows, first, partition, plan, users, n_rows)
     train = expected.train
     times = np.concatenate(list(first.map_arrays("time", PARTITIONS)))
     np.testing.assert_array_equal(times, train.time)
@@ -122,6 +141,8 @@ def test_holdout_queries_of_partitions_are_those_of_the_log(tmp_path, every_item
         queries, whole = holdout.select_answerable(loaded, in_train), getattr(expected, kind)
         np.testing.assert_array_equal(queries.target, whole.target)
         np.testing.assert_array_equal(queries.histories.now, whole.histories.now)
+        same_user = (np.unique(q.user, return_inverse=True)[1] for q in (queries, whole))
+        np.testing.assert_array_equal(*same_user)
         for q in range(0, len(whole), 17):
             ours, theirs = (
                 h.item[h.start[q] : h.stop[q]] for h in (queries.histories, whole.histories)

@@ -189,19 +189,24 @@ def _tale_pairs(log: Log, scale: Array, weighting: TaleWeighting, targets: str) 
 
 
 def simultaneous_weight(log: Log, window: float, trend: float, max_history: int) -> float:
-    """Return what pairs of different rows of one user and time add to the sum of TALE's K.
+    """Return what pairs of rows of one user and time add to TALE's K outside of its diagonal.
 
     K = S'T adds up weights of a source item (row of K) for a target item (column); both directions
-    of a pair count. A log row weighs p ** -trend, p being the rows of its item within `window` days
-    on both sides of it, times its own weight if the log has weights. max_history: last rows of each
-    user that are used.
+    of a pair count. Pairs of rows of the same item are on the diagonal and left out. A log row
+    weighs p ** -trend, p being the rows of its item within `window` days on both sides of it, times
+    its own weight if the log has weights. max_history: last rows of each user that are used.
     """
     log = newest_rows(log, max_history)
     scale = trend_scale(log, window, trend, "both")
     scale = scale if log.weight is None else scale * log.weight
-    first, _ = pairs.instants(log.ptr, log.time)
+    first, after = pairs.instants(log.ptr, log.time)
     together = np.bincount(first, scale, log.rows)
-    return float((together**2).sum() - (scale**2).sum())
+    every_pair = float((together**2).sum() - (scale**2).sum())
+    rows = np.flatnonzero(after - first > 1)
+    key = first[rows].astype(np.int64) * len(log.items) + log.item[rows]
+    _, group = np.unique(key, return_inverse=True)  # rows of one user, time and item
+    of_item, squares = np.bincount(group, scale[rows]), np.bincount(group, scale[rows] ** 2)
+    return every_pair - float((of_item**2 - squares).sum())
 
 
 # -- the family ------------------------------------------------------------------------------------

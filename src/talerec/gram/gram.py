@@ -107,11 +107,12 @@ class Gram:
         """Return the Gram with K + c K', c chosen by how much of the rows' order is chance.
 
         K (source x target) says how much each item leads to each other, and K' is its transpose.
-        Chance explains 2 s (sum(K) - simultaneous) of the squared difference between K and K',
-        where s = trace(G) / sum(K) is the mean weight of a pair, and `simultaneous` is the sum of
-        K's entries from a user's rows of equal time, which count in both directions already. With b
-        the explained share of the difference (times `shrinkage`, at most 1), the best estimate of
-        K_ij is (1 - b/2) K_ij + b/2 K_ji, which is K_ij + b/(2 - b) K_ji up to a factor.
+        Chance explains 2 s (sum(K) - trace(K) - simultaneous) of the squared difference between K
+        and K', where s = trace(G) / sum(K) is the mean weight of a pair, and `simultaneous` is the
+        sum of K's entries from simultaneous rows of different items, which count in both
+        directions already. With b the explained share of the difference (times `shrinkage`, at
+        most 1), the best estimate of K_ij is (1 - b/2) K_ij + b/2 K_ji, which is
+        K_ij + b/(2 - b) K_ji up to a factor.
         """
         return self.add_reverse(self.reverse_share(shrinkage, simultaneous))
 
@@ -127,7 +128,7 @@ class Gram:
 
         K (source x target) says how much each item leads to each other. shrinkage: a factor of the
         estimated share of chance in the order of rows; 0 gives c = 0. simultaneous: the sum of K's
-        entries from a user's rows of equal time, which count in both directions already.
+        entries from simultaneous rows of different items, which count in both directions already.
         """
         stats = DirectionStats(
             _squared_distance(self.K, self._transposed_k),

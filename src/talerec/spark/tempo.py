@@ -18,6 +18,7 @@ from talerec.models.core import (
     HoldoutQueries,
     candidate_cutoffs,
     choose_cutoff,
+    delayed_rows_per_user,
     has_enough_queries,
     sample_target_items,
     select_answerable,
@@ -92,7 +93,8 @@ class TempoFit:
         rows: those of the whole log, or the training rows that remain without held-out rows. Each
         partition of users has saved its share.
         """
-        return tempo_tasks.load_statistics(self.model, rows, self.log.n_partitions)
+        stats, count = self.log.stats, self.log.n_partitions
+        return tempo_tasks.load_statistics(self.model, rows, count, stats.ids, stats.position)
 
     def _solve_task(self, rows: RowFiles, statistics: LogStatistics) -> SolveTask:
         """Return what item-item weights are solved from; if the model has trends, count them.
@@ -244,9 +246,11 @@ class TempoFit:
             for kind in tempo_tasks.QUERY_KINDS
         )
 
+        n_rows = delayed_rows_per_user(sum(map(len, delayed)), self.log.plan.n_rows)
+
         def save(partition: int) -> None:
             users = (current[partition], delayed[partition])
-            tempo_tasks.save_holdout(rows, train, partition, plan, users)
+            tempo_tasks.save_holdout(rows, train, partition, plan, users, n_rows)
 
         self._run_learning(save)
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from talerec.data import Histories, Log, days_to_microseconds
@@ -22,11 +23,14 @@ from talerec.models.core import (
     sample_users,
 )
 from talerec.models.tempo import (
+    MAX_FIRST_ROWS,
+    FirstRows,
     LogStatistics,
     PopularitySnapshots,
     Tempo,
+    TieOrder,
     TimedRows,
-    is_order_significant,
+    classify_ties,
     median_in_days,
     positive_intervals,
     rates_from_counts,
@@ -56,24 +60,44 @@ def save_statistics(log: Log, partition: int, rows: RowFiles) -> None:
     rows.save_array("repeats", partition, np.concatenate([hits, opportunities, [n_later_rows]]))
 
 
-def load_statistics(tempo: Tempo, rows: RowFiles, count: int) -> LogStatistics:
+def load_statistics(
+    tempo: Tempo, rows: RowFiles, count: int, ids: pl.Series, position: Array
+) -> LogStatistics:
     """Return the statistics of the whole log, from what `count` partitions of users saved.
 
     They are the median interval between a user's rows (days), whether simultaneous rows are
     unordered, and how often items are repeated, by lag in rows (32 buckets: 0, 1-2, 3-6, ...).
-    rows: the files; tempo: its `same_time` decides how rows with equal times are treated.
+    rows: the files; tempo: its `same_time` decides how rows with equal times are treated. ids: of
+    items by vocabulary position. position: of each item (popularity rank) in the vocabulary.
     """
 
-    def is_ordered() -> bool:  # one machine, too, looks at the pairs of the first users alone
-        left, right = np.concatenate(list(rows.map_arrays("pairs", count)), axis=1)
-        return is_order_significant(left, right, rows.n_items)
+    def find_order() -> TieOrder:  # one machine, too, looks at the pairs of the first users alone
+        left, right = position[np.concatenate(list(rows.map_arrays("pairs", count)), axis=1)]
+        return classify_ties((left, right), ids, lambda: load_first_rows(rows, count, position))
 
     interval = median_in_days(median(list(rows.map_arrays("intervals", count))))
-    is_joint = tempo.resolve_same_time(is_ordered)
+    is_joint = tempo.resolve_same_time(find_order)
     hits, opportunities, n_later_rows = np.split(sum(rows.map_arrays("repeats", count)), [32, 64])
     return LogStatistics(
         interval, is_joint, rates_from_counts(hits, opportunities, int(n_later_rows[0]))
     )
+
+
+def load_first_rows(rows: RowFiles, count: int, position: Array) -> FirstRows:
+    """Return user numbers, times and item positions of the log's first `MAX_FIRST_ROWS` rows.
+
+    count: of partitions of users, read one after the other as far as needed. position: of each item
+    (popularity rank) in the vocabulary.
+    """
+    parts, n_rows, n_users = [], 0, 0
+    for partition in range(count):
+        if n_rows >= MAX_FIRST_ROWS:
+            break
+        log = rows.load_log(partition)
+        parts.append((log.user_codes() + n_users, log.time, position[log.item]))
+        n_rows, n_users = n_rows + log.rows, n_users + len(log.ptr) - 1
+    user, time, item = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return FirstRows(user[:MAX_FIRST_ROWS], time[:MAX_FIRST_ROWS], item[:MAX_FIRST_ROWS])
 
 
 def median(arrays: Sequence[Array]) -> float | None:
@@ -211,7 +235,7 @@ class HoldoutPlan(NamedTuple):
 
 
 QUERY_KINDS = ("current", "delayed")  #: see `talerec.models.core.holdout`
-_QUERY_ARRAYS = ("length", "item", "time", "now", "target")
+_QUERY_ARRAYS = ("length", "item", "time", "now", "target", "user")
 
 
 def save_users_across(rows: RowFiles, partition: int, cutoffs: Array) -> None:
@@ -258,37 +282,39 @@ def save_holdout(
     partition: int,
     plan: HoldoutPlan,
     users: tuple[Array, Array],
+    delayed_rows: int,
 ) -> None:
     """Save a partition's training rows, their statistics, and the queries of sampled users.
 
     A query is a history and, as target, the next item. rows: the whole log's, in sets of users;
     train_rows: where the results are saved. plan: the cutoff time. users: numbers of those with a
     current query (its target is the last row before the cutoff, which is not trained on), and of
-    those with a delayed one (its target is the first row after the cutoff).
+    those with delayed ones (their targets are the first `delayed_rows` rows after the cutoff).
     """
     cut = TimeCut.at(rows.load_log(partition), plan.cutoff)
     train = cut.training_rows(users[0])
     train_rows.save_log(partition, train)
     save_statistics(train, partition, train_rows)
-    queries = (cut.current_queries(users[0]), cut.delayed_queries(users[1]))
+    delayed = cut.delayed_queries(users[1], plan.target_mask, delayed_rows)
+    queries = (cut.current_queries(users[0]), delayed)
     for kind, kind_queries in zip(QUERY_KINDS, queries, strict=True):
         for name, array in zip(_QUERY_ARRAYS, _pack_queries(kind_queries), strict=True):
             train_rows.save_array(f"{kind}_{name}", partition, array)
 
 
 def _pack_queries(queries: HoldoutQueries) -> tuple[Array, ...]:
-    """Return lengths, items and times of the histories, request times, and target items.
+    """Return lengths, items and times of the histories, request times, targets, and users.
 
     A query is a history (a slice start..stop of shared arrays) and its target, the item that came
     next. In the result, histories follow each other in the arrays of items and times; the other
-    three arrays have one entry per query.
+    four arrays have one entry per query.
     """
-    histories, target = queries
+    histories, target, user = queries
     length = histories.stop - histories.start
     stop = np.cumsum(length)
     at = np.repeat(histories.start - (stop - length), length) + np.arange(length.sum())
     assert histories.now is not None
-    return length, histories.item[at], histories.time[at], histories.now, target
+    return length, histories.item[at], histories.time[at], histories.now, target, user
 
 
 def load_queries(train_rows: RowFiles, kind: str, count: int, position: Array) -> HoldoutQueries:
@@ -298,10 +324,10 @@ def load_queries(train_rows: RowFiles, kind: str, count: int, position: Array) -
     target is the last row before the cutoff) or "delayed" (the first after it); count: of
     partitions; position: of each item by popularity rank.
     """
-    length, item, time, now, target = (
-        np.concatenate(list(train_rows.map_arrays(f"{kind}_{name}", count)))
-        for name in _QUERY_ARRAYS
-    )
+    parts = [list(train_rows.map_arrays(f"{kind}_{name}", count)) for name in _QUERY_ARRAYS]
+    length, item, time, now, target, user = map(np.concatenate, parts)
+    partition = np.repeat(np.arange(count), [len(users) for users in parts[-1]])
+    _, user = np.unique(partition * (user.max(initial=0) + 1) + user, return_inverse=True)
     stop = np.cumsum(length)
     histories = Histories(stop - length, stop, position[item], time, now)
-    return HoldoutQueries(histories, position[target].astype(np.int64))
+    return HoldoutQueries(histories, position[target].astype(np.int64), user)

@@ -184,7 +184,8 @@ def _compute_components(
             _look_up(candidates.items, candidates.counts, *ranked, scratch, values[part])
     segment = np.zeros(len(queries), np.int64)
     log_popularity = np.zeros(candidates.items.shape, np.float32)
-    return ScoreComponents(values, candidates.counts, candidates.seen, segment, log_popularity)
+    counts, seen = candidates.counts, candidates.seen
+    return ScoreComponents(values, counts, seen, segment, log_popularity, queries.user)
 
 
 @kernel

@@ -20,6 +20,7 @@ from talerec.models.core.holdout import TimeCut as TimeCut
 from talerec.models.core.holdout import candidate_cutoffs as candidate_cutoffs
 from talerec.models.core.holdout import choose_cutoff as choose_cutoff
 from talerec.models.core.holdout import count_users_across as count_users_across
+from talerec.models.core.holdout import delayed_rows_per_user as delayed_rows_per_user
 from talerec.models.core.holdout import has_enough_queries as has_enough_queries
 from talerec.models.core.holdout import hold_out_last_rows as hold_out_last_rows
 from talerec.models.core.holdout import sample_target_items as sample_target_items

@@ -1,8 +1,8 @@
 """Held-out queries of a log: rows left out of a first fit, which that fit must predict.
 
 Current queries ask for a user's last row before a cutoff, when all earlier rows are known. Delayed
-queries ask for a user's first row after the cutoff: the model is then as old as the cutoff, and the
-user has often been inactive. Only rows of the log that is fitted are used.
+queries ask for a user's first rows after the cutoff: the model is then as old as the cutoff, and
+the user has often been inactive. Only rows of the log that is fitted are used.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from talerec.runtime import Array
 _CUTOFF_SHARES = (0.85, 0.9, 0.8, 0.7, 0.6, 0.5)  # of the rows before a cutoff, by preference
 _ENOUGH_DELAYED = 500  # users on both sides of a cutoff with which it is taken
 _MAX_SAMPLE, _MIN_SAMPLE = 4096, 512  # users sampled for each kind of query
+_MAX_DELAYED_ROWS = 5  # delayed queries of one user, if few users have any
 _ROWS_PER_QUERY = 40  # in small logs: learning must not take longer than fitting
 _SMALL_CATALOGUE = 4000  # items, up to which all of them are targets
 _MIN_QUERIES = 200  # answerable current queries below which nothing can be learned
@@ -26,12 +27,14 @@ _MIN_QUERIES = 200  # answerable current queries below which nothing can be lear
 class HoldoutQueries(NamedTuple):
     """Queries of a validation: histories with request times, and the held-out item of each.
 
-    target: the item position of the row that came next, which is not in the history.
-    `histories.now` has the request times, in microseconds.
+    target: the item position of the row to predict, which is not in the history.
+    `histories.now` has the request times, in microseconds. user: a number for each query, equal
+    for queries of one user; users, not queries, are independent of each other.
     """
 
     histories: Histories
     target: Array
+    user: Array
 
     def __len__(self) -> int:
         return len(self.target)
@@ -40,8 +43,8 @@ class HoldoutQueries(NamedTuple):
 class Holdout(NamedTuple):
     """Training rows of a first fit (with all ids of the log), and queries held out from it.
 
-    Current queries ask for a user's last row before the cutoff, delayed ones for the first row
-    after it, which may be long after the training rows.
+    Current queries ask for a user's last row before the cutoff, delayed ones for the first rows
+    after it (one row, or more if few users have any), which may be long after the training rows.
     """
 
     train: Log
@@ -65,7 +68,8 @@ def split_holdout(log: Log, *, every_item: bool = False) -> Holdout | None:
     current = select_answerable(cut.current_queries(current_users), in_train)
     if not has_enough_queries(current):
         return None
-    delayed = select_answerable(cut.delayed_queries(delayed_users), in_train)
+    n_rows = delayed_rows_per_user(len(delayed_users), log.rows)
+    delayed = select_answerable(cut.delayed_queries(delayed_users, target_mask, n_rows), in_train)
     return Holdout(train, current, delayed, target_mask)
 
 
@@ -132,24 +136,29 @@ class TimeCut(NamedTuple):
         last = self.before.ptr[users + 1] - 1
         return self._queries(users, last, self.before.item[last], self.before.time[last])
 
-    def delayed_queries(self, users: Array) -> HoldoutQueries:
-        """Return one query per user: its first row after the cutoff is the target to predict.
+    def delayed_queries(self, users: Array, target_mask: Array, n_rows: int) -> HoldoutQueries:
+        """Return up to n_rows queries per user: its first rows after the cutoff are the targets.
 
-        users: their numbers. The history is the user's rows before the cutoff, and the request time
-        is the target row's time.
+        users: their numbers, ascending. target_mask: a flag per item that may be a target. The
+        history of all queries is the user's rows before the cutoff, and the request time is the
+        target row's time. Queries of a user follow each other.
         """
-        row, stop = self.first_after[users], self.before.ptr[users + 1]
+        row = self.first_after[users][:, None] + np.arange(n_rows)
+        is_target = row < self.log.ptr[users + 1][:, None]
+        is_target[is_target] = target_mask[self.log.item[row[is_target]]]
+        row, users = row[is_target], np.repeat(users, is_target.sum(axis=1))
+        stop = self.before.ptr[users + 1]
         return self._queries(users, stop, self.log.item[row], self.log.time[row])
 
     def _queries(self, users: Array, stop: Array, target: Array, now: Array) -> HoldoutQueries:
-        """Return one query per user, whose history is the user's rows before row number `stop`.
+        """Return queries whose histories are the users' rows before the row numbers `stop`.
 
         target: item positions to predict. now: request times (microseconds). All have an entry per
-        user.
+        query, `users` too.
         """
         before = self.before
         histories = Histories(before.ptr[users], stop, before.item, before.time, now)
-        return HoldoutQueries(histories, target.astype(np.int64))
+        return HoldoutQueries(histories, target.astype(np.int64), users)
 
 
 def sample_target_items(n_items: int, *, every_item: bool) -> Array:
@@ -188,11 +197,24 @@ def choose_cutoff(cutoffs: Array, n_users: Array) -> int:
 
 def sample_users(users: Array, n_rows: int) -> Array:
     """Return an evenly spread sample of users, sized for a log of `n_rows`."""
-    size = int(np.clip(n_rows // _ROWS_PER_QUERY, _MIN_SAMPLE, _MAX_SAMPLE))
+    size = _sample_size(n_rows)
     if len(users) <= size:
         return users
     sample: Array = users[np.linspace(0, len(users) - 1, size).astype(np.int64)]
     return sample
+
+
+def delayed_rows_per_user(n_users: int, n_rows: int) -> int:
+    """Return how many delayed queries a user may have, 1 to 5: more if few users have any.
+
+    n_users: users with delayed queries. n_rows: of the log, by which samples are sized.
+    """
+    return int(np.clip(_sample_size(n_rows) // max(n_users, 1), 1, _MAX_DELAYED_ROWS))
+
+
+def _sample_size(n_rows: int) -> int:
+    """Return how many users may be sampled for each kind of query, in a log of `n_rows`."""
+    return int(np.clip(n_rows // _ROWS_PER_QUERY, _MIN_SAMPLE, _MAX_SAMPLE))
 
 
 def has_enough_queries(current: HoldoutQueries) -> bool:
@@ -205,8 +227,9 @@ def select_answerable(queries: HoldoutQueries, in_train: Array) -> HoldoutQuerie
 
     in_train: a flag per item.
     """
-    histories, target = queries
+    histories, target, user = queries
     assert histories.now is not None
     ok = in_train[target] & (histories.stop > histories.start)
     start, stop, now = histories.start[ok], histories.stop[ok], histories.now[ok]
-    return HoldoutQueries(replace(histories, start=start, stop=stop, now=now), target[ok])
+    answerable = replace(histories, start=start, stop=stop, now=now)
+    return HoldoutQueries(answerable, target[ok], user[ok])

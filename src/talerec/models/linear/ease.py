@@ -97,12 +97,14 @@ class EASE(RidgeModel):
         holdout = hold_out_last_rows(log)
         if holdout is None:
             return DEFAULT_RECENCY
-        train, (histories, target) = holdout
+        train, queries = holdout
         neighbors = min(self.neighbors, _HOLDOUT_NEIGHBORS)
         model = replace(self, recency=DEFAULT_RECENCY, neighbors=neighbors).fit(train)
         gains = {}
         for recency in _RECENCIES:
-            ranks = rank_targets(model.with_params(recency=recency), histories, target).ranks
+            ranks = rank_targets(
+                model.with_params(recency=recency), queries.histories, queries.target
+            ).ranks
             in_list = (ranks > 0) & (ranks <= _K)
             gains[recency] = np.where(in_list, 1 / np.log2(np.maximum(ranks, 1) + 1), 0).mean(1)
         best = max(gains, key=lambda recency: float(gains[recency].mean()))

@@ -1,8 +1,11 @@
 from talerec.models.tempo.learning import HoldoutFit as HoldoutFit
 from talerec.models.tempo.learning import learn_params as learn_params
+from talerec.models.tempo.log_statistics import MAX_FIRST_ROWS as MAX_FIRST_ROWS
+from talerec.models.tempo.log_statistics import FirstRows as FirstRows
 from talerec.models.tempo.log_statistics import LogStatistics as LogStatistics
+from talerec.models.tempo.log_statistics import TieOrder as TieOrder
 from talerec.models.tempo.log_statistics import allows_repeats as allows_repeats
-from talerec.models.tempo.log_statistics import is_order_significant as is_order_significant
+from talerec.models.tempo.log_statistics import classify_ties as classify_ties
 from talerec.models.tempo.log_statistics import measure_repeat_rates as measure_repeat_rates
 from talerec.models.tempo.log_statistics import median_in_days as median_in_days
 from talerec.models.tempo.log_statistics import positive_intervals as positive_intervals

@@ -35,7 +35,8 @@ def describe_params(params: QueryParams | None, lifetime: Array, auto_names: Set
     per_segment = (params.recency, params.min_weight, params.popularity_weight)
     if not all(np.array_equal(values[current], values[delayed]) for values in per_segment):
         for line in _describe_segments(params, lifetime, delayed, auto_names):
-            lines.append(f"For requests long after the log's end: {line[0].lower()}{line[1:]}")
+            if line not in lines:
+                lines.append(f"For requests long after the log's end: {line[0].lower()}{line[1:]}")
     if exponent := params.popularity_exponent[0]:
         direction = "raised" if exponent > 0 else "lowered"
         scale = f"item-item weights are multiplied by popularity to the power {exponent:+.2g}"
@@ -58,21 +59,21 @@ def _describe_segments(
 
 
 def _describe_lags(params: QueryParams, segments: slice) -> Iterator[str]:
-    """Yield a sentence on the weight of a row at lag 8; none if all weights are the default.
+    """Yield sentences on the weight of a row at lag 8 and on the least weight, if changed.
 
     segments: rows of the parameters (groups of requests) to average over.
     """
-    is_default = (params.recency[segments] == DEFAULT_RECENCY).all()
-    if is_default and not params.min_weight[segments].any():
-        return
     latest, earlier = params.lag_weights(np.array([0.0, _LAG]))[segments].mean(axis=0)
-    default = f"(default {100 * np.exp(-_LAG / DEFAULT_RECENCY):.0f} %)"
-    if (share := earlier / latest) < 0.005:
+    share = f"{100 * earlier / latest:.0f} %"
+    default = f"{100 * np.exp(-_LAG / DEFAULT_RECENCY):.0f} %"
+    if share == "0 %":
         rank = f"the {_LAG}th most recent"
-        yield f"Only the latest rows matter: {rank} has almost no weight {default}."
-    else:
-        weight = f"{100 * share:.0f} % of the latest row's weight"
-        yield f"The {_LAG}th most recent row has {weight} {default}."
+        yield f"Only the latest rows matter: {rank} has almost no weight (default {default})."
+    elif share != default:
+        weight = f"{share} of the latest row's weight"
+        yield f"The {_LAG}th most recent row has {weight} (default {default})."
+    if least := float(params.min_weight[segments].mean()):
+        yield f"Old rows keep {100 * least:.0f} % of the latest row's weight (default 0 %)."
 
 
 def _describe_repeats(params: QueryParams) -> Iterator[str]:
@@ -80,8 +81,8 @@ def _describe_repeats(params: QueryParams) -> Iterator[str]:
     if params.frequency_weight.any():
         largest = f"up to {params.frequency_weight.max():.2g} times"
         yield f"Often repeated items are raised: {largest} an item's share of the history is added."
-    if (factor := float(params.repeat_weight.mean())) != 1.0:
-        yield f"Repeat purchases are weighted {factor:.2g} times."
+    if (factor := f"{params.repeat_weight.mean():.2g}") != "1":
+        yield f"Repeat purchases are weighted {factor} times."
     if (decay := float(params.repeat_decay.mean())) != 0.0:
         yield f"Repeats of older rows are weighted {'less' if decay > 0 else 'more'}."
 
@@ -102,7 +103,7 @@ def _describe_popularity(weights: Array, lifetime: Array) -> Iterator[str]:
     long_term, default = float(weights[~is_short].sum()), DEFAULT_POPULARITY_WEIGHT
     if long_term >= _LARGE_FACTOR * default:
         yield f"Long-term popularity has {long_term / default:.2g} times its default weight."
-    elif long_term != default:
+    elif f"{long_term:.2g}" != f"{default:g}":
         yield f"Long-term popularity has weight {long_term:.2g} (default {default:g})."
 
 

@@ -42,16 +42,20 @@ from talerec.ranking import (
 )
 from talerec.runtime import Array, kernel, template
 
-_MIN_Z = 1.9  # standard errors that a change must gain, in all segments together
-_MIN_Z_SOME = 2.5  # and in some segments only: with more trials, more are good by chance
+_MIN_Z = 1.9  # standard errors that a single change must gain
+#: Standard errors that all changes together must gain over the defaults, or none is kept. The
+#: search tries hundreds of changes: on logs of noise the best of them gain more in 1 of 25 logs.
+_MIN_TOTAL_Z = 2.9
 _ROUNDS = 2
 _MAX_STEPS = 3  # successive steps with one parameter
 _K = 20  # ranks that count; half of them if only half of the items are ranked, or seen ones are
 _MAX_ROWS = 256  # newest rows of a history that the search looks at
 
-#: Candidates per query: (recency, items) of several queries, then items of each horizon.
-_CANDIDATE_LISTS = ((DEFAULT_RECENCY, 40), (1.0, 15), (60.0, 15))
-_POPULAR_CANDIDATES = 10
+#: Candidates per query: (recency, items beyond the k that count) of several queries, and items of
+#: each popularity horizon beyond k. Shorter lists would leave out rivals of changed weights, so
+#: that the change seems to gain.
+_CANDIDATE_LISTS = ((DEFAULT_RECENCY, 20), (1.0, 5), (60.0, 5))
+_POPULAR_CANDIDATES = 5
 
 
 class HoldoutFit(NamedTuple):
@@ -72,7 +76,10 @@ class HoldoutFit(NamedTuple):
 def learn_params(
     fit: HoldoutFit, query_sets: Sequence[HoldoutQueries], target_mask: Array
 ) -> QueryParams:
-    """Return the query parameters that rank held-out targets best, searched from the defaults.
+    """Return the query parameters that rank held-out targets best, or the defaults.
+
+    The search starts from the defaults; its result replaces them only if its total gain is
+    significant.
 
     fit: a model of the training rows. query_sets: current and delayed queries (for a user's last
     row before a cutoff, and first row after it). target_mask: a flag per item that is ranked.
@@ -81,26 +88,25 @@ def learn_params(
     params = QueryParams.default(np.unique(np.quantile(inactivity, (1 / 3, 2 / 3))))
     has_repeats = allows_repeats(fit.repeat_rates)
     rates = fit.repeat_rates if has_repeats else fit.repeat_rates[:0]
-    evaluator = _Components(fit, target_mask)
+    k = _K if target_mask.all() and not has_repeats else _K // 2
+    evaluator = _Components(fit, target_mask, k)
     components = [evaluator.compute(queries, params.edges) for queries in query_sets]
     is_scaled = np.arange(evaluator.n_components) < len(LAG_KNOTS)
-    k = _K if target_mask.all() and not has_repeats else _K // 2
     weights = params.component_weights(rates)
     search = CoordinateSearch(components, weights, is_scaled, has_repeats, k)
-    for name, column, segments, min_z in _coordinates(len(params.recency), has_repeats):
+    defaults = params
+    for name, column, segments in _coordinates(len(params.recency), has_repeats):
         for _ in range(_MAX_STEPS):
             candidates = list(params.candidate_steps(name, column, segments))
-            best = search.step((new.component_weights(rates) for new in candidates), min_z)
+            best = search.step((new.component_weights(rates) for new in candidates), _MIN_Z)
             if best is None:
                 break
             params = candidates[best]
-    return params
+    return params if search.total_z() > _MIN_TOTAL_Z else defaults
 
 
-def _coordinates(
-    n_segments: int, has_repeats: bool
-) -> Iterator[tuple[str, int | None, list[int], float]]:
-    """Yield the search order: parameter, column, segments, z-score that a change must exceed.
+def _coordinates(n_segments: int, has_repeats: bool) -> Iterator[tuple[str, int | None, list[int]]]:
+    """Yield the search order: parameter, column and segments that a change applies to.
 
     Segments group requests by inactivity and delay: the first half of their numbers is for requests
     soon after the log. column: frequency decay or popularity horizon; None for parameters without.
@@ -114,11 +120,11 @@ def _coordinates(
     columns += [("popularity_weight", m) for m in range(len(HORIZONS))]
     for turn in range(_ROUNDS):
         for name, column in columns:
-            yield name, column, every, _MIN_Z
-        yield "popularity_exponent", None, [0], _MIN_Z
-        for name, column in columns if turn else ():
+            yield name, column, every
+        yield "popularity_exponent", None, [0]
+        for name, column in reversed(columns) if turn else ():
             for segments in (current, delayed):
-                yield name, column, segments, _MIN_Z_SOME
+                yield name, column, segments
 
 
 class _Components:
@@ -129,8 +135,8 @@ class _Components:
     horizons.
     """
 
-    def __init__(self, fit: HoldoutFit, target_mask: Array) -> None:
-        self.fit, self.target_mask = fit, target_mask
+    def __init__(self, fit: HoldoutFit, target_mask: Array, k: int) -> None:
+        self.fit, self.target_mask, self.k = fit, target_mask, k
         repeats = IdentityBlock(items=fit.item_weights.items)
         self.weights = Weights([fit.item_weights, repeats, make_block(fit.snapshots.shares)])
         self.has_repeats = allows_repeats(fit.repeat_rates)
@@ -156,7 +162,8 @@ class _Components:
         grouped = GroupedQueries(*_group_sources(requests, n_items, self.has_repeats, *options))
         values = sum_components(self.weights, grouped, candidates, self.n_components)
         log_pop = log_popularity(fit.counts)[candidates.items].astype(np.float32)
-        return ScoreComponents(values, candidates.counts, candidates.seen, segments, log_pop)
+        counts, seen = candidates.counts, candidates.seen
+        return ScoreComponents(values, counts, seen, segments, log_pop, queries.user)
 
     def _candidate_lists(
         self, histories: Histories, requests: RequestHistories, latest: Array
@@ -167,12 +174,12 @@ class _Components:
         last popularity snapshot before the request, or -1.
         """
         unseen = Mask.make(histories, hide_seen=True, allowed=self.target_mask.astype(np.uint8))
-        for recency, length in _CANDIDATE_LISTS:
+        for recency, beyond in _CANDIDATE_LISTS:
             x = Query(requests.indptr, requests.item, np.exp(-requests.lag / recency))
-            yield top_items(self.weights, x, unseen, min(length, self.weights.items))[0]
+            yield top_items(self.weights, x, unseen, min(self.k + beyond, self.weights.items))[0]
         shares = self.fit.snapshots.shares
         csr = (shares.indptr.astype(np.int64), shares.indices, shares.data)
-        yield _largest_entries(*csr, latest, _POPULAR_CANDIDATES)
+        yield _largest_entries(*csr, latest, self.k + _POPULAR_CANDIDATES)
         if self.has_repeats:
             # all of them: a target would outrank items that are left out, whatever their weights
             yield _first_entries(requests.indptr, requests.item, _MAX_ROWS)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from talerec.data import DAY, Log
 from talerec.models.core import require
@@ -17,6 +20,10 @@ _MIN_REPEAT_SHARE = 0.01  # share of repeats among rows below which seen items a
 _MAX_DISTANCE = 8  # rows between two simultaneous rows whose order is compared
 _MAX_PAIRS = 2**15  # pairs of simultaneous rows that are compared
 _MIN_Z = 5.0  # standard deviations by which their order must differ from chance
+_MIN_PAIRS = 32  # pairs below which the order of item ids is not looked for
+_SORTED_SHARE = 0.95  # of the pairs that ascend by item id where a file is sorted by it
+_MIN_DRIFT = 0.05  # share of users' steps to larger ids minus that to smaller ones
+MAX_FIRST_ROWS = 2**17  #: rows of a log in which these steps are counted
 
 _MAX_BUCKETS = 32  # lag buckets 0, 1-2, 3-6, ...: more than any history has
 
@@ -68,15 +75,91 @@ def median_in_days(median: float | None) -> float:
 # -- simultaneous rows -----------------------------------------------------------------------------
 
 
-def has_meaningful_order(log: Log) -> bool:
+class TieOrder(NamedTuple):
+    """Whether the order of a user's simultaneous rows (ties) carries information, and why.
+
+    reason: what the decision rests on, as the end of a message; empty for the pairs' statistic.
+    """
+
+    is_ordered: bool
+    reason: str = ""
+
+
+class FirstRows(NamedTuple):
+    """The first rows of a log: user number, time and item position of each, in log order."""
+
+    user: Array
+    time: Array
+    item: Array
+
+
+def find_tie_order(log: Log) -> TieOrder:
     """Return whether the order of a user's simultaneous rows carries information.
 
-    For two items that occur simultaneously n times, let one order occur d times more often than
-    the other. By chance E[d^2] = n, with variance 2n(n - 1); if the order is always the same,
-    d^2 = n^2. The order is meaningful if the sum of d^2 over all pairs is nearer to the latter,
-    and far from chance.
+    See `classify_ties`.
     """
-    return is_order_significant(*simultaneous_pairs(log), len(log.items))
+
+    def first_rows() -> FirstRows:
+        head = slice(0, MAX_FIRST_ROWS)
+        return FirstRows(log.user_codes()[head], log.time[head], log.item[head])
+
+    return classify_ties(simultaneous_pairs(log), log.items.ids, first_rows)
+
+
+def classify_ties(
+    item_pairs: tuple[Array, Array], ids: pl.Series, first_rows: Callable[[], FirstRows]
+) -> TieOrder:
+    """Return whether the order of simultaneous rows carries information, from pairs of items.
+
+    Files are often sorted by item id. If nearly all pairs ascend (or descend) by id, as number or
+    as text, the order is information only if users' later rows also tend to have larger (smaller)
+    ids, as where ids are given in the order in which items appear. Otherwise `is_order_significant`
+    decides.
+
+    item_pairs: item positions of the earlier and the later row of simultaneous rows. ids: item ids
+    by position, in their natural order. first_rows: returns the first `MAX_FIRST_ROWS` rows of the
+    log; it is called only if the pairs are sorted by id.
+    """
+    left, right = (items[:_MAX_PAIRS] for items in item_pairs)
+    # positions follow ids as numbers, or as text if they are text
+    keys: list[Callable[[Array], Array]] = [lambda item: item]
+    if ids.dtype.is_integer() or ids.str.contains(r"^-?\d+$").all():
+        keys.append(partial(_rank_as_text, ids))
+    for key in keys if len(left) >= _MIN_PAIRS else ():
+        earlier, later = np.split(key(np.concatenate([left, right])), 2)
+        ascending = np.count_nonzero(earlier < later) / len(left)
+        if max(ascending, 1 - ascending) >= _SORTED_SHARE:
+            rows = first_rows()
+            drift, z = _measure_drift(rows, key(rows.item))
+            sign = 1 if ascending > 0.5 else -1
+            if sign * drift > _MIN_DRIFT and sign * z > _MIN_Z:
+                return TieOrder(True, ": by item id, which also grows over users' time")
+            return TieOrder(False, ": item ids alone explain their order")
+    return TieOrder(is_order_significant(left, right, len(ids)))
+
+
+def _rank_as_text(ids: pl.Series, item: Array) -> Array:
+    """Return the ranks of item positions by their ids as text, equal for equal items."""
+    distinct, inverse = np.unique(item, return_inverse=True)
+    ranks: Array = ids.gather(distinct).cast(pl.String).rank("ordinal").to_numpy()[inverse]
+    return ranks
+
+
+def _measure_drift(rows: FirstRows, key: Array) -> tuple[float, float]:
+    """Return the share of steps to larger keys minus that to smaller ones, and its z-score.
+
+    A step is from a user's rows of one time to those of the next; one row of each time, chosen
+    without regard to its key, stands for all. key: of each row. Users are the units of the z-score.
+    """
+    starts = np.flatnonzero(np.diff(rows.user, prepend=-1) | np.diff(rows.time, prepend=-1))
+    size = np.diff(starts, append=len(rows.user))
+    scatter = (np.arange(len(starts), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> 40
+    at = starts + (scatter % size.astype(np.uint64)).astype(np.int64)
+    is_step = np.diff(rows.user[at]) == 0
+    steps = np.sign(np.diff(key[at].astype(np.int64)))[is_step]
+    by_user = np.bincount(rows.user[at[1:]][is_step], steps)
+    spread = float(np.sqrt(by_user @ by_user))
+    return float(steps.mean()) if len(steps) else 0.0, float(steps.sum()) / max(spread, 1.0)
 
 
 def simultaneous_pairs(log: Log) -> tuple[Array, Array]:
@@ -91,7 +174,10 @@ def simultaneous_pairs(log: Log) -> tuple[Array, Array]:
 def is_order_significant(left: Array, right: Array, n_items: int) -> bool:
     """Return whether the order of item pairs (left before right) differs from chance.
 
-    The first 2^15 pairs are tested as `has_meaningful_order` describes.
+    For two items that occur simultaneously n times, let one order occur d times more often than
+    the other. By chance E[d^2] = n, with variance 2n(n - 1); if the order is always the same,
+    d^2 = n^2. The order is significant if the sum of d^2 over all pairs is nearer to the latter,
+    and far from chance. The first 2^15 pairs are tested.
     """
     left, right = left[:_MAX_PAIRS], right[:_MAX_PAIRS]
     low, high = np.minimum(left, right), np.maximum(left, right)
@@ -100,7 +186,7 @@ def is_order_significant(left: Array, right: Array, n_items: int) -> bool:
     # sum (d^2 - n) against its largest value, sum (n^2 - n), and its deviation, sqrt(sum 2n(n - 1))
     excess = float((d**2).sum() - n.sum())
     max_excess = float((n.astype(np.float64) ** 2).sum() - n.sum())
-    return excess > max_excess / 2 and excess > _MIN_Z * np.sqrt(2 * max_excess)
+    return bool(excess > max_excess / 2 and excess > _MIN_Z * np.sqrt(2 * max_excess))
 
 
 @template

@@ -39,8 +39,9 @@ from talerec.models.tempo.descriptions import describe_params
 from talerec.models.tempo.learning import HoldoutFit, learn_params
 from talerec.models.tempo.log_statistics import (
     LogStatistics,
+    TieOrder,
     allows_repeats,
-    has_meaningful_order,
+    find_tie_order,
     measure_repeat_rates,
     median_interval,
 )
@@ -192,18 +193,19 @@ class Tempo(_Planned):
         """Return whether a user's rows with equal times are unordered; updates keep the fit's."""
         if self._fixed is not None:
             return bool(self._fixed.is_joint)
-        return self.resolve_same_time(lambda: has_meaningful_order(log))
+        return self.resolve_same_time(lambda: find_tie_order(log))
 
-    def resolve_same_time(self, has_order: Callable[[], bool]) -> bool:
+    def resolve_same_time(self, find_order: Callable[[], TieOrder]) -> bool:
         """Return whether rows of a user with equal times are unordered.
 
-        `has_order` tests the log for a meaningful order; it is called only if same_time is "auto".
+        `find_order` tests the log for a meaningful order of such rows; it is called only if
+        same_time is "auto".
         """
         if self.same_time != "auto":
             return self.same_time == "joint"
-        is_ordered = has_order()
+        is_ordered, reason = find_order()
         state = "ordered" if is_ordered else "unordered"
-        logger.info("Rows with equal times are treated as %s.", state)
+        logger.info("Rows with equal times are treated as %s%s.", state, reason)
         return not is_ordered
 
     # -- fitting --

@@ -20,7 +20,7 @@ from talerec.runtime import Array, kernel, run_chunks, sized_chunks
 _CHUNK = 2048  # queries per task of a thread
 _COMPONENT_CHUNK = 256  # the same, while components are computed
 _MAX_LOSS = 1.0  # standard errors that one kind of list may lose by an accepted change
-_MIN_QUERIES = 150  # queries below which a set is ignored
+_MIN_USERS = 150  # users with queries below which a set is ignored
 
 
 # -- candidates and their components ---------------------------------------------------------------
@@ -45,6 +45,7 @@ class ScoreComponents(NamedTuple):
     seen            query x candidate: whether it is in the history
     segment         segment of each query: weights differ by segment
     log_popularity  query x candidate: log of the item's popularity, relative to the mean
+    user            a number for each query, equal for queries of one user
     """
 
     values: Array
@@ -52,6 +53,7 @@ class ScoreComponents(NamedTuple):
     seen: Array
     segment: Array
     log_popularity: Array
+    user: Array
 
 
 def merge_candidates(
@@ -131,7 +133,7 @@ class ComponentWeights(NamedTuple):
 class CoordinateSearch:
     """Component weights, and the DCG that they give on sets of held-out queries.
 
-    components      one entry per set of queries; sets below 150 queries are ignored
+    components      one entry per set of queries; sets of fewer than 150 users are ignored
     weights         the present weights
     is_scaled       a flag per component: whether popularity ** exponent multiplies it
     has_repeats     whether lists with seen items count, besides lists without them
@@ -146,7 +148,7 @@ class CoordinateSearch:
     query_sets: list[_QuerySet] = field(init=False)
 
     def __post_init__(self) -> None:
-        large = [one_set for one_set in self.components if len(one_set.counts) >= _MIN_QUERIES]
+        large = [x for x in self.components if len(np.unique(x.user)) >= _MIN_USERS]
         discounts = 1 / np.log2(np.arange(self.k) + 2)
         self.query_sets = [
             _QuerySet(one_set, self.weights, self.is_scaled, self.has_repeats, discounts)
@@ -171,6 +173,16 @@ class CoordinateSearch:
         for queries, trial in zip(self.query_sets, trials, strict=True):
             queries.accept(trial)
         return index
+
+    def total_z(self) -> float:
+        """Return the z-score of the present weights' gain in DCG over the initial weights.
+
+        It is the sum of the z-scores of the affected query sets over the root of their number.
+        Sums over all queries and lists of a user are the units.
+        """
+        by_set = [x.user_gains(x.initial_dcg, x.dcg) for x in self.query_sets]
+        z_scores = [x.mean() / x.std() * np.sqrt(len(x)) for x in by_set if x.std() > 0]
+        return float(np.sum(z_scores) / np.sqrt(max(len(z_scores), 1)))
 
     def _improvement(self, trials: list[_Trial], min_z: float) -> float | None:
         """Return the z-score of the gain in DCG; None if it is not above `min_z`, or a set loses.
@@ -237,6 +249,8 @@ class _QuerySet:
         self.components, self.is_scaled = components, is_scaled
         self.has_repeats, self.discounts = has_repeats, discounts
         self._scale_of: dict[float, Array] = {}
+        _, self._user = np.unique(components.user, return_inverse=True)
+        self._n_of_user = np.bincount(self._user)
         self.scores = np.zeros(components.seen.shape, np.float32)
         self.dcg = np.zeros((len(components.counts), 2))
         zeros = weights._replace(values=np.zeros_like(weights.values))
@@ -259,16 +273,27 @@ class _QuerySet:
     def compare(self, old: Array, new: Array) -> list[tuple[float, float]]:
         """Return the mean gain in DCG and its standard error for each kind of list.
 
-        old, new: DCG, query x kind of list. Gains are relative to the initial mean DCG.
+        old, new: DCG, query x kind of list. Gains are relative to the initial mean DCG; the
+        standard error is over users.
         """
-        relative = (new - old) / self._level
+        relative, n = (new - old) / self._level, len(new)
         gains = []
         for column in range(2 if self.has_repeats else 1):
-            gain = relative[:, column]
-            mean = float(gain.mean())
-            variance = max(float(gain @ gain) / len(gain) - mean * mean, 0.0)
-            gains.append((mean, float(np.sqrt(variance / len(gain)))))
+            sums = np.bincount(self._user, relative[:, column])
+            mean = float(sums.sum()) / n
+            deviations = sums - mean * self._n_of_user
+            gains.append((mean, float(np.sqrt(deviations @ deviations)) / n))
         return gains
+
+    def user_gains(self, old: Array, new: Array) -> Array:
+        """Return each user's summed gain in DCG, lists weighted by 1 / standard error^2.
+
+        old, new: DCG, query x kind of list. Gains are relative to the initial mean DCG.
+        """
+        errors = np.array([error for _, error in self.compare(old, new)])
+        weights = np.divide(1, errors**2, out=np.zeros_like(errors), where=errors > 0)
+        relative = (new - old)[:, : len(weights)] / self._level[: len(weights)]
+        return np.asarray(np.bincount(self._user, relative @ weights)) / len(new)
 
     def _rescore(self, old: ComponentWeights, new: ComponentWeights) -> tuple[Array, Array]:
         """Return scores and DCG under new weights; self.scores are those under the old weights.

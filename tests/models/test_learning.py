@@ -399,7 +399,7 @@ def test_every_seen_item_competes_with_the_target_if_users_repeat_items():
             bool(arrays["joint"][0]), off.max_history, float(arrays["decay"][0]), off.floor
         ),
     )
-    components = _Components(fit, held.target_mask).compute(held.current, np.array([1.0]))
+    components = _Components(fit, held.target_mask, k=10).compute(held.current, np.array([1.0]))
     histories = held.current.histories
     runs = zip(histories.start, histories.stop, strict=True)
     n_seen = np.array([len(set(histories.item[start:stop].tolist())) for start, stop in runs])

@@ -1,3 +1,4 @@
+from talerec.data.click_sessions import synthetic_sessions as synthetic_sessions
 from talerec.data.frames import require_columns as require_columns
 from talerec.data.frames import require_distinct_columns as require_distinct_columns
 from talerec.data.histories import UNTIMED as UNTIMED

@@ -12,7 +12,6 @@ from talerec.runtime import Array
 _SHORTEST = 2  # rows of a session, at least
 _ZIPF = 0.8  # exponent of popularity over items
 _PAUSE, _MEAN_PAUSE = 5, 60  # seconds between rows: at least, and on average beyond that
-_MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def synthetic_sessions(
@@ -71,7 +70,7 @@ def synthetic_sessions(
         )
     if not 0 <= order <= 1:
         raise TalerecError(f"order is {order!r}; it takes a number from 0 to 1")
-    rng = np.random.default_rng(int(seed) & _MASK)
+    rng = np.random.default_rng(int(seed) % 2**64)
     ptr = _session_starts(rng, rows, users)
     item = _draw_items(rng, ptr, items, order)
     return Log(ptr, item, _draw_times(rng, ptr), number_vocabulary(users), number_vocabulary(items))
@@ -95,14 +94,13 @@ def _draw_items(rng: np.random.Generator, ptr: Array, items: int, order: float) 
     by popularity; the rows after it, up to the next such row, continue along the circle.
     ptr : first row of each session, then the number of rows
     """
-    n_rows = int(ptr[-1])
+    row = np.arange(ptr[-1])
     circle = np.argsort(rng.random(items)).astype(np.int32)
     popularity = np.cumsum((1.0 + np.argsort(rng.random(items))) ** -_ZIPF)
-    is_popular = rng.random(n_rows) >= order
+    is_popular = rng.random(len(row)) >= order
     is_popular[ptr[:-1]] = True
-    row = np.arange(n_rows)
     source = np.maximum.accumulate(np.where(is_popular, row, 0))  # the latest row drawn by itself
-    drawn = np.searchsorted(popularity[:-1], rng.random(n_rows) * popularity[-1], side="right")
+    drawn = np.searchsorted(popularity[:-1], rng.random(len(row)) * popularity[-1], side="right")
     position: Array = circle[(drawn[source] + row - source) % items]
     return position
 

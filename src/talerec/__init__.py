@@ -10,7 +10,8 @@ Logs
     Log, Histories            interactions sorted by user and time; histories to recommend for
     drop_duplicates, k_core, order_ties     cleaning
     leave_one_out, time_split, rolling_split, Split     training rows and held-out queries
-    synthetic_log, describe   a generated shop; statistics of a log
+    synthetic_log, synthetic_sessions     a generated shop; generated click sessions
+    describe                  statistics of a log
 Models
     Tempo, TALE, SLIS, SLIT, SLIST, EASE, EDLAE, RDLAE, SWalk     linear models
     SKNN, STAN, Markov, Rules, Association, Popular, Trending, FPMC     others

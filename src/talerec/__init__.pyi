@@ -1,3 +1,4 @@
+from talerec.data.click_sessions import synthetic_sessions as synthetic_sessions
 from talerec.data.histories import Histories as Histories
 from talerec.data.log import Log as Log
 from talerec.data.preprocessing import drop_duplicates as drop_duplicates

@@ -252,6 +252,14 @@ def test_synth_writes_a_log_that_can_be_read(name: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_synth_writes_the_sessions_of_the_library(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    page = works("synth", "-o", path, "--sessions", "--rows", 300, "--seed", 3)
+    assert page == f"{path}: 300 rows of 60 users and 20 items\n"
+    expected = tr.synthetic_sessions(300, seed=3).to_frame()
+    assert tr.read_log(path).to_frame().equals(expected)
+
+
 def test_synth_refuses_what_it_cannot_write(tmp_path: Path) -> None:
     message = refusal("synth", "-o", tmp_path / "log.txt")
     assert message.endswith("log.txt must end in .parquet or .csv")

@@ -133,6 +133,29 @@ def test_the_best_epoch_is_found_and_trained_again_on_all_rows():
         np.testing.assert_array_equal(array, again.arrays[name])
 
 
+@pytest.mark.parametrize(
+    ("targets", "batch"),
+    [(10, 256), (4095, 256), (4096, 256), (8000, 500), (65_536, 4096), (10**6, 4096)],
+)
+def test_a_batch_of_zero_is_fewer_targets_on_small_logs(targets: int, batch: int) -> None:
+    """Up to 4,096 targets a step, but 16 steps an epoch unless that is below 256 targets."""
+    rows = rows_of([list(range(6)), [0] * (targets - 4)], 6)
+    assert len(rows.item) == targets + 2  # a user's first row is no target
+    assert settings_of(batch=0).with_batch(rows).batch == batch
+    assert settings_of(batch=64).with_batch(rows).batch == 64
+
+
+def test_a_batch_of_zero_trains_as_the_number_it_stands_for() -> None:
+    """The training reports the parameters that it was asked for."""
+    from talerec.neural.training import train
+
+    rows = rows_of(circle(users=100), 8)
+    automatic, explicit = (train(rows, settings_of(batch=size)) for size in (0, 256))
+    assert (automatic.facts["params"]["batch"], explicit.facts["params"]["batch"]) == (0, 256)
+    for name, array in automatic.arrays.items():
+        np.testing.assert_array_equal(array, explicit.arrays[name])
+
+
 def test_every_epoch_has_an_order_and_draws_of_its_own(monkeypatch):
     import torch
 

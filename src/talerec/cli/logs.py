@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from talerec.cli.app import Context, Panel, add_group, command, print_warning
 from talerec.cli.groups import LogSource
-from talerec.cli.options import Json, Rows, Seed, StoreAddress, argument, option, out
+from talerec.cli.options import Json, Rows, Seed, StoreAddress, argument, flag, option, out
 from talerec.cli.terminal import print_json, print_line, reporting
 from talerec.errors import TalerecError
 from talerec.store import STORE_VARIABLE
@@ -40,7 +40,12 @@ def describe(source: LogSource, json: Json = False) -> None:
         print_log_statistics(source.name, statistics)
 
 
-@command(Panel.LOGS, "talerec synth -o log.parquet --rows 1000000 --seed 1", allow_extra_args=True)
+@command(
+    Panel.LOGS,
+    "talerec synth -o log.parquet --rows 1000000 --seed 1",
+    "talerec synth -o clicks.parquet --sessions --rows 20000",
+    allow_extra_args=True,
+)
 def synth(
     context: Context,
     path: Annotated[Path | None, out("FILE", "A .parquet or .csv file.")] = None,
@@ -49,16 +54,29 @@ def synth(
         int | None, option("--items", "N", "Number of items (default: a twentieth of the rows).")
     ] = None,
     users: Annotated[
-        int | None, option("--users", "N", "Number of users (default: a tenth of the rows).")
+        int | None,
+        option(
+            "--users", "N", "Number of users (default: a tenth of the rows; of sessions, a fifth)."
+        ),
     ] = None,
     seed: Seed = 0,
+    sessions: Annotated[
+        bool,
+        flag(
+            "--sessions",
+            "Write short anonymous sessions, each a user id of its own, with planted order.",
+        ),
+    ] = False,
 ) -> None:
     """Write a synthetic log with bursts, drift, trends, ties and repeats, as in real logs."""
-    from talerec.data import synthetic_log
+    from talerec.data import synthetic_log, synthetic_sessions
 
     target = _check_target(path, context.args)
     with reporting(json=False):
-        log = synthetic_log(rows, items=items, users=users, seed=seed, titles=False)
+        if sessions:
+            log = synthetic_sessions(rows, items=items, users=users, seed=seed)
+        else:
+            log = synthetic_log(rows, items=items, users=users, seed=seed, titles=False)
         _write_log(log, target)
     print_line(
         f"{target}: {log.rows:,} rows of {len(log.users):,} users and {len(log.items):,} items"

@@ -357,17 +357,17 @@ def synthetic_log(
     >>> tr.synthetic_log(2000, seed=7)
     Log(200 users, 100 items, 2,000 rows, 2023-01-01 to 2024-12-28)
     """
-    _check("rows", rows)
+    check_count("rows", rows)
     users = max(rows // 10, 1) if users is None else users
     items = max(rows // 20, 20) if items is None else items
-    _check("users", users)
-    _check("items", items)
+    check_count("users", users)
+    check_count("items", items)
     if users > rows:
         raise TalerecError(f"users is {users}, but {rows} rows are enough for {rows} users at most")
     return _generate(rows, users, items, np.uint64(int(seed) & 0xFFFF_FFFF_FFFF_FFFF), titles)
 
 
-def _check(name: str, value: int) -> None:
+def check_count(name: str, value: int) -> None:
     """Raise TalerecError unless the parameter `name` has a whole number from 1 to MAX_ROWS."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or not 1 <= value <= MAX_ROWS:
@@ -391,9 +391,9 @@ def _generate(rows: int, users: int, items: int, seed: np.uint64, titles: bool) 
     chunks = balanced_chunks(ptr, _CHUNKS)
     run_chunks("synthetic", lambda a, b: _write_users(a, b, seed, ptr, shop, item, time), chunks)
     info = _describe_items(*np.divmod(order, _LINE), starts) if titles else None
-    return Log(ptr, item, time, _number_vocabulary(users), _number_vocabulary(items), info)
+    return Log(ptr, item, time, number_vocabulary(users), number_vocabulary(items), info)
 
 
-def _number_vocabulary(n: int) -> Vocabulary:
+def number_vocabulary(n: int) -> Vocabulary:
     """Return the vocabulary of the integer ids 1 to n, in this order."""
     return Vocabulary(pl.Series(np.arange(1, n + 1)))

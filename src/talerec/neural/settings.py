@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -14,6 +14,9 @@ from talerec.runtime import Array
 
 #: Increases when equal settings and rows give another network, which invalidates checkpoints.
 VERSION = 1
+
+_MOST_TARGETS, _LEAST_TARGETS = 4096, 256  # in a step, if the setting `batch` is 0
+_STEPS = 16  # in an epoch, at least, unless that takes fewer targets in a step than the least
 
 
 class Rows(NamedTuple):
@@ -63,7 +66,8 @@ class NetSettings:
 
     kind : name of the model, such as "sasrec"; dim : of item vectors; layers : number of blocks
     max_history : rows read; negatives : sampled items per target; samples : how a log is cut
-    rate, reg : learning rate and weight decay; batch : targets per step; epochs : the most
+    rate, reg : learning rate and weight decay; epochs : the most
+    batch : targets per step; 0: 4,096, on small logs fewer (see `with_batch`)
     patience : epochs without improvement before training stops; judges : users whose last row is
     held out for early stopping (0: none); specific : parameters that only this kind of network has
     """
@@ -101,6 +105,17 @@ class NetSettings:
         common = {field.name for field in fields(cls)} - {"kind", "specific"}
         specific = {name: value for name, value in params.items() if name not in common}
         return cls(kind=kind, specific=specific, **{name: params[name] for name in common})
+
+    def with_batch(self, rows: Rows) -> Self:
+        """Return these settings with the targets per step that `batch` 0 stands for on this log.
+
+        That is 4,096, or so many that an epoch has 16 steps if those are fewer, but at least 256:
+        early stopping counts epochs, and in a few steps a network learns little.
+        """
+        if self.batch:
+            return self
+        targets = len(rows.item) - (len(rows.ptr) - 1)  # all rows but a user's first
+        return replace(self, batch=min(_MOST_TARGETS, max(_LEAST_TARGETS, targets // _STEPS)))
 
     def params(self) -> dict[str, Any]:
         """Return common and specific parameters in one dictionary, by name; the inverse of `of`."""

@@ -63,6 +63,7 @@ class _TrainingSetup:
     """
 
     def __init__(self, rows: Rows, settings: NetSettings) -> None:
+        settings = settings.with_batch(rows)
         self.rows, self.settings = rows, settings
         self.device = device_of(settings.device)
         with torch.device("meta"):

@@ -81,7 +81,9 @@ class NeuralModel(_NetworkState):
     )
     rate: float = param(1e-3, "learning rate", above=0, high=1, search=(3e-4, 3e-3))
     reg: float = param(0.0, "weight decay of matrices", low=0, high=1)
-    batch: int = param(4096, "targets in a training step", low=1, high=10**7)
+    batch: int = param(
+        0, "targets in a training step; 0: 4096, fewer on small logs", low=0, high=10**7
+    )
     epochs: int = param(200, "largest number of epochs", low=1, high=100_000)
     patience: int = param(
         10, "epochs without improvement after which training stops", low=1, high=100_000

@@ -13,7 +13,11 @@ class GRU4Rec(NeuralModel):
     """A gated recurrent unit over the rows, and a bias per item. Needs torch.
 
     The network and losses are GRU4Rec's; the training is that of the other models: full
-    back-propagation through the window, with Adam.
+    back-propagation through the window, with Adam. Unlike those of the other networks, its states
+    are not normalised and are small at first, so it starts slowly: the defaults of `rate` and
+    `batch` take large and many steps, as GRU4Rec's authors do. With `rate=0.001` and `batch=4096`,
+    the defaults until version 0.2, early stopping ends the training on a log of sessions while the
+    network knows little more than popularity.
 
     Examples
     --------
@@ -32,6 +36,8 @@ class GRU4Rec(NeuralModel):
         0.0, "exponent of item counts in sampling, corrected in the loss", low=0, high=2
     )
     layers: int = with_default(NeuralModel, "layers", 1)
+    rate: float = with_default(NeuralModel, "rate", 0.01)
+    batch: int = with_default(NeuralModel, "batch", 256)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -9,8 +9,8 @@ A column is a log, an order of ties, a split, and seen items allowed or hidden.
 A line of the file is one fit: NDCG@10 of both kinds of lists, and the difference to tempo with its
 standard error, case by case. Existing lines are not computed again. `at` is the time after which
 20 % of the rows lie. TALE has the settings of docs/lab/tempo.md, or its defaults on logs that the
-page does not name; other models have their defaults;
-`tempo-off` is tempo without learned weights. Look at the test rows only once.
+page does not name; other models have their defaults; `tempo-off` is tempo without learned weights,
+`tempo+slist` a blend of its parts. Look at the test rows only once.
 """
 
 from __future__ import annotations
@@ -154,6 +154,8 @@ def build(model: str, log: str) -> tr.Model:
         return tr.Tempo(learn="off")
     if model == "tale":
         return tr.TALE(**TALE.get(log, {}))
+    if "+" in model:
+        return tr.Blend(parts=model.replace("+", ","))
     return tr.MODELS[model.removesuffix("-defaults")]()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from logs import logs, tiny_log
 from talerec.errors import TalerecError
 from talerec.gram import Gram, accumulate
 from talerec.gram.builders import tale_gram
-from talerec.gram.terms import trend_scale
+from talerec.gram.terms import newest_rows, trend_scale
 from talerec.models.linear import TALE
 from talerec.runtime import arrays
 from talerec.solvers import solve_gram
@@ -212,6 +213,13 @@ def test_a_dense_gram_that_does_not_fit_is_refused_before_the_work(monkeypatch):
         TalerecError, match=r"dense Gram of 5 items needs 400 bytes, but 1 bytes is allowed"
     ):
         gram(tiny_log([(1, i, 1e9 + i) for i in range(5)] * 2), memory=1)
+
+
+def test_a_log_of_more_rows_than_kernels_can_count_is_refused():
+    whole = SimpleNamespace(recent=lambda _: np.array([True]), rows=2**31 - 1)
+    assert newest_rows(whole, 10) is whole
+    with pytest.raises(TalerecError, match="one machine takes up to 2,147,483,647"):
+        newest_rows(SimpleNamespace(recent=whole.recent, rows=2**31), 10)
 
 
 def test_a_budget_that_nothing_fits_is_refused_before_the_work_with_sizes(monkeypatch):

@@ -26,8 +26,8 @@ _MIN_QUERIES = 200  # answerable current queries below which nothing can be lear
 class HoldoutQueries(NamedTuple):
     """Queries of a validation: histories with request times, and the held-out item of each.
 
-    target: the item position of the row that came next, which is not in the history.
-    `histories.now` has the request times, in microseconds.
+    histories: the user's rows before the target; `histories.now` has the request times, in
+    microseconds. target: the item position of the row that came next.
     """
 
     histories: Histories
@@ -40,8 +40,9 @@ class HoldoutQueries(NamedTuple):
 class Holdout(NamedTuple):
     """Training rows of a first fit (with all ids of the log), and queries held out from it.
 
-    Current queries ask for a user's last row before the cutoff, delayed ones for the first row
-    after it, which may be long after the training rows.
+    train: the rows to fit. A query is a history with the item that came next, its target. Current
+    queries ask for a user's last row before the cutoff, delayed ones for the first row after it,
+    which may be long after the training rows.
     """
 
     train: Log
@@ -53,7 +54,10 @@ class Holdout(NamedTuple):
 def split_holdout(log: Log, *, every_item: bool = False) -> Holdout | None:
     """Split a log into training rows and held-out queries; None if the queries are too few.
 
-    every_item: make all items of a large catalogue targets, not only about half of them.
+    The log is cut at a time. Current queries ask for sampled users' last rows before it, which are
+    not trained on; delayed queries for users' first rows after it. Queries stay if they have a
+    history and an item that occurs in training. every_item: make all items of a large catalogue
+    targets, not only about half of them.
     """
     cutoffs = candidate_cutoffs(np.sort(log.time))
     cut = TimeCut.at(log, choose_cutoff(cutoffs, count_users_across(log, cutoffs)))
@@ -85,7 +89,10 @@ def hold_out_last_rows(log: Log) -> tuple[Log, HoldoutQueries] | None:
 
 
 class TimeCut(NamedTuple):
-    """A log cut at a point in time, to hold out rows on both sides as targets of queries."""
+    """A log cut at a point in time, to hold out rows on both sides as targets of queries.
+
+    log: all rows, grouped by user, oldest first.
+    """
 
     log: Log
     before: Log  # the rows before the cutoff
@@ -104,7 +111,8 @@ class TimeCut(NamedTuple):
         """Return users with a current query, and users with a delayed one, for an allowed target.
 
         A current query asks for a user's last row before the cutoff (from three rows on), a delayed
-        one for the first row after it. target_mask: a flag per item.
+        one for the first row after it (with a row before it). target_mask: a flag per item. Users
+        are numbers: their positions in the log.
         """
         before, length = self.before, np.diff(self.before.ptr)
         current = np.flatnonzero(length >= 3)
@@ -165,12 +173,16 @@ def sample_target_items(n_items: int, *, every_item: bool) -> Array:
 
 
 def candidate_cutoffs(times: Array) -> Array:
-    """Return the times at which a log may be cut, the preferred one first; `times` ascend."""
+    """Return the times at which a log may be cut, the preferred one first.
+
+    times: of all rows, ascending, in microseconds. A cutoff has 85 %, 90 %, 80 %, ... of the rows
+    before it.
+    """
     return np.array([times[int(share * (len(times) - 1))] for share in _CUTOFF_SHARES])
 
 
 def count_users_across(log: Log, cutoffs: Array) -> Array:
-    """Return how many users have rows on both sides of each cutoff."""
+    """Return how many users have rows on both sides of each cutoff (a time in microseconds)."""
     has_rows = np.diff(log.ptr) > 0
     first, last = log.time[log.ptr[:-1][has_rows]], log.time[log.ptr[1:][has_rows] - 1]
     return np.array([np.count_nonzero((first < end) & (last >= end)) for end in cutoffs])
@@ -187,7 +199,10 @@ def choose_cutoff(cutoffs: Array, n_users: Array) -> int:
 
 
 def sample_users(users: Array, n_rows: int) -> Array:
-    """Return an evenly spread sample of users, sized for a log of `n_rows`."""
+    """Return an evenly spread sample of users, sized for a log of `n_rows`.
+
+    One user for 40 rows, at least 512 and at most 4096; all of `users` if they are fewer.
+    """
     size = int(np.clip(n_rows // _ROWS_PER_QUERY, _MIN_SAMPLE, _MAX_SAMPLE))
     if len(users) <= size:
         return users
@@ -196,7 +211,10 @@ def sample_users(users: Array, n_rows: int) -> Array:
 
 
 def has_enough_queries(current: HoldoutQueries) -> bool:
-    """Return whether there are enough answerable current queries (200) to learn weights from."""
+    """Return whether there are enough queries (200) to learn weights from.
+
+    current: queries for users' last rows before the cutoff, whose target occurs in training.
+    """
     return len(current) >= _MIN_QUERIES
 
 

@@ -71,7 +71,10 @@ def parse_parts(text: str) -> list[tuple[str, list[str]]]:
 
 
 def fit_part(model: Model, log: Log) -> Model:
-    """Fit a model to a log and return it; a TalerecError names it as a part of the blend."""
+    """Fit a model to a log and return it; a TalerecError names it as a part of the blend.
+
+    A blend is a weighted sum of the scores of models, its parts.
+    """
     try:
         return model.fit(log)
     except TalerecError as error:
@@ -87,9 +90,10 @@ def learn_part_weights(
 ) -> Array:
     """Return the weight of each fitted model's scores, learned on queries held out from it.
 
-    The best model has weight 1; a model that does not improve the ranking has weight 0. query_sets:
-    current and delayed queries, searched together. repeats: whether users repeat items, so that
-    lists with seen items count too.
+    A query is a history with the item that came next. Starting from the best model alone, weights
+    change one at a time while that improves the NDCG@20. The best model has weight 1; a model that
+    does not improve the ranking has weight 0. query_sets: current and delayed queries, searched
+    together. repeats: whether users repeat items, so that lists with seen items count too.
     """
     n = len(models)
     components = [_compute_components(models, queries, n_items, repeats) for queries in query_sets]
@@ -257,8 +261,9 @@ def _find_training(
 ) -> Any:  # fmt: skip
     """Return the only training of a model class with these parameters on these rows.
 
-    rows: fingerprint of the training rows. where: the rows, as an error names them. None or several
-    matches are a TalerecError.
+    A training is a neural network trained elsewhere; `facts` has its model's name, its parameters
+    and the fingerprint of its rows. rows: fingerprint of the rows to find. where: the rows, as an
+    error names them. None or several matches are a TalerecError.
     """
     matches = [
         training

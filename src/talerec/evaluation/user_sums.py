@@ -55,10 +55,10 @@ class UserSums(NamedTuple):
 
 
 def sum_users(values: Array, cases: Array | None = None) -> UserSums:
-    """Return sums over users of each metric.
+    """Return sums over users of each metric, for means and confidence intervals.
 
-    values (users x metrics): each metric summed over a user's cases; cases: the number of cases of
-    each user, by default 1.
+    values (users x metrics): each metric summed over a user's cases (evaluated queries); cases: the
+    number of cases of each user, by default 1.
     """
     n_users, n_metrics = values.shape
     m = np.ones(n_users) if cases is None else cases.astype(float)
@@ -72,7 +72,8 @@ def sum_users(values: Array, cases: Array | None = None) -> UserSums:
 def sum_case_users(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> UserSums:
     """Return sums over the users of a frame of cases, for each metric at each k of `ks`.
 
-    `rank` is the column of ranks: with all items ranked, or with seen items hidden.
+    A case is one evaluated query, a row of `frame`; metrics are HR, NDCG and MRR. `rank` is the
+    column of the target's rank: with all items ranked, or with seen items hidden.
     """
     values = frame.select(columns.USER, *metric_expressions(ks, rank))
     users = values.group_by(columns.USER, maintain_order=True).agg(pl.all().sum(), pl.len())
@@ -86,8 +87,9 @@ def sum_case_users(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> 
 def tabulate_user_sums(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
     """Return sums over the users of a frame of cases, of both lists and of every group.
 
-    One row per list (its column of ranks), grouping (such as kind), group (such as new) and metric;
-    `ALL_CASES` stands for all cases. The other columns are the fields of `UserSums`.
+    A case is one evaluated query; lists have all items ranked (column `rank`), or seen items hidden
+    (`rank_hidden`). One row per list, grouping (such as kind), group (such as new) and metric;
+    ("all", "all") stands for all cases. The other columns are the fields of `UserSums`.
     """
     parts = {ALL_CASES: frame}
     for column, names in GROUPS.items():
@@ -112,7 +114,9 @@ def select_user_sums(
 ) -> UserSums:
     """Return the sums of one list and one group from a table of sums over users.
 
-    `rank` is the list's column of ranks; `group` is a grouping and a group, such as (kind, new).
+    table: from `tabulate_user_sums`, a row per list, group and metric. `rank` is the list's column
+    of ranks: with all items, or with seen items hidden; `group` is a grouping and a group, such as
+    (kind, new).
     """
     keys = dict(zip(_KEYS, (rank, *group), strict=False))
     rows = table.filter(pl.col(name) == value for name, value in keys.items())

@@ -276,6 +276,7 @@ class Evaluation:
         return describe_ties(self.model, self.tied, values, fixed)
 
     def __repr__(self) -> str:
+        """Return the model, the split, the number of cases, and HR and NDCG at the largest k."""
         headline = (f"{name}@{max(self.ks)}" for name in ("HR", "NDCG"))
         shown = ", ".join(f"{name} {format_metric(self.metrics[name])}" for name in headline)
         return f"Evaluation({self.model}, {self.split}, {self.description}: {shown})"

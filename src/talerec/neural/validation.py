@@ -57,8 +57,9 @@ def hold_out(rows: Rows, users: Array) -> tuple[ValidationRows, Array]:
 def mean_ndcg(net: Net, feed: Feed, allowed: list[int]) -> float:
     """Return the mean NDCG@10 of a network over validation samples with one target each.
 
-    Items of the sample's rows are not ranked, except the target. allowed : ascending widths that
-    samples are padded to. Afterwards the network is in training mode.
+    A sample is rows of a user before a held-out row, its target. Items of the sample's rows are not
+    ranked, except the target. allowed : ascending widths that samples are padded to. Afterwards the
+    network is in training mode.
     """
     samples, head = feed.samples, net.head()
     total = 0.0
@@ -78,7 +79,8 @@ def mean_ndcg(net: Net, feed: Feed, allowed: list[int]) -> float:
 def _gains(scores: Tensor, batch: Batch) -> Tensor:
     """Return the sum of 1 / log2(1 + rank) over the targets that rank in the top ten.
 
-    scores : samples x items; items of a sample's rows do not count as ranked above its target.
+    scores : samples x items; batch : the samples' items and the target of each. Items of a sample's
+    rows do not count as ranked above its target.
     """
     target_scores = scores.gather(1, batch.target[:, None])
     seen = torch.where(batch.is_row, batch.item, batch.item[:, :1])

@@ -138,7 +138,11 @@ def check_evaluation(model: Model, plan: SplitPlan, on: str) -> None:
 
 
 class _Options(NamedTuple):
-    """What is evaluated on a cluster, and how; most fields are parameters of `evaluate`."""
+    """What is evaluated on a cluster, and how; most fields are parameters of `evaluate`.
+
+    A case is a user's next row after a split, which the model should rank high. limits: the most
+    rows, pairs and bytes of a Spark task.
+    """
 
     model: Model
     ties: str  # order of a user's rows with equal times: "file" or "item"

@@ -70,6 +70,7 @@ class FEARec(AttentionModel):
     batch: int = with_default(AttentionModel, "batch", 256)
 
     def _sees_later(self) -> bool:
+        """Return True: filters over all rows make a row's state depend on later rows."""
         return True
 
     def _check(self) -> None:

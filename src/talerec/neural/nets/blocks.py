@@ -45,6 +45,7 @@ class Attention(nn.Module):
     def __init__(
         self, dim: int, heads: int, dropout: float, project: bool = True, bias: bool = True
     ) -> None:
+        """Create the linear layers of queries, keys, values and output, each dim x dim."""
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value = (nn.Linear(dim, dim, bias=bias) for _ in range(3))
@@ -69,6 +70,7 @@ class Feedforward(nn.Module):
     """Two-layer network W2 act(W1 x + c1) + c2 with `inner` hidden units, applied to each row."""
 
     def __init__(self, dim: int, inner: int, activation: type[nn.Module] = nn.GELU) -> None:
+        """Create the two linear layers, dim to inner and inner to dim, and the activation."""
         super().__init__()
         self.first, self.second = nn.Linear(dim, inner), nn.Linear(inner, dim)
         self.activation = activation()
@@ -86,6 +88,7 @@ class PostBlock(nn.Module):
     def __init__(
         self, dim: int, heads: int, dropout: float, attention: nn.Module | None = None
     ) -> None:
+        """Create attention, feed-forward network (4 dim hidden units) and both layer norms."""
         super().__init__()
         self.attention = attention or Attention(dim, heads, dropout)
         self.feed = Feedforward(dim, 4 * dim)
@@ -105,6 +108,7 @@ class PreBlock(nn.Module):
     """Pre-LN transformer block: y = x + drop(Att(LN x)), z = y + drop(FFN(LN y))."""
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        """Create attention, feed-forward network (4 dim hidden units) and both layer norms."""
         super().__init__()
         self.attention, self.feed = Attention(dim, heads, dropout), Feedforward(dim, 4 * dim)
         self.norm, self.feed_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
@@ -127,6 +131,7 @@ class OriginalBlock(nn.Module):
     def __init__(
         self, dim: int, heads: int, dropout: float, attention: Attention | None = None
     ) -> None:
+        """Create attention, feed-forward network (dim hidden units) and both layer norms."""
         super().__init__()
         self.attention = attention or Attention(dim, heads, dropout, project=False)
         self.feed = Feedforward(dim, dim, nn.ReLU)
@@ -150,6 +155,7 @@ class GatedBlock(nn.Module):
     """
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        """Create attention, both gates and layer norms, and SwiGLU's three matrices."""
         super().__init__()
         self.attention = Attention(dim, heads, dropout)
         self.gate, self.feed_gate = nn.Linear(dim, dim), nn.Linear(dim, dim)

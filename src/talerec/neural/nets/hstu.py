@@ -72,6 +72,7 @@ class GatedUnit(nn.Module):
     """
 
     def __init__(self, settings: NetSettings) -> None:
+        """Create both linear layers and the tables of biases, by lag and by time bucket."""
         super().__init__()
         dim, self.heads, self.longest = settings.dim, settings.heads, settings.max_history
         self.enter, self.leave = nn.Linear(dim, 4 * dim, bias=False), nn.Linear(dim, dim)
@@ -105,6 +106,7 @@ class HSTUNet(Net):
     shares_table = False  # input vectors are not normalised
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create position vectors and blocks; their sizes are those of the settings."""
         super().__init__(items, settings)
         self.places = nn.Parameter(torch.empty(settings.max_history, settings.dim))
         self.blocks = nn.ModuleList(GatedUnit(settings) for _ in range(settings.layers))
@@ -113,6 +115,7 @@ class HSTUNet(Net):
     def time_buckets(self, batch: Batch) -> Tensor:
         """Return floor(ln(seconds) / 0.301) from row j to the row after row i, b x width x width.
 
+        batch : `time` has the time of each row and `now` that of the row after it, microseconds.
         Axis 1 is i, axis 2 is j; seconds are at least 1 and buckets at most the setting `buckets`.
         """
         seconds = (batch.now[:, :, None] - batch.time[:, None]).double() / 1e6

@@ -20,6 +20,7 @@ class GRU4RecNet(Net):
     """
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create the GRU (`layers` layers of size dim) and a bias per item."""
         super().__init__(items, settings)
         self.gru = nn.GRU(settings.dim, settings.dim, settings.layers, batch_first=True)
         self.drop = nn.Dropout(settings.dropout)
@@ -63,6 +64,7 @@ class LinearUnit(nn.Module):
     """
 
     def __init__(self, dim: int) -> None:
+        """Create the parameters of 2 dim complex channels, not initialised."""
         super().__init__()
         self.nu, self.theta, self.gamma = (nn.Parameter(torch.empty(2 * dim)) for _ in range(3))
         self.enter, self.enter_turned = nn.Linear(dim, 2 * dim), nn.Linear(dim, 2 * dim)
@@ -95,6 +97,7 @@ class LinearUnitBlock(nn.Module):
     """
 
     def __init__(self, dim: int, dropout: float) -> None:
+        """Create the unit, the feed-forward network (4 dim hidden units) and both layer norms."""
         super().__init__()
         self.unit, self.feed = LinearUnit(dim), Feedforward(dim, 4 * dim)
         self.norm, self.feed_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
@@ -113,6 +116,7 @@ class LRURecNet(Net):
     """
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create the blocks, the input's layer norm and a bias per item."""
         super().__init__(items, settings)
         self.edge = nn.LayerNorm(settings.dim)
         self.drop = nn.Dropout(settings.dropout)

@@ -39,6 +39,7 @@ class SASRecNet(Net):
     default_norm: ClassVar[str] = "post"
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create position vectors and blocks, and separate output vectors if not shared."""
         super().__init__(items, settings)
         self.norm = settings.specific.get("norm", self.default_norm)
         self.shares_table = settings.specific.get("output", "shared") == "shared"
@@ -149,6 +150,7 @@ class LinRecNet(SASRecNet):
     """
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create SASRec's network, with blocks of linear attention."""
         super().__init__(items, settings)
         self.causal = settings.specific["causal"] == "yes"
         dim, heads, dropout = settings.dim, settings.heads, settings.dropout

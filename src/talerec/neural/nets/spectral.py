@@ -40,6 +40,7 @@ class FilterBlock(PostBlock):
     """
 
     def __init__(self, settings: NetSettings) -> None:
+        """Create the attention block, the low-pass matrix and the learned scale of fast changes."""
         super().__init__(settings.dim, settings.heads, settings.dropout)
         self.share = settings.specific["share"]
         self.beta = nn.Parameter(torch.empty(1, settings.dim))
@@ -65,6 +66,7 @@ class _SpectralNet(PrefixNet):
     fixed_width: ClassVar[bool] = True
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create position vectors, the input's layer norm, and the subclass's blocks."""
         super().__init__(items, settings)
         self.places = nn.Parameter(torch.empty(settings.max_history, settings.dim))
         self.edge = nn.LayerNorm(settings.dim, eps=1e-12)
@@ -159,6 +161,7 @@ class FrequencyAttention(Attention):
     """
 
     def __init__(self, settings: NetSettings, left: int, right: int) -> None:
+        """Create the attention layers, the band-pass matrix and the table of lags of row pairs."""
         super().__init__(settings.dim, settings.heads, settings.dropout)
         width = settings.max_history
         self.share = settings.specific["time_share"]

@@ -63,6 +63,10 @@ class TiSASRecNet(Net):
     """
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create the vectors of positions and intervals (keys and values), and the blocks.
+
+        With the unit "log", `median` is the median interval, which `prepare` sets.
+        """
         super().__init__(items, settings)
         dim, heads, dropout = settings.dim, settings.heads, settings.dropout
         M = settings.max_history

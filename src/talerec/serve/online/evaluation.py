@@ -88,6 +88,7 @@ class OnlineEvaluator:
         self, address: str, share: float, models: Callable[[], dict[str, EvaluatedModel]],
         *, max_age: float, max_history: int, holder: str | None = None,
     ) -> None:  # fmt: skip
+        """Open the store for reading events and for measurements; no lease is held yet."""
         self._store, self._reader = MeasurementStore.open(address), Store.open(address)
         self.share, self._models = share, models
         self._max_age, self._max_history = int(1e6 * max_age), max_history
@@ -167,7 +168,8 @@ class OnlineEvaluator:
     def _read_history(self, event: StoredRow, cache: dict[str, list[StoredRow]]) -> list[StoredRow]:
         """Return the user's events that were stored before `event` and are not later in time.
 
-        `cache` holds the events of users that were read before; a user that is read is added.
+        `cache` holds the events of users that were read before; a user that is read is added. At
+        most `max_history` events are read, the newest.
         """
         if event.user not in cache:
             cache[event.user] = self._reader.read_user(event.user, self._max_history)
@@ -212,9 +214,14 @@ def _measure(
 
 
 class ServedModelRanker:
-    """Ranks the item of an event in the list that a served model would have shown before it."""
+    """Ranks the item of an event in the list that a served model would have shown before it.
+
+    model: the served model, `version` the hash that names it. histories: merges events with the
+    histories of the model. tail: the newest events of the store.
+    """
 
     def __init__(self, model: ServedModel, histories: UserHistories, tail: EventTail) -> None:
+        """Keep the model, its version, and where users' histories come from."""
         self.version, self._model = model.version, model
         self._histories, self._tail = histories, tail
 
@@ -240,6 +247,10 @@ class EvaluationProcess:
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
+        """Open the store's newest events, and the current and (if any) the candidate model.
+
+        The name that holds the lease is read from a file of the run's folder, or drawn and written.
+        """
         self._settings, self._folder, self._address = settings, folder, str(settings.store)
         self.stopping = threading.Event()
         self._tail = EventTail(self._address, settings.max_history, allow_unavailable=True)
@@ -296,7 +307,7 @@ class EvaluationProcess:
         """Return an evaluator as soon as the store answers; None if `stopping` is set before.
 
         The evaluator ranks the item of each new event of the store in the list a model would have
-        shown.
+        shown. A store that fails is tried again every second.
         """
         settings = self._settings
         while not self.stopping.is_set():

@@ -120,12 +120,13 @@ class Comparison:
 
 
 def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
-    """Compare two results on the same cases, user by user.
+    """Compare two results on the same cases (evaluated queries), user by user.
 
     Parameters
     ----------
     a, b
-        Results of `evaluate` or `Evaluation.load` for the same log, split and order of ties.
+        Results of `evaluate` or `Evaluation.load` for the same log, split and order of ties (rows
+        with equal times).
     seed
         The seed of the test's random signs.
 

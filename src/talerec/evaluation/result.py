@@ -180,7 +180,8 @@ class Evaluation:
     def intervals_of(self, part: pl.DataFrame, rank: str = RANK) -> dict[str, list[float]]:
         """Return [low, high] of each metric: 95 % interval, clustered by user, of cases `part`.
 
-        TalerecError if the result has only sums of cases, as from a cluster.
+        rank: the column of ranks. TalerecError if the result has only sums of cases, as from a
+        cluster.
         """
         if CASES in part.columns:
             raise TalerecError("sums of cases do not tell users apart; use `group_intervals`")

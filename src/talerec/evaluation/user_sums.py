@@ -42,13 +42,20 @@ class UserSums(NamedTuple):
 
     @property
     def means(self) -> Array:
-        """The mean of each metric over all cases; NaN without cases."""
+        """The mean of each metric over all cases (evaluated queries); NaN without cases.
+
+        y has each metric summed over all users' cases, m the number of cases.
+        """
         with np.errstate(invalid="ignore"):
             return np.asarray(self.y / self.m)
 
     @property
     def squared_deviations(self) -> Array:
-        """For each metric the sum of (y - mean * m)**2 over users; 0 without cases."""
+        """For each metric the sum of (y - mean * m)**2 over users; 0 without cases.
+
+        Of a user, y is the metric summed over its cases (evaluated queries), and m their number;
+        the fields yy, ym and mm sum their products over users. Rounding errors become 0.
+        """
         mean = np.nan_to_num(self.means)
         squares = self.yy - 2 * mean * self.ym + mean**2 * self.mm
         return np.where(squares > _ROUNDING * self.yy, squares, 0.0)

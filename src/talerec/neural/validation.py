@@ -47,7 +47,8 @@ def draw_users(rows: Rows, max_users: int, seed: int) -> Array:
 def hold_out(rows: Rows, users: Array) -> tuple[ValidationRows, Array]:
     """Hold out the last row of these users; return (held-out rows, end).
 
-    users : positions; end : for every user of the log, the row after its last training row
+    users : positions. Held-out rows have, per user, the number of its first row and of the held-out
+    row. end : for every user of the log, the row after its last training row
     """
     begin, end = np.asarray(rows.ptr[:-1], np.int64), np.array(rows.ptr[1:], np.int64)
     end[users] -= 1

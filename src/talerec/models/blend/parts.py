@@ -128,8 +128,9 @@ def _start_search(
 ) -> CoordinateSearch:
     """Return a coordinate search over the weights of parts, starting from `weights`.
 
-    components: per set of held-out queries, each part's scores of the candidate items. No part's
-    scores are scaled by popularity. repeats: whether lists with seen items count.
+    A part is a model of the blend, its weight the factor of its scores. components: per set of
+    held-out queries, each part's scores of the candidate items. No part's scores are scaled by
+    popularity. repeats: whether lists with seen items count.
     """
     unscaled = np.zeros(len(weights), bool)
     return CoordinateSearch(components, _component_weights(weights), unscaled, repeats, _K)
@@ -138,6 +139,7 @@ def _start_search(
 def _best_alone(components: Sequence[ScoreComponents], n_parts: int, repeats: bool) -> int:
     """Return the number of the part whose scores alone rank held-out targets best.
 
+    A part is a model of the blend; a target is the item that came next after a query's history.
     components: per query set, each part's scores of candidate items. A part's mean DCG, relative to
     the best part's, is averaged over query sets and kinds of lists (with seen items, if `repeats`,
     and without).
@@ -155,8 +157,8 @@ def _best_alone(components: Sequence[ScoreComponents], n_parts: int, repeats: bo
 def _score_scales(components: Sequence[ScoreComponents]) -> Array:
     """Return, by part, the mean standard deviation of scores among a query's candidates.
 
-    components: per set of held-out queries, the scores (part x query x candidate item). 1 for a
-    part whose scores do not differ.
+    A part is a model of the blend. components: per set of held-out queries, the scores (part x
+    query x candidate item). 1 for a part whose scores do not differ.
     """
     deviations = np.concatenate([queries.values.std(axis=2) for queries in components], axis=1)
     scales: Array = deviations.mean(axis=1, dtype=np.float64)

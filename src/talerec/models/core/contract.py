@@ -242,7 +242,7 @@ class RecommenderModel(HasParams, Recommender):
         return replace(fitted, log=log, training=training, update_state=self.update_state(log))
 
     def update_state(self, log: Log) -> UpdateState:
-        """Return what an update continues from, such as a stored G, besides the log's rows.
+        """Return what an update continues from besides the log's rows, such as a Gram matrix.
 
         log: the training rows. Subclasses override this; here the state is empty, and an update
         refits.

@@ -134,8 +134,8 @@ class TimeCut(NamedTuple):
     def current_queries(self, users: Array) -> HoldoutQueries:
         """Return one query per user: its last row before the cutoff is the target to predict.
 
-        users: their numbers. The history is the user's rows before that row, and the request time
-        is that row's time.
+        `before` has the log's rows before the cutoff. users: their numbers. The history of a query
+        is the user's rows before the target row, and its request time the target row's time.
         """
         last = self.before.ptr[users + 1] - 1
         return self._queries(users, last, self.before.item[last], self.before.time[last])
@@ -143,8 +143,9 @@ class TimeCut(NamedTuple):
     def delayed_queries(self, users: Array) -> HoldoutQueries:
         """Return one query per user: its first row after the cutoff is the target to predict.
 
-        users: their numbers. The history is the user's rows before the cutoff, and the request time
-        is the target row's time.
+        `before` has the log's rows before the cutoff, `first_after` each user's first row after it.
+        users: their numbers. The history of a query is the user's rows before the cutoff, and its
+        request time the target row's time.
         """
         row, stop = self.first_after[users], self.before.ptr[users + 1]
         return self._queries(users, stop, self.log.item[row], self.log.time[row])
@@ -152,8 +153,8 @@ class TimeCut(NamedTuple):
     def _queries(self, users: Array, stop: Array, target: Array, now: Array) -> HoldoutQueries:
         """Return one query per user, whose history is the user's rows before row number `stop`.
 
-        target: item positions to predict. now: request times (microseconds). All have an entry per
-        user.
+        Row numbers are those of `before`, the log's rows before the cutoff. target: item positions
+        to predict. now: request times (microseconds). All have an entry per user.
         """
         before = self.before
         histories = Histories(before.ptr[users], stop, before.item, before.time, now)

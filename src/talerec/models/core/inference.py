@@ -221,7 +221,8 @@ def _rank_prefix(
 def _score_ranges(lists: TopItems) -> Array:
     """Return each list's score range: its first score less its hundredth (or last).
 
-    0 for a list of fewer than two items, or if a score is not finite.
+    lists: scores, best first, and the length of each list. 0 for a list of fewer than two items, or
+    if a score is not finite.
     """
     rows = np.arange(len(lists.scores))
     last = lists.scores[rows, np.clip(lists.counts, 1, _RANGE_DEPTH) - 1]

@@ -96,7 +96,8 @@ def build_index(log: Log, distance_weights: Array) -> Weights:
 def check_index(weights: Weights, n_users: int) -> None:
     """Raise TalerecError if a neighbor index, read from an artifact, has numbers out of range.
 
-    weights: what `build_index` returned. n_users: users in the index.
+    weights: what `build_index` returned: users' items as a block, and arrays "holders" (where each
+    item's entries begin), "entries", "user" and "last". n_users: users in the index.
     """
     arrays, n_entries = weights.query_arrays, len(weights.blocks[0].indices)
     check_indptr("holders", arrays["holders"], weights.items, n_entries)

@@ -254,7 +254,11 @@ class NeuralModel(_NetworkState):
         return self._net
 
     def _vectors(self, items: Array) -> Array:
-        """Return the network's input vectors of items (positions): item x dim."""
+        """Return the network's input vectors of items (positions): item x dim.
+
+        They are stored apart (array "items") only if they differ from the output vectors, the
+        weights.
+        """
         weights = self.fitted.weights
         table = weights.query_arrays.get("items")
         vectors: Array = weights.matrix[: self.dim, items].T if table is None else table[items]
@@ -298,7 +302,10 @@ class NeuralModel(_NetworkState):
 
 @dataclass(eq=False, kw_only=True)
 class AttentionModel(NeuralModel):
-    """A network with attention between the rows of a history; `heads` must divide `dim`."""
+    """A network with attention between the rows of a history; `heads` must divide `dim`.
+
+    The base class of such models; each defines its own network by its name.
+    """
 
     heads: int = param(2, "attention heads; they divide dim", low=1, high=1024)
 

@@ -11,7 +11,10 @@ from talerec.models.networks.base import AttentionModel, with_default
 
 @dataclass(eq=False, kw_only=True)
 class BSARec(AttentionModel):
-    """Attention combined with a filter of slow and fast changes. Needs torch.
+    """Attention combined with a low-pass filter over the rows of a history. Needs torch.
+
+    The filter keeps the lowest frequencies (slow changes of taste), and scales the others by a
+    learned factor.
 
     Examples
     --------
@@ -44,6 +47,9 @@ class BSARec(AttentionModel):
 @dataclass(eq=False, kw_only=True)
 class FEARec(AttentionModel):
     """Attention on frequency bands, and by autocorrelation along lags. Needs torch.
+
+    Each layer sees a band of the frequencies of a history; autocorrelation says at which lags (rows
+    apart) the history resembles itself.
 
     Examples
     --------

@@ -96,11 +96,15 @@ class PostBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return z for rows x, both b x width x dim; mask : True where attention is allowed."""
+        """Return the block's output for rows x, both b x width x dim.
+
+        Attention, then a feed-forward network, each with a residual and a layer norm after it. mask
+        : True where attention is allowed
+        """
         return self.feed_forward(self.norm(x + self.drop(self.attention(x, x, mask))))
 
     def feed_forward(self, y: Tensor) -> Tensor:
-        """Return LN(y + drop(FFN(y)))."""
+        """Return LN(y + drop(FFN(y))): the feed-forward half of the block, for rows y."""
         return self.feed_norm(y + self.drop(self.feed(y)))
 
 
@@ -115,7 +119,11 @@ class PreBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return z for rows x, both b x width x dim; mask : True where attention is allowed."""
+        """Return the block's output for rows x, both b x width x dim.
+
+        Attention, then a feed-forward network, each after a layer norm and with a residual. mask :
+        True where attention is allowed
+        """
         rows = self.norm(x)
         y = x + self.drop(self.attention(rows, rows, mask))
         return y + self.drop(self.feed(self.feed_norm(y)))
@@ -139,9 +147,10 @@ class OriginalBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor, *more: Any) -> Tensor:
-        """Return z for rows x, both b x width x dim; mask : True where attention is allowed.
+        """Return the block's output for rows x, both b x width x dim.
 
-        more : further inputs of the attention
+        Queries are the normalised rows, keys and values the rows themselves. mask : True where
+        attention is allowed; more : further inputs of the attention
         """
         rows = self.norm(x)
         rows = self.feed_norm(rows + self.attention(rows, x, mask, *more))
@@ -165,7 +174,11 @@ class GatedBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return z for rows x, both b x width x dim; mask : True where attention is allowed."""
+        """Return the block's output for rows x, both b x width x dim.
+
+        Attention, then SwiGLU, each scaled by a learned gate and with a residual. mask : True where
+        attention is allowed
+        """
         rows = self.norm(x)
         y = x + self.gate(x).sigmoid() * self.drop(self.attention(rows, rows, mask))
         return y + self.feed_gate(y).sigmoid() * self.drop(self._swiglu(self.feed_norm(y)))

@@ -84,7 +84,11 @@ class LinearUnit(nn.Module):
             self.gamma.copy_(0.5 * torch.log(1 - squared))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return y for rows x, both b x width x dim."""
+        """Return the outputs of the linear recurrence for rows x, both b x width x dim.
+
+        h_t = lambda h_{t-1} + gamma (B x_t + c) in complex channels; the output is Re(C h_t) plus a
+        bias.
+        """
         factor = torch.exp(torch.complex(-self.nu.exp(), self.theta.exp()))
         h = scan(factor, self.gamma.exp() * torch.complex(self.enter(x), self.enter_turned(x)))
         return self.leave(h.real) - self.leave_turned(h.imag)
@@ -104,7 +108,10 @@ class LinearUnitBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return z for rows x, both b x width x dim."""
+        """Return the block's output for rows x, both b x width x dim.
+
+        A linear recurrent unit, then a feed-forward network, each with a residual and a layer norm.
+        """
         y = self.norm(x + self.drop(self.unit(x)))
         return self.feed_norm(y + self.drop(self.feed(y)))
 

@@ -50,7 +50,11 @@ class FilterBlock(PostBlock):
         self.low: Tensor
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return z for rows x, both b x max_history x dim; mask : where attention is allowed."""
+        """Return the block's output for rows x, both b x max_history x dim.
+
+        `share` of it is the filter (slow changes, and fast ones times beta^2), the rest
+        self-attention; then a feed-forward network. mask : True where attention is allowed
+        """
         low = self.low @ x
         filtered = self.filter_norm(self.drop(low + self.beta**2 * (x - low)) + x)
         attended = self.norm(x + self.drop(self.attention(x, x, mask)))
@@ -89,14 +93,21 @@ class _SpectralNet(PrefixNet):
 
 
 class BSARecNet(_SpectralNet):
-    """BSARec: a stack of filter blocks; a history stands at the end of the columns."""
+    """BSARec: a stack of filter blocks; a history stands at the end of the columns.
+
+    A filter block adds self-attention and a low-pass filter over all columns; padding comes before
+    the history.
+    """
 
     def new_blocks(self) -> Iterator[nn.Module]:
         """Return one filter block per layer."""
         return (FilterBlock(self.settings) for _ in range(self.settings.layers))
 
     def reset(self) -> None:
-        """Initialise parameters as `Net` does, but the filters' beta with N(0, 1)."""
+        """Initialise parameters as `Net` does, but beta of each filter block with N(0, 1).
+
+        Matrices get N(0, 0.02), vectors 0; beta scales the fast changes that a filter passes.
+        """
         super().reset()
         for module in self.modules():
             if isinstance(module, FilterBlock):

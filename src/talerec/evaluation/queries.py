@@ -343,8 +343,10 @@ def write_result(path: str | Path, facts: dict[str, Any], frames: Iterable[pl.Da
 def read_result(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return the frame of cases of a saved result, and the facts in its metadata.
 
-    Version 0.2 wrote rank 0 for a target without a rank; the frame has null there. TalerecError if
-    the file does not exist, or was not written by `write_result`.
+    A case is one evaluated query, a row with the rank of its target. The facts are the other fields
+    of the result, by their names in JSON. Version 0.2 wrote rank 0 for a target without a rank; the
+    frame has null there. TalerecError if the file does not exist, or was not written by
+    `write_result`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -214,7 +214,7 @@ class Evaluation:
         return self._metrics_by(WINDOW)
 
     def _metrics_by(self, column: str) -> list[dict[str, Any]]:
-        """Return, per value of a column: the value, cases, metrics, metrics_hidden (dicts)."""
+        """Return, per value of a column of the cases: a dict of value, cases and mean metrics."""
         parts = self.frame.partition_by(column, as_dict=True, maintain_order=True)
         return [
             {

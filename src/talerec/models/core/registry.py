@@ -62,7 +62,10 @@ def is_third_party(kind: type[Any]) -> bool:
 
 
 def check_has_name(kind: type[Any]) -> None:
-    """Raise TalerecError for a class that loading could not find by its saved name."""
+    """Raise TalerecError for a class that loading could not find by its saved name.
+
+    kind: a model class. Its attribute `name` must be text, under which it is registered.
+    """
     name = getattr(kind, "name", None)
     if not isinstance(name, str) or REGISTRY.get(name) not in kind.__mro__:
         other = "" if name is None else f" of its own ({name!r} is another model's)"

@@ -93,7 +93,7 @@ class Rules(CountModel):
     def counts(self, log: Log) -> Matrix:
         """Return weighted pair counts, item x later item: 1 / lag for lags up to `steps`.
 
-        A lag counts the rows between two rows of a user, 1 for the next row. Only the last
+        The lag of two rows of a user is their distance in rows, 1 for the next row. Only the last
         `max_history` rows of a user count; `budget` is the memory to use, in bytes.
         """
         weight = np.concatenate([[0.0], 1 / np.arange(1, self.steps + 1)])

@@ -54,7 +54,10 @@ class DuoRecNet(SASRecNet):
     """
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        """Return the loss of a batch: cross-entropy plus the contrastive loss."""
+        """Return the loss of a batch: cross-entropy plus the contrastive loss.
+
+        The contrastive loss (InfoNCE) draws the states of samples with the same target together.
+        """
         return contrastive_loss(self, batch, step, self.settings.specific["temperature"])
 
 
@@ -115,7 +118,11 @@ class TCPSRecNet(SASRecNet):
     """
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        """Return `contrast` times the time-group loss in warm-up, SASRec's loss afterwards."""
+        """Return `contrast` times the time-group loss in warm-up, SASRec's loss afterwards.
+
+        Time groups are rows of the same sequence, visit, weekday or quarter of the day. step : has
+        the number of the epoch; warm-up is the first `warmup` epochs.
+        """
         if step.epoch >= self.warmup:
             return super().loss(batch, step)
         return self.settings.specific["contrast"] * self.time_group_loss(batch)

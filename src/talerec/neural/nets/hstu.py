@@ -49,14 +49,21 @@ class _LookUp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, index: Tensor) -> Tensor:
-        """Return `table[index, 0]`, of the shape of `index`; table is n x 1."""
+        """Return `table[index, 0]`, of the shape of `index`; table is n x 1.
+
+        ctx : keeps the index and the table's length for `backward`
+        """
         ctx.save_for_backward(index)
         ctx.size = len(table)
         return table[:, 0][index]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of the table, n x 1: the incoming gradients summed by index."""
+        """Return the gradient of the table, n x 1: the incoming gradients summed by index.
+
+        The index was saved by `forward`, which returned `table[index, 0]`; it has no gradient
+        (None).
+        """
         index, values = ctx.saved_tensors[0].flatten(), grads[0].flatten()
         if values.device.type == "cpu":
             return torch.bincount(index, values, ctx.size).to(values.dtype)[:, None], None
@@ -123,7 +130,11 @@ class HSTUNet(Net):
         return bucket.clamp(0, self.settings.specific["buckets"])
 
     def encode(self, batch: Batch) -> Tensor:
-        """Return the states of a batch's rows, b x width x dim, of length 1 / temperature."""
+        """Return the states of a batch's rows, b x width x dim, of length 1 / temperature.
+
+        A state is a vector that predicts the next item. Blocks get the lag of each pair of rows,
+        and the bucket of the time between them.
+        """
         x = self.embed(batch) * math.sqrt(self.settings.dim) + self.places[: batch.width]
         x = self.drop(x)
         column = torch.arange(batch.width, device=x.device)

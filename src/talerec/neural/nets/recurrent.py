@@ -34,7 +34,10 @@ class GRU4RecNet(Net):
                 nn.init.xavier_uniform_(value)
 
     def encode(self, batch: Batch) -> Tensor:
-        """Return the GRU's states of a batch's rows, b x width x dim, with dropout."""
+        """Return the GRU's states of a batch's rows, b x width x dim, with dropout.
+
+        A state is a vector that predicts the next item.
+        """
         return self.drop(self.gru(self.drop(self.embed(batch)))[0])
 
 
@@ -140,5 +143,8 @@ class LRURecNet(Net):
                 module.reset()
 
     def encode(self, batch: Batch) -> Tensor:
-        """Return the states of a batch's rows after all blocks, b x width x dim."""
+        """Return the states of a batch's rows after all blocks, b x width x dim.
+
+        A state is a vector that predicts the next item; `edge` is the input's layer norm.
+        """
         return apply_blocks(self.blocks, self.edge(self.drop(self.embed(batch))))

@@ -231,9 +231,15 @@ class FEARecNet(_SpectralNet):
             yield PostBlock(s.dim, s.heads, s.dropout, FrequencyAttention(s, left, right))
 
     def encode(self, batch: Batch) -> Tensor:
-        """Return the states of all columns of a batch, b x max_history x dim."""
+        """Return the states of all columns of a batch, b x max_history x dim.
+
+        A state is a vector that predicts the next item; padding is not attended to.
+        """
         return self.encode_columns(self.embed(batch), batch.is_row)
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        """Return DuoRec's contrastive loss of a batch, see `contrastive_loss`."""
+        """Return DuoRec's loss: cross-entropy of the targets plus a contrastive loss.
+
+        The contrastive loss draws the states of samples with the same target together.
+        """
         return contrastive_loss(self, batch, step, 1.0)

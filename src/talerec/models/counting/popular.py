@@ -32,8 +32,8 @@ class Popular(Model):
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         """Return item counts as base scores, and no item-item weights; no solver is used (None).
 
-        A base score is an item's score without any history. clock: adds up the seconds of each
-        stage.
+        The count of an item is its rows in the log, or the sum of their weights. A base score is an
+        item's score without any history. clock: adds up the seconds of each stage.
         """
         with clock("gram"):
             counts = log.counts()

@@ -199,8 +199,9 @@ class Blend(_BlendState):
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         """Return the stacked weights of all parts, each fitted to the log; no solver is named.
 
-        The factors of the parts' scores are learned first, unless they are fixed; a part with
-        factor 0 is not fitted. clock: adds up the seconds of each stage.
+        A part is a model of the blend. The factors of the parts' scores are learned first, unless
+        they are fixed; a part with factor 0 is not fitted. clock: adds up the seconds of each
+        stage.
         """
         parts = self.build_parts()
         for part in parts:

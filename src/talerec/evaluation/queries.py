@@ -100,7 +100,10 @@ def build_case_frame(
 
 
 def target_gaps(cases: Cases) -> Array:
-    """Return the microseconds from the last row of each case's history to its target."""
+    """Return the microseconds from the last row of each case's history to its target.
+
+    A case is a history and the held-out row that came next, its target.
+    """
     last: Array = cases.histories.time[cases.histories.stop - 1]
     return cases.target_time - last
 

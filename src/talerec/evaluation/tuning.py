@@ -176,7 +176,11 @@ class _SearchWorker:
     """
 
     def __init__(self, task: Task, storage: Any, name: str, trials: int, seed: int) -> None:
-        """Open or create the study; the first trial of a new one has the defaults of the model."""
+        """Open or create the study; the first trial of a new one has the model's defaults.
+
+        `space` has the range of each searched parameter; `_step` counts this process's trials, and
+        `_last` has the parameters of its last one.
+        """
         optuna = import_optuna()
         self.task, self.space, self.name, self.trials = task, task.space(), name, trials
         self._sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)

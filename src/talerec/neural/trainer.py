@@ -194,7 +194,7 @@ class Trainer:
         self.best = parts["best"]
 
     def finish(self) -> None:
-        """Restore the parameters of the best epoch, if they were stored."""
+        """Restore the network's parameters of the best epoch, if they were stored."""
         if self.best:
             checkpoints.load_parameters(self.net, self.best)
 

@@ -183,7 +183,10 @@ class Model(RecommenderModel):
         return in_block
 
     def _check_loaded(self) -> None:
-        """Raise TalerecError if sources are items, but B does not have one row per item."""
+        """Raise TalerecError if sources are items, but B does not have one row per item.
+
+        Scores are x @ B; sources are the rows of the weights B, in its first block.
+        """
         if self.sources_are_items:
             check_item_sources(self.fitted)
 

@@ -111,7 +111,10 @@ def _import_third_party() -> list[str]:
 
 
 def _import_module(module: str) -> Any:
-    """Import a module by name, also from the working directory; TalerecError if that fails."""
+    """Import a module by name, also from the working directory; return it.
+
+    TalerecError, naming the module, if that fails.
+    """
     sys.path.insert(0, os.getcwd())
     try:
         return import_module(module)

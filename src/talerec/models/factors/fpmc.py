@@ -66,7 +66,10 @@ class FPMC(Model):
         return Weights(block, query_arrays=arrays), None
 
     def _check_loaded(self) -> None:
-        """Raise TalerecError if factors, loaded from an artifact, have other shapes."""
+        """Raise TalerecError if factors, loaded from an artifact, have other shapes.
+
+        The arrays "taste" and "from_last" are item x factor; the weights have 2 `factors` rows.
+        """
         weights, expected = self.fitted.weights, (len(self.fitted.items), self.factors)
         for name in ("taste", "from_last"):
             shape = weights.query_arrays[name].shape

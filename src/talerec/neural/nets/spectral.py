@@ -194,7 +194,10 @@ class FrequencyAttention(Attention):
         return self.out(mixed)
 
     def autocorrelation(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return R(lag) = (1 / dim) sum over t of q[(t + lag) mod M] . k[t], b x M."""
+        """Return R(lag) = (1 / dim) sum over t of q[(t + lag) mod M] . k[t], b x M.
+
+        q, k : b x M x dim, M = max_history
+        """
         return (q @ k.mT).flatten(1) @ self.pair_lags / q.shape[2]
 
     def _attend_lags(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -212,7 +215,10 @@ class FrequencyAttention(Attention):
         return shifts.mT @ v
 
     def _attend_rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """Return softmax attention between band-limited rows; q, k, v are b x M x dim."""
+        """Return softmax attention between rows that have only the layer's band of frequencies.
+
+        q, k, v and the result are b x M x dim, M = max_history; mask : True where a row may attend
+        """
         q, k, v = (split_heads(self.band @ part, self.heads) for part in (q, k, v))
         weights = attention_weights(q @ k.mT / math.sqrt(q.shape[-1]), mask)
         return merge_heads(self.drop(weights) @ v)

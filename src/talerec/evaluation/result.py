@@ -255,10 +255,7 @@ class Evaluation:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Sentences for readers of the metrics: on ties, and on users who are few or excluded.
-
-        Ties are rows with equal times; `tied` is their share.
-        """
+        """Sentences for readers of the metrics: on ties (rows with equal times), and on users."""
         n_users = self.users_without_target
         excluded = f"{n_users:,} users have no target event and are excluded" if n_users else None
         ties = self.tie_sentence or tie_warning(self.tied, self.ties)

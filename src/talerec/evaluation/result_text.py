@@ -42,7 +42,7 @@ def describe_cases(n_cases: int, on: str, n_users: int, counts: Mapping[str, int
     """Return the number of cases and, if users have several, the number of users and why.
 
     A case is one evaluated query: "300 test cases of 100 users in 3 orders of ties". on: "test" or
-    "validation". counts: what users may have several cases for, {"orders of ties": 3, "windows": 1}.
+    "validation". counts: how many a user may have cases in, by name: {"orders of ties": 3}.
     """
     text = f"{n_cases:,} {on} cases"
     if n_users == n_cases:

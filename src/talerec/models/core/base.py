@@ -51,7 +51,7 @@ class Model(RecommenderModel):
 
     @abstractmethod
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        """Return the weights for a log, and the name of the solver (None: nothing was solved).
+        """Return the weights B for a log, and the name of the solver (None: nothing was solved).
 
         Parameters
         ----------
@@ -59,6 +59,11 @@ class Model(RecommenderModel):
             The training rows.
         clock : Clock
             Measures the time of steps: `with clock("gram"): ...`.
+
+        Returns
+        -------
+        tuple of Weights and str or None
+            B has a row per source (mostly an item of a history) and a column per item.
         """
 
     @abstractmethod

@@ -185,7 +185,9 @@ class FrequencyAttention(Attention):
     def forward(self, x: Tensor, source: Tensor, mask: Tensor, *more: Any) -> Tensor:
         """Return the attended values of rows x, b x max_history x dim.
 
-        mask : where softmax attention is allowed; `source` and `more` are ignored.
+        `share` of them is softmax attention, the rest attention by lags; `band` is the matrix that
+        keeps the layer's frequencies. mask : where softmax attention is allowed; `source` and
+        `more` are ignored.
         """
         q, k, v = self.query(x), self.key(x), self.value(x)
         mixed = (1 - self.share) * self._attend_lags(self.band @ q, k, v)

@@ -32,11 +32,11 @@ class UserSums(NamedTuple):
     [0, 1], or in [-1, 1] if they are differences of two models.
     """
 
-    n_users: Array
+    n_users: Array  # users with cases
     n_nonzero: Array  # users with y != 0
-    m: Array
+    m: Array  # cases
     mm: Array  # m * m
-    y: Array
+    y: Array  # the metric
     yy: Array  # y * y
     ym: Array  # y * m
 

@@ -119,10 +119,10 @@ class ItemFactors(NamedTuple):
     over the history's items and `from_last` of its last item.
     """
 
-    taste: Array
-    from_last: Array
-    to_taste: Array
-    to_last: Array
+    taste: Array  # of history items
+    from_last: Array  # of the history's last item
+    to_taste: Array  # of target items, multiplied by the mean taste
+    to_last: Array  # of target items, multiplied by `from_last`
 
 
 class BPRExamples(NamedTuple):
@@ -141,8 +141,8 @@ class StepOptions(NamedTuple):
     """Options of a gradient step of BPR: rows of history, learning rate, regularization."""
 
     rows: int  # rows before the target that make up its history
-    rate: float
-    reg: float
+    rate: float  # learning rate
+    reg: float  # share of the rate by which factors shrink
 
 
 class BPRPair(NamedTuple):

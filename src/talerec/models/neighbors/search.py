@@ -56,8 +56,8 @@ class NeighborLists(NamedTuple):
     """
 
     entry: Array  # the neighbor's entry of the query's newest shared item
-    similarity: Array
-    sizes: Array
+    similarity: Array  # of each neighbor to the query
+    sizes: Array  # neighbors of each query
 
 
 class _SharedItems(NamedTuple):

@@ -296,7 +296,8 @@ def _run_in_processes(
 ) -> None:
     """Run `workers` processes, each with its share of the cores, on the study file `study`.
 
-    Each fits to `log`. `worker` has the task and the number of trials in all; this process only
+    A study is Optuna's collection of trials (evaluated settings), here in an SQLite file. Each
+    process fits to `log`. `worker` has the task and the number of trials in all; this process only
     shows the progress.
     """
     share = max(1, threads.thread_count() // workers)

@@ -297,7 +297,7 @@ class Blend(_BlendState):
         return sum(weighted) if weighted else None
 
     def describe_learned(self) -> list[str]:
-        """Return sentences on the weights of the parts, and on what each part learned."""
+        """Return sentences on the weights of the parts (models), and on what each part learned."""
         arrays = self.fitted.weights.query_arrays
         names = [part.name for part in self.build_parts()]
         if not arrays["part_learned"][0]:

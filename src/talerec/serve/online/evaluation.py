@@ -286,7 +286,8 @@ class EvaluationProcess:
     def run(self) -> None:
         """Load the models, then evaluate events until `stopping` is set.
 
-        While the store does not answer, it is tried again every second.
+        A thread per model reloads it when its artifact changes. While the store does not answer, it
+        is tried again every second.
         """
         evaluator, is_logged = self.open_evaluator(), False
         for holder in self._holders.values():

@@ -192,9 +192,10 @@ def evaluate_log(
 
 
 def _fixed_orders(log: Log) -> list[str]:
-    """Return the orders of simultaneous rows, besides random ones, that a log can be put in.
+    """Return the fixed orders that rows with equal times of a log can be put in.
 
-    A log that `order_ties` put in another order has lost the order of its file.
+    "file": as in the log's file; "item": by item id. A log that was put in another order
+    (`log.ties`) has lost the order of its file.
     """
     return ["file", "item"] if log.ties == "file" else ["item"]
 

@@ -62,7 +62,8 @@ class _HistoryItems(NamedTuple):
     def sum_by_case(self, values: Array) -> Array:
         """Return, for each case, the sum of `values` over the rows of its history.
 
-        values: one per history row, in the order of `item` and `case`.
+        A case is one evaluated query. values: one per row of all histories; `case` has the number
+        of each row's case.
         """
         return np.bincount(self.case, values, minlength=self.n_cases)
 
@@ -100,7 +101,10 @@ def build_case_frame(
 
 
 def target_gaps(cases: Cases) -> Array:
-    """Return the microseconds from the last row of each case's history to its target."""
+    """Return the microseconds from the last row of each case's history to its target.
+
+    A case is a history and the held-out row that came next, its target.
+    """
     last: Array = cases.histories.time[cases.histories.stop - 1]
     return cases.target_time - last
 

@@ -13,6 +13,7 @@ import polars as pl
 from talerec import columns
 from talerec.data import tie_warning
 from talerec.errors import TalerecError, forward_renamed
+from talerec.evaluation import result_text
 from talerec.evaluation.intervals import describe_few_users, mean_intervals
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, is_redundant
 from talerec.evaluation.queries import (
@@ -30,13 +31,7 @@ from talerec.evaluation.queries import (
     read_result,
     write_result,
 )
-from talerec.evaluation.result_text import (
-    RandomOrders,
-    describe_cases,
-    describe_ties,
-    format_metric,
-    metrics_table,
-)
+from talerec.evaluation.result_text import format_metric
 from talerec.evaluation.user_sums import ALL_CASES, UserSums, select_user_sums, sum_case_users
 from talerec.models.core import add_former_names, use_current_names
 from talerec.runtime import memory
@@ -143,7 +138,11 @@ class Evaluation:
 
     @cached_property
     def lists(self) -> Means:
-        """By k: coverage, novelty, and lift (mean training rows of listed over history items)."""
+        """By k: coverage, novelty and lift of the top k items, as coverage@k, novelty@k, lift@k.
+
+        Coverage is the share of items in any list, novelty the mean -log2 of an item's share of
+        training rows, lift the mean training rows of listed items over those of history items.
+        """
         names = [f"{name}@{k}" for name in (NOVELTY, LIST_ROWS) for k in self.ks]
         means = (mean_expression(self.frame, pl.col(name)) for name in (HISTORY_ROWS, *names))
         row = self.frame.select(means).row(0, named=True)
@@ -246,7 +245,7 @@ class Evaluation:
         }
 
     def _group_means(self, column: str, name: str) -> Means:
-        """Return the number of cases and mean metrics of one group, such as popularity, head."""
+        """Return the number of cases (queries) and mean metrics of one group: popularity, head."""
         part = self.group(column, name)
         return {"cases": count_cases(part), **mean_metrics(part, self.ks)}
 
@@ -256,7 +255,7 @@ class Evaluation:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Sentences for readers of the metrics: on ties, and on users who are few or excluded."""
+        """Sentences for readers of the metrics: on ties (rows with equal times), and on users."""
         n_users = self.users_without_target
         excluded = f"{n_users:,} users have no target event and are excluded" if n_users else None
         ties = self.tie_sentence or tie_warning(self.tied, self.ties)
@@ -273,8 +272,8 @@ class Evaluation:
         fixed = {order: means[metric] or 0.0 for order, means in self.fixed_order_metrics.items()}
         if not fixed or mean is None or spread is None:
             return None
-        values = RandomOrders(metric, mean, spread, len(self.orders))
-        return describe_ties(self.model, self.tied, values, fixed)
+        values = result_text.RandomOrders(metric, mean, spread, len(self.orders))
+        return result_text.describe_ties(self.model, self.tied, values, fixed)
 
     def __repr__(self) -> str:
         """Return the model, the split, the number of cases, and HR and NDCG at the largest k."""
@@ -286,13 +285,13 @@ class Evaluation:
         """Return a table of the metrics with their intervals, for notebooks."""
         shown = ((name, value) for name, value in self.metrics.items() if not is_redundant(name))
         rows = ((name, format_metric(v), self.describe_interval(name)) for name, v in shown)
-        return metrics_table(f"{self.model}, {self.split}, {self.description}", rows)
+        return result_text.metrics_table(f"{self.model}, {self.split}, {self.description}", rows)
 
     @property
     def description(self) -> str:
         """The number of cases and, if users have several, the number of users and the reason."""
         counts = {"orders of ties": len(self.orders), "windows": len(self.windows)}
-        return describe_cases(f"{self.cases:,} {self.on} cases", self.cases, self.users, counts)
+        return result_text.describe_cases(self.cases, self.on, self.users, counts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the command `evaluate`: fields, metrics, groups, notes."""

@@ -38,12 +38,13 @@ def describe_ties(model: str, tied: float, values: RandomOrders, fixed: Mapping[
     )
 
 
-def describe_cases(text: str, n_cases: int, n_users: int, counts: Mapping[str, int]) -> str:
-    """Return `text` and, if users have several cases, the number of users and the reason.
+def describe_cases(n_cases: int, on: str, n_users: int, counts: Mapping[str, int]) -> str:
+    """Return the number of cases and, if users have several, the number of users and why.
 
-    A case is one evaluated query; text: such as "300 test cases". counts: what users may have
-    several cases for, by name: {"orders of ties": 3, "windows": 1}.
+    A case is one evaluated query: "300 test cases of 100 users in 3 orders of ties". on: "test" or
+    "validation". counts: how many a user may have cases in, by name: {"orders of ties": 3}.
     """
+    text = f"{n_cases:,} {on} cases"
     if n_users == n_cases:
         return text
     several = " and ".join(f"{count} {name}" for name, count in counts.items() if count > 1)

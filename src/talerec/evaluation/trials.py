@@ -76,7 +76,10 @@ class Tuning:
         return {**asdict(self), "params": add_former_names(model_class(self.model), self.params)}
 
     def save(self, path: str | Path) -> Path:
-        """Write the result as JSON to `path`, and return the path; `read_params` reads it."""
+        """Write the result of tuning as JSON to `path`, and return the path.
+
+        `read_params` reads the model's name and parameters from it.
+        """
         path = Path(path)
         write_text(path, json.dumps(self.to_dict(), indent=2) + "\n")
         return path
@@ -129,7 +132,10 @@ class Task:
         return ranges
 
     def build(self, values: dict[str, Any]) -> Model:
-        """Return the unfitted model with the parameters `values`, the fixed ones, and defaults."""
+        """Return the unfitted model with the parameters `values`, the fixed ones, and defaults.
+
+        values: by parameter name; `fixed` are the parameters that the search does not vary.
+        """
         model: Model = build_model(self.kind, {**self.fixed, **values})
         return model
 

@@ -184,7 +184,11 @@ class _SearchWorker:
     """
 
     def __init__(self, task: Task, storage: Any, name: str, trials: int, seed: int) -> None:
-        """Open or create the study; the first trial of a new one has the defaults of the model."""
+        """Open or create the study; the first trial of a new one has the model's defaults.
+
+        `space` has the range of each searched parameter; `_step` counts this process's trials, and
+        `_last` has the parameters of its last one.
+        """
         optuna = import_optuna()
         self.task, self.space, self.name, self.trials = task, task.space(), name, trials
         self._sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
@@ -311,7 +315,8 @@ def _run_in_processes(
 ) -> None:
     """Run `workers` processes, each with its share of the cores, on the study file `study`.
 
-    Each fits to `log`. `worker` has the task and the number of trials in all; this process only
+    A study is Optuna's collection of trials (evaluated settings), here in an SQLite file. Each
+    process fits to `log`. `worker` has the task and the number of trials in all; this process only
     shows the progress.
     """
     share = max(1, threads.thread_count() // workers)

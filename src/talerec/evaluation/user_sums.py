@@ -28,15 +28,15 @@ _KEYS = ("list", "column", "group", "metric")  # columns that identify a row of 
 class UserSums(NamedTuple):
     """Sums over users: y is a metric summed over a user's cases, m the number of these cases.
 
-    Each field has one entry per metric. The values of a case lie in [0, 1], or in [-1, 1] if they
-    are differences of two models.
+    A case is one evaluated query. Each field has one entry per metric. The values of a case lie in
+    [0, 1], or in [-1, 1] if they are differences of two models.
     """
 
-    n_users: Array
+    n_users: Array  # users with cases
     n_nonzero: Array  # users with y != 0
-    m: Array
+    m: Array  # cases
     mm: Array  # m * m
-    y: Array
+    y: Array  # the metric
     yy: Array  # y * y
     ym: Array  # y * m
 

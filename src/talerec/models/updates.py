@@ -338,7 +338,7 @@ def _sum_residuals(
 def _select(K: Any, is_target: Array) -> Any:
     """Return K (CSC, source x target) with only the columns of flagged items filled.
 
-    is_target: a flag per item.
+    K = S'T says how often source items precede target items. is_target: a flag per item.
     """
     is_selected = np.repeat(is_target, np.diff(K.indptr))
     indptr = np.concatenate([[0], np.cumsum(is_selected)])[K.indptr]

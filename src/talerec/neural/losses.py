@@ -86,7 +86,11 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """Return the saved gradients over the number of states, times the outer gradient."""
+        """Return the gradients by states, table and bias, which `forward` saved as sums.
+
+        They are divided by the number of states and multiplied by the outer gradient; other inputs
+        have none (None).
+        """
         share = grads[0] / ctx.count
         gradients = [None if part is None else part * share for part in ctx.saved_tensors]
         return (*gradients, None, None, None)

@@ -71,7 +71,11 @@ class Trainer:
         validation: Feed | None = None,
         keep_best: bool = False,
     ) -> None:
-        """Keep what the class describes, with a new optimiser (AdamW) and an empty history."""
+        """Keep network, samples and options, with a new optimiser (AdamW) and an empty history.
+
+        feed : training samples; allowed : widths that batches are padded to; criterion : the loss;
+        validation : held-out samples or None; keep_best : store the best epoch's parameters
+        """
         self.net, self.feed, self.allowed, self.criterion = net, feed, allowed, criterion
         self.epochs, self.validation, self.keep_best = epochs, validation, keep_best
         self.history = TrainingHistory()
@@ -190,7 +194,7 @@ class Trainer:
         self.best = parts["best"]
 
     def finish(self) -> None:
-        """Restore the parameters of the best epoch, if they were stored."""
+        """Restore the network's parameters of the best epoch, if they were stored."""
         if self.best:
             checkpoints.load_parameters(self.net, self.best)
 

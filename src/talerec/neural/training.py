@@ -63,7 +63,11 @@ class _TrainingSetup:
     """
 
     def __init__(self, rows: Rows, settings: NetSettings) -> None:
-        """Choose device, widths of batches, way of cutting samples and loss for the settings."""
+        """Choose device, widths of batches, way of cutting samples and loss for the settings.
+
+        `longest` is the most rows of a training sample, `longest_history` of a history at
+        inference.
+        """
         settings = settings.with_batch(rows)
         self.rows, self.settings = rows, settings
         self.device = device_of(settings.device)

@@ -200,6 +200,7 @@ def steadiest_users(rows: Rows, share: float) -> Array:
 def pad_views(views: list[Array], longest: int) -> dict[str, Any]:
     """Return views as views x longest arrays: only the newest `longest` rows of each are kept.
 
+    A view is an augmented sequence of items, -1 at masked rows.
     "item" : item positions, 0 in padding and at masked rows; "is_row" : False there
     "count" : rows of each view, masked ones included
     """

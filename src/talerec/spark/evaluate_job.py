@@ -157,8 +157,8 @@ class _EvaluationLog(NamedTuple):
     """A log whose rows are saved in partitions of users, and how a model is evaluated on it.
 
     run: the Spark session, a shared folder, and the seconds of stages. stats: the log's rows as a
-    Spark table, with counts. rows: the files of the partitions; the users of one partition are
-    those of one Spark task.
+    Spark table, with counts. rows: the files of the n_partitions partitions; the users of one
+    partition are those of one Spark task. options: the model, and how it is evaluated.
     """
 
     run: ClusterRun

@@ -64,10 +64,10 @@ def save_user_rows(batches: Batches, partition: int, rows: RowFiles, by_item: bo
 def save_window_stats(rows: RowFiles, partition: int, window: TimeWindow, folder: str) -> None:
     """Save a partition's counts for a test period: training rows, ties, pairs, and cases.
 
-    partition: number of a set of users, whose rows are in `rows`. Ties are those pairs of a user's
-    consecutive training rows that have equal times. A case is a user whose next row after training
-    lies in the period. Saved, too, are the gaps before cases (microseconds) and the lengths of
-    their histories, sorted.
+    partition: number of a set of users, whose rows are in `rows`. Pairs are consecutive training
+    rows of a user, ties those of equal times. A case is a user whose next row after training lies
+    in the period (`window`). Saved, too, are the gaps before cases (microseconds) and the lengths
+    of their histories, sorted. folder: of the period's files.
     """
     log = rows.load_log(partition)
     is_train = log.time < window.when

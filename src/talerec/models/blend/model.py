@@ -201,8 +201,9 @@ class Blend(_BlendState):
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         """Return the stacked weights of all parts, each fitted to the log; no solver is named.
 
-        The factors of the parts' scores are learned first, unless they are fixed; a part with
-        factor 0 is not fitted. clock: adds up the seconds of each stage.
+        A part is a model of the blend. The factors of the parts' scores are learned first, unless
+        they are fixed; a part with factor 0 is not fitted. clock: adds up the seconds of each
+        stage.
         """
         parts = self.build_parts()
         self.check_ready()
@@ -297,7 +298,7 @@ class Blend(_BlendState):
         return sum(weighted) if weighted else None
 
     def describe_learned(self) -> list[str]:
-        """Return sentences on the weights of the parts, and on what each part learned."""
+        """Return sentences on the weights of the parts (models), and on what each part learned."""
         arrays = self.fitted.weights.query_arrays
         names = [part.name for part in self.build_parts()]
         if not arrays["part_learned"][0]:

@@ -229,9 +229,11 @@ def assign_trainings(
 ) -> tuple[str, dict[int, list[Any]]]:
     """Return the parts with the settings of their trainings, and the trainings by part number.
 
-    A training is a neural network that was trained elsewhere. text: the parts as a blend names
-    them. trainings: `Training`s or paths. log: the rows of the final fit. holdout_train: the rows
-    that parts are first fitted on, to learn their weights; None for none.
+    A part is a model of a blend, a training a neural network that was trained elsewhere. text: the
+    parts as a blend names them, such as tempo,sasrec(dim=32). trainings: `Training`s or paths. log:
+    the rows of the final fit. holdout_train: the rows that parts are first fitted on, to learn
+    their weights; None for none. TalerecError unless each neural part has one training on each of
+    these rows, and each training a part.
     """
     available = [read_training(training) for training in trainings]
     logs = [log] if holdout_train is None else [log, holdout_train]

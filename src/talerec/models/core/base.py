@@ -51,7 +51,7 @@ class Model(RecommenderModel):
 
     @abstractmethod
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        """Return the weights for a log, and the name of the solver (None: nothing was solved).
+        """Return the weights B for a log, and the name of the solver (None: nothing was solved).
 
         Parameters
         ----------
@@ -59,6 +59,11 @@ class Model(RecommenderModel):
             The training rows.
         clock : Clock
             Measures the time of steps: `with clock("gram"): ...`.
+
+        Returns
+        -------
+        tuple of Weights and str or None
+            B has a row per source (mostly an item of a history) and a column per item.
         """
 
     @abstractmethod
@@ -183,7 +188,10 @@ class Model(RecommenderModel):
         return in_block
 
     def _check_loaded(self) -> None:
-        """Raise TalerecError if sources are items, but B does not have one row per item."""
+        """Raise TalerecError if sources are items, but B does not have one row per item.
+
+        Scores are x @ B; sources are the rows of the weights B, in its first block.
+        """
         if self.sources_are_items:
             check_item_sources(self.fitted)
 

@@ -202,7 +202,8 @@ def check_update_state(state: UpdateState, n_items: int) -> None:
     """Raise TalerecError if arrays of an update state are inconsistent with `n_items` items.
 
     The state is what an update continues from: the lower triangle of G = S'S, the number of entries
-    and the share of reversed pairs of K = S'T, and each target's residual.
+    and the share of reversed pairs of K = S'T (S: source items of the training examples, T:
+    targets), and by how much each target's weights are off (its residual).
     """
     is_share = 0 <= state.reverse_share <= 1
     require(is_share and state.entries >= 0, "reverse_share or entries is out of range")

@@ -42,8 +42,8 @@ class RecommenderModel(HasParams, Recommender):
     good_for = registry.FormerAttribute("good_for")
     grows = registry.FormerAttribute("grows")
     chosen = registry.FormerAttribute("chosen")
-    _fitted: Fitted | None = None
-    _cache: FitCache | None = None
+    _fitted: Fitted | None = None  # the result of the fit
+    _cache: FitCache | None = None  # while it is fitted with a cache
     _update_state: UpdateState | None = None  # while it learns for an update
 
     def __init_subclass__(cls, **options: Any) -> None:

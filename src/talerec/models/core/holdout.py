@@ -49,8 +49,8 @@ class Holdout(NamedTuple):
     """
 
     train: Log
-    current: HoldoutQueries
-    delayed: HoldoutQueries
+    current: HoldoutQueries  # for last rows before the cutoff
+    delayed: HoldoutQueries  # for first rows after it
     target_mask: Array  # per item: whether queries may ask for it
 
 

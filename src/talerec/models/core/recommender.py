@@ -97,8 +97,16 @@ class Recommender(Scorer):
         histories : list of lists
             Each history a list of item ids, oldest first, or of (item id, time), where a time is
             written like `as_of`.
-        k, hide_seen, allow, deny, where, per, boost, unknown, as_of
-            As for `recommend`.
+        k, hide_seen
+            Length of each list; leave out the items of its history.
+        allow, deny, where
+            Ids of the only items that may be recommended, ids of items that may not, and an SQL
+            condition on the item table.
+        per, boost
+            Largest number of items with the same value of a column, ``{"category": 2}``; fractions
+            of the score range to add by column and value, ``{"brand": {"X": 0.2}}``.
+        unknown, as_of
+            "error" or "skip" for unknown ids; the request time. All as for `recommend`.
 
         Returns
         -------
@@ -132,6 +140,18 @@ class Recommender(Scorer):
         each boost that applies to the item adds a row; its score range is that of the list with the
         other options.
 
+        Parameters
+        ----------
+        history : list of ids, or of (id, time)
+            The items of the history, oldest first.
+        item : id
+            The item whose score is explained.
+        hide_seen, allow, deny, where
+            Which items the list has whose score range `boost` refers to, as for `recommend`.
+        boost, unknown, as_of
+            Fractions of the score range to add by column and value, ``{"brand": {"X": 0.2}}``;
+            "error" or "skip" for unknown ids; the request time.
+
         Returns
         -------
         polars.DataFrame
@@ -155,8 +175,11 @@ class Recommender(Scorer):
             A user of the training log.
         item : id
             The item whose score is explained.
-        hide_seen, allow, deny, where, boost, unknown, as_of
-            As for `explain`.
+        hide_seen, allow, deny, where
+            Which items the list has whose score range `boost` refers to, as for `recommend`.
+        boost, unknown, as_of
+            Fractions of the score range to add by column and value, ``{"brand": {"X": 0.2}}``;
+            "error" or "skip" for unknown ids; the request time.
 
         Returns
         -------

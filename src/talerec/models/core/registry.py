@@ -154,7 +154,10 @@ def _import_third_party() -> list[str]:
 
 
 def _import_module(module: str) -> Any:
-    """Import a module by name, also from the working directory; TalerecError if that fails."""
+    """Import a module by name, also from the working directory; return it.
+
+    TalerecError, naming the module, if that fails.
+    """
     sys.path.insert(0, os.getcwd())
     try:
         return import_module(module)
@@ -209,7 +212,11 @@ def _check_learned(method: Any) -> Any:
 
     @wraps(method)
     def learn_weights(self: Any, log: Any, clock: Any) -> tuple[Weights, str | None]:
-        """Return the result of `method`; TalerecError if its type or arrays are not valid."""
+        """Return the result of `method`; TalerecError if its type or arrays are not valid.
+
+        method: `learn_weights` of a third-party model class, which returns (weights, solver's
+        name).
+        """
         result = method(self, log, clock)
         where = f"learn_weights of {type(self).__name__}"
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Weights)):
@@ -232,7 +239,10 @@ def _check_query(method: Any) -> Any:
 
     @wraps(method)
     def query(self: Any, histories: Any) -> Query:
-        """Return the result of `method`; TalerecError if its type or arrays are not valid."""
+        """Return the result of `method`; TalerecError if its type or arrays are not valid.
+
+        method: `query` of a third-party model class: sources (rows of the weights) of each history.
+        """
         result = method(self, histories)
         where = f"query of {type(self).__name__}"
         if not isinstance(result, Query):

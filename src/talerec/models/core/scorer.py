@@ -67,9 +67,9 @@ class TopItems(NamedTuple):
     `counts` holds the length of each list; columns from there on hold -1 and NaN.
     """
 
-    items: Array
-    scores: Array
-    counts: Array
+    items: Array  # int32, list x k, best first
+    scores: Array  # float64, list x k
+    counts: Array  # per list
 
     @classmethod
     def empty(cls, n_lists: int, k: int) -> TopItems:

@@ -40,7 +40,10 @@ class Popular(Model):
         return Weights(empty_matrix(len(log.items)), counts), None
 
     def query(self, histories: Histories) -> Query:
-        """Return queries without sources: histories do not change the scores."""
+        """Return queries without sources: histories do not change the scores.
+
+        Scores are x @ B plus base scores; here each history's x is empty.
+        """
         return Query.empty(len(histories))
 
 

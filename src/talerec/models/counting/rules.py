@@ -47,7 +47,9 @@ class CountModel(Linear):
 
 @dataclass(eq=False, kw_only=True)
 class Markov(CountModel):
-    """B counts how often an item (column) came right after another (row).
+    """The weights B count how often an item (column) came right after another (row).
+
+    Scores are x @ B, with x the history's items weighted by recency.
 
     Examples
     --------
@@ -73,7 +75,10 @@ class Markov(CountModel):
 
 @dataclass(eq=False, kw_only=True)
 class Rules(CountModel):
-    """B counts how often an item came after another, with weight 1 / lag in rows.
+    """The weights B count how often an item came after another, with weight 1 / lag in rows.
+
+    B is earlier item x later item; scores are x @ B, with x the history's items weighted by
+    recency.
 
     Examples
     --------
@@ -102,7 +107,9 @@ class Rules(CountModel):
 
 @dataclass(eq=False, kw_only=True)
 class Association(CountModel):
-    """B counts the users who have both items.
+    """The weights B (item x item) count the users who have both items.
+
+    Scores are x @ B, with x the history's items weighted by recency.
 
     Examples
     --------

@@ -66,7 +66,10 @@ class FPMC(Model):
         return Weights(block, query_arrays=arrays), None
 
     def _check_loaded(self) -> None:
-        """Raise TalerecError if factors, loaded from an artifact, have other shapes."""
+        """Raise TalerecError if factors, loaded from an artifact, have other shapes.
+
+        The arrays "taste" and "from_last" are item x factor; the weights have 2 `factors` rows.
+        """
         weights, expected = self.fitted.weights, (len(self.fitted.items), self.factors)
         for name in ("taste", "from_last"):
             shape = weights.query_arrays[name].shape
@@ -116,10 +119,10 @@ class ItemFactors(NamedTuple):
     over the history's items and `from_last` of its last item.
     """
 
-    taste: Array
-    from_last: Array
-    to_taste: Array
-    to_last: Array
+    taste: Array  # of history items
+    from_last: Array  # of the history's last item
+    to_taste: Array  # of target items, multiplied by the mean taste
+    to_last: Array  # of target items, multiplied by `from_last`
 
 
 class BPRExamples(NamedTuple):
@@ -138,8 +141,8 @@ class StepOptions(NamedTuple):
     """Options of a gradient step of BPR: rows of history, learning rate, regularization."""
 
     rows: int  # rows before the target that make up its history
-    rate: float
-    reg: float
+    rate: float  # learning rate
+    reg: float  # share of the rate by which factors shrink
 
 
 class BPRPair(NamedTuple):

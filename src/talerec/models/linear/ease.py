@@ -131,7 +131,10 @@ class EASE(RidgeModel):
         return float(arrays["recency"][0]) if "recency" in arrays else DEFAULT_RECENCY
 
     def describe_learned(self) -> list[str]:
-        """Return a sentence on the chosen recency; empty if it was set."""
+        """Return a sentence on the chosen recency; an empty list if it was set.
+
+        The recency is the decay length of history weights, in rows.
+        """
         if not is_auto(self.recency):
             return []
         if self.query_recency == DEFAULT_RECENCY:

@@ -60,7 +60,9 @@ class SessionModel(RidgeModel):
 class SLIS(SessionModel):
     """A user's items predict each other: B = I - P diag(g), P = (X'WX + reg I)^-1, B_jj <= xi.
 
-    X is user x item, 1 where the user has the item; W weights users by their age.
+    X is user x item, 1 where the user has the item; W weights users by their age (the time since
+    their last row). g_j is reg, or larger where B_jj would exceed xi. Scores are x @ B, with x the
+    history's items weighted by recency.
 
     Examples
     --------

@@ -63,7 +63,8 @@ class SKNN(Model):
     def _distance_weights(self, longest: int) -> Array:
         """Return the weight of a neighbor's item by its distance, in rows, to the shared item.
 
-        longest: rows of the longest history; distances are 0 to longest - 1.
+        A neighbor is a similar training user; here all weights are 1. longest: rows of the longest
+        history; distances are 0 to longest - 1.
         """
         return np.ones(longest)
 
@@ -176,6 +177,10 @@ class STAN(SKNN):
         return self.recency, self.decay_user * DAY or math.inf
 
     def _distance_weights(self, longest: int) -> Array:
-        """Return exp(-d / position) for distances d of 0 to longest - 1 rows to the shared item."""
+        """Return exp(-d / position) for distances d of 0 to longest - 1 rows to the shared item.
+
+        It is the weight of an item of a neighbor (a similar training user), by the distance in rows
+        to the item that the neighbor shares with the history.
+        """
         weights: Array = np.exp(-np.arange(longest) / self.position)
         return weights

@@ -56,8 +56,8 @@ class NeighborLists(NamedTuple):
     """
 
     entry: Array  # the neighbor's entry of the query's newest shared item
-    similarity: Array
-    sizes: Array
+    similarity: Array  # of each neighbor to the query
+    sizes: Array  # neighbors of each query
 
 
 class _SharedItems(NamedTuple):
@@ -261,10 +261,11 @@ def _write_neighbors(
 def write_neighbors(
     index: Arrays, queries: Arrays, options: tuple[Any, ...], a: int, b: int, out: Arrays
 ) -> None:
-    """Write the neighbors of queries a to b - 1 to `out`; see `_write_neighbors`.
+    """Write the neighbors of queries a to b - 1 to `out`, most similar first.
 
-    Neighbors are the training users most similar to a query's history. Arguments are named tuples
-    as plain tuples: Numba recognizes these 10 microseconds sooner, and one query alone takes 60.
+    Neighbors are the training users most similar to a query's history. Arguments are the fields of
+    `NeighborIndex`, `NeighborQueries`, `NeighborOptions` and `NeighborLists` as plain tuples: Numba
+    recognizes these 10 microseconds sooner, and one query alone takes 60.
     """
     requests = NeighborIndex(*index), NeighborQueries(*queries), NeighborOptions(*options)
     _write_neighbors(*requests, a, b, NeighborLists(*out))

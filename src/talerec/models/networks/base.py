@@ -248,7 +248,10 @@ class NeuralModel(_NetworkState):
         return states
 
     def _network(self) -> Net:
-        """Return the encoder network, built from the stored arrays at the first call."""
+        """Return the encoder network, built from the stored arrays at the first call.
+
+        It maps a history to its state; the arrays are its trained parameters.
+        """
         if self._net is None:
             stored = self.fitted.weights.query_arrays
             arrays = {name.replace("__", "."): array for name, array in stored.items()}
@@ -312,7 +315,10 @@ class AttentionModel(NeuralModel):
     heads: int = param(2, "attention heads; they divide dim", low=1, high=1024)
 
     def _check(self) -> None:
-        """Raise TalerecError if parameters do not fit together: `heads` must divide `dim`, too."""
+        """Raise TalerecError if parameters do not fit together: `heads` must divide `dim`, too.
+
+        dim: the size of an item's vector, of which each attention head gets an equal part.
+        """
         super()._check()
         if self.dim % self.heads:
             values = f"dim is {self.dim} and heads is {self.heads}"

@@ -80,7 +80,10 @@ class FEARec(AttentionModel):
         return True
 
     def _check(self) -> None:
-        """Raise TalerecError if parameters do not fit together: `max_history` must be even, too."""
+        """Raise TalerecError if parameters do not fit together: `max_history` must be even, too.
+
+        The base class checks that `heads` divides `dim`.
+        """
         super()._check()
         if self.max_history % 2:
             limit = "fearec takes an even number of rows"

@@ -29,7 +29,10 @@ class BERT4RecNet(Net):
     hides_rows: ClassVar[bool] = True
 
     def __init__(self, items: int, settings: NetSettings) -> None:
-        """Create the layers that the class describes; their sizes are those of the settings."""
+        """Create position vectors, the mask row's vector, blocks, and output layers with a bias.
+
+        `edge` normalises the input; `last` and `last_norm` transform the last block's output.
+        """
         super().__init__(items, settings)
         dim = settings.dim
         self.places = nn.Parameter(torch.empty(settings.max_history, dim))

@@ -171,7 +171,11 @@ class TiCoSeRecNet(SASRecNet):
     spared: Any
 
     def prepare(self, rows: Rows) -> None:
-        """Compute the most similar item of each item, and the users who are not augmented."""
+        """Compute the most similar item of each item, and the users who are not augmented.
+
+        rows : the training log. `view` keeps how augmented copies of sequences are drawn; `spared`
+        flags the users whose time intervals vary least, whose sequences stay as they are.
+        """
         specific = self.settings.specific
         rates = {
             name: specific[name] for name in ("crop", "mask", "reorder", "substitute", "insert")

@@ -56,7 +56,10 @@ class SASRecNet(Net):
             self.targets = nn.Parameter(torch.empty(items, dim))
 
     def reset(self) -> None:
-        """Initialise parameters as `Net` does; for gated blocks, matrices with Xavier's normal."""
+        """Initialise parameters as `Net` does; for gated blocks, matrices with Xavier's normal.
+
+        That is N(0, 0.02) for matrices, 0 for vectors, and 1 for scales of layer norms.
+        """
         super().reset()
         if self.norm == "gated":
             for value in self.parameters():

@@ -185,7 +185,9 @@ class FrequencyAttention(Attention):
     def forward(self, x: Tensor, source: Tensor, mask: Tensor, *more: Any) -> Tensor:
         """Return the attended values of rows x, b x max_history x dim.
 
-        mask : where softmax attention is allowed; `source` and `more` are ignored.
+        `share` of them is softmax attention, the rest attention by lags; `band` is the matrix that
+        keeps the layer's frequencies. mask : where softmax attention is allowed; `source` and
+        `more` are ignored.
         """
         q, k, v = self.query(x), self.key(x), self.value(x)
         mixed = (1 - self.share) * self._attend_lags(self.band @ q, k, v)
@@ -194,7 +196,10 @@ class FrequencyAttention(Attention):
         return self.out(mixed)
 
     def autocorrelation(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return R(lag) = (1 / dim) sum over t of q[(t + lag) mod M] . k[t], b x M."""
+        """Return R(lag) = (1 / dim) sum over t of q[(t + lag) mod M] . k[t], b x M.
+
+        q, k : b x M x dim, M = max_history
+        """
         return (q @ k.mT).flatten(1) @ self.pair_lags / q.shape[2]
 
     def _attend_lags(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -212,7 +217,10 @@ class FrequencyAttention(Attention):
         return shifts.mT @ v
 
     def _attend_rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """Return softmax attention between band-limited rows; q, k, v are b x M x dim."""
+        """Return softmax attention between rows that have only the layer's band of frequencies.
+
+        q, k, v and the result are b x M x dim, M = max_history; mask : True where a row may attend
+        """
         q, k, v = (split_heads(self.band @ part, self.heads) for part in (q, k, v))
         weights = attention_weights(q @ k.mT / math.sqrt(q.shape[-1]), mask)
         return merge_heads(self.drop(weights) @ v)

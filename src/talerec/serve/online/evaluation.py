@@ -91,7 +91,11 @@ class OnlineEvaluator:
         self, address: str, share: float, models: Callable[[], dict[str, EvaluatedModel]],
         *, max_age: float, max_history: int, holder: str | None = None,
     ) -> None:  # fmt: skip
-        """Open the store for reading events and for measurements; no lease is held yet."""
+        """Open the store for reading events and for measurements; no lease is held yet.
+
+        share: of users to evaluate. models: returns those to evaluate now. max_age: seconds. The
+        lease is the right to evaluate, of one process at a time; `holder` names this one.
+        """
         self._store, self._reader = MeasurementStore.open(address), Store.open(address)
         self.share, self._models = share, models
         self._max_age, self._max_history = int(1e6 * max_age), max_history
@@ -252,7 +256,8 @@ class EvaluationProcess:
     def run(self) -> None:
         """Load the models, then evaluate events until `stopping` is set.
 
-        While the store does not answer, it is tried again every second.
+        A thread per model reloads it when its artifact changes. While the store does not answer, it
+        is tried again every second.
         """
         evaluator, is_logged = self.open_evaluator(), False
         for holder in self._holders.values():

@@ -65,8 +65,7 @@ def is_auto(value: Any) -> bool:
 def params_until(model: Any, stage: str) -> dict[str, Any]:
     """Return the parameters, by name, on which the fit depends up to and including a stage.
 
-    Stages are "learn", "solve" and "score", in this order. A parameter of a later stage appears
-    only if it is "auto", because the fit chooses its value.
+    Stages: "learn", "solve", "score". A parameter of a later stage appears if the fit chooses it.
     """
     last = STAGES.index(stage)
     return {

@@ -142,6 +142,8 @@ def test_every_entry_has_its_fields() -> None:
         assert claim.keys() <= {"page", "text", "section", "held_by", "note"}, claim
         assert ("text" in claim) != ("section" in claim), f"a text or a section: {claim}"
         assert claim["held_by"], f"nothing holds {claim}"
+    places = [(claim["page"], claim.get("text") or claim["section"]) for claim in CLAIMS]
+    assert len(set(places)) == len(places), {place for place in places if places.count(place) > 1}
     assert all(reason for reasons in IGNORED.values() for reason in reasons.values())
 
 

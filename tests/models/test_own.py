@@ -96,6 +96,23 @@ def test_a_saved_model_of_ones_own_is_found_again(tmp_path):
     assert model_class("own-of-the-tests") is Own
 
 
+def test_a_model_of_ones_own_is_tuned_and_served(tmp_path):
+    pytest.importorskip("optuna", reason="needs optuna (extra tune)")
+    pytest.importorskip("uvicorn", reason="needs uvicorn (extra serve)")
+    from service import Local, rows
+
+    best = tr.tune("own-of-the-tests", LOG, trials=2)
+    assert set(best.params) == set(Own().params)
+    model = Own(**best.params).fit(LOG)
+    history = LOG.items.ids[:3].to_list()
+    answer = Local(model.save(tmp_path / "own.tale"), tmp_path / "run").post(
+        "/v1/recommend", {"history": rows(history), "k": 4}
+    )
+    expected = model.recommend_histories([history], k=4)
+    assert [item["item_id"] for item in answer.json["items"]] == expected["item_id"].to_list()
+    assert [item["score"] for item in answer.json["items"]] == expected["score"].to_list()
+
+
 def test_a_name_that_is_taken_is_refused():
     with pytest.raises(TalerecError, match="there is a model 'ease' already: give Mine another"):
 

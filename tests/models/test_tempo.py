@@ -167,6 +167,21 @@ def test_an_order_by_ids_is_one_if_users_go_on_to_larger_ids():
     assert order == (True, ": by item id, which also grows over users' time")
 
 
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "is_ordered"),
+    [
+        ("amazon-beauty.inter.gz", True),
+        ("dunnhumby-sample.csv.gz", False),
+        ("online-retail.csv.gz", False),
+        ("ml-1m.inter.gz", False),
+    ],
+)
+def test_of_real_logs_sorted_by_item_id_only_beauty_is_ordered(data, name, is_ordered):
+    log = tr.order_ties(tr.read_log(data / name), "item")
+    assert log_statistics.find_tie_order(log).is_ordered == is_ordered
+
+
 @quick
 @given(logs(max_users=3, max_items=4))
 def test_repeats_are_counted_as_by_hand(log):

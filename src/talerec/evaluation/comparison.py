@@ -22,10 +22,11 @@ _OF_B = " of b"  # suffix of B's columns in a frame with both results
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """B compared with A, metric by metric, over the same users; see `compare`.
+    """Model B compared with model A, metric by metric, over the same users; see `compare`.
 
-    `metrics` and `metrics_hidden` map names such as NDCG@10 to a paired comparison; hidden: with
-    the items of the history left out of the ranking. `notes` are sentences about both results.
+    a, b: the results of their evaluations. `metrics` and `metrics_hidden` map names such as NDCG@10
+    to a paired comparison; hidden: with the items of the history left out of the ranking. `notes`
+    are sentences about both results.
     """
 
     a: Evaluation
@@ -36,7 +37,10 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """The metric of the verdict: NDCG at the largest common k, so that one test decides."""
+        """The metric of the verdict: NDCG at the largest common k, so that one test decides.
+
+        a, b: the two results; `ks` are the lengths of their lists.
+        """
         return f"NDCG@{max(set(self.a.ks) & set(self.b.ks))}"
 
     @property
@@ -53,8 +57,9 @@ class Comparison:
     def verdict(self) -> str:
         """Whether B is better or worse in the headline metric, by how much, and p.
 
-        A sentence for the lists that were evaluated, and a second one for lists with seen items
-        hidden, unless both results are about such lists.
+        B and A are the compared results; the headline is NDCG at the largest common k, and p that
+        of a paired test. A sentence for the lists that were evaluated, and a second one for lists
+        with seen items hidden, unless both results are about such lists.
         """
         b, a = self.b.model, self.a.model
         if a == b:
@@ -73,14 +78,21 @@ class Comparison:
         return f"{first}. {condition}, {second} ({self._describe_figures(hidden)})."
 
     def _describe_change(self, pair: PairedComparison) -> tuple[str, str]:
-        """Return "better" or "worse", or "" if p is not below 5 %, and the size of the change."""
+        """Return "better" or "worse", or "" if p is not below 5 %, and the size of the change.
+
+        pair: means of A and B in one metric, their difference B - A, and p of a paired test. The
+        size is text: a percentage of A's mean, or the difference if that is 0.
+        """
         size = abs(pair.difference)
         amount = f"{100 * size / pair.a:.1f} %" if pair.a else f"{size:.4f}"
         word = "better" if pair.difference > 0 else "worse"
         return (word if pair.p < ALPHA else ""), amount
 
     def _describe_figures(self, pair: PairedComparison) -> str:
-        """Return the headline metric of A and B and the p-value as text."""
+        """Return the headline metric of A and B and p as text: NDCG@10 0.1 -> 0.2, p = 0.01.
+
+        pair: the comparison of A and B in that metric. A p below 0.0001 is "p < 0.0001".
+        """
         p = f"p = {pair.p:.2g}" if pair.p >= _SMALLEST_P else f"p < {_SMALLEST_P:g}"
         return f"{self.headline} {pair.a:.4f} -> {pair.b:.4f}, {p}"
 
@@ -108,12 +120,13 @@ class Comparison:
 
 
 def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
-    """Compare two results on the same cases, user by user.
+    """Compare two results on the same cases (evaluated queries), user by user.
 
     Parameters
     ----------
     a, b
-        Results of `evaluate` or `Evaluation.load` for the same log, split and order of ties.
+        Results of `evaluate` or `Evaluation.load` for the same log, split and order of ties (rows
+        with equal times).
     seed
         The seed of the test's random signs.
 

@@ -87,11 +87,11 @@ def evaluate(
 def _build_result(
     model: Model, split: Split, lists: Array, ks: Sequence[int], on: str, *, hide_seen: bool
 ) -> Evaluation:
-    """Return the result of an evaluation, still without its frame of cases.
+    """Return the result of an evaluation, still without its frame of cases (it is empty).
 
-    `lists` (cases x longest k) has each case's recommended items, best first, as positions; -1:
-    none. `ks` are the cutoffs, `on` (test or validation) says which rows were targets, and
-    `hide_seen` whether items of the history were left out.
+    A case is one evaluated query. `lists` (cases x longest k) has each case's recommended items,
+    best first, as positions; -1: none. `ks` are the cutoffs, `on` (test or validation) says which
+    rows were targets, and `hide_seen` whether items of the history were left out.
     """
     n_items = len(model.item_ids)
     return Evaluation(
@@ -178,7 +178,7 @@ def evaluate_log(
     ks = check_cutoffs(k)
 
     def results(order: str) -> list[Evaluation]:
-        """Return the results for one order of ties: one per split of the plan."""
+        """Return the results for one order of ties (rows with equal times): one per split."""
         return [
             evaluate(model.fit(split.train), split, on=on, k=ks, hide_seen=hide_seen)
             for split in plan.splits(order_ties(log, order), on)
@@ -192,9 +192,10 @@ def evaluate_log(
 
 
 def _fixed_orders(log: Log) -> list[str]:
-    """Return the orders of simultaneous rows, besides random ones, that a log can be put in.
+    """Return the fixed orders that rows with equal times of a log can be put in.
 
-    A log that `order_ties` put in another order has lost the order of its file.
+    "file": as in the log's file; "item": by item id. A log that was put in another order
+    (`log.ties`) has lost the order of its file.
     """
     return ["file", "item"] if log.ties == "file" else ["item"]
 
@@ -202,8 +203,9 @@ def _fixed_orders(log: Log) -> list[str]:
 def join_results(results: Sequence[Evaluation]) -> Evaluation:
     """Return one result with the cases of several results of one model.
 
-    The results differ in the order of ties or the time window. Coverage is averaged and seconds are
-    added up; other fields are those of the first result.
+    A case is one evaluated query, a row of `frame`. The results differ in the order of ties (rows
+    with equal times) or the time window. Coverage is averaged and seconds are added up; other
+    fields are those of the first result.
     """
     first = results[0]
     if len(results) == 1:

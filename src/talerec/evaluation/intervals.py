@@ -28,7 +28,9 @@ _ROUNDING = 1e-9  # relative: sums of the same numbers in another order differ b
 def mean_intervals(sums: UserSums) -> tuple[Array, Array]:
     """Return both ends of the 95 % interval of each metric's mean, clustered by user.
 
-    The metric of a case lies in [0, 1]. This is the interval of Agresti and Coull for n cases,
+    `sums` has sums over users, an entry per metric: y is the metric summed over a user's cases, m
+    their number; mm sums m**2. The metric of a case lies in [0, 1]. This is the interval of Agresti
+    and Coull for n cases,
 
         mid = (n mean + t**2 / 2) / (n + t**2),   mid +- t sqrt(mid (1 - mid) / (n + t**2)),
 
@@ -39,7 +41,8 @@ def mean_intervals(sums: UserSums) -> tuple[Array, Array]:
     Q is the sum over users of (y - mean m)**2. The design effect deff compares the variance with
     that of as many independent hits and misses: it is 1 for the hit rate with one case per user,
     above 1 if a user's cases are alike, and below 1 for a metric whose hits count less than 1. With
-    few hits it is close to mm / m, as if all cases of a user had the same value.
+    few hits it is close to mm / m, as if all cases of a user had the same value. Without users: 0
+    to 1.
     """
     if not sums.n_users.all():
         return np.zeros(len(sums.y)), np.ones(len(sums.y))
@@ -56,14 +59,16 @@ def mean_intervals(sums: UserSums) -> tuple[Array, Array]:
 def difference_intervals(sums: UserSums) -> tuple[Array, Array]:
     """Return both ends of the 95 % interval of each mean difference, clustered by user.
 
-    The difference of a case lies in [-1, 1]. The interval is that of a mean, with the variance of
-    t**2 / 2 more users who differ, half of them in each direction:
+    `sums` has sums over users, an entry per metric: y is the difference of two models summed over a
+    user's cases, m their number; yy and mm sum the squares. The difference of a case lies in [-1,
+    1]. The interval is that of a mean, with the variance of t**2 / 2 more users who differ, half of
+    them in each direction:
 
         mean +- t sqrt(Q + s t**2 / 2) / m,   s = (yy + a mm / n_users) / (n_nonzero + a),   a = 1/2
 
     Q is the sum over users of (y - mean m)**2, and s the mean square of the differences that are
     not 0, which with few of them is close to the largest possible one. Without the addition, an
-    interval over 4 users who all prefer one model would exclude 0.
+    interval over 4 users who all prefer one model would exclude 0. Without users: -1 to 1.
     """
     if not sums.n_users.all():
         return np.full(len(sums.y), -1.0), np.ones(len(sums.y))
@@ -74,7 +79,7 @@ def difference_intervals(sums: UserSums) -> tuple[Array, Array]:
 
 
 def describe_few_users(n_users: int) -> str | None:
-    """Return a sentence if users are too few for confidence intervals, else None."""
+    """Return a sentence if users are fewer than 10, too few for intervals, else None."""
     if n_users >= _MIN_USERS:
         return None
     return (
@@ -97,13 +102,13 @@ def _t_quantile(n_users: Array) -> Array:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """B compared with A on the same users.
+    """Model B compared with model A in one metric, on the same users.
 
-    a, b, difference  means of A and B over all cases, and B - A
+    a, b, difference  means of A and B over all cases (evaluated queries), and B - A
     interval          95 % interval of the difference, clustered by user
     p                 two-sided p-value of the sign-flip test over users
     effect            mean difference over its standard deviation (Cohen's d of paired samples)
-    better, worse     users for whom B is better, and worse
+    better, worse     users for whom B is better, and worse; users: all of them
     """
 
     a: float
@@ -117,9 +122,9 @@ class PairedComparison:
     users: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return one metric's comparison as JSON fields.
+        """Return one metric's comparison of B with A as a dict for JSON.
 
-        `relative` is the difference divided by A's mean; None if that is 0.
+        Its fields by name, and `relative`: the difference divided by A's mean; None if that is 0.
         """
         relative = self.difference / self.a if self.a else None
         return {**asdict(self), "interval": list(self.interval), "relative": relative}
@@ -128,13 +133,13 @@ class PairedComparison:
 def compare_pairs(
     a: Array, b: Array, cases: Array | None = None, *, seed: int = 0
 ) -> PairedComparison:
-    """Compare two models by a metric of the same users.
+    """Return the comparison of two models by one metric of the same users.
 
-    a and b hold one number per user: the metric summed over the user's cases, of which `cases` has
-    the number (by default 1). p is that of a sign-flip (Fisher-Pitman) test: if the models were
-    equal, each user's difference could have the other sign as well; p is the share of assignments
-    of signs whose mean is at least as far from 0 as the observed one. The test assumes nothing
-    about the distribution; `seed` is that of the signs.
+    a and b hold one number per user: the metric summed over the user's cases (evaluated queries),
+    of which `cases` has the number (by default 1). p is that of a sign-flip (Fisher-Pitman) test:
+    if the models were equal, each user's difference could have the other sign as well; p is the
+    share of assignments of signs whose mean is at least as far from 0 as the observed one. The test
+    assumes nothing about the distribution; `seed` is that of the signs. TalerecError without users.
     """
     if a.shape != b.shape or not len(a):
         raise TalerecError("a paired comparison takes one value of each model for every user")
@@ -159,8 +164,9 @@ def compare_pairs(
 def _sign_flips(change: Array, rng: np.random.Generator) -> float:
     """Return the two-sided p-value of a sign-flip test over users' differences `change`.
 
-    Differences of equal size are drawn together, by a binomial; the signs of all others are random
-    bits.
+    It is the share of 20,000 random assignments of signs whose sum is at least as far from 0 as the
+    observed one. Differences of equal size are drawn together, by a binomial; the signs of all
+    others are random bits.
     """
     size, counts = np.unique(np.abs(change[change != 0]).round(_DECIMALS), return_counts=True)
     if not size.size:

@@ -47,7 +47,9 @@ def check_training_rows(model: Model, split: Split, cases: Cases) -> None:
 def _find_leaked(log: Log, split: Split, cases: Cases) -> Array:
     """Return the numbers of cases whose target a log has more often than their history has.
 
-    log: training rows with the item positions of `cases.target`, and any users.
+    A case is a history and the held-out row that came next, its target (user, item, time). log:
+    training rows with the item positions of `cases.target` (-1: unknown), and any users. split: has
+    the ids of the cases' users.
     """
     user = log.users.codes(log.users.cast_ids(split.users.ids.gather(cases.user)))
     which = np.flatnonzero((user >= 0) & (cases.target >= 0))
@@ -60,6 +62,7 @@ def _find_leaked(log: Log, split: Split, cases: Cases) -> Array:
 def _count_rows(histories: Histories, cases: Cases, which: Array) -> Array:
     """Return how many rows of each history have the item and time of the target of its case.
 
+    A case is a history and the held-out row that came next, its target. histories: ordered by time.
     which: the number of each history's case.
     """
     item, time = cases.target[which], cases.target_time[which]
@@ -73,8 +76,8 @@ def _count_rows(histories: Histories, cases: Cases, which: Array) -> Array:
 def _warn_of_other_rows(model: Model, train: Log) -> None:
     """Log a warning if a model without stored rows was fitted on other rows than `train`.
 
-    Compared are the facts that the model has of its training rows; earlier versions stored no
-    fingerprint.
+    Compared are the facts that the model has of its training rows: numbers of users and rows, first
+    and last time, and a fingerprint (which models of earlier versions do not have).
     """
     facts, log = model.fitted.training, train.normalize_weights()  # as a fit does
     expected = training_facts(log)

@@ -62,7 +62,7 @@ def is_redundant(metric: str) -> bool:
 
 
 def check_cutoffs(ks: Sequence[int]) -> list[int]:
-    """Return each k once, in order; TalerecError unless they are whole numbers from 1."""
+    """Return each list length k once, ascending; TalerecError unless whole numbers from 1."""
     for k in ks:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise TalerecError(f"`k` is {k!r}; it takes a whole number from 1", "k")

@@ -49,7 +49,10 @@ class _HistoryItems(NamedTuple):
 
     @classmethod
     def of(cls, histories: Histories) -> _HistoryItems:
-        """Return the items of these histories, one after the other; history h is case h."""
+        """Return the items of these histories, one after the other; history h is case h.
+
+        A history is a range of rows, start[h] to stop[h] - 1, of shared arrays.
+        """
         start, length = histories.start, histories.stop - histories.start
         ends = np.cumsum(length)
         rows = np.arange(ends[-1] if len(ends) else 0) + np.repeat(start - (ends - length), length)
@@ -59,7 +62,8 @@ class _HistoryItems(NamedTuple):
     def sum_by_case(self, values: Array) -> Array:
         """Return, for each case, the sum of `values` over the rows of its history.
 
-        values: one per history row, in the order of `item` and `case`.
+        A case is one evaluated query. values: one per row of all histories; `case` has the number
+        of each row's case.
         """
         return np.bincount(self.case, values, minlength=self.n_cases)
 
@@ -85,6 +89,7 @@ def build_case_frame(
 ) -> pl.DataFrame:
     """Return one row per case of a split: user, ranks, groups and statistics of its list.
 
+    A case is a history and the held-out item that came next, its target.
     ranks : cases x 2, ranks of the targets with all items ranked, and with seen items hidden
     lists : cases x k, the recommended items, best first; -1 where there are no more
     ks : the cutoffs of the list statistics; hide_seen: which of the two ranks is the column `rank`
@@ -96,7 +101,10 @@ def build_case_frame(
 
 
 def target_gaps(cases: Cases) -> Array:
-    """Return the microseconds from the last row of each case's history to its target."""
+    """Return the microseconds from the last row of each case's history to its target.
+
+    A case is a history and the held-out row that came next, its target.
+    """
     last: Array = cases.histories.time[cases.histories.stop - 1]
     return cases.target_time - last
 
@@ -119,7 +127,8 @@ def build_case_rows(
     """Return one row for each of some cases of a split: user, ranks, groups, list statistics.
 
     A case is a history and the held-out item that came next, its target. `context` describes the
-    whole split, `users` are the ids of its users. ranks: cases x 2, of the target with all items
+    whole split: order of ties, window, each item's training rows, and bounds of the thirds by gap
+    and by length. `users` are the ids of its users. ranks: cases x 2, of the target with all items
     and with seen items hidden (`hide_seen`: which is the column `rank`), 0 for no rank; the frame
     has null there. lists: cases x k, recommended items, -1 for none. ks: cutoffs of the list
     statistics.
@@ -151,7 +160,8 @@ def _list_columns(lists: Array, counts: Array, ks: Sequence[int]) -> dict[str, p
     """Return columns novelty@k and list_rows@k: means over each list's top k items.
 
     `lists` has positions of items (cases x k, -1: none), and `counts` each item's training rows,
-    the measure of popularity. Null for an empty list.
+    the measure of popularity. Novelty is -log2 of an item's share of the training rows; list_rows
+    are its training rows. Null for an empty list.
     """
     series = {}
     rows = counts.astype(float)
@@ -164,7 +174,8 @@ def _list_columns(lists: Array, counts: Array, ks: Sequence[int]) -> dict[str, p
 def _history_popularity(items: _HistoryItems, counts: Array) -> Array:
     """Return the mean of counts[item] over each history's known items; NaN where it has none.
 
-    `counts` has each item's training rows.
+    items: the items of all histories, one after the other, -1 for unknown ones. `counts` has each
+    item's training rows.
     """
     total = items.sum_by_case(_append_zero(counts)[items.item])
     n_known = items.sum_by_case(items.item >= 0)
@@ -203,7 +214,7 @@ def _label_popularity(counts: Array, target: Array) -> pl.Series:
 
 
 def _find_thirds(values: Array) -> tuple[float, float]:
-    """Return the 33 % and 67 % quantiles of the values."""
+    """Return the 33 % and 67 % quantiles of the values, which bound thirds: short, mid, long."""
     low, high = np.quantile(values, THIRDS)
     return float(low), float(high)
 
@@ -235,8 +246,10 @@ _KEYS = (TIES, WINDOW, RANK, RANK_HIDDEN, *GROUPS, _NO_LIST, _NO_HISTORY)
 def sum_cases(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
     """Return one row per group of cases with equal ranks and groups: their number, and sums.
 
-    `frame` is from `build_case_rows`. Summed are training rows of history items, and novelty and
-    training rows of lists. A rank beyond the longest list is a miss at every k, and becomes null.
+    A case is one evaluated query; `frame` is from `build_case_rows`, a row per case. Groups are
+    labels such as popularity, gap, length and kind. Summed are training rows of history items, and
+    novelty and training rows of lists at each k of `ks`. A rank beyond the longest list is a miss
+    at every k, and becomes null.
     """
     longest = max(ks)
     ranks = (
@@ -255,8 +268,8 @@ def sum_cases(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
 def _group_cases(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
     """Return the number of cases and sums of `history_rows`, `novelty@k` and `list_rows@k`.
 
-    One row for all cases with equal ties, window, ranks and groups (`_KEYS`). frame: one row per
-    case, or sums of cases that are added up again.
+    One row for all cases (evaluated queries) with equal ties, window, ranks and groups. frame: one
+    row per case, or sums of cases that are added up again.
     """
     sums = pl.col(CASES, HISTORY_ROWS, *_list_names(ks)).sum()
     return frame.group_by(_KEYS, maintain_order=True).agg(sums)
@@ -270,6 +283,7 @@ def _list_names(ks: Sequence[int]) -> list[str]:
 def merge_sums(parts: Iterable[pl.DataFrame], ks: Sequence[int]) -> pl.DataFrame:
     """Return the frame of an `Evaluation` from sums of parts (`sum_cases`): sums become means.
 
+    A part has the cases (evaluated queries) of some users, equal ones as one row with their number.
     `ks` are the cutoffs of the list columns. A mean is null where its cases have no list, or no
     known item in the history.
     """
@@ -283,9 +297,10 @@ def merge_sums(parts: Iterable[pl.DataFrame], ks: Sequence[int]) -> pl.DataFrame
 
 
 def mean_metrics(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> Means:
-    """Return the mean of each metric (HR@k, ...) over a frame of cases; None without cases.
+    """Return the mean of each metric (HR@k, NDCG@k, MRR@k) over a frame of cases.
 
-    `rank` is the column of ranks. A row may stand for several equal cases (column `cases`).
+    A case is one evaluated query; a row may stand for several equal cases (column `cases`). `rank`
+    is the column of the target's rank. None for each metric without cases.
     """
     means = (mean_expression(frame, metric) for metric in metric_expressions(ks, rank))
     row = frame.select(means).row(0, named=True)
@@ -293,7 +308,11 @@ def mean_metrics(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> Me
 
 
 def mean_expression(frame: pl.DataFrame, value: pl.Expr) -> pl.Expr:
-    """Return the expression of a value's mean over the cases of a frame that have the value."""
+    """Return the expression of a value's mean over the cases of a frame that have the value.
+
+    A row stands for as many equal cases as its column `cases` says, if the frame has one, else for
+    one. The mean is null if no case has the value.
+    """
     if CASES not in frame.columns:
         return value.mean()
     n_cases = pl.when(value.is_not_null()).then(pl.col(CASES))
@@ -301,7 +320,7 @@ def mean_expression(frame: pl.DataFrame, value: pl.Expr) -> pl.Expr:
 
 
 def count_cases(frame: pl.DataFrame) -> int:
-    """Return the number of cases in a frame."""
+    """Return the number of cases in a frame: its rows, or the sum of its column `cases`."""
     return int(frame[CASES].sum()) if CASES in frame.columns else len(frame)
 
 
@@ -328,8 +347,10 @@ def write_result(path: str | Path, facts: dict[str, Any], frames: Iterable[pl.Da
 def read_result(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return the frame of cases of a saved result, and the facts in its metadata.
 
-    Version 0.2 wrote rank 0 for a target without a rank; the frame has null there. TalerecError if
-    the file does not exist, or was not written by `write_result`.
+    A case is one evaluated query, a row with the rank of its target. The facts are the other fields
+    of the result, by their names in JSON. Version 0.2 wrote rank 0 for a target without a rank; the
+    frame has null there. TalerecError if the file does not exist, or was not written by
+    `write_result`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import polars as pl
 from talerec import columns
 from talerec.data import tie_warning
 from talerec.errors import TalerecError, forward_renamed
+from talerec.evaluation import result_text
 from talerec.evaluation.intervals import describe_few_users, mean_intervals
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, is_redundant
 from talerec.evaluation.queries import (
@@ -31,6 +31,7 @@ from talerec.evaluation.queries import (
     read_result,
     write_result,
 )
+from talerec.evaluation.result_text import format_metric
 from talerec.evaluation.user_sums import ALL_CASES, UserSums, select_user_sums, sum_case_users
 from talerec.models.core import add_former_names, use_current_names
 from talerec.runtime import memory
@@ -117,7 +118,10 @@ class Evaluation:
 
     @cached_property
     def users(self) -> int:
-        """The number of users with cases: of independent observations, for intervals and tests."""
+        """The number of users with cases: of independent observations, for intervals and tests.
+
+        A case is one evaluated query. Results from a cluster have sums over users instead of cases.
+        """
         if self.user_sums is not None:
             return int(select_user_sums(self.user_sums).n_users[0])
         return self.frame[columns.USER].n_unique()
@@ -134,7 +138,11 @@ class Evaluation:
 
     @cached_property
     def lists(self) -> Means:
-        """By k: coverage, novelty, and lift (mean training rows of listed over history items)."""
+        """By k: coverage, novelty and lift of the top k items, as coverage@k, novelty@k, lift@k.
+
+        Coverage is the share of items in any list, novelty the mean -log2 of an item's share of
+        training rows, lift the mean training rows of listed items over those of history items.
+        """
         names = [f"{name}@{k}" for name in (NOVELTY, LIST_ROWS) for k in self.ks]
         means = (mean_expression(self.frame, pl.col(name)) for name in (HISTORY_ROWS, *names))
         row = self.frame.select(means).row(0, named=True)
@@ -157,9 +165,11 @@ class Evaluation:
         return self.group_intervals(*ALL_CASES, RANK_HIDDEN)
 
     def group_intervals(self, column: str, name: str, rank: str = RANK) -> dict[str, list[float]]:
-        """Return [low, high] of each metric of one group, such as `popularity`, `head`.
+        """Return the 95 % interval [low, high] of each metric of one group, by metric name.
 
-        `rank` is the column of ranks: `rank`, or `rank_hidden` for seen items hidden.
+        A group is a label of cases, such as column `popularity`, name `head`; "all", "all" for all
+        cases. `rank` is the column of ranks: `rank`, or `rank_hidden` for seen items hidden.
+        Intervals are clustered by user.
         """
         if self.user_sums is not None:
             return self._intervals(select_user_sums(self.user_sums, rank, (column, name)))
@@ -169,23 +179,28 @@ class Evaluation:
     def intervals_of(self, part: pl.DataFrame, rank: str = RANK) -> dict[str, list[float]]:
         """Return [low, high] of each metric: 95 % interval, clustered by user, of cases `part`.
 
-        TalerecError if the result has only sums of cases, as from a cluster.
+        rank: the column of ranks. TalerecError if the result has only sums of cases, as from a
+        cluster.
         """
         if CASES in part.columns:
             raise TalerecError("sums of cases do not tell users apart; use `group_intervals`")
         return self._intervals(sum_case_users(part, self.ks, rank))
 
     def _intervals(self, sums: UserSums) -> dict[str, list[float]]:
-        """Return [low, high] of each metric by name, from sums over users."""
+        """Return the 95 % interval [low, high] of each metric by name, from sums over users."""
         ends = (values.tolist() for values in mean_intervals(sums))
         return {name: [low, high] for name, low, high in zip(self.metrics, *ends, strict=True)}
 
     def describe_interval(self, name: str, rank: str = RANK) -> str:
-        """Return a metric's interval as text, such as "0.1012 to 0.1134" or "too few users"."""
+        """Return a metric's interval as text, such as "0.1012 to 0.1134" or "too few users".
+
+        name: such as HR@10. rank: "rank", or "rank_hidden" for seen items hidden. Fewer than 10
+        users are too few.
+        """
         if describe_few_users(self.users):
             return "too few users"
         intervals = self.intervals if rank == RANK else self.intervals_hidden
-        return " to ".join(map(_format, intervals[name]))
+        return " to ".join(map(format_metric, intervals[name]))
 
     @cached_property
     def orders(self) -> list[dict[str, Any]]:
@@ -198,7 +213,7 @@ class Evaluation:
         return self._metrics_by(WINDOW)
 
     def _metrics_by(self, column: str) -> list[dict[str, Any]]:
-        """Return, per value of a column: the value, cases, metrics, metrics_hidden (dicts)."""
+        """Return, per value of a column of the cases: a dict of value, cases and mean metrics."""
         parts = self.frame.partition_by(column, as_dict=True, maintain_order=True)
         return [
             {
@@ -212,7 +227,10 @@ class Evaluation:
 
     @cached_property
     def spread(self) -> Means:
-        """The standard deviation of each metric over the orders of ties; None with one order."""
+        """The standard deviation of each metric over the orders of ties; None with one order.
+
+        Ties are rows with equal times, which may be evaluated in several random orders.
+        """
         orders = [order["metrics"] for order in self.orders]
         if len(orders) < 2:
             return dict.fromkeys(self.metrics)
@@ -227,7 +245,7 @@ class Evaluation:
         }
 
     def _group_means(self, column: str, name: str) -> Means:
-        """Return the number of cases and mean metrics of one group, such as popularity, head."""
+        """Return the number of cases (queries) and mean metrics of one group: popularity, head."""
         part = self.group(column, name)
         return {"cases": count_cases(part), **mean_metrics(part, self.ks)}
 
@@ -237,7 +255,7 @@ class Evaluation:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Sentences for readers of the metrics: on ties, and on users who are few or excluded."""
+        """Sentences for readers of the metrics: on ties (rows with equal times), and on users."""
         n_users = self.users_without_target
         excluded = f"{n_users:,} users have no target event and are excluded" if n_users else None
         ties = self.tie_sentence or tie_warning(self.tied, self.ties)
@@ -245,52 +263,35 @@ class Evaluation:
 
     @cached_property
     def tie_sentence(self) -> str | None:
-        """A sentence on how random orders of ties compare with fixed ones; None if not measured."""
+        """A sentence on how random orders of ties compare with fixed ones; None if not measured.
+
+        Ties are rows with equal times; compared is the NDCG at the largest k.
+        """
         metric = f"NDCG@{self.ks[-1]}"
         mean, spread = self.metrics[metric], self.spread[metric]
-        fixed = {order: means[metric] for order, means in self.fixed_order_metrics.items()}
+        fixed = {order: means[metric] or 0.0 for order, means in self.fixed_order_metrics.items()}
         if not fixed or mean is None or spread is None:
             return None
-        best = max(value or 0.0 for value in fixed.values())
-        orders = ", ".join(f"{value:.4f} in {order} order" for order, value in fixed.items())
-        share = f": {1 - mean / best:.0%} of the better figure rests on the order of equal times"
-        return (
-            f"{self.tied:.0%} of neighbouring rows have the same time. {self.model} with these in "
-            f"random order: {metric} is {mean:.4f} ± {spread:.4f} ({len(self.orders)} orders); "
-            f"but {orders}{share if best > mean else ''}"
-        )
+        values = result_text.RandomOrders(metric, mean, spread, len(self.orders))
+        return result_text.describe_ties(self.model, self.tied, values, fixed)
 
     def __repr__(self) -> str:
+        """Return the model, the split, the number of cases, and HR and NDCG at the largest k."""
         headline = (f"{name}@{max(self.ks)}" for name in ("HR", "NDCG"))
-        shown = ", ".join(f"{name} {_format(self.metrics[name])}" for name in headline)
-        return f"Evaluation({self._about}: {shown})"
+        shown = ", ".join(f"{name} {format_metric(self.metrics[name])}" for name in headline)
+        return f"Evaluation({self.model}, {self.split}, {self.description}: {shown})"
 
     def _repr_html_(self) -> str:
         """Return a table of the metrics with their intervals, for notebooks."""
-        rows = "".join(
-            f"<tr><th>{name}</th><td>{_format(value)}</td>"
-            f"<td>{self.describe_interval(name)}</td></tr>"
-            for name, value in self.metrics.items()
-            if not is_redundant(name)
-        )
-        head = "<tr><th>metric</th><th>mean</th><th>95 % interval</th></tr>"
-        caption = f"<caption>{escape(self._about)}</caption>"
-        return f"<table>{caption}<thead>{head}</thead><tbody>{rows}</tbody></table>"
-
-    @property
-    def _about(self) -> str:
-        return f"{self.model}, {self.split}, {self.description}"
+        shown = ((name, value) for name, value in self.metrics.items() if not is_redundant(name))
+        rows = ((name, format_metric(v), self.describe_interval(name)) for name, v in shown)
+        return result_text.metrics_table(f"{self.model}, {self.split}, {self.description}", rows)
 
     @property
     def description(self) -> str:
         """The number of cases and, if users have several, the number of users and the reason."""
-        cases, users = self.cases, self.users
-        text = f"{cases:,} {self.on} cases"
-        if users == cases:
-            return text
         counts = {"orders of ties": len(self.orders), "windows": len(self.windows)}
-        several = " and ".join(f"{count} {name}" for name, count in counts.items() if count > 1)
-        return f"{text} of {users:,} users" + (f" in {several}" if several else "")
+        return result_text.describe_cases(self.cases, self.on, self.users, counts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the command `evaluate`: fields, metrics, groups, notes."""
@@ -313,7 +314,10 @@ class Evaluation:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return all fields except the frames, by their names in JSON."""
+        """Return all fields except the frames, by their names in JSON.
+
+        Parameters of the model that were renamed are there under their former names, too.
+        """
         facts = {json_name: getattr(self, name) for name, json_name in _fact_names().items()}
         kind = _find_class(self.model)
         return {**facts, "params": add_former_names(kind, self.params) if kind else self.params}
@@ -392,7 +396,3 @@ def _find_class(model: str) -> type | None:
         return model_class(model)
     except TalerecError:
         return None
-
-
-def _format(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"

@@ -29,7 +29,8 @@ def import_optuna() -> Any:
 def study_storage(study: str | Path | None) -> Any:
     """Return Optuna's storage URL of a study file (SQLite); None for a study in memory.
 
-    TalerecError if the file exists and is not SQLite.
+    A study is Optuna's collection of trials; study: the path, None for none. TalerecError if the
+    file exists and is not SQLite.
     """
     if study is None:
         return None
@@ -42,7 +43,8 @@ def study_storage(study: str | Path | None) -> Any:
 def study_name(task: Task, log: Log) -> str:
     """Return a name that is equal for the same task on the same rows, to continue a study.
 
-    It is JSON: a list of the task, and of a dict with the log's fingerprint.
+    A task is what is tuned: model, fixed parameters, split and metric. The name is JSON: a list of
+    the task, and of a dict with the log's fingerprint (a hash of its rows).
     """
     log_key = {"log": fingerprint_log(log)}
     return json.dumps([asdict(task), log_key], sort_keys=True, default=str)
@@ -70,7 +72,9 @@ def warn_of_other_rows(study: str | Path, names: Sequence[str], name: str) -> No
 def _parse_study_name(name: str) -> tuple[dict[str, Any] | None, Any]:
     """Return the task (as a dict) and the key of the log in the name of a study.
 
-    (None, None) for a study that has another kind of name. Tasks of version 0.2 have no target.
+    A study is Optuna's collection of trials; its name is a JSON list of the tuned task and of the
+    log's fingerprint. (None, None) for a study that has another kind of name. Tasks of version 0.2
+    have no target event: it is None.
     """
     try:
         task, log_key = json.loads(name)

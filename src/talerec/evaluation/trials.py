@@ -33,7 +33,8 @@ _METRICS = ("HR", "NDCG", "MRR")
 class Trial:
     """One evaluated setting of the searched parameters, and its value of the tuned metric.
 
-    `seconds` has the time of each step of fitting, and of scoring.
+    number: counts trials from 0. params: values by name. `seconds` has the time of each step of
+    fitting, and of scoring.
     """
 
     number: int
@@ -46,8 +47,10 @@ class Trial:
 class Tuning:
     """The result of tuning: the best setting, and all trials.
 
-    `params` are all parameters of the model in its best trial, `value` the metric's value there, on
-    validation cases; `searched` are the names of the parameters that were varied.
+    `model` is the model's name, `params` are all its parameters in the best trial, `value` the
+    value of `metric` (such as NDCG@10) there, on validation cases; `split`, `ties` and `hide_seen`
+    say how rows were held out, ordered if times are equal, and ranked; `searched` are the names of
+    the parameters that were varied.
     """
 
     model: str
@@ -73,7 +76,10 @@ class Tuning:
         return {**asdict(self), "params": add_former_names(model_class(self.model), self.params)}
 
     def save(self, path: str | Path) -> Path:
-        """Write the result as JSON to `path`, and return the path; `read_params` reads it."""
+        """Write the result of tuning as JSON to `path`, and return the path.
+
+        `read_params` reads the model's name and parameters from it.
+        """
         path = Path(path)
         write_text(path, json.dumps(self.to_dict(), indent=2) + "\n")
         return path
@@ -102,7 +108,10 @@ class Task:
         return model_class(self.model)
 
     def check(self) -> None:
-        """Raise TalerecError for a parameter, an order of ties or a metric that is not valid."""
+        """Raise TalerecError for a parameter, an order of ties or a metric that is not valid.
+
+        The metric is HR, NDCG or MRR at a list length: NDCG@10. Ties are rows with equal times.
+        """
         build_model(self.kind, self.fixed)
         expand_tie_orders(self.ties)
         name, sign, k = self.metric.partition("@")
@@ -123,14 +132,18 @@ class Task:
         return ranges
 
     def build(self, values: dict[str, Any]) -> Model:
-        """Return the unfitted model with the parameters `values`, the fixed ones, and defaults."""
+        """Return the unfitted model with the parameters `values`, the fixed ones, and defaults.
+
+        values: by parameter name; `fixed` are the parameters that the search does not vary.
+        """
         model: Model = build_model(self.kind, {**self.fixed, **values})
         return model
 
     def result(self, trials: list[Trial], searched: list[str]) -> Tuning:
         """Return the result of tuning from its trials; the first of equally good ones is the best.
 
-        `searched` are the names of the parameters that were varied.
+        A trial is one evaluated setting of parameters. `searched` are the names of the parameters
+        that were varied. All other parameters have their fixed value or their default.
         """
         best = max(trials, key=lambda trial: trial.value)
         params = self.build(best.params).params
@@ -148,6 +161,10 @@ class Objective:
     """
 
     def __init__(self, task: Task, log: Log) -> None:
+        """Split the log for every order of ties of the task.
+
+        NoCasesError if no user has a row to validate on.
+        """
         plan = SplitPlan(task.split, target=task.target)
         self.task = task
         self._splits: list[tuple[Split, FitCache]] = [
@@ -163,7 +180,11 @@ class Objective:
         self._metric = metrics[task.metric]
 
     def __call__(self, values: dict[str, Any]) -> tuple[float, dict[str, float]]:
-        """Return the metric over all validation cases, and the seconds of each step."""
+        """Return the metric over all validation cases, and the seconds of each step.
+
+        values: the searched parameters by name. The model with these parameters is fitted to the
+        training rows of each split, and ranks the held-out item of each case.
+        """
         model, start = self.task.build(values), time.perf_counter()
         values_by_split: list[Array] = []
         fits: list[dict[str, float]] = []
@@ -180,5 +201,5 @@ class Objective:
 
 
 def describe_setting(values: dict[str, Any]) -> str:
-    """Return parameters as a line of a report or of the log: reg 100, decay 0.5."""
+    """Return parameters (name -> number) as text: reg 100, decay 0.5."""
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items())

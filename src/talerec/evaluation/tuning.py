@@ -107,8 +107,8 @@ def tune(
 def _tune_by_grid(grid: str, task: Task, log: Log) -> Tuning:
     """Return the result of trying a paper's values of each parameter, one after the other.
 
-    The other parameters stay at the best setting so far. TalerecError if `grid` is not "paper", or
-    the model declares no values.
+    The other parameters stay at the best setting so far. task: the model, its fixed parameters, the
+    split and the metric. TalerecError if `grid` is not "paper", or the model declares no values.
     """
     if grid != PAPER:
         raise TalerecError(f"`grid` is {grid!r}; it takes {PAPER}", "grid")
@@ -135,8 +135,9 @@ def _vary_best(
 ) -> Iterator[dict[str, Any]]:
     """Yield settings that differ in one parameter from the best of the trials so far.
 
-    `values` has each parameter's values to try. The caller appends a trial to `trials` after each
-    setting; the best is chosen anew when the next parameter begins.
+    A setting has values by parameter name. `values` has each parameter's values to try. task:
+    builds the model, whose defaults are the first best. The caller appends a trial to `trials`
+    after each setting; the best is chosen anew when the next parameter begins.
     """
     start = {name: task.build({}).params[name] for name in values}
     for name, grid_values in values.items():
@@ -153,8 +154,9 @@ def _search(
 ) -> Tuning:
     """Return the best of `trials` trials of an Optuna study, including those of earlier calls.
 
-    `study` is a file that stores the trials (None: memory only), `workers` the number of processes,
-    and `seed` that of the sampler.
+    task: the model, its fixed parameters, the split and the metric. `study` is a file that stores
+    the trials (None: memory only), `workers` the number of processes, and `seed` that of the
+    sampler. TalerecError for fewer than one trial, or several workers without a file.
     """
     if trials < 1:
         raise TalerecError(f"`trials` is {trials}; it takes a whole number from 1", "trials")
@@ -175,12 +177,18 @@ def _search(
 class _SearchWorker:
     """One process that evaluates trials of an Optuna study.
 
-    Most of the cost of a trial is the Gram matrix and the solve. So trials come in blocks that
-    share them: a block of 12 has one Gram matrix, every 4 of its trials share one solve, and the
-    others vary only parameters of scoring.
+    task: the model, its fixed parameters, the split and the metric. storage, name: of the study.
+    trials: how many it shall have in all. Most of the cost of a trial is the Gram matrix and the
+    solve. So trials come in blocks that share them: a block of 12 has one Gram matrix, every 4 of
+    its trials share one solve, and the others vary only parameters of scoring.
     """
 
     def __init__(self, task: Task, storage: Any, name: str, trials: int, seed: int) -> None:
+        """Open or create the study; the first trial of a new one has the model's defaults.
+
+        `space` has the range of each searched parameter; `_step` counts this process's trials, and
+        `_last` has the parameters of its last one.
+        """
         optuna = import_optuna()
         self.task, self.space, self.name, self.trials = task, task.space(), name, trials
         self._sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
@@ -243,7 +251,10 @@ class _SearchWorker:
         return value, values
 
     def _next_trial(self) -> Any:
-        """Return Optuna's next trial; tries again if another process takes the same one first."""
+        """Return Optuna's next trial; tries again if another process takes the same one first.
+
+        After ten attempts, Optuna's error is raised.
+        """
         finished = import_optuna().exceptions.UpdateFinishedTrialError
         for _ in range(_ATTEMPTS):
             with suppress(finished):
@@ -262,9 +273,9 @@ class _SearchWorker:
     def _shared(self) -> dict[str, Any]:
         """Return the parameters that this trial shares with the last one, to reuse its fit.
 
-        Name -> value. The Gram (G = S'S, K = S'T) depends on parameters of the stage LEARN, the
-        solve on those of SOLVE. Empty for the first trial, or if no searched parameter could
-        change.
+        Name -> value. The Gram matrix depends on parameters of the stage LEARN, and is new every 12
+        trials; the solve depends on those of SOLVE, too, and is new every 4. Empty for the first
+        trial, or if no searched parameter could change.
         """
         if not self._last:
             return {}
@@ -304,7 +315,8 @@ def _run_in_processes(
 ) -> None:
     """Run `workers` processes, each with its share of the cores, on the study file `study`.
 
-    Each fits to `log`. `worker` has the task and the number of trials in all; this process only
+    A study is Optuna's collection of trials (evaluated settings), here in an SQLite file. Each
+    process fits to `log`. `worker` has the task and the number of trials in all; this process only
     shows the progress.
     """
     share = max(1, threads.thread_count() // workers)
@@ -331,8 +343,8 @@ def _run_worker(
 ) -> None:
     """Evaluate trials of a study file in this process until it has `trials` in all.
 
-    `name` is the name of the study, `share` the number of threads to use, and `seed` that of
-    Optuna's sampler.
+    task: what is tuned. `name` is the name of the study, `share` the number of threads to use, and
+    `seed` that of Optuna's sampler.
     """
     os.environ[threads.VARIABLE] = str(share)
     worker = _SearchWorker(task, study_storage(study), name, trials, seed)

@@ -28,37 +28,44 @@ _KEYS = ("list", "column", "group", "metric")  # columns that identify a row of 
 class UserSums(NamedTuple):
     """Sums over users: y is a metric summed over a user's cases, m the number of these cases.
 
-    Each field has one entry per metric. The values of a case lie in [0, 1], or in [-1, 1] if they
-    are differences of two models.
+    A case is one evaluated query. Each field has one entry per metric. The values of a case lie in
+    [0, 1], or in [-1, 1] if they are differences of two models.
     """
 
-    n_users: Array
+    n_users: Array  # users with cases
     n_nonzero: Array  # users with y != 0
-    m: Array
+    m: Array  # cases
     mm: Array  # m * m
-    y: Array
+    y: Array  # the metric
     yy: Array  # y * y
     ym: Array  # y * m
 
     @property
     def means(self) -> Array:
-        """The mean of each metric over all cases; NaN without cases."""
+        """The mean of each metric over all cases (evaluated queries); NaN without cases.
+
+        y has each metric summed over all users' cases, m the number of cases.
+        """
         with np.errstate(invalid="ignore"):
             return np.asarray(self.y / self.m)
 
     @property
     def squared_deviations(self) -> Array:
-        """For each metric the sum of (y - mean * m)**2 over users; 0 without cases."""
+        """For each metric the sum of (y - mean * m)**2 over users; 0 without cases.
+
+        Of a user, y is the metric summed over its cases (evaluated queries), and m their number;
+        the fields yy, ym and mm sum their products over users. Rounding errors become 0.
+        """
         mean = np.nan_to_num(self.means)
         squares = self.yy - 2 * mean * self.ym + mean**2 * self.mm
         return np.where(squares > _ROUNDING * self.yy, squares, 0.0)
 
 
 def sum_users(values: Array, cases: Array | None = None) -> UserSums:
-    """Return sums over users of each metric.
+    """Return sums over users of each metric, for means and confidence intervals.
 
-    values (users x metrics): each metric summed over a user's cases; cases: the number of cases of
-    each user, by default 1.
+    values (users x metrics): each metric summed over a user's cases (evaluated queries); cases: the
+    number of cases of each user, by default 1.
     """
     n_users, n_metrics = values.shape
     m = np.ones(n_users) if cases is None else cases.astype(float)
@@ -72,7 +79,8 @@ def sum_users(values: Array, cases: Array | None = None) -> UserSums:
 def sum_case_users(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> UserSums:
     """Return sums over the users of a frame of cases, for each metric at each k of `ks`.
 
-    `rank` is the column of ranks: with all items ranked, or with seen items hidden.
+    A case is one evaluated query, a row of `frame`; metrics are HR, NDCG and MRR. `rank` is the
+    column of the target's rank: with all items ranked, or with seen items hidden.
     """
     values = frame.select(columns.USER, *metric_expressions(ks, rank))
     users = values.group_by(columns.USER, maintain_order=True).agg(pl.all().sum(), pl.len())
@@ -86,8 +94,9 @@ def sum_case_users(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> 
 def tabulate_user_sums(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
     """Return sums over the users of a frame of cases, of both lists and of every group.
 
-    One row per list (its column of ranks), grouping (such as kind), group (such as new) and metric;
-    `ALL_CASES` stands for all cases. The other columns are the fields of `UserSums`.
+    A case is one evaluated query; lists have all items ranked (column `rank`), or seen items hidden
+    (`rank_hidden`). One row per list, grouping (such as kind), group (such as new) and metric;
+    ("all", "all") stands for all cases. The other columns are the fields of `UserSums`.
     """
     parts = {ALL_CASES: frame}
     for column, names in GROUPS.items():
@@ -112,7 +121,9 @@ def select_user_sums(
 ) -> UserSums:
     """Return the sums of one list and one group from a table of sums over users.
 
-    `rank` is the list's column of ranks; `group` is a grouping and a group, such as (kind, new).
+    table: from `tabulate_user_sums`, a row per list, group and metric. `rank` is the list's column
+    of ranks: with all items, or with seen items hidden; `group` is a grouping and a group, such as
+    (kind, new).
     """
     keys = dict(zip(_KEYS, (rank, *group), strict=False))
     rows = table.filter(pl.col(name) == value for name, value in keys.items())

@@ -20,7 +20,10 @@ MODELS: Mapping[str, type[Model]] = registry.LIBRARY_MODELS
 
 
 def model_class(name: str) -> type[Model]:
-    """Return the model class of a name or ``module:Class``; TalerecError for an unknown one."""
+    """Return the model class of a name such as "tale", or ``module:Class``.
+
+    TalerecError, which lists the names, for an unknown one.
+    """
     kind = MODELS.get(name) or registry.find_class(name)
     if kind is None:
         raise TalerecError(f"there is no model {name!r}; the models are {', '.join(MODELS)}")
@@ -61,9 +64,10 @@ def load(path: str | Path, *, verify: bool = False) -> Model:
 
 
 def restore_bundle(bundle: Bundle, path: str | Path, *, verify: bool = False) -> Model:
-    """Return the fitted model of an artifact's contents (`bundle`), checked as in `load`.
+    """Return the fitted model of an artifact's contents (`bundle`: facts, arrays and tables).
 
-    `path` is for messages. ArtifactError if the contents cannot be used.
+    `path` is for messages. Shapes and indices are checked; `verify` checks every number, too.
+    ArtifactError if the contents cannot be used, TalerecError for an unknown model.
     """
     name = bundle.facts["model"]
     kind = MODELS.get(name) or registry.find_class(name)

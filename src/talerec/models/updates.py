@@ -148,7 +148,8 @@ def _updated_facts(before: Fitted, log: Log) -> dict[str, Any]:
     """Return the manifest entry `training` of a model after one more update.
 
     before: the fit before. log: old and new rows, whose number of rows, users and items and time
-    span it has. `updates` is counted up, and the reference to an event store is dropped.
+    span the entry has. `updates` counts the updates so far, and the reference to an event store is
+    dropped.
     """
     facts = {**before.training, **training_facts(log)}
     for name in (STORE, STORE_SEQ):
@@ -158,7 +159,11 @@ def _updated_facts(before: Fitted, log: Log) -> dict[str, Any]:
 
 
 def check_updatable(model: Model, tolerance: float = TOLERANCE) -> None:
-    """Raise TalerecError if a model cannot be updated, or `tolerance` is negative."""
+    """Raise TalerecError if a model cannot be updated, or `tolerance` is negative.
+
+    It cannot if its class does not support updates, or if a parameter (decay_user, norm=symmetric)
+    makes new rows change the weight of every old row.
+    """
     if not tolerance >= 0:
         raise TalerecError(f"`tolerance` is {tolerance}; it takes a number from 0 on", "tolerance")
     values = model.params
@@ -187,8 +192,8 @@ def merge_item_tables(
 ) -> pl.DataFrame | None:
     """Return the item table with a row for each item of a log, in position order.
 
-    Rows of `new` replace those of `info`, the old table; items in neither get empty rows. None if
-    there is no table at all.
+    An item table has a row of attributes per item. Rows of `new` replace those of `info`, the old
+    table; items in neither get empty rows. None if there is no table at all.
     """
     if new is not None:
         info = _replace_item_rows(info, log.with_items(new).info, new)
@@ -201,7 +206,8 @@ def merge_item_tables(
 def _replace_item_rows(old: pl.DataFrame | None, whole: Any, new: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of a new item table, and the old rows of items that are not in it.
 
-    `whole` has the rows of the new table, in the types of the log, for every item of the log.
+    `whole` has the rows of the new table, in the types of the log, for every item of the log. old:
+    None for no table. TalerecError if columns of both tables have incompatible types.
     """
     new_ids = new[columns.ITEM].cast(pl.String).implode()
     rows: pl.DataFrame = whole.filter(whole[columns.ITEM].cast(pl.String).is_in(new_ids))
@@ -219,9 +225,10 @@ _MAX_NAMES = 3  # items that a message names
 
 
 def _count_undescribed(info: pl.DataFrame | None, n_new: int) -> int:
-    """Return how many of the last `n_new` items have an empty row in the item table; log it.
+    """Return how many of the last `n_new` items have an empty row in the item table.
 
-    info: the item table, None for none; new items have the last rows.
+    info: the item table, None for none; new items have the last rows. The number and some ids are
+    logged.
     """
     if info is None or not n_new or info.width < 2:
         return 0
@@ -331,7 +338,7 @@ def _sum_residuals(
 def _select(K: Any, is_target: Array) -> Any:
     """Return K (CSC, source x target) with only the columns of flagged items filled.
 
-    is_target: a flag per item.
+    K = S'T says how often source items precede target items. is_target: a flag per item.
     """
     is_selected = np.repeat(is_target, np.diff(K.indptr))
     indptr = np.concatenate([[0], np.cumsum(is_selected)])[K.indptr]

@@ -51,7 +51,10 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def copy_parameters(module: torch.nn.Module) -> dict[str, Array]:
-    """Return NumPy copies of a network's parameters, by parameter name."""
+    """Return NumPy copies of a network's parameters, by parameter name.
+
+    Empty for a network without parameters.
+    """
     return {name: value.detach().cpu().numpy().copy() for name, value in module.named_parameters()}
 
 

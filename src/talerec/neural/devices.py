@@ -67,6 +67,7 @@ def needed_bytes(settings: NetSettings, items: int, cells: int, width: int) -> i
 
     It counts parameters, gradients, optimiser, activations and scores.
     items : number of items; cells : rows of a batch, with padding; width : rows per sample
+    settings : dim (of item vectors), layers, heads, loss, negatives, batch and validation users
     """
     tables = 1 if settings.specific.get("output", "shared") == "shared" else 2
     table = items * settings.dim * tables

@@ -37,8 +37,9 @@ class HistoryRows(NamedTuple):
 class OutputLayer(NamedTuple):
     """The output layer of a network, and the parameters of its encoder.
 
+    The encoder maps a history to its state, a vector of size dim.
     table : dim x items, so that scores are state @ table; a bias is one more row, for a constant 1
-    encoder : the other parameters by name, which map a history to its state vector
+    encoder : the parameters of the encoder by name, as arrays
     """
 
     table: Array
@@ -48,8 +49,9 @@ class OutputLayer(NamedTuple):
 def output_layer(settings: NetSettings, arrays: Mapping[str, Array]) -> OutputLayer:
     """Split the parameters of a trained network into its output layer and its encoder.
 
-    arrays : all parameters by name. The encoder keeps the input vectors of items only where the
-    output layer has vectors of its own.
+    The encoder maps a history to a state; scores are the state times the output layer's item
+    vectors. arrays : all parameters by name. The encoder keeps the input vectors of items only
+    where the output layer has vectors of its own.
     """
     net = _build_net(len(arrays[_TABLE]), settings)
     load_parameters(net, dict(arrays))
@@ -64,7 +66,10 @@ def output_layer(settings: NetSettings, arrays: Mapping[str, Array]) -> OutputLa
 
 
 def _build_net(items: int, settings: NetSettings) -> Net:
-    """Return an uninitialised network for so many items; torch's random state stays as it was."""
+    """Return a network for `items` items, parameters not initialised.
+
+    settings : the kind of network and its sizes. torch's random state stays as it was.
+    """
     with torch.random.fork_rng([]):
         return build_net(items, settings)
 
@@ -73,7 +78,7 @@ def load_encoder(settings: NetSettings, arrays: Mapping[str, Array]) -> Net:
     """Return a network in evaluation mode that has its parameters, but no item vectors.
 
     arrays : the trained parameters by name. Batches for this network must carry the input vectors
-    of their items (`Batch.vectors`).
+    of their items (`Batch.vectors`). It encodes histories as states, vectors of size dim.
     """
     net = _build_net(0, settings)
     parameters = {
@@ -89,8 +94,9 @@ def encode_histories(
 ) -> tuple[Array, Array]:
     """Return (states, has_state): the float32 state of each history, and whether it has one.
 
-    states is histories x dim; scores are states times output vectors. Unknown items are skipped and
-    only the newest rows are read; a history without a known item has no state: zeros.
+    states is histories x dim; scores are states times output vectors. Unknown items (-1) are
+    skipped and only the newest rows are read; a history without a known item has no state: zeros.
+    net : a trained encoder
     vectors : a function from item positions to their input vectors (n x dim)
     """
     is_known = histories.item >= 0
@@ -127,7 +133,8 @@ def _batch(
     """Return rows of histories as a `Batch` for inference, without targets, with item vectors.
 
     rows : histories x width, row numbers, of which only the first `count` of each line are read
-    now : request time of each history; vectors : from item positions to input vectors
+    now : request time of each history, microseconds; it is the time that follows its newest row
+    vectors : a function from item positions to input vectors (n x dim)
     """
     item, time = histories.item[rows].astype(np.int64), histories.time[rows]
     later = np.concatenate([time[:, 1:], time[:, -1:]], 1)

@@ -30,8 +30,9 @@ def softmax_loss(
 ) -> Tensor:
     """Return the mean cross-entropy of the targets among all items.
 
-    states : n x dim; target : n item positions. Scores are computed for `chunk` states at a time
-    (0: as many as fit into 512 MiB) and never stored: loss and gradients are computed together.
+    states : n x dim; head : item vectors and biases, which score states; target : n item positions.
+    Scores are computed for `chunk` states at a time (0: as many as fit into 512 MiB) and never
+    stored: loss and gradients are computed together.
     is_bfloat16 : the large products are in bfloat16
     """
     size = chunk or max(1, _LOGITS // (4 * len(head.table)))
@@ -85,7 +86,11 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """Return the saved gradients over the number of states, times the outer gradient."""
+        """Return the gradients by states, table and bias, which `forward` saved as sums.
+
+        They are divided by the number of states and multiplied by the outer gradient; other inputs
+        have none (None).
+        """
         share = grads[0] / ctx.count
         gradients = [None if part is None else part * share for part in ctx.saved_tensors]
         return (*gradients, None, None, None)
@@ -96,7 +101,7 @@ def sampled_loss(
 ) -> Tensor:
     """Return the mean cross-entropy of each target among itself and m shared negatives.
 
-    states : n x dim; target : n items
+    states : n x dim; head : item vectors and biases, which score states; target : n items
     others : the m negatives, items; where a negative equals a state's target, it is ignored there
     log_q : log of the expected number of draws of each negative, subtracted from its score
     """
@@ -113,9 +118,9 @@ def gbce_loss(
 ) -> Tensor:
     """Return the mean generalised BCE (gSASRec) of n targets against m shared negatives.
 
-    The target's term is multiplied by beta = alpha (t (1 - 1/alpha) + 1/alpha), with
-    alpha = negatives / (items - 1) and t the calibration; t = 0 is plain BCE. Each state's sum is
-    divided by m + 1. states : n x dim; target : n items; others : m items
+    The target's term is multiplied by beta = alpha (t (1 - 1/alpha) + 1/alpha), with alpha =
+    negatives / (items - 1) and t the calibration; t = 0 is plain BCE. Each state's sum is divided
+    by m + 1. states : n x dim; head : item vectors and biases; target : n items; others : m items
     """
     positive, negative = _scores(states, head, target, others)
     alpha = min(1.0, len(others) / max(1, len(head.table) - 1))
@@ -127,7 +132,8 @@ def gbce_loss(
 def bce_loss(states: Tensor, head: Head, target: Tensor, others: Tensor) -> Tensor:
     """Return the mean binary cross-entropy of each target against negatives of its own.
 
-    states : n x dim; target : n items; others : n x m items, the negatives of each state
+    states : n x dim; head : item vectors and biases, which score states; target : n items
+    others : n x m items, the negatives of each state
     Each state's sum is divided by m + 1.
     """
     negative = (head.table[others] * states[:, None]).sum(2)
@@ -141,7 +147,8 @@ def bce_loss(states: Tensor, head: Head, target: Tensor, others: Tensor) -> Tens
 def _scores(states: Tensor, head: Head, target: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     """Return (positive, negative): scores of each state's target (n) and m negatives (n x m).
 
-    states : n x dim; target : n items; others : m items, the same for all states
+    states : n x dim; head : item vectors (items x dim), and a bias per item or None
+    target : n items; others : m items, the same for all states
     """
     positive = (states * F.embedding(target, head.table)).sum(1)
     negative = states @ F.embedding(others, head.table).mT
@@ -188,7 +195,11 @@ def criterion(
         return torch.randint(len(head.table), shape, device=head.table.device)
 
     def sampled(states: Tensor, head: Head, target: Tensor) -> Tensor:
-        """Return the sampled softmax loss against new negatives, uniform or drawn by `odds`."""
+        """Return the sampled softmax loss against new negatives, uniform or drawn by `odds`.
+
+        odds : probability of each item. Drawn by them, each negative's score is corrected by the
+        log of its expected number of draws.
+        """
         if odds is None:
             return sampled_loss(states, head, target, draw(head, negatives))
         others = torch.multinomial(odds, negatives, replacement=True)

@@ -31,5 +31,8 @@ NETWORKS: dict[str, type[Net]] = {
 
 
 def build_net(items: int, settings: NetSettings) -> Net:
-    """Return the network class of `settings.kind` for so many items, parameters uninitialised."""
+    """Return a network for `items` items, of the class that `settings.kind` names.
+
+    Its parameters are not initialised.
+    """
     return NETWORKS[settings.kind](items, settings)

@@ -44,9 +44,10 @@ class Samples:
 
 
 def cut_samples(scheme: str, begin: Array, end: Array, longest: int) -> Samples:
-    """Cut each user's rows begin[u]..end[u] into samples of at most `longest` rows.
+    """Cut each user's rows begin[u]..end[u] into training samples of at most `longest` rows.
 
-    scheme : "windows" (every row has a target), "prefixes" (only the last) or "whole" (none)
+    A target is the row after a row, to be predicted. scheme : "windows" (every row has a target),
+    "prefixes" (only the last) or "whole" (none)
     """
     return {WINDOWS: windows, PREFIXES: prefixes, WHOLE: whole}[scheme](begin, end, longest)
 
@@ -65,7 +66,8 @@ def windows(begin: Array, end: Array, longest: int) -> Samples:
 def prefixes(begin: Array, end: Array, longest: int) -> Samples:
     """Cut one sample per target (all but a user's first row): up to `longest` rows before it.
 
-    begin, end : the first row of each user, and the row after the last
+    begin, end : the first row of each user, and the row after the last. A sample is consecutive
+    rows of a user, whose next row is its target.
     """
     targets = np.maximum(end - begin - 1, 0)
     user = np.repeat(np.arange(len(begin)), targets)
@@ -104,8 +106,9 @@ def shuffle_batches(
 ) -> list[tuple[Array, int]]:
     """Shuffle samples into batches with about `size` targets (rows, for samples without) each.
 
-    allowed : ascending widths; a sample is padded to the smallest width that holds it, and a batch
-    has samples of one width. Returns (sample indices, width) pairs in random order.
+    A sample is consecutive rows of a user. allowed : ascending widths; a sample is padded to the
+    smallest width that holds it, and a batch has samples of one width. Returns (sample indices,
+    width) pairs in random order.
     """
     batches: list[tuple[Array, int]] = []
     bucket = np.searchsorted(allowed, samples.count)
@@ -163,6 +166,7 @@ class Feed:
     """
 
     def __init__(self, rows: Rows, samples: Samples, device: Any) -> None:
+        """Keep the log and its samples, and move the columns item and time to the device."""
         self.rows, self.samples, self.device = rows, samples, device
         self._item = torch.as_tensor(np.asarray(rows.item, np.int64)).to(device)
         self._time = torch.as_tensor(np.array(rows.time, np.int64)).to(device)
@@ -202,7 +206,8 @@ class Feed:
     def same_target(self, sample: Array, rng: np.random.Generator) -> Array:
         """Draw for each sample another one with the same target; itself if there is none.
 
-        Takes and returns sample indices; every sample of the feed must have exactly one target.
+        A target is the item of the row after a sample. Takes and returns sample indices; every
+        sample of the feed must have exactly one target. rng : of the draws
         """
         order, low, size = self._by_target
         start = low[sample]
@@ -213,8 +218,8 @@ class Feed:
     def _by_target(self) -> tuple[Array, Array, Array]:
         """Return samples sorted by target, and start and length of each sample's run there.
 
-        With the result (order, start, length), order[start[s] : start[s] + length[s]] are the
-        samples with the target of sample s.
+        A target is the item of the row after a sample. With the result (order, start, length),
+        order[start[s] : start[s] + length[s]] are the samples with the target of sample s.
         """
         targets = self.targets()
         order = np.argsort(targets, kind="stable")

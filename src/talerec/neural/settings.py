@@ -65,11 +65,13 @@ class NetSettings:
     """How a network is built and trained.
 
     kind : name of the model, such as "sasrec"; dim : of item vectors; layers : number of blocks
-    max_history : rows read; negatives : sampled items per target; samples : how a log is cut
+    max_history : rows read; loss : "softmax", "sampled", "gbce" or "bce"
+    negatives : sampled items per target; samples : how a log is cut, "windows" or "prefixes"
     rate, reg : learning rate and weight decay; epochs : the most
     batch : targets per step; 0: 4,096, on small logs fewer (see `with_batch`)
     patience : epochs without improvement before training stops; judges : users whose last row is
-    held out for early stopping (0: none); specific : parameters that only this kind of network has
+    held out for early stopping (0: none); device : "auto", "cpu" or "cuda"; precision : of products
+    specific : parameters that only this kind of network has, by name
     """
 
     kind: str
@@ -127,7 +129,7 @@ class NetSettings:
     def key(self, rows: Rows) -> str:
         """Return a hash of settings and rows; a checkpoint with another hash is not resumed.
 
-        The device is not part of it. 32 hexadecimal digits.
+        The device is not part of it. rows : the training rows. 32 hexadecimal digits.
         """
         params = {k: v for k, v in self.params().items() if k != "device"}
         text = json.dumps([VERSION, self.kind, params, rows.fingerprint()], sort_keys=True)

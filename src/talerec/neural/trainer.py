@@ -71,6 +71,11 @@ class Trainer:
         validation: Feed | None = None,
         keep_best: bool = False,
     ) -> None:
+        """Keep network, samples and options, with a new optimiser (AdamW) and an empty history.
+
+        feed : training samples; allowed : widths that batches are padded to; criterion : the loss;
+        validation : held-out samples or None; keep_best : store the best epoch's parameters
+        """
         self.net, self.feed, self.allowed, self.criterion = net, feed, allowed, criterion
         self.epochs, self.validation, self.keep_best = epochs, validation, keep_best
         self.history = TrainingHistory()
@@ -87,7 +92,8 @@ class Trainer:
     def _min_epochs(self) -> int:
         """Return the number of epochs that will be run even without any further improvement.
 
-        That is the best epoch so far (or the end of warm-up) plus `patience`, at most `epochs`.
+        That is the best epoch so far by validation (or the end of warm-up) plus `patience`, at most
+        `epochs`; without validation rows it is `epochs`.
         """
         if self.validation is None:
             return self.epochs
@@ -97,6 +103,8 @@ class Trainer:
     def run(self, name: str, number: int, stop: Callable[[], bool]) -> bool:
         """Train until finished (True), or until `stop` returns true after an epoch (False).
 
+        Each epoch is followed by a validation; the parameters of the best one are stored if
+        `keep_best`.
         name : label of the progress bar
         number : stage of the training (0: with validation, 1: final), part of the random seeds
         """
@@ -171,7 +179,11 @@ class Trainer:
         return asdict(self.history), arrays
 
     def resume(self, facts: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore network, optimiser, best parameters and history as `state` returned them."""
+        """Restore network, optimiser, best parameters and history as `state` returned them.
+
+        facts : losses and metrics of the epochs so far; arrays : by "net|NAME", "adam|NAME",
+        "best|NAME"
+        """
         self.history = TrainingHistory(**facts)
         parts: dict[str, dict[str, Array]] = {"net": {}, "adam": {}, "best": {}}
         for key, array in arrays.items():
@@ -182,7 +194,7 @@ class Trainer:
         self.best = parts["best"]
 
     def finish(self) -> None:
-        """Restore the parameters of the best epoch, if they were stored."""
+        """Restore the network's parameters of the best epoch, if they were stored."""
         if self.best:
             checkpoints.load_parameters(self.net, self.best)
 
@@ -217,10 +229,12 @@ class Deadline:
     """
 
     def __init__(self, seconds: float, every: float, save: Callable[[], None] | None) -> None:
+        """Start the clock of the time limit and that of the next checkpoint."""
         self._end, self._every, self._save = time.monotonic() + seconds, every, save
         self._next = time.monotonic() + every
 
     def __call__(self) -> bool:
+        """Save a checkpoint if one is due or the time is over; return whether the time is over."""
         now = time.monotonic()
         is_over = now >= self._end
         if self._save is not None and (is_over or now >= self._next):

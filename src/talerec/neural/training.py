@@ -63,6 +63,11 @@ class _TrainingSetup:
     """
 
     def __init__(self, rows: Rows, settings: NetSettings) -> None:
+        """Choose device, widths of batches, way of cutting samples and loss for the settings.
+
+        `longest` is the most rows of a training sample, `longest_history` of a history at
+        inference.
+        """
         settings = settings.with_batch(rows)
         self.rows, self.settings = rows, settings
         self.device = device_of(settings.device)
@@ -107,7 +112,7 @@ class _TrainingSetup:
     ) -> Trainer:
         """Return the trainer of a new network on each user's rows before row `end[user]`.
 
-        epochs : the most; held_out : validation rows, or None
+        epochs : the most; held_out : rows to validate on, each with its history, or None
         keep_best : the trainer stores the parameters of the best epoch
         """
         begin = np.asarray(self.rows.ptr[:-1], np.int64)
@@ -119,7 +124,10 @@ class _TrainingSetup:
         return Trainer(net, feed, self.allowed, self.criterion, epochs, validation, keep_best)
 
     def require_memory(self) -> None:
-        """Raise TalerecError if parameters, optimiser and a batch do not fit into memory."""
+        """Raise TalerecError if parameters, optimiser and a batch do not fit into memory.
+
+        It is the free memory of the device, compared with an estimate.
+        """
         each = 1 if self.scheme == "prefixes" else self.longest
         cells = max(1, self.settings.batch // each) * self.longest
         require_memory(
@@ -139,8 +147,9 @@ def train(
     """Train a network on a log; return None if the time limit ended the training early.
 
     The last rows of some users are held out to find the best number of epochs; then the network is
-    trained again on all rows for that many. With `held` (positions of users) the last rows of
-    these users are validation rows only: the result is the network of the best epoch.
+    trained again on all rows for that many. With `held` (positions of users) the last rows of these
+    users are validation rows only: the result is the network of the best epoch. The result has the
+    network's parameters and facts about the training.
 
     checkpoint : file to resume from, written every `every` seconds
     seconds : time limit; the training is then saved in the checkpoint
@@ -174,6 +183,7 @@ class _TrainingRun:
     """
 
     def __init__(self, setup: _TrainingSetup, held: Array | None, path: Path | None) -> None:
+        """Begin at the first stage; `key`, a hash of settings and rows, marks checkpoints."""
         self.setup, self.held, self.path = setup, held, path
         self.key = setup.settings.key(setup.rows) + ("" if held is None else "-held")
         self.stage = _SEARCH
@@ -188,7 +198,9 @@ class _TrainingRun:
     def run(self, stop: Deadline) -> Trainer | None:
         """Run both stages, from a checkpoint if there is one; return the last stage's trainer.
 
-        Returns None if `stop` reported that the time limit passed before the end.
+        The first stage holds out users' last rows to find the best number of epochs; the second
+        trains a new network on all rows. With `held` users the first stage is the only one. Returns
+        None if `stop` reported that the time limit passed before the end.
         """
         state, settings, rows = self._load_checkpoint(), self.setup.settings, self.setup.rows
         is_held = self.held is not None
@@ -228,7 +240,10 @@ class _TrainingRun:
     # -- checkpoints --
 
     def save(self) -> None:
-        """Write a checkpoint to `path`; do nothing without a path or before the first stage."""
+        """Write a checkpoint to `path`; do nothing without a path or before the first stage.
+
+        It has the trainer's state, the stage, the results so far (`facts`), and the seconds spent.
+        """
         if self.trainer is None or self.path is None:
             return
         history, arrays = self.trainer.state()

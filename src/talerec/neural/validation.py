@@ -47,7 +47,8 @@ def draw_users(rows: Rows, max_users: int, seed: int) -> Array:
 def hold_out(rows: Rows, users: Array) -> tuple[ValidationRows, Array]:
     """Hold out the last row of these users; return (held-out rows, end).
 
-    users : positions; end : for every user of the log, the row after its last training row
+    users : positions. Held-out rows have, per user, the number of its first row and of the held-out
+    row. end : for every user of the log, the row after its last training row
     """
     begin, end = np.asarray(rows.ptr[:-1], np.int64), np.array(rows.ptr[1:], np.int64)
     end[users] -= 1
@@ -57,8 +58,9 @@ def hold_out(rows: Rows, users: Array) -> tuple[ValidationRows, Array]:
 def mean_ndcg(net: Net, feed: Feed, allowed: list[int]) -> float:
     """Return the mean NDCG@10 of a network over validation samples with one target each.
 
-    Items of the sample's rows are not ranked, except the target. allowed : ascending widths that
-    samples are padded to. Afterwards the network is in training mode.
+    A sample is rows of a user before a held-out row, its target. Items of the sample's rows are not
+    ranked, except the target. allowed : ascending widths that samples are padded to. Afterwards the
+    network is in training mode.
     """
     samples, head = feed.samples, net.head()
     total = 0.0
@@ -78,7 +80,8 @@ def mean_ndcg(net: Net, feed: Feed, allowed: list[int]) -> float:
 def _gains(scores: Tensor, batch: Batch) -> Tensor:
     """Return the sum of 1 / log2(1 + rank) over the targets that rank in the top ten.
 
-    scores : samples x items; items of a sample's rows do not count as ranked above its target.
+    scores : samples x items; batch : the samples' items and the target of each. Items of a sample's
+    rows do not count as ranked above its target.
     """
     target_scores = scores.gather(1, batch.target[:, None])
     seen = torch.where(batch.is_row, batch.item, batch.item[:, :1])

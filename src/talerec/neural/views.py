@@ -33,7 +33,9 @@ class ViewSettings(NamedTuple):
 def draw_view(item: Array, time: Array, view: ViewSettings, rng: np.random.Generator) -> Array:
     """Return an augmented copy of one sequence of items, by one operation drawn at random.
 
-    item, time : of its rows, oldest first. Masked rows are -1; the length may differ.
+    item, time : of its rows, oldest first. view : the share of rows that each operation affects
+    (crop, reorder, mask, substitute, insert), and the most similar item of each item. Masked rows
+    are -1; the length may differ.
     """
     kinds = ["substitute", "insert", "mask"]
     if len(item) > view.short:
@@ -65,7 +67,8 @@ def steadiest_window(time: Array, size: int) -> int:
 def crop(item: Array, time: Array, rate: float, rng: np.random.Generator) -> Array:
     """Return the items of the rate * L successive rows whose time intervals vary least.
 
-    L : length of the sequence. If that is under 3 rows, the item of one random row.
+    item, time : of the rows of one sequence; L : their number. If rate * L is under 3 rows, the
+    item of one random row.
     """
     size = int(rate * len(item))
     if size <= 2:
@@ -77,7 +80,8 @@ def crop(item: Array, time: Array, rate: float, rng: np.random.Generator) -> Arr
 def reorder(item: Array, time: Array, rate: float, rng: np.random.Generator) -> Array:
     """Return a copy with the rate * L successive rows of least varying intervals shuffled.
 
-    L : length of the sequence. If that is under 3 rows, the sequence itself.
+    item, time : of the rows of one sequence; L : their number. If rate * L is under 3 rows, the
+    sequence itself.
     """
     size = int(rate * len(item))
     if size <= 2:
@@ -91,7 +95,7 @@ def reorder(item: Array, time: Array, rate: float, rng: np.random.Generator) -> 
 def mask(item: Array, rate: float, rng: np.random.Generator) -> Array:
     """Return a copy with rate * L random rows, but never all, replaced by -1 (`HOLE`).
 
-    L : length of the sequence
+    item : of the rows of one sequence; L : their number
     """
     masked = item.copy()
     count = min(int(rate * len(item)), len(item) - 1)
@@ -102,8 +106,8 @@ def mask(item: Array, rate: float, rng: np.random.Generator) -> Array:
 def substitute(item: Array, time: Array, rate: float, similar: Array) -> Array:
     """Return a copy with similar items in place of those with the shortest intervals.
 
-    rate * L rows (at least 1) are replaced, those with the shortest interval to the next row.
-    similar : the most similar item of each item
+    item, time : of the L rows of one sequence. rate * L rows (at least 1) are replaced, those with
+    the shortest interval to the next row. similar : the most similar item of each item
     """
     replaced = item.copy()
     chosen = _by_gap(time, max(1, int(rate * len(item))), largest=False)
@@ -114,8 +118,8 @@ def substitute(item: Array, time: Array, rate: float, similar: Array) -> Array:
 def insert(item: Array, time: Array, rate: float, similar: Array) -> Array:
     """Return a longer copy, with similar items after those with the longest intervals.
 
-    It follows rate * L rows (at least 1), those with the longest interval to the next row.
-    similar : the most similar item of each item
+    item, time : of the L rows of one sequence. A similar item follows rate * L rows (at least 1),
+    those with the longest interval to the next row. similar : the most similar item of each item
     """
     chosen = np.sort(_by_gap(time, max(1, int(rate * len(item))), largest=True))
     return np.insert(item, chosen + 1, similar[item[chosen]])
@@ -196,6 +200,7 @@ def steadiest_users(rows: Rows, share: float) -> Array:
 def pad_views(views: list[Array], longest: int) -> dict[str, Any]:
     """Return views as views x longest arrays: only the newest `longest` rows of each are kept.
 
+    A view is an augmented sequence of items, -1 at masked rows.
     "item" : item positions, 0 in padding and at masked rows; "is_row" : False there
     "count" : rows of each view, masked ones included
     """

@@ -138,7 +138,11 @@ def check_evaluation(model: Model, plan: SplitPlan, on: str) -> None:
 
 
 class _Options(NamedTuple):
-    """What is evaluated on a cluster, and how; most fields are parameters of `evaluate`."""
+    """What is evaluated on a cluster, and how; most fields are parameters of `evaluate`.
+
+    A case is a user's next row after a split, which the model should rank high. limits: the most
+    rows, pairs and bytes of a Spark task.
+    """
 
     model: Model
     ties: str  # order of a user's rows with equal times: "file" or "item"
@@ -153,8 +157,8 @@ class _EvaluationLog(NamedTuple):
     """A log whose rows are saved in partitions of users, and how a model is evaluated on it.
 
     run: the Spark session, a shared folder, and the seconds of stages. stats: the log's rows as a
-    Spark table, with counts. rows: the files of the partitions; the users of one partition are
-    those of one Spark task.
+    Spark table, with counts. rows: the files of the n_partitions partitions; the users of one
+    partition are those of one Spark task. options: the model, and how it is evaluated.
     """
 
     run: ClusterRun
@@ -192,9 +196,10 @@ def _save_rows(run: ClusterRun, stats: LogStats, options: _Options) -> _Evaluati
 def _validation_start(run: ClusterRun, stats: LogStats, when: int) -> int:
     """Return the time (microseconds) from which the rows before `when` are for validation.
 
-    when: start of the test rows, microseconds. Training and validation rows have the ratio of the
-    rows before and after `when`; see `earlier_cut_row`. Rows are counted by day, then by second of
-    one day, then by microsecond.
+    run: the Spark session, with the seconds of stages. stats: the log's rows as a Spark table
+    (`events`), with counts. when: start of the test rows, microseconds. Training and validation
+    rows have the ratio of the rows before and after `when`; see `earlier_cut_row`. Rows are counted
+    by day, then by second of one day, then by microsecond.
     """
     events, number = stats.events.where(F.col("time") < when), None
     with run.stage("read"):

@@ -64,10 +64,10 @@ def save_user_rows(batches: Batches, partition: int, rows: RowFiles, by_item: bo
 def save_window_stats(rows: RowFiles, partition: int, window: TimeWindow, folder: str) -> None:
     """Save a partition's counts for a test period: training rows, ties, pairs, and cases.
 
-    partition: number of a set of users, whose rows are in `rows`. Ties are those pairs of a user's
-    consecutive training rows that have equal times. A case is a user whose next row after training
-    lies in the period. Saved, too, are the gaps before cases (microseconds) and the lengths of
-    their histories, sorted.
+    partition: number of a set of users, whose rows are in `rows`. Pairs are consecutive training
+    rows of a user, ties those of equal times. A case is a user whose next row after training lies
+    in the period (`window`). Saved, too, are the gaps before cases (microseconds) and the lengths
+    of their histories, sorted. folder: of the period's files.
     """
     log = rows.load_log(partition)
     is_train = log.time < window.when
@@ -189,7 +189,10 @@ def save_user_sums(folder: str, partition: int, files: Sequence[Path], ks: Seque
 
 
 def user_sums_file(folder: str | Path, partition: int) -> Path:
-    """Return the Parquet file in `folder` of a partition's sums over users."""
+    """Return the Parquet file in `folder` of a partition's sums over users.
+
+    partition: number of a set of users, whose cases one task sums.
+    """
     return Path(folder) / f"user_sums-{partition}.parquet"
 
 
@@ -209,7 +212,8 @@ def best_ranks(lists: Array, n_items: int) -> Array:
 def coverage(listed: Sequence[Array], n_items: int, ks: Sequence[int]) -> dict[str, float]:
     """Return `coverage@k` for each k: the share of all items that are in any list's top k.
 
-    listed: for parts of the lists, their items and best ranks (see `best_ranks`).
+    listed: for parts of the lists, two rows: their distinct items, and the best rank of each from 0
+    (see `best_ranks`). n_items: of the model.
     """
     best = np.full(n_items, np.iinfo(np.int32).max)
     for item, rank in listed:

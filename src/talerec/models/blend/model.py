@@ -36,10 +36,10 @@ from talerec.runtime import Array, Clock
 
 
 class _BlendState(Model):
-    """Caches of a blend, which are no parameters and not saved.
+    """Caches of a blend, which are no parameters and are not saved.
 
-    Trainings are neural parts that were trained elsewhere; parts are the fitted models of the
-    blend.
+    A blend is a weighted sum of models, its parts. Trainings are networks of neural parts that were
+    trained elsewhere.
     """
 
     #: Trainings from elsewhere by part number, while a blend is fitted with them.
@@ -48,6 +48,7 @@ class _BlendState(Model):
     _parts_cache: tuple[Fitted, list[tuple[float, Model]]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes to pickle: all but the caches."""
         transient = ("_parts_cache", "_trainings")
         return {name: value for name, value in vars(self).items() if name not in transient}
 
@@ -82,13 +83,15 @@ class Blend(_BlendState):
     )
 
     def __post_init__(self) -> None:
+        """Check the parameters; TalerecError if parts or their weights cannot be used."""
         super().__post_init__()
         self._fixed_weights(len(self.build_parts()))
 
     def build_parts(self) -> list[Model]:
         """Return new, unfitted models of the parts, as the parameter `parts` names them.
 
-        Neural parts for which trainings from elsewhere were assigned get these trainings.
+        Neural parts for which trainings (networks trained elsewhere) were assigned get these.
+        TalerecError for a name or a setting that is not valid.
         """
         parts: list[Model] = []
         for name, settings in parse_parts(self.parts):
@@ -101,7 +104,11 @@ class Blend(_BlendState):
         return parts
 
     def _fixed_weights(self, n_parts: int) -> Array | None:
-        """Return the weights that `weights_of_parts` sets; None if it is "auto" (learned)."""
+        """Return the weights that `weights_of_parts` sets; None if it is "auto" (learned).
+
+        A weight is the factor of a part's scores. TalerecError unless there are `n_parts` finite
+        numbers, not all 0.
+        """
         if self.weights_of_parts.strip() == AUTO:
             return None
         try:
@@ -194,8 +201,9 @@ class Blend(_BlendState):
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         """Return the stacked weights of all parts, each fitted to the log; no solver is named.
 
-        Weights of the parts are learned first, unless they are fixed; a part with weight 0 is not
-        fitted. clock: adds up the seconds of each stage.
+        A part is a model of the blend. The factors of the parts' scores are learned first, unless
+        they are fixed; a part with factor 0 is not fitted. clock: adds up the seconds of each
+        stage.
         """
         parts = self.build_parts()
         self.check_ready()
@@ -271,8 +279,8 @@ class Blend(_BlendState):
     def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
         """Return what each row of a history (column) adds to targets' scores (rows), over parts.
 
-        targets: item positions. Each part's contributions are multiplied by its weight; `x` is not
-        used.
+        targets: item positions. Each part (model of the blend) contributes times its weight; `x` is
+        not used.
         """
         total = np.zeros((len(targets), len(history.item)))
         for weight, part in self._fitted_parts:
@@ -280,13 +288,17 @@ class Blend(_BlendState):
         return total
 
     def base_score(self, history: Histories, target: int) -> float | None:
-        """Return the weighted sum of the parts' base scores; None if no part has one."""
+        """Return the weighted sum of the parts' base scores; None if no part has one.
+
+        A base score is the part of an item's score that no history row contributes. target: an item
+        position.
+        """
         bases = [(weight, part.base_score(history, target)) for weight, part in self._fitted_parts]
         weighted = [weight * base for weight, base in bases if base is not None]
         return sum(weighted) if weighted else None
 
     def describe_learned(self) -> list[str]:
-        """Return sentences on the weights of the parts, and on what each part learned."""
+        """Return sentences on the weights of the parts (models), and on what each part learned."""
         arrays = self.fitted.weights.query_arrays
         names = [part.name for part in self.build_parts()]
         if not arrays["part_learned"][0]:
@@ -317,8 +329,9 @@ def _validate_parts(parts: list[Model], log: Log) -> Array | None:
 def stack_parts(parts: list[Model | None], weights: Array, is_learned: bool) -> Weights:
     """Return the weights of a blend: the blocks (matrices) of its fitted parts, stacked.
 
-    parts: in order, None for a part with weight 0. weights: of each part. is_learned: False if the
-    log was too small to learn them. Arrays that a part's queries need get its number as prefix.
+    parts: in order, None for a part with weight 0. weights: the factor of each part's scores.
+    is_learned: False if the log was too small to learn them. Base scores (of items without a
+    history) are summed. Arrays that a part's queries need get its number as prefix.
     """
     blocks: list[Any] = []
     arrays = {"part_weight": weights, "part_learned": np.array([is_learned])}
@@ -350,7 +363,8 @@ def _add_base(total: Array | None, base: Array) -> Array:
 def _unstack_parts(parts: list[Model], fitted: Fitted) -> list[tuple[float, Model]]:
     """Return (weight, fitted part) of the parts that `stack_parts` stacked in `fitted`.
 
-    parts: all parts, not fitted. The fit of a part is the blend's, with the part's weights only.
+    parts: all parts (models of the blend), not fitted. The fit of a part is the blend's, with the
+    part's blocks and arrays (named "part0_...") only. Parts with weight 0 are left out.
     """
     stacked, first, unstacked = fitted.weights.query_arrays, 0, []
     for number, part in enumerate(parts):
@@ -371,7 +385,8 @@ def _unstack_parts(parts: list[Model], fitted: Fitted) -> list[tuple[float, Mode
 def _join_queries(queries: list[Query]) -> Query:
     """Join the queries of parts into one: per history the sources of part 0, then part 1, ...
 
-    The sources are numbered through all parts already.
+    A query has, per history (ptr), sources (rows of the weights) and their weights. The sources are
+    numbered through all parts already.
     """
     lengths = np.array([np.diff(x.ptr) for x in queries])  # part x history
     indptr = np.concatenate([[0], np.cumsum(lengths.sum(axis=0))])

@@ -72,7 +72,10 @@ def part_class(name: str) -> type[Model]:
 
 
 def fit_part(model: Model, log: Log) -> Model:
-    """Fit a model to a log and return it; a TalerecError names it as a part of the blend."""
+    """Fit a model to a log and return it; a TalerecError names it as a part of the blend.
+
+    A blend is a weighted sum of the scores of models, its parts.
+    """
     try:
         return model.fit(log)
     except TalerecError as error:
@@ -88,9 +91,10 @@ def learn_part_weights(
 ) -> Array:
     """Return the weight of each fitted model's scores, learned on queries held out from it.
 
-    The best model has weight 1; a model that does not improve the ranking has weight 0. query_sets:
-    current and delayed queries, searched together. repeats: whether users repeat items, so that
-    lists with seen items count too.
+    A query is a history with the item that came next. Starting from the best model alone, weights
+    change one at a time while that improves the NDCG@20. The best model has weight 1; a model that
+    does not improve the ranking has weight 0. query_sets: current and delayed queries, searched
+    together. repeats: whether users repeat items, so that lists with seen items count too.
     """
     n = len(models)
     components = [_compute_components(models, queries, n_items, repeats) for queries in query_sets]
@@ -125,8 +129,9 @@ def _start_search(
 ) -> CoordinateSearch:
     """Return a coordinate search over the weights of parts, starting from `weights`.
 
-    components: per set of held-out queries, each part's scores of the candidate items. No part's
-    scores are scaled by popularity. repeats: whether lists with seen items count.
+    A part is a model of the blend, its weight the factor of its scores. components: per set of
+    held-out queries, each part's scores of the candidate items. No part's scores are scaled by
+    popularity. repeats: whether lists with seen items count.
     """
     unscaled = np.zeros(len(weights), bool)
     return CoordinateSearch(components, _component_weights(weights), unscaled, repeats, _K)
@@ -135,6 +140,7 @@ def _start_search(
 def _best_alone(components: Sequence[ScoreComponents], n_parts: int, repeats: bool) -> int:
     """Return the number of the part whose scores alone rank held-out targets best.
 
+    A part is a model of the blend; a target is the item that came next after a query's history.
     components: per query set, each part's scores of candidate items. A part's mean DCG, relative to
     the best part's, is averaged over query sets and kinds of lists (with seen items, if `repeats`,
     and without).
@@ -152,8 +158,8 @@ def _best_alone(components: Sequence[ScoreComponents], n_parts: int, repeats: bo
 def _score_scales(components: Sequence[ScoreComponents]) -> Array:
     """Return, by part, the mean standard deviation of scores among a query's candidates.
 
-    components: per set of held-out queries, the scores (part x query x candidate item). 1 for a
-    part whose scores do not differ.
+    A part is a model of the blend. components: per set of held-out queries, the scores (part x
+    query x candidate item). 1 for a part whose scores do not differ.
     """
     deviations = np.concatenate([queries.values.std(axis=2) for queries in components], axis=1)
     scales: Array = deviations.mean(axis=1, dtype=np.float64)
@@ -223,9 +229,11 @@ def assign_trainings(
 ) -> tuple[str, dict[int, list[Any]]]:
     """Return the parts with the settings of their trainings, and the trainings by part number.
 
-    A training is a neural network that was trained elsewhere. text: the parts as a blend names
-    them. trainings: `Training`s or paths. log: the rows of the final fit. holdout_train: the rows
-    that parts are first fitted on, to learn their weights; None for none.
+    A part is a model of a blend, a training a neural network that was trained elsewhere. text: the
+    parts as a blend names them, such as tempo,sasrec(dim=32). trainings: `Training`s or paths. log:
+    the rows of the final fit. holdout_train: the rows that parts are first fitted on, to learn
+    their weights; None for none. TalerecError unless each neural part has one training on each of
+    these rows, and each training a part.
     """
     available = [read_training(training) for training in trainings]
     logs = [log] if holdout_train is None else [log, holdout_train]
@@ -259,8 +267,9 @@ def _find_training(
 ) -> Any:  # fmt: skip
     """Return the only training of a model class with these parameters on these rows.
 
-    rows: fingerprint of the training rows. where: the rows, as an error names them. None or several
-    matches are a TalerecError.
+    A training is a neural network trained elsewhere; `facts` has its model's name, its parameters
+    and the fingerprint of its rows. rows: fingerprint of the rows to find. where: the rows, as an
+    error names them. None or several matches are a TalerecError.
     """
     matches = [
         training

@@ -1,32 +1,24 @@
-"""The contract of all models, and its implementation for linear models.
+"""The contract of models for linear models: scores are x @ B.
 
-`RecommenderModel` is the contract: what a model defines (`learn_from`, `rank_masked`,
-`explain_targets`, `base_score`) and what it gets for nothing (fit, lists, explanations, save,
-update). `Model` implements it for scores x @ B: a linear model defines `learn_weights` (B) and
-`query` (x).
+A linear model defines `learn_weights` (B) and `query` (x of a history); `Model` ranks and explains
+with them.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
-from dataclasses import replace
-from html import escape
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
-from talerec.artifact import Bundle, write_artifact
-from talerec.data import Histories, Log, as_log
-from talerec.errors import NotFittedError, TalerecError
+from talerec.artifact import Bundle
+from talerec.data import Histories, Log
 from talerec.models.core import registry
 from talerec.models.core.checks import check_fitted, check_item_sources
-from talerec.models.core.inference import TopItems, join_reasons
-from talerec.models.core.params import SOLVE, HasParams, params_until, use_current_names
-from talerec.models.core.persistence import FitCache, Fitted, UpdateState, count_trends
-from talerec.models.core.recommender import Recommender
+from talerec.models.core.contract import RecommenderModel
+from talerec.models.core.persistence import Fitted
+from talerec.models.core.scorer import TopItems, join_reasons
 from talerec.ranking import (
     ExplainedLists,
     Mask,
@@ -37,209 +29,6 @@ from talerec.ranking import (
     rank_queries,
 )
 from talerec.runtime import Array, Clock
-
-
-class RecommenderModel(HasParams, Recommender):
-    """A model that is fitted to a log and recommends the next items of a history.
-
-    Subclasses are dataclasses whose fields are the hyper-parameters. They define `learn_from` and
-    the operations of `Scorer`: `rank_masked`, `explain_targets` and `base_score`.
-    """
-
-    name: ClassVar[str]
-    paper: ClassVar[str] = ""  # where it was published, if it was
-    summary: ClassVar[str] = ""  # what it is good for, in a few words, for the list of models
-    extra: ClassVar[str | None] = None  # the optional library that it needs
-    supports_update: ClassVar[bool] = True  # whether `update` can add rows to it
-    good_for = registry.FormerAttribute("good_for")
-    grows = registry.FormerAttribute("grows")
-    chosen = registry.FormerAttribute("chosen")
-    _fitted: Fitted | None = None
-    _cache: FitCache | None = None
-    _update_state: UpdateState | None = None  # while it learns for an update
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        registry.register(cls)
-
-    @abstractmethod
-    def learn_from(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        """Return the weights learned from a log, and the solver's name; `clock` times steps."""
-
-    @property
-    def needs_time(self) -> bool:
-        """Whether the model uses times, and not only the order of rows."""
-        return False
-
-    @property
-    def takes_weights(self) -> bool:
-        """Whether the model uses the weights of rows."""
-        return False
-
-    def check_ready(self) -> None:
-        """Raise an error, before a fit, if an optional library that the model needs is missing."""
-
-    def describe_learned(self) -> list[str]:
-        """Return sentences on what the fit learned beyond weights; empty if nothing."""
-        return []
-
-    def row_weights(self, history: Histories) -> Array | None:
-        """Return the weight of each row of one history; None if the model weighs no rows."""
-        return None
-
-    def _upgrade_fitted(self, fitted: Fitted) -> Fitted:
-        """Return a fit read from an artifact of an earlier version in today's form."""
-        return fitted
-
-    def _check_loaded(self) -> None:
-        """Raise TalerecError if arrays of this model, loaded from an artifact, are inconsistent."""
-
-    def fit(self, log: Log | Any, *, cache: FitCache | None = None) -> Self:
-        """Learn from every row of a log.
-
-        Parameters
-        ----------
-        log : Log, or a frame
-            The training rows; a frame is converted by `Log.from_frame`.
-        cache : FitCache, optional
-            Results of an earlier fit to the same rows that need not be computed again.
-
-        Returns
-        -------
-        Model
-            The model itself.
-
-        Raises
-        ------
-        TalerecError
-            If the log has no rows, or the model cannot be fitted to them.
-        """
-        log = as_log(log).normalize_weights()
-        self._check_log(log)
-        clock = Clock()
-        self._cache = cache
-        try:
-            weights, solver = self.cached(SOLVE, log, lambda: self.learn_from(log, clock))
-        finally:
-            self._cache = None
-        self._fitted = Fitted.from_log(log, weights, solver, clock.seconds)
-        if registry.is_third_party(type(self)):
-            self._check_loaded()
-        return self
-
-    def _check_log(self, log: Log) -> None:
-        """Raise TalerecError if the model cannot be fitted to a log."""
-        if not log.rows:
-            raise TalerecError("the log is empty: it has no rows to learn from")
-        if log.weight is not None and not self.takes_weights:
-            raise TalerecError(
-                f"{self.name} takes no weights of rows (with these parameters); "
-                "tempo, tale, rules, markov and popular do"
-            )
-        if log.unit == "none" and self.needs_time:
-            raise TalerecError(
-                f"{self.name} needs times, and the log has none; "
-                "ease, rules, association and popular do without"
-            )
-
-    def cached(self, stage: str, log: Log, make: Callable[[], Any]) -> Any:
-        """Return `make()`, or its earlier result if the fit cache has one for the same inputs.
-
-        The inputs are the class, the log and all parameters up to `stage`, a step of the fit.
-        """
-        if self._cache is None:
-            return make()
-        return self._cache.cached(stage, (type(self), log, params_until(self, stage)), make)
-
-    @property
-    def fitted(self) -> Fitted:
-        """The result of the fit; NotFittedError before `fit`."""
-        if self._fitted is None:
-            raise NotFittedError(f"this {self.name} model is not fitted yet: call fit(log) first")
-        return self._fitted
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the model is fitted."""
-        return self._fitted is not None
-
-    def set_fitted(self, fitted: Fitted | None) -> Self:
-        """Set the result of a fit made elsewhere (loaded, updated, on a cluster); return self."""
-        self._fitted = fitted
-        return self
-
-    def _forget_fit(self) -> None:
-        self._fitted = None
-
-    def with_params(self, **changes: Any) -> Self:
-        """Return a fitted copy with other query parameters, such as `recency`, without a fit."""
-        changed = use_current_names(type(self), changes, warn=True)
-        return self._copy_with(changed).set_fitted(self.fitted)
-
-    def _repr_html_(self) -> str:
-        """Return the parameters and the size of the training log as a table, for notebooks."""
-        values = {**self.params, "fitted": "no"}
-        if self._fitted is not None:
-            counts = self._fitted.training
-            text = ", ".join(f"{counts[name]:,} {name}" for name in ("users", "items", "rows"))
-            values = {**self.params, "fitted on": text}
-        cells = ((escape(name), escape(str(value))) for name, value in values.items())
-        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in cells)
-        return f"<table><caption>{escape(self.name)}</caption>{rows}</table>"
-
-    def save(
-        self, path: str | Path, *, histories: bool = True,
-        metrics: dict[str, float | None] | None = None, updatable: bool = False,
-    ) -> Path:  # fmt: skip
-        """Write the model to a folder, which appears only once it is complete.
-
-        Parameters
-        ----------
-        path : path
-            The folder, NAME.tale.
-        histories : bool
-            Store the training histories, which `recommend` needs after loading.
-        metrics : dict, optional
-            Metrics of an evaluation, for the model's card.
-        updatable : bool
-            Store what `update` needs, too.
-
-        Returns
-        -------
-        Path
-            The folder.
-        """
-        registry.check_has_name(type(self))
-        with_state = updatable and histories
-        fitted = self.prepare_update() if with_state else self.fitted.without_update_state()
-        bundle = fitted.store(self.name, self.params, histories=histories)
-        bundle.facts["chosen"] = self.describe_learned()
-        if metrics is not None:
-            finite = {name: value for name, value in metrics.items() if value is not None}
-            bundle.facts["metrics"] = {name: float(value) for name, value in finite.items()}
-        return write_artifact(path, bundle)
-
-    def prepare_update(self) -> Fitted:
-        """Return the fit with trend counts and `UpdateState`, which `update` needs.
-
-        Without training histories, or if the state is there already, the fit is returned as it is.
-        """
-        fitted = self.fitted
-        if fitted.log is None or fitted.update_state is not None:
-            return fitted
-        log = replace(fitted.log, trends=count_trends(self.params, fitted.log))
-        training = {**fitted.training, "updatable": True}
-        return replace(fitted, log=log, training=training, update_state=self.update_state(log))
-
-    def update_state(self, log: Log) -> UpdateState:
-        """Return what an update continues from, such as a stored G, besides the log's rows."""
-        return UpdateState()
-
-    def for_update(self, state: UpdateState) -> Self:
-        """Return a copy that learns from old and new rows; `state`: what the fit stored for it."""
-        other = copy(self)
-        other._update_state = state
-        return other
 
 
 class Model(RecommenderModel):
@@ -262,7 +51,7 @@ class Model(RecommenderModel):
 
     @abstractmethod
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        """Return the weights for a log, and the name of the solver (None: nothing was solved).
+        """Return the weights B for a log, and the name of the solver (None: nothing was solved).
 
         Parameters
         ----------
@@ -270,6 +59,11 @@ class Model(RecommenderModel):
             The training rows.
         clock : Clock
             Measures the time of steps: `with clock("gram"): ...`.
+
+        Returns
+        -------
+        tuple of Weights and str or None
+            B has a row per source (mostly an item of a history) and a column per item.
         """
 
     @abstractmethod
@@ -294,13 +88,22 @@ class Model(RecommenderModel):
     def rank_masked(
         self, histories: Histories, mask: Mask, k: int, targets: Array | None = None
     ) -> Ranked:
-        """Return the top k items that a mask allows, and ranks of `targets` (one per history)."""
+        """Return the top k items that a mask allows, and ranks of `targets` (one per history).
+
+        mask: which items may be listed for each history. targets: item positions; None: no ranks. A
+        `Ranked` has items, scores, list lengths and ranks, a row per history.
+        """
         return rank_queries(self.fitted.weights, self.query(histories), mask, k, targets)
 
     def rank_masked_with_reasons(
         self, histories: Histories, mask: Mask, k: int, n_reasons: int
     ) -> ExplainedLists:
-        """Return the top k items that a mask allows, each with `n_reasons` history items."""
+        """Return the top k items that a mask allows, each with its reasons.
+
+        The reasons of an item are the `n_reasons` history items that contribute most to its score x
+        @ B. mask: which items may be listed for each history. If rows of B do not stand for items
+        (`sources_are_items` is false), the model's `contributions` are used.
+        """
         query, weights = self.query(histories), self.fitted.weights
         if self.sources_are_items:
             return explain_queries(weights, query, mask, k, n_reasons)
@@ -309,20 +112,29 @@ class Model(RecommenderModel):
         return join_reasons(histories, lists, contributions, n_reasons)
 
     def explain_targets(self, histories: Histories, targets: Sequence[Array]) -> Iterator[Array]:
-        """Yield, per history, what each row (column) adds to the scores of its targets (rows)."""
+        """Yield, per history, what each row (column) adds to the scores of its targets (rows).
+
+        targets: an array of item positions per history.
+        """
         return self._explain_query(self.query(histories), histories, targets)
 
     def _explain_query(
         self, query: Query, histories: Histories, targets: Sequence[Array]
     ) -> Iterator[Array]:
-        """Yield the `contributions` to each history's targets; `query` holds all histories' x."""
+        """Yield, per history, what its rows (columns) add to the scores of its targets (rows).
+
+        query: x of all histories; scores are x @ B. targets: an array of item positions per
+        history.
+        """
         for h, items in enumerate(targets):
             yield self.contributions(query.select(h), histories.slice(h, h + 1), items)
 
     def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
         """Return what each row of one history (column) contributes to targets' scores (rows).
 
-        `x` is the history's query. The contribution of an item is in the item's last row.
+        x: the history's query, the weights of its sources (rows of B, here items); scores are x @
+        B. targets: item positions. An item's contribution is in its last row of the history; blocks
+        (parts of B stored apart) may each have one.
         """
         weights = self.fitted.weights
         parts, items = weights.contributions(x, targets), weights.source_items(x)
@@ -333,7 +145,11 @@ class Model(RecommenderModel):
         return contributions
 
     def base_score(self, history: Histories, target: int) -> float | None:
-        """Return the part of an item's score that no history row contributes; None without one."""
+        """Return the part of an item's score that no history row contributes; None without one.
+
+        It is the item's base score, such as its popularity, plus what sources that stand for no
+        item (source_item -1) add. target: an item position.
+        """
         weights = self.fitted.weights
         has_other_sources = self.sources_are_items and any(
             block.source_item is not None and bool((block.source_item < 0).any())
@@ -349,7 +165,11 @@ class Model(RecommenderModel):
         return base + float(parts.sum())
 
     def row_weights(self, history: Histories) -> Array | None:
-        """Return the query weight of each row of one history; None if sources are not items."""
+        """Return the query weight of each row of one history; None if sources are not items.
+
+        Scores are x @ B: the weight of an item in x is at the item's last row; other rows have 0.
+        Only sources of the first block of B count.
+        """
         if not self.sources_are_items:
             return None
         x = self.query(history)
@@ -368,7 +188,10 @@ class Model(RecommenderModel):
         return in_block
 
     def _check_loaded(self) -> None:
-        """Raise TalerecError if sources are items, but B does not have one row per item."""
+        """Raise TalerecError if sources are items, but B does not have one row per item.
+
+        Scores are x @ B; sources are the rows of the weights B, in its first block.
+        """
         if self.sources_are_items:
             check_item_sources(self.fitted)
 
@@ -376,7 +199,8 @@ class Model(RecommenderModel):
 def restore_model(model: RecommenderModel, bundle: Bundle, *, verify: bool = False) -> None:
     """Set the fit that an artifact stores on a model with the artifact's parameters.
 
-    Raises TalerecError if arrays are inconsistent; `verify` checks numbers of large arrays, too.
+    bundle: the contents of the artifact (a saved model): facts, arrays and tables. Raises
+    TalerecError if arrays are inconsistent; `verify` checks numbers of large arrays, too.
     """
     fitted = Fitted.restore(bundle)
     check_fitted(fitted, verify=verify)

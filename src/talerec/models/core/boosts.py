@@ -25,7 +25,8 @@ MAX_VALUES = 10_000  # values that one request may boost
 class ItemBoosts:
     """The fraction of a list's score range that is added to each item's score.
 
-    fractions: one number per item, 0 for items without a boost, negative for lowered ones.
+    fractions: one number per item, 0 for items without a boost, negative for lowered ones. The
+    score range is the first score of a list less its hundredth (or last).
     """
 
     fractions: Array
@@ -34,7 +35,8 @@ class ItemBoosts:
     def groups(self) -> tuple[tuple[Array, float], ...]:
         """Up to two (flags, largest fraction) pairs: of the raised items, and of all others.
 
-        Flags are uint8 per item. A group without items is left out.
+        A fraction of the list's score range is added to an item's score; raised items have one
+        above 0. Flags are uint8 per item. A group without items is left out.
         """
         raised = self.fractions > 0
         return tuple(
@@ -84,7 +86,8 @@ def check_boosts(info: pl.DataFrame, spec: BoostSpec) -> None:
 def _find_problem(info: pl.DataFrame, spec: BoostSpec) -> str | None:
     """Return what is wrong with boosts, as text; None for valid ones.
 
-    info: the item table. spec: column -> value -> fraction.
+    info: the item table. spec: column -> value -> fraction of the score range to add to the scores
+    of items with this value. Wrong are unknown columns, fractions beyond 1000, and other types.
     """
     if not isinstance(spec, Mapping):
         return 'it takes a table such as {"brand": {"X": 0.2}}'
@@ -142,7 +145,7 @@ def _as_float(value: Any) -> float | None:
 
 
 def _as_digits(value: Any) -> str | None:
-    """Return a whole number as its digits: 5.0 is "5"; None for anything else."""
+    """Return a whole number as its digits: 5, 5.0 and "5" are "5"; None for anything else."""
     try:
         return str(int(str(value)))
     except ValueError:

@@ -57,7 +57,10 @@ def check_weights(weights: Weights, n_items: int, *, verify: bool = False) -> No
 
 
 def _check_counts(name: str, counts: Array | None, n_items: int) -> None:
-    """Raise TalerecError unless there is one number per item, none infinite; None is accepted."""
+    """Raise TalerecError unless there is one number per item, none infinite; None is accepted.
+
+    counts: an array by item position, such as base scores; NaN is allowed. name: for messages.
+    """
     if counts is not None:
         shape = counts.shape
         require(shape == (n_items,), f"{name} has the shape {shape}, not ({n_items},)")
@@ -90,7 +93,10 @@ def check_finite(name: str, array: Array, verify: bool) -> None:
 
 
 def check_range(name: str, array: Array, low: int, high: int) -> None:
-    """Raise TalerecError unless an array is 1-dimensional, of integers from low to high - 1."""
+    """Raise TalerecError unless an array is 1-dimensional, of integers from low to high - 1.
+
+    name: of the array, for the message. An empty array is accepted.
+    """
     require(array.ndim == 1 and array.dtype.kind in "iu", f"{name} is not a list of whole numbers")
     if array.size:
         first, last = int(array.min()), int(array.max())
@@ -99,7 +105,10 @@ def check_range(name: str, array: Array, low: int, high: int) -> None:
 
 
 def check_indptr(name: str, indptr: Array, n_rows: int, end: int) -> None:
-    """Raise TalerecError unless indptr has n_rows + 1 entries that rise from 0 to `end`."""
+    """Raise TalerecError unless indptr has n_rows + 1 integers that rise from 0 to `end`.
+
+    indptr: where each row of a compressed matrix begins. name: for messages.
+    """
     is_shaped = indptr.shape == (n_rows + 1,) and indptr.dtype.kind in "iu"
     require(is_shaped, f"{name} has the shape {indptr.shape}")
     require(indptr[0] == 0 and indptr[-1] == end, f"{name} ends at {indptr[-1]}, not at {end}")
@@ -165,7 +174,10 @@ def _check_block(block: Block, name: str, n_items: int, verify: bool) -> None:
 
 
 def _check_values(name: str, array: Array, dtype: type, verify: bool) -> None:
-    """Raise TalerecError if an array has another dtype, or numbers that are not finite."""
+    """Raise TalerecError if an array has another dtype, or numbers that are not finite.
+
+    name: for messages. Arrays above 256 MB are checked for finite numbers only with `verify`.
+    """
     require(array.dtype == dtype, f"{name} are {array.dtype}, not {np.dtype(dtype)}")
     check_finite(name, array, verify)
 
@@ -190,7 +202,8 @@ def check_update_state(state: UpdateState, n_items: int) -> None:
     """Raise TalerecError if arrays of an update state are inconsistent with `n_items` items.
 
     The state is what an update continues from: the lower triangle of G = S'S, the number of entries
-    and the share of reversed pairs of K = S'T, and each target's residual.
+    and the share of reversed pairs of K = S'T (S: source items of the training examples, T:
+    targets), and by how much each target's weights are off (its residual).
     """
     is_share = 0 <= state.reverse_share <= 1
     require(is_share and state.entries >= 0, "reverse_share or entries is out of range")

@@ -93,7 +93,7 @@ class RecommendOptions:
 class ColumnLimit:
     """At most `limit` items of a list share a value of one column of the item table.
 
-    `codes` numbers the value of each item; -1 (no value) is never limited.
+    `codes` has a number for the value of each item, by position; -1 (no value) is never limited.
     """
 
     codes: Array
@@ -143,7 +143,10 @@ def allowed_items(model: HasFit, allow: Ids | None, deny: Ids | None, unknown: s
 
 
 def item_table(model: HasFit, parameter: str) -> pl.DataFrame:
-    """Return the item table of a model; TalerecError, naming `parameter`, if it has none."""
+    """Return a model's item table, a row per item; TalerecError if it was fitted without one.
+
+    parameter: the option that needs the table, for the message.
+    """
     if model.fitted.info is None:
         message = f"`{parameter}` needs an item table: fit the model with `items`"
         raise TalerecError(message, parameter, "items")
@@ -151,9 +154,10 @@ def item_table(model: HasFit, parameter: str) -> pl.DataFrame:
 
 
 def matching_items(model: HasFit, where: str) -> Array:
-    """Return a flag per item: whether its row of the item table meets an SQL condition.
+    """Return a flag (uint8) per item: whether its row of the item table meets a condition.
 
-    A condition that is null for an item is not met.
+    where: SQL, such as "price < 100". A condition that is null for an item is not met. TalerecError
+    for an unknown column, for SQL that cannot be used, or if the model has no item table.
     """
     info = item_table(model, "where")
     if not isinstance(where, str) or not where.strip() or len(where) > _MAX_CONDITION:
@@ -178,7 +182,8 @@ def matching_items(model: HasFit, where: str) -> Array:
 def limit_column(model: HasFit, column: str, limit: Any) -> ColumnLimit:
     """Return the limit "at most `limit` items of a list per value of this column".
 
-    TalerecError if the item table lacks the column, or `limit` is not a whole number from 1.
+    column: of the model's item table; its values are numbered, null becomes -1 (not limited).
+    TalerecError if the table lacks the column, or `limit` is not a whole number from 1.
     """
     info = item_table(model, "per")
     if column not in info.columns:

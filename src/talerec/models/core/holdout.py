@@ -27,9 +27,9 @@ _MIN_QUERIES = 200  # answerable current queries below which nothing can be lear
 class HoldoutQueries(NamedTuple):
     """Queries of a validation: histories with request times, and the held-out item of each.
 
-    target: the item position of the row to predict, which is not in the history.
-    `histories.now` has the request times, in microseconds. user: a number for each query, equal
-    for queries of one user; users, not queries, are independent of each other.
+    histories: the user's rows before the target; `histories.now` has the request times, in
+    microseconds. target: the item position of the row to predict. user: a number for each query,
+    equal for queries of one user; users, not queries, are independent of each other.
     """
 
     histories: Histories
@@ -43,20 +43,24 @@ class HoldoutQueries(NamedTuple):
 class Holdout(NamedTuple):
     """Training rows of a first fit (with all ids of the log), and queries held out from it.
 
-    Current queries ask for a user's last row before the cutoff, delayed ones for the first rows
-    after it (one row, or more if few users have any), which may be long after the training rows.
+    train: the rows to fit. A query is a history with the item that came next, its target. Current
+    queries ask for a user's last row before the cutoff, delayed ones for the first rows after it
+    (one row, or more if few users have any), which may be long after the training rows.
     """
 
     train: Log
-    current: HoldoutQueries
-    delayed: HoldoutQueries
+    current: HoldoutQueries  # for last rows before the cutoff
+    delayed: HoldoutQueries  # for first rows after it
     target_mask: Array  # per item: whether queries may ask for it
 
 
 def split_holdout(log: Log, *, every_item: bool = False) -> Holdout | None:
     """Split a log into training rows and held-out queries; None if the queries are too few.
 
-    every_item: make all items of a large catalogue targets, not only about half of them.
+    The log is cut at a time. Current queries ask for sampled users' last rows before it, which are
+    not trained on; delayed queries for users' first rows after it. Queries stay if they have a
+    history and an item that occurs in training. every_item: make all items of a large catalogue
+    targets, not only about half of them.
     """
     cutoffs = candidate_cutoffs(np.sort(log.time))
     cut = TimeCut.at(log, choose_cutoff(cutoffs, count_users_across(log, cutoffs)))
@@ -89,7 +93,10 @@ def hold_out_last_rows(log: Log) -> tuple[Log, HoldoutQueries] | None:
 
 
 class TimeCut(NamedTuple):
-    """A log cut at a point in time, to hold out rows on both sides as targets of queries."""
+    """A log cut at a point in time, to hold out rows on both sides as targets of queries.
+
+    log: all rows, grouped by user, oldest first.
+    """
 
     log: Log
     before: Log  # the rows before the cutoff
@@ -108,7 +115,8 @@ class TimeCut(NamedTuple):
         """Return users with a current query, and users with a delayed one, for an allowed target.
 
         A current query asks for a user's last row before the cutoff (from three rows on), a delayed
-        one for the first row after it. target_mask: a flag per item.
+        one for the first row after it (with a row before it). target_mask: a flag per item. Users
+        are numbers: their positions in the log.
         """
         before, length = self.before, np.diff(self.before.ptr)
         current = np.flatnonzero(length >= 3)
@@ -130,8 +138,8 @@ class TimeCut(NamedTuple):
     def current_queries(self, users: Array) -> HoldoutQueries:
         """Return one query per user: its last row before the cutoff is the target to predict.
 
-        users: their numbers. The history is the user's rows before that row, and the request time
-        is that row's time.
+        `before` has the log's rows before the cutoff. users: their numbers. The history of a query
+        is the user's rows before the target row, and its request time the target row's time.
         """
         last = self.before.ptr[users + 1] - 1
         return self._queries(users, last, self.before.item[last], self.before.time[last])
@@ -139,9 +147,10 @@ class TimeCut(NamedTuple):
     def delayed_queries(self, users: Array, target_mask: Array, n_rows: int) -> HoldoutQueries:
         """Return up to n_rows queries per user: its first rows after the cutoff are the targets.
 
+        `before` has the log's rows before the cutoff, `first_after` each user's first row after it.
         users: their numbers, ascending. target_mask: a flag per item that may be a target. The
-        history of all queries is the user's rows before the cutoff, and the request time is the
-        target row's time. Queries of a user follow each other.
+        history of a query is the user's rows before the cutoff, and its request time the target
+        row's time. Queries of a user follow each other.
         """
         row = self.first_after[users][:, None] + np.arange(n_rows)
         is_target = row < self.log.ptr[users + 1][:, None]
@@ -153,8 +162,8 @@ class TimeCut(NamedTuple):
     def _queries(self, users: Array, stop: Array, target: Array, now: Array) -> HoldoutQueries:
         """Return queries whose histories are the users' rows before the row numbers `stop`.
 
-        target: item positions to predict. now: request times (microseconds). All have an entry per
-        query, `users` too.
+        Row numbers are those of `before`, the log's rows before the cutoff. target: item positions
+        to predict. now: request times (microseconds). All have an entry per query, `users` too.
         """
         before = self.before
         histories = Histories(before.ptr[users], stop, before.item, before.time, now)
@@ -174,12 +183,16 @@ def sample_target_items(n_items: int, *, every_item: bool) -> Array:
 
 
 def candidate_cutoffs(times: Array) -> Array:
-    """Return the times at which a log may be cut, the preferred one first; `times` ascend."""
+    """Return the times at which a log may be cut, the preferred one first.
+
+    times: of all rows, ascending, in microseconds. A cutoff has 85 %, 90 %, 80 %, ... of the rows
+    before it.
+    """
     return np.array([times[int(share * (len(times) - 1))] for share in _CUTOFF_SHARES])
 
 
 def count_users_across(log: Log, cutoffs: Array) -> Array:
-    """Return how many users have rows on both sides of each cutoff."""
+    """Return how many users have rows on both sides of each cutoff (a time in microseconds)."""
     has_rows = np.diff(log.ptr) > 0
     first, last = log.time[log.ptr[:-1][has_rows]], log.time[log.ptr[1:][has_rows] - 1]
     return np.array([np.count_nonzero((first < end) & (last >= end)) for end in cutoffs])
@@ -196,7 +209,10 @@ def choose_cutoff(cutoffs: Array, n_users: Array) -> int:
 
 
 def sample_users(users: Array, n_rows: int) -> Array:
-    """Return an evenly spread sample of users, sized for a log of `n_rows`."""
+    """Return an evenly spread sample of users, sized for a log of `n_rows`.
+
+    One user for 40 rows, at least 512 and at most 4096; all of `users` if they are fewer.
+    """
     size = _sample_size(n_rows)
     if len(users) <= size:
         return users
@@ -218,7 +234,10 @@ def _sample_size(n_rows: int) -> int:
 
 
 def has_enough_queries(current: HoldoutQueries) -> bool:
-    """Return whether there are enough answerable current queries (200) to learn weights from."""
+    """Return whether there are enough queries (200) to learn weights from.
+
+    current: queries for users' last rows before the cutoff, whose target occurs in training.
+    """
     return len(current) >= _MIN_QUERIES
 
 

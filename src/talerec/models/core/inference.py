@@ -7,8 +7,7 @@ the service all use these functions; a model defines the operations of `Scorer`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +16,8 @@ from talerec.data import Histories
 from talerec.errors import TalerecError
 from talerec.models.core.boosts import BoostSpec, ItemBoosts, boosts_of_item, check_boosts
 from talerec.models.core.filters import ColumnLimit, ItemFilter, item_table
-from talerec.models.core.persistence import Fitted
-from talerec.ranking import ExplainedLists, Mask, Ranked, explain_list
+from talerec.models.core.scorer import Scorer, TopItems, join_reasons
+from talerec.ranking import ExplainedLists, Mask, Ranked
 from talerec.runtime import Array, kernel, sized_chunks
 
 _BLOCK = 65_536  # histories at a time: memory does not grow with the number of users
@@ -29,72 +28,8 @@ _RANGE_DEPTH = 100  # a list's score range: its first score less the score at th
 NO_FILTER = ItemFilter()
 
 
-class Scorer(ABC):
-    """The operations of a fitted model that recommendation, evaluation and explanation need.
-
-    A subclass defines the abstract ones; `rank_masked_with_reasons` builds on them.
-    """
-
-    @property
-    @abstractmethod
-    def fitted(self) -> Fitted:
-        """The result of the fit."""
-
-    @abstractmethod
-    def rank_masked(
-        self, histories: Histories, mask: Mask, k: int, targets: Array | None = None
-    ) -> Ranked:
-        """Return the top k items that a mask allows, and the ranks of one target per history.
-
-        `targets` holds an item position per history; None: no ranks are computed.
-        """
-
-    @abstractmethod
-    def explain_targets(self, histories: Histories, targets: Sequence[Array]) -> Iterator[Array]:
-        """Yield, per history, what each of its rows (columns) adds to its targets' scores (rows).
-
-        `targets` holds an array of item positions per history.
-        """
-
-    @abstractmethod
-    def base_score(self, history: Histories, target: int) -> float | None:
-        """Return the part of an item's score that no history row contributes; None without one."""
-
-    def rank_masked_with_reasons(
-        self, histories: Histories, mask: Mask, k: int, n_reasons: int
-    ) -> ExplainedLists:
-        """Return the top k items that a mask allows, with the history items that explain them.
-
-        The reasons of an item are the `n_reasons` history items that contribute most to its score.
-        """
-        lists = TopItems(*self.rank_masked(histories, mask, k)[:3])
-        contributions = self.explain_targets(histories, lists.listed())
-        return join_reasons(histories, lists, contributions, n_reasons)
-
-
-class TopItems(NamedTuple):
-    """Recommendation lists, a row per history: item positions and scores, in k columns.
-
-    `counts` holds the length of each list; columns from there on hold -1 and NaN.
-    """
-
-    items: Array
-    scores: Array
-    counts: Array
-
-    @classmethod
-    def empty(cls, n_lists: int, k: int) -> TopItems:
-        """Return `n_lists` lists with room for k items each, and no items yet."""
-        items, scores = np.full((n_lists, k), -1, np.int32), np.full((n_lists, k), np.nan)
-        return cls(items, scores, np.zeros(n_lists, np.int64))
-
-    def listed(self) -> list[Array]:
-        """Return the items of each list."""
-        return [row[:count] for row, count in zip(self.items, self.counts, strict=True)]
-
-
 def check_k(model: Scorer, k: int) -> None:
-    """Raise TalerecError unless k is from 1 to the number of items."""
+    """Raise TalerecError unless the list length k is from 1 to the model's number of items."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise TalerecError(f"`k` is {k!r}; it takes a whole number from 1", "k")
     if k > len(model.fitted.items):
@@ -104,7 +39,11 @@ def check_k(model: Scorer, k: int) -> None:
 def rank_top(
     model: Scorer, histories: Histories, k: int, item_filter: ItemFilter = NO_FILTER
 ) -> TopItems:
-    """Return the top k items of each history under a filter (with its limits and boosts)."""
+    """Return the top k items of each history under a filter: item positions, scores, lengths.
+
+    The filter has the allowed items, whether history items are hidden, limits per column value, and
+    boosts (additions to scores). TalerecError if k is not from 1 to the number of items.
+    """
     check_k(model, k)
     if item_filter.keeps_order:
         return _rank_allowed(model, histories, k, item_filter.hide_seen, item_filter.allowed)
@@ -116,9 +55,9 @@ def rank_targets(
 ) -> Ranked:
     """Return the ranks of each history's target among all items, and the top k items.
 
-    Both come from one pass over the scores. Ranks count from 1, 0 for an item without a score, in
-    two columns: with the items of the history ranked, and with them hidden. `hide_seen` says which
-    of the two the top k follow.
+    targets: an item position per history, -1 for none. Both come from one pass over the scores.
+    Ranks count from 1, 0 for an item without a score, in two columns: with the items of the history
+    ranked, and with them hidden. `hide_seen` says which of the two the top k follow.
     """
 
     def work(part: Histories, a: int, b: int) -> Ranked:
@@ -137,8 +76,9 @@ def rank_with_reasons(
 ) -> tuple[ExplainedLists, list[float] | None]:
     """Return the top k items of each history with reasons, and the scores that boosts added.
 
-    The reasons of an item are the `n_reasons` history items that contribute most to its score.
-    Without boosts, the second value is None.
+    The reasons of an item are the `n_reasons` history items that contribute most to its score. A
+    boost adds a fraction of a list's score range to some items; the second value has what it added
+    to each listed item, list after list, and is None without boosts.
     """
     check_k(model, k)
     if item_filter.keeps_order:
@@ -154,29 +94,14 @@ def rank_with_reasons(
     return answer, added
 
 
-def join_reasons(
-    histories: Histories, lists: TopItems, contributions: Iterable[Array], n_reasons: int
-) -> ExplainedLists:
-    """Return lists with, for each item, the `n_reasons` history items that contribute most.
-
-    contributions: per history, what its rows (columns) add to the scores of its listed items
-    (rows).
-    """
-    answers = []
-    for h, (items, parts) in enumerate(zip(lists.listed(), contributions, strict=True)):
-        history_items = histories.item[histories.start[h] : histories.stop[h]]
-        scores = lists.scores[h, : len(items)]
-        answers.append(explain_list(items, scores, n_reasons, history_items, parts))
-    return ExplainedLists.concatenate(answers)
-
-
 def explain_boosts(
     model: Scorer, history: Histories, target: int, boost: BoostSpec, item_filter: ItemFilter
 ) -> list[tuple[str, Any, float]]:
-    """Return column, value and score of each boost that applies to an item after one history.
+    """Return (column, value, score added) of each boost of an item, after one history.
 
-    An item without a score after the history is not boosted. `item_filter` is that of the list
-    whose score range the boosts refer to.
+    boost: column -> value -> fraction of the list's score range (its first score less the
+    hundredth). target: an item position; without a score after the history it is not boosted.
+    `item_filter` is that of the list whose score range is meant.
     """
     table = item_table(model, "boost")
     check_boosts(table, boost)
@@ -240,8 +165,10 @@ def _rank_limited(
 ) -> tuple[TopItems, Array]:
     """Return the top k items under limits and boosts, and each list's score range.
 
-    Limits leave out items, and boosts move up items from far behind; so longer lists are ranked
-    until the top k are certain or no more items are left.
+    Limits (items of a list that may share a column's value) leave out items, and boosts (fractions
+    of the score range added to items) move up items from far behind; so longer lists are ranked
+    until the top k are certain or no more items are left. The score range is the first score less
+    the hundredth, without boosts.
     """
     n_items, n_histories = len(model.fitted.items), len(histories)
     score_ranges, lists = np.zeros(n_histories), TopItems.empty(n_histories, k)
@@ -271,8 +198,9 @@ def _rank_prefix(
 ) -> _Prefix:
     """Return the first items of each list by boosted scores, from lists of `size` items.
 
-    At the first attempt (`score_ranges` is None), one list per history gives the score range too;
-    later, the raised items and the others are ranked apart, `size` of each.
+    score_ranges: first score less the hundredth of each list, of which boosts add a fraction. At
+    the first attempt it is None: one list per history gives it too. Later, the raised items and the
+    others are ranked apart, `size` of each.
     """
     boosts, n_items = item_filter.boosts, len(model.fitted.items)
     hide_seen, allowed = item_filter.hide_seen, item_filter.allowed
@@ -293,7 +221,8 @@ def _rank_prefix(
 def _score_ranges(lists: TopItems) -> Array:
     """Return each list's score range: its first score less its hundredth (or last).
 
-    0 for a list of fewer than two items, or if a score is not finite.
+    lists: scores, best first, and the length of each list. 0 for a list of fewer than two items, or
+    if a score is not finite.
     """
     rows = np.arange(len(lists.scores))
     last = lists.scores[rows, np.clip(lists.counts, 1, _RANGE_DEPTH) - 1]
@@ -307,9 +236,10 @@ def _merge_boosted(
 ) -> _Prefix:
     """Merge lists of disjoint groups of items into one order by boosted scores.
 
-    A boost adds an item's fraction of the score range. Each group comes with its items' largest
-    fraction: an item outside its list scores at most the list's last score plus that boost. Items
-    above this bound in all groups are certain.
+    A boost adds an item's fraction of the list's score range. Each group comes with its items'
+    largest fraction: an item outside its list scores at most the list's last score plus that boost.
+    Items above this bound in all groups are certain: the returned `counts` count them, and
+    `has_more` says which histories have other items. n_items: of the model.
     """
     items = np.concatenate([lists.items for lists, _ in groups], axis=1)
     scores = np.concatenate([lists.scores for lists, _ in groups], axis=1)
@@ -332,7 +262,9 @@ def filter_ranking(
 ) -> tuple[Array, Array, Array]:
     """Return the top k items of one ranking that a filter allows: items, scores, boosts added.
 
-    `items` (positions) and `scores` are best first. Returned scores include the boosts.
+    `items` (positions) and `scores` are best first. The filter has allowed items, boosts (fractions
+    of the score range added to items) and limits (items that may share a column's value). Returned
+    scores include the boosts.
     """
     if item_filter.allowed is not None:
         is_allowed = item_filter.allowed[items] != 0
@@ -354,7 +286,11 @@ def filter_ranking(
 
 
 def _apply_limits(lists: TopItems, limits: tuple[ColumnLimit, ...], k: int) -> TopItems:
-    """Return the first k items of each list that stay within the limits per column value."""
+    """Return the first k items of each list that stay within the limits per column value.
+
+    A limit has a code of each item's value in a column of the item table (-1: none), and how many
+    items of a list may have the same code.
+    """
     if not limits:
         return TopItems(lists.items[:, :k], lists.scores[:, :k], np.minimum(lists.counts, k))
     top = TopItems.empty(len(lists.items), k)
@@ -371,9 +307,11 @@ def _take_within_limits(
 ) -> None:
     """Fill `top` from the front of each list with items within the limits.
 
+    lists : item positions, scores and lengths, a row per list, best first
     codes : limits x items, the code of each item's value in a column; -1 is not limited
     most  : of each limit, how many items of a list may share a value
     used  : limits x values, counts of the items taken; all 0 on entry and on return
+    top   : the result; its number of columns is the longest list to fill
     """
     for h in range(len(lists.items)):
         n = 0

@@ -58,15 +58,14 @@ def param(
 
 
 def is_auto(value: Any) -> bool:
-    """Return whether the model chooses the number."""
+    """Return whether a parameter's value is "auto": the model chooses the number."""
     return isinstance(value, str) and value == AUTO
 
 
 def params_until(model: Any, stage: str) -> dict[str, Any]:
     """Return the parameters, by name, on which the fit depends up to and including a stage.
 
-    Stages are "learn", "solve" and "score", in this order. A parameter of a later stage appears
-    only if it is "auto", because the fit chooses its value.
+    Stages: "learn", "solve", "score". A parameter of a later stage appears if the fit chooses it.
     """
     last = STAGES.index(stage)
     return {
@@ -99,6 +98,7 @@ class HasParams:
         cls.__doc__ = _document_params(cls)
 
     def __post_init__(self) -> None:
+        """Check each parameter and convert it to its type; TalerecError for invalid values."""
         for field in param_fields(self):
             value = _check_value(field, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
@@ -172,7 +172,7 @@ def param_fields(model: Any) -> list[dataclasses.Field[Any]]:
 
 
 def _declared_fields(kind: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return the parameters (fields made by `param`) of a class and its bases, by name.
+    """Return the hyper-parameters (fields made by `param`) of a class and its bases, by name.
 
     Works before `dataclass` has processed the class.
     """
@@ -239,21 +239,21 @@ def _describe_range(limits: Any) -> str:
     return " and ".join(f"{word} {bound:g}" for word, bound in bounds if math.isfinite(bound))
 
 
-_EXAMPLES = "\nExamples\n--------\n"
-
-
 def _document_params(kind: type) -> str | None:
-    """Return a class's docstring with a section on its parameters before the examples."""
+    """Return a class's docstring (or None) with its hyper-parameters before the examples."""
     doc, declared = kind.__doc__, _declared_fields(kind)
     if doc is None or not declared:
         return doc
-    text, heading, examples = inspect.cleandoc(doc).partition(_EXAMPLES)
+    text, heading, examples = inspect.cleandoc(doc).partition("\nExamples\n--------\n")
     section = "".join(_document_param(name, field) for name, field in declared.items())
     return f"{text.rstrip()}\n\nParameters\n----------\n{section}{heading}{examples}"
 
 
 def _document_param(name: str, field: dataclasses.Field[Any]) -> str:
-    """Return one parameter as numpydoc lists it: type and default, meaning, range."""
+    """Return one hyper-parameter as numpydoc lists it: type and default, meaning, range.
+
+    field: made by `param`; its metadata has the meaning ("help"), the choices and the range.
+    """
     choices, limits = field.metadata["choices"], _describe_range(field.metadata)
     kind = f"{{{', '.join(map(repr, choices))}}}" if choices else type(field.default).__name__
     sentences = [field.metadata["help"], *([limits] if limits else [])]
@@ -262,7 +262,11 @@ def _document_param(name: str, field: dataclasses.Field[Any]) -> str:
 
 
 def describe_params(model: type) -> list[dict[str, Any]]:
-    """Return name, default, meaning, range and search range of every parameter, for a table."""
+    """Return a dict for each hyper-parameter of a model class, for a table.
+
+    Keys: name, default, help (its meaning), takes (range or choices, as text), search (the tuner's
+    range, or None).
+    """
     rows = []
     for field in param_fields(model):
         limits = field.metadata
@@ -325,7 +329,7 @@ def _parse_number(name: str, text: str) -> float:
 
 
 def former_names(kind: type) -> dict[str, str]:
-    """Return the current names of a class's parameters by their former names."""
+    """Return current names of a class's hyper-parameters by their former names (if renamed)."""
     fields = _declared_fields(kind).values()
     return {field.metadata["former"]: field.name for field in fields if field.metadata["former"]}
 
@@ -333,7 +337,8 @@ def former_names(kind: type) -> dict[str, str]:
 def use_current_names(kind: type, values: dict[str, Any], *, warn: bool = False) -> dict[str, Any]:
     """Return values of parameters by current names; `warn` gives a DeprecationWarning.
 
-    A value under both names is a TalerecError unless it is the same.
+    kind: the model class. values: by current or former names. A value under both names is a
+    TalerecError unless it is the same.
     """
     current = former_names(kind)
     renamed = {name: value for name, value in values.items() if name not in current}

@@ -53,7 +53,8 @@ _TRIANGLE = [f"triangle_{name}" for name in (*CSR._fields, "rank", "diagonal")]
 class FitCache:
     """Cache of the last result of each step of a fit, to be reused by the next fit.
 
-    Used by tuning, where fits to one log differ in some parameters only.
+    Used by tuning, where fits to one log differ in some parameters only. A result is reused if
+    everything that it depends on is equal.
     """
 
     def __init__(self) -> None:
@@ -75,6 +76,8 @@ class FitCache:
 class UpdateState:
     """What an update continues from, besides histories and trend counts (`Log.trends`).
 
+    S has the source items and T the targets of the training examples; weights B solve G B = K.
+
     triangle       lower triangle of G = S'S; None where an update counts G from all rows
     entries        number of entries of K = S'T at the fit; limits of the local solver depend on it
     reverse_share  share of K' (reversed pairs) in K, for tempo
@@ -88,7 +91,11 @@ class UpdateState:
     residual: Array | None = None
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays that an artifact stores, by name; none for an empty state."""
+        """Return the arrays that a saved model stores for updates, by name; none if it is empty.
+
+        They are the residual (by how much each target's weights are off) and the lower triangle of
+        G = S'S: indptr, indices, values, the rank of each item, and the diagonal.
+        """
         arrays = {} if self.residual is None else {"residual": self.residual}
         if self.triangle is None:
             return arrays
@@ -101,9 +108,11 @@ class UpdateState:
 
     @classmethod
     def restore(cls, facts: dict[str, Any] | None, arrays: dict[str, Array]) -> UpdateState | None:
-        """Return the state that an artifact's manifest (`facts`) and arrays store.
+        """Return the state that an artifact (a saved model) stores; None if it stores none.
 
-        None for an artifact without one (`facts` is None).
+        facts: the manifest's entry, with "entries" (of K = S'T) and "reverse_share" (of reversed
+        pairs); None for none. arrays: by name; those of the lower triangle of G = S'S begin with
+        "triangle_".
         """
         if facts is None:
             return None
@@ -158,7 +167,11 @@ class Fitted:
         return self.stored_recent_counts if self.log is None else self.log.counts(RECENT_DAYS)
 
     def without_update_state(self) -> Fitted:
-        """Return a copy without trend counts and update state, which only an update needs."""
+        """Return a copy without trend counts and update state, which only an update needs.
+
+        A trend count is the number of rows of an item around one of its rows; the update state has,
+        for example, a stored Gram matrix.
+        """
         training = {name: value for name, value in self.training.items() if name != "updatable"}
         log = None if self.log is None else replace(self.log, trends=None)
         return replace(self, log=log, training=training, update_state=None)
@@ -166,8 +179,8 @@ class Fitted:
     def store(self, name: str, params: dict[str, Any], *, histories: bool) -> Bundle:
         """Return the fitted model as the contents of an artifact: facts (JSON), arrays and tables.
 
-        `histories` stores the training rows and the update state; without, counts of recent rows
-        and a fingerprint of all rows.
+        name, params: of the model. `histories` stores the training rows and the update state;
+        without, counts of each item's recent rows and a fingerprint of all rows.
         """
         blocks, arrays = self.weights.stored()
         dense = (b.values.nbytes for b in self.weights.blocks if isinstance(b, DenseBlock))
@@ -235,10 +248,10 @@ def _current_names(values: dict[str, Any]) -> dict[str, Any]:
 def _restore_log(
     bundle: Bundle, arrays: dict[str, Array], items: Vocabulary, info: pl.DataFrame | None
 ) -> Log | None:
-    """Return the training histories of an artifact; None if it was saved without them.
+    """Return the training rows of an artifact (saved model); None if it was saved without.
 
-    bundle: its contents. arrays: by their current names. items, info: ids and item table of the
-    log.
+    bundle: its contents: facts, arrays and tables. arrays: its arrays by their current names.
+    items, info: item ids and item table of the log.
     """
     training = bundle.facts["training"]
     if "ptr" not in arrays:
@@ -272,9 +285,11 @@ def count_trends(params: dict[str, Any], log: Log) -> Array | None:
 
 
 def extend_trends(params: dict[str, Any], log: Log, is_new: Array, old_counts: Array) -> Array:
-    """Return trend counts (see `count_trends`) of all rows of a log after an update.
+    """Return trend counts of all rows of a log after an update.
 
-    `is_new` flags the new rows, which are counted in the whole log; old rows keep `old_counts`.
+    A row's trend count is the number of rows of its item within `window` days around it. `is_new`
+    flags the new rows, which are counted in the whole log; old rows keep `old_counts`. params: of
+    the model; only the last `max_history` rows of a user are used, other new rows get 1.
     """
     counts = np.ones(log.rows, np.int64)
     is_used = log.recent(params["max_history"])

@@ -15,7 +15,8 @@ from talerec.data import Histories, Log, TimeLike, Vocabulary
 from talerec.errors import TalerecError
 from talerec.models.core.boosts import BoostSpec
 from talerec.models.core.filters import HasFit, Ids, ItemFilter, RecommendOptions
-from talerec.models.core.inference import Scorer, TopItems, check_k, explain_boosts, rank_top
+from talerec.models.core.inference import check_k, explain_boosts, rank_top
+from talerec.models.core.scorer import Scorer, TopItems
 from talerec.runtime import Array, append_tables, listening, silent, sized_chunks, stage
 
 _BLOCK = 8192  # users at a time: memory does not grow with the number of users
@@ -96,8 +97,16 @@ class Recommender(Scorer):
         histories : list of lists
             Each history a list of item ids, oldest first, or of (item id, time), where a time is
             written like `as_of`.
-        k, hide_seen, allow, deny, where, per, boost, unknown, as_of
-            As for `recommend`.
+        k, hide_seen
+            Length of each list; leave out the items of its history.
+        allow, deny, where
+            Ids of the only items that may be recommended, ids of items that may not, and an SQL
+            condition on the item table.
+        per, boost
+            Largest number of items with the same value of a column, ``{"category": 2}``; fractions
+            of the score range to add by column and value, ``{"brand": {"X": 0.2}}``.
+        unknown, as_of
+            "error" or "skip" for unknown ids; the request time. All as for `recommend`.
 
         Returns
         -------
@@ -110,7 +119,10 @@ class Recommender(Scorer):
         return lists_frame(lists, self.item_ids, pl.Series(columns.HISTORY, np.arange(len(rows))))
 
     def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
-        """Recommend items after one item alone, without the item: columns item_id, score, rank."""
+        """Recommend items after one item alone, without the item: columns item_id, score, rank.
+
+        item: an external id; an unknown one is a TalerecError. k: the length of the list.
+        """
         history = Histories.from_ids([[item]], self.fitted.items, "error")
         lists = rank_top(self, history, k, ItemFilter(hide_seen=True))
         return lists_frame(lists, self.item_ids, pl.Series("item", [0])).drop("item")
@@ -127,6 +139,18 @@ class Recommender(Scorer):
         model that scores items without a history adds a row whose item_id is null. With `boost`,
         each boost that applies to the item adds a row; its score range is that of the list with the
         other options.
+
+        Parameters
+        ----------
+        history : list of ids, or of (id, time)
+            The items of the history, oldest first.
+        item : id
+            The item whose score is explained.
+        hide_seen, allow, deny, where
+            Which items the list has whose score range `boost` refers to, as for `recommend`.
+        boost, unknown, as_of
+            Fractions of the score range to add by column and value, ``{"brand": {"X": 0.2}}``;
+            "error" or "skip" for unknown ids; the request time.
 
         Returns
         -------
@@ -151,8 +175,11 @@ class Recommender(Scorer):
             A user of the training log.
         item : id
             The item whose score is explained.
-        hide_seen, allow, deny, where, boost, unknown, as_of
-            As for `explain`.
+        hide_seen, allow, deny, where
+            Which items the list has whose score range `boost` refers to, as for `recommend`.
+        boost, unknown, as_of
+            Fractions of the score range to add by column and value, ``{"brand": {"X": 0.2}}``;
+            "error" or "skip" for unknown ids; the request time.
 
         Returns
         -------
@@ -189,7 +216,10 @@ class Recommender(Scorer):
     ) -> pl.DataFrame:
         """Return the contributions of one history, and of boosts, to the score of an item.
 
-        `item` is an external id. Returns the columns that `explain` promises.
+        history: item positions, oldest first. `item` is an external id. options: with `boost`
+        (additions to scores by column and value) the frame has a column boost, too. Columns:
+        item_id, contribution; a row with item_id null is the part of the score that no history row
+        contributes.
         """
         fitted, history = self.fitted, history.slice(0, 1)  # without rows that are left out
         target = int(fitted.items.positions([item], "item", "error")[0])
@@ -210,7 +240,8 @@ class Recommender(Scorer):
     ) -> Histories:
         """Return histories of external item ids as item positions, at `options`' request time.
 
-        Rows that are not before this time are left out.
+        A history is a list of ids or of (id, time). options.unknown: "error" or "skip" for unknown
+        ids. Rows that are not before the request time are left out.
         """
         items, unit = self.fitted.items, self.fitted.unit
         rows = Histories.from_ids(histories, items, options.unknown, unit)
@@ -229,7 +260,7 @@ def user_histories(log: Log, users: Array, request_time: int | None) -> Historie
 
 
 def names_at(items: Vocabulary, positions: Array) -> pl.Series:
-    """Return the external ids at positions; null for -1."""
+    """Return the external ids at item positions, as a series; null for -1."""
     indices = pl.Series(np.where(positions >= 0, positions, 0), dtype=pl.Int64)
     names = items.ids.gather(indices)
     return pl.select(pl.when(pl.Series(positions >= 0)).then(names)).to_series()
@@ -238,7 +269,8 @@ def names_at(items: Vocabulary, positions: Array) -> pl.Series:
 def lists_frame(lists: TopItems, item_ids: pl.Series, keys: pl.Series) -> pl.DataFrame:
     """Return recommendation lists as a frame with a row per item, best first.
 
-    Columns: that of `keys` (one key per list, such as user_id), item_id, score, rank from 1.
+    lists: item positions, scores and lengths. item_ids: external ids by position. Columns: that of
+    `keys` (one key per list, such as user_id), item_id, score, rank from 1.
     """
     is_listed = np.arange(lists.items.shape[1]) < lists.counts[:, None]
     history, rank = np.nonzero(is_listed)
@@ -264,7 +296,8 @@ def _append_boosts(frame: pl.DataFrame, boosts: list[tuple[str, Any, float]]) ->
 class WrittenLists(NamedTuple):
     """Counts of a file of recommendation lists.
 
-    rows: rows of the file. users: users with at least one item. without: users without any.
+    rows: rows of the file, one per listed item. users: users with at least one item. without: users
+    without any.
     """
 
     rows: int
@@ -275,17 +308,18 @@ class WrittenLists(NamedTuple):
 def iterate_lists(
     model: Scorer, log: Log, users: Array, options: RecommendOptions
 ) -> Iterator[pl.DataFrame]:
-    """Return the lists of users (positions) of a log in blocks: user_id, item_id, score, rank.
+    """Return the lists of users of a log in blocks: frames of user_id, item_id, score, rank.
 
-    `options` are checked at once, before the first block is asked for. Rows that are not before
-    their request time, if they have one, are left out of the histories.
+    model: fitted. users: positions in the log. `options` (list length, filters, request time) are
+    checked at once, before the first block is asked for. Rows that are not before the request time,
+    if there is one, are left out of the histories.
     """
     check_k(model, options.k)
     request_time = options.request_time(model.fitted.unit)
     item_filter = options.build_filter(model)
 
     def blocks() -> Iterator[pl.DataFrame]:
-        """Yield the lists of one block of users at a time, as a frame."""
+        """Yield the lists of 8192 users at a time, as a frame."""
         tick = stage("lists", float(len(users)))
         for a, b in sized_chunks(len(users), _BLOCK):
             histories = user_histories(log, users[a:b], request_time)
@@ -301,7 +335,8 @@ def iterate_lists(
 def write_lists(path: Path, lists: Iterator[pl.DataFrame], n_users: int) -> WrittenLists:
     """Write lists of users to a file, which appears only once complete; return its counts.
 
-    `lists` yields frames as `iterate_lists` does; `n_users` counts users without items, too.
+    `lists` yields frames as `iterate_lists` does, a row per listed item. `n_users`: users in all,
+    to count those without items. The file's ending says its format.
     """
     rows = users = 0
     with append_tables(path) as append:
@@ -315,7 +350,8 @@ def write_lists(path: Path, lists: Iterator[pl.DataFrame], n_users: int) -> Writ
 def encode_log(model: HasFit, log: Log) -> Log:
     """Return a log in a fitted model's item positions, with row weights in the model's unit.
 
-    Items that the model does not know get position -1.
+    Items that the model does not know get position -1. Row weights are stored divided by a unit; a
+    log without weights, for a model with weights, is a TalerecError.
     """
     fitted = model.fitted
     positions = fitted.items.codes(fitted.items.cast_ids(log.items.ids)).astype(np.int32)

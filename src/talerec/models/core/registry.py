@@ -83,7 +83,8 @@ _LIBRARY = "talerec."
 def register(kind: type[Any]) -> None:
     """Add a model class to the registry under its `name`, if it defines one.
 
-    A third-party class must not take a name of the library; its methods are wrapped in checks.
+    A third-party class (defined outside this library) must not take a name of the library:
+    TalerecError. Its methods `learn_weights` and `query` are wrapped in checks of their results.
     """
     name = kind.__dict__.get("name")
     if isinstance(name, str):
@@ -104,7 +105,10 @@ def is_third_party(kind: type[Any]) -> bool:
 
 
 def check_has_name(kind: type[Any]) -> None:
-    """Raise TalerecError for a class that loading could not find by its saved name."""
+    """Raise TalerecError for a class that loading could not find by its saved name.
+
+    kind: a model class. Its attribute `name` must be text, under which it is registered.
+    """
     name = getattr(kind, "name", None)
     if not isinstance(name, str) or REGISTRY.get(name) not in kind.__mro__:
         other = "" if name is None else f" of its own ({name!r} is another model's)"
@@ -115,7 +119,8 @@ def check_has_name(kind: type[Any]) -> None:
 def find_class(name: str) -> type[Any] | None:
     """Return the class with this name, or at ``module:Class``; None for an unknown name.
 
-    The modules that TALEREC_MODELS names are imported to find it.
+    The modules that the environment variable TALEREC_MODELS names are imported to find it.
+    TalerecError if a module cannot be imported, or has no such model class.
     """
     if ":" in name:
         module, _, attribute = name.partition(":")
@@ -129,13 +134,19 @@ def find_class(name: str) -> type[Any] | None:
 
 
 def third_party_classes() -> list[type[Any]]:
-    """Return the model classes of the modules that TALEREC_MODELS names, importing them."""
+    """Return the model classes of the modules that TALEREC_MODELS names, importing them.
+
+    TALEREC_MODELS is an environment variable: names of modules, separated by commas.
+    """
     modules = _import_third_party()
     return [kind for kind in REGISTRY.values() if kind.__module__ in modules]
 
 
 def _import_third_party() -> list[str]:
-    """Import the modules that TALEREC_MODELS names, and return their names."""
+    """Import the modules that TALEREC_MODELS names, and return their names.
+
+    It is an environment variable: names of modules, separated by commas.
+    """
     modules = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
     for module in modules:
         _import_module(module)
@@ -143,7 +154,10 @@ def _import_third_party() -> list[str]:
 
 
 def _import_module(module: str) -> Any:
-    """Import a module by name, also from the working directory; TalerecError if that fails."""
+    """Import a module by name, also from the working directory; return it.
+
+    TalerecError, naming the module, if that fails.
+    """
     sys.path.insert(0, os.getcwd())
     try:
         return import_module(module)
@@ -166,12 +180,16 @@ def _adapt_former_attributes(kind: type[Any]) -> None:
 
 
 class FormerAttribute:
-    """Descriptor: read an attribute by its former name, with a DeprecationWarning."""
+    """Descriptor: read an attribute by its former name, with a DeprecationWarning.
+
+    former: the old name, which FORMER_ATTRIBUTES maps to the current one.
+    """
 
     def __init__(self, former: str) -> None:
         self._former, self._name = former, FORMER_ATTRIBUTES[former]
 
     def __get__(self, model: Any, kind: type[Any]) -> Any:
+        """Return the attribute by its current name, of the model (None: of the class `kind`)."""
         _warn_renamed(kind.__name__, self._former, self._name, stacklevel=3)
         return getattr(kind if model is None else model, self._name)
 
@@ -186,11 +204,19 @@ def _warn_renamed(kind: str, former: str, name: str, *, stacklevel: int) -> None
 
 
 def _check_learned(method: Any) -> Any:
-    """Wrap `learn_weights` of a third-party class: its result is checked at every call."""
+    """Wrap `learn_weights` of a third-party class: its result is checked at every call.
+
+    The wrapper returns (weights, solver's name or None); weights of a wrong shape are a
+    TalerecError.
+    """
 
     @wraps(method)
     def learn_weights(self: Any, log: Any, clock: Any) -> tuple[Weights, str | None]:
-        """Return the result of `method`; TalerecError if its type or arrays are not valid."""
+        """Return the result of `method`; TalerecError if its type or arrays are not valid.
+
+        method: `learn_weights` of a third-party model class, which returns (weights, solver's
+        name).
+        """
         result = method(self, log, clock)
         where = f"learn_weights of {type(self).__name__}"
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Weights)):
@@ -207,12 +233,16 @@ def _check_learned(method: Any) -> Any:
 def _check_query(method: Any) -> Any:
     """Wrap `query` of a third-party class: its result is checked at every call.
 
-    Sources (row numbers of the weights) must be in range, with one weight each.
+    A `Query` has, per history (ptr), sources, which are row numbers of the weights, and a weight of
+    each. Sources must be in range, with one weight each: else TalerecError.
     """
 
     @wraps(method)
     def query(self: Any, histories: Any) -> Query:
-        """Return the result of `method`; TalerecError if its type or arrays are not valid."""
+        """Return the result of `method`; TalerecError if its type or arrays are not valid.
+
+        method: `query` of a third-party model class: sources (rows of the weights) of each history.
+        """
         result = method(self, histories)
         where = f"query of {type(self).__name__}"
         if not isinstance(result, Query):

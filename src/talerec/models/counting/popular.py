@@ -32,15 +32,18 @@ class Popular(Model):
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         """Return item counts as base scores, and no item-item weights; no solver is used (None).
 
-        A base score is an item's score without any history. clock: adds up the seconds of each
-        stage.
+        The count of an item is its rows in the log, or the sum of their weights. A base score is an
+        item's score without any history. clock: adds up the seconds of each stage.
         """
         with clock("gram"):
             counts = log.counts()
         return Weights(empty_matrix(len(log.items)), counts), None
 
     def query(self, histories: Histories) -> Query:
-        """Return queries without sources: histories do not change the scores."""
+        """Return queries without sources: histories do not change the scores.
+
+        Scores are x @ B plus base scores; here each history's x is empty.
+        """
         return Query.empty(len(histories))
 
 

@@ -32,7 +32,10 @@ class CountModel(Linear):
         """Return how often pairs of items were counted: a matrix, source item x target item."""
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        """Return the pair counts of a log as float32 weights B; no solver is used (None)."""
+        """Return the pair counts of a log as float32 weights B; no solver is used (None).
+
+        B is source item x target item; zeros are not stored. clock("gram") adds up the seconds.
+        """
         with clock("gram"):
             counts = self.counts(log)
             if not is_sparse(counts):
@@ -44,7 +47,9 @@ class CountModel(Linear):
 
 @dataclass(eq=False, kw_only=True)
 class Markov(CountModel):
-    """B counts how often an item (column) came right after another (row).
+    """The weights B count how often an item (column) came right after another (row).
+
+    Scores are x @ B, with x the history's items weighted by recency.
 
     Examples
     --------
@@ -60,14 +65,20 @@ class Markov(CountModel):
     takes_weights = True
 
     def counts(self, log: Log) -> Matrix:
-        """Return how often each item (column) came right after another (row), item x item."""
+        """Return how often each item (column) came right after another (row), item x item.
+
+        Only the last `max_history` rows of a user count; `budget` is the memory to use, in bytes.
+        """
         next_row = np.array([0.0, 1.0])
         return lag_counts(log, next_row, max_history=self.max_history, memory=self.budget)
 
 
 @dataclass(eq=False, kw_only=True)
 class Rules(CountModel):
-    """B counts how often an item came after another, with weight 1 / lag in rows.
+    """The weights B count how often an item came after another, with weight 1 / lag in rows.
+
+    B is earlier item x later item; scores are x @ B, with x the history's items weighted by
+    recency.
 
     Examples
     --------
@@ -85,14 +96,20 @@ class Rules(CountModel):
     takes_weights = True
 
     def counts(self, log: Log) -> Matrix:
-        """Return weighted pair counts, item x later item: 1 / lag for lags up to `steps`."""
+        """Return weighted pair counts, item x later item: 1 / lag for lags up to `steps`.
+
+        The lag of two rows of a user is their distance in rows, 1 for the next row. Only the last
+        `max_history` rows of a user count; `budget` is the memory to use, in bytes.
+        """
         weight = np.concatenate([[0.0], 1 / np.arange(1, self.steps + 1)])
         return lag_counts(log, weight, max_history=self.max_history, memory=self.budget)
 
 
 @dataclass(eq=False, kw_only=True)
 class Association(CountModel):
-    """B counts the users who have both items.
+    """The weights B (item x item) count the users who have both items.
+
+    Scores are x @ B, with x the history's items weighted by recency.
 
     Examples
     --------
@@ -106,7 +123,10 @@ class Association(CountModel):
     summary = "What people have together; a baseline without time"
 
     def counts(self, log: Log) -> Matrix:
-        """Return the number of users who have both items (item x item), with a diagonal of 0."""
+        """Return the number of users who have both items (item x item), with a diagonal of 0.
+
+        Only the last `max_history` rows of a user count; `budget` is the memory to use, in bytes.
+        """
         together = slis_gram(log, max_history=self.max_history, memory=self.budget).G
         if is_sparse(together):
             return together - sparse.diags_array(together.diagonal(), format="csr")

@@ -19,8 +19,9 @@ _INITIAL_DEVIATION = 0.1  # standard deviation of the factors before the first s
 class FPMC(Model):
     """A Markov chain in factors, and the history's taste: score_j = u . Q_j + M_last . N_j.
 
-    u is the mean factor of the history's items, not a factor of the user: histories that were not
-    in the training log are scored like all others. The factors are fitted with BPR.
+    u is the mean taste factor of the history's items, not a factor of the user: histories that were
+    not in the training log are scored like all others. M_last are the transition factors of the
+    last item; Q_j and N_j are those of item j as a target. The factors are fitted with BPR.
 
     Examples
     --------
@@ -52,8 +53,9 @@ class FPMC(Model):
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         """Return the target factors as weights, factor x item; no solver is used (None).
 
-        Query arrays are the factors of history items: "taste" and "from_last". clock: adds up the
-        seconds of each stage.
+        The first `factors` rows are multiplied by the taste (mean factor of a history), the others
+        by the factors of its last item. Query arrays are the factors of history items: "taste" and
+        "from_last". clock: adds up the seconds of each stage.
         """
         options = StepOptions(self.rows, self.rate, self.reg)
         with clock("solve"):
@@ -64,7 +66,10 @@ class FPMC(Model):
         return Weights(block, query_arrays=arrays), None
 
     def _check_loaded(self) -> None:
-        """Raise TalerecError if factors, loaded from an artifact, have other shapes."""
+        """Raise TalerecError if factors, loaded from an artifact, have other shapes.
+
+        The arrays "taste" and "from_last" are item x factor; the weights have 2 `factors` rows.
+        """
         weights, expected = self.fitted.weights, (len(self.fitted.items), self.factors)
         for name in ("taste", "from_last"):
             shape = weights.query_arrays[name].shape
@@ -73,9 +78,10 @@ class FPMC(Model):
         require(sources == 2 * self.factors, f"the weights have {sources} rows of factors")
 
     def query(self, histories: Histories) -> Query:
-        """Return x of each history: its mean taste, then the factors of its last item.
+        """Return x of each history: the mean taste of its items, then factors of its last item.
 
-        Sources are factors; a history without known items has none.
+        Sources of x are factors, which the weights (factor x item) turn into scores; a history
+        without known items has none. Only the last `rows` known items count.
         """
         arrays = self.fitted.weights.query_arrays
         rows = (histories.start, histories.stop, histories.item)
@@ -87,8 +93,8 @@ class FPMC(Model):
     def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
         """Return what each row of a history (column) adds to targets' scores (rows).
 
-        targets: item positions; `x` is not used. Every row adds its share of the mean taste; the
-        last row also adds its transition.
+        targets: item positions; `x` is not used. Each of the last `rows` known rows adds its share
+        of the mean taste; the last row also adds its transition. Unknown items (-1) add 0.
         """
         weights, arrays = self.fitted.weights, self.fitted.weights.query_arrays
         columns = weights.matrix[:, targets].astype(np.float64)
@@ -113,14 +119,17 @@ class ItemFactors(NamedTuple):
     over the history's items and `from_last` of its last item.
     """
 
-    taste: Array
-    from_last: Array
-    to_taste: Array
-    to_last: Array
+    taste: Array  # of history items
+    from_last: Array  # of the history's last item
+    to_taste: Array  # of target items, multiplied by the mean taste
+    to_last: Array  # of target items, multiplied by `from_last`
 
 
 class BPRExamples(NamedTuple):
-    """Rows to learn from, in this order; each row's item should score above a sampled one."""
+    """Rows to learn from, in this order; each row's item should score above a sampled one.
+
+    The history of a row is its user's earlier rows.
+    """
 
     item: Array  # of every row of the log
     begin: Array  # the first row of every row's user
@@ -132,8 +141,8 @@ class StepOptions(NamedTuple):
     """Options of a gradient step of BPR: rows of history, learning rate, regularization."""
 
     rows: int  # rows before the target that make up its history
-    rate: float
-    reg: float
+    rate: float  # learning rate
+    reg: float  # share of the rate by which factors shrink
 
 
 class BPRPair(NamedTuple):
@@ -152,7 +161,9 @@ def fit_factors(
 ) -> ItemFactors:
     """Return the item factors after `epochs` passes over a log, in an order drawn from `seed`.
 
-    One thread makes all steps, so that results are identical every time. The rate falls to 0.
+    Each row with an earlier row of its user is an example of BPR: its item should score above a
+    random one. One thread makes all steps, so that results are identical every time. The learning
+    rate falls to 0.
     """
     rng = np.random.default_rng(seed)
     n = len(log.items)
@@ -186,7 +197,8 @@ def _mean_taste(item: Array, a: int, b: int, taste: Array, out: Array) -> None:
 def _margin(factors: ItemFactors, pair: BPRPair, mean: Array) -> np.float32:
     """Return the score of the pair's next item minus that of its sampled one.
 
-    mean: the mean taste of the history.
+    pair: positions of the next, the sampled and the history's last item. mean: the mean taste
+    factors of the history.
     """
     i, j, last = pair
     total = np.float32(0.0)
@@ -202,8 +214,10 @@ def _update_pair(
 ) -> None:
     """Move the factors of the pair's items and of the last item along the gradient, in place.
 
-    mean: the mean taste of the history. gradient: of the loss by the margin, times the learning
-    rate. shrink: the share by which factors shrink in a step (regularization).
+    pair: the next item, which should score above the sampled one, and the history's last item.
+    mean: the mean taste of the history. gradient: of the objective by the margin between the two
+    scores, times the learning rate. shrink: the share by which factors shrink in a step
+    (regularization).
     """
     i, j, last = pair
     _, from_last, to_taste, to_last = factors
@@ -220,8 +234,8 @@ def _update_pair(
 def _update_taste(taste: Array, items: Array, step: Array, shrink: np.float32, old: Array) -> None:
     """Move the taste of a history's items by `step`, once for each of its rows, in place.
 
-    shrink: the share by which a taste shrinks, divided among the rows. old: work array, row x
-    factor.
+    taste: item x factor. items: of the history's rows. shrink: the share by which a taste shrinks
+    (regularization), divided among the rows. old: work array, row x factor.
     """
     size = np.float32(len(items))
     for r in range(len(items)):
@@ -235,8 +249,8 @@ def _update_taste(taste: Array, items: Array, step: Array, shrink: np.float32, o
 def bpr_steps(examples: BPRExamples, options: StepOptions, factors: ItemFactors) -> None:
     """Make a gradient step on ln sigma(margin) - reg / 2 |factors|^2 for each example.
 
-    The margin is the score of the next item less that of the sampled one. Changes `factors` in
-    place.
+    The margin is the score of the next item less that of the sampled one, after a history of at
+    most `options.rows` rows. Changes `factors` in place; a pair of equal items is skipped.
     """
     item, d = examples.item, factors.taste.shape[1]
     mean, taste_step = np.empty(d, np.float32), np.empty(d, np.float32)

@@ -20,7 +20,8 @@ class Linear(Model):
     """A model whose scores are x @ B, with x_i = exp(-lag / recency) of a history's items.
 
     B is item x item: row i (source) has what item i in a history adds to the score of each item
-    (target). A lag counts the rows from the last row of the history.
+    (target). A lag counts the rows from the last row of the history. Subclasses define how B is
+    learned. The Gram is the pair of item x item matrices that B is computed from.
     """
 
     recency: float = param(
@@ -158,7 +159,8 @@ class RidgeModel(Linear):
     def for_update(self, state: UpdateState) -> Self:
         """Return a copy of the model that learns from new rows, with the solver of its fit.
 
-        state: what the update continues from, as `update_state` returns it.
+        state: what the update continues from, as `update_state` returns it: a stored G = S'S, and
+        by how much each target's weights are off.
         """
         return Model.for_update(self.with_params(solver=self.fitted.solver or self.solver), state)
 
@@ -170,7 +172,7 @@ class RidgeModel(Linear):
         """Return all weights of the model, given the item-item weights B (here: only these).
 
         Subclasses add further weights learned from `log`; `clock` adds up the seconds of their
-        stages.
+        stages. Used by updates, which solve B alone.
         """
         return Weights(item_weights)
 

@@ -61,23 +61,28 @@ class EASE(RidgeModel):
         return slis_gram(log, max_history=self.max_history, memory=self.budget)
 
     def solution(self, gram: Gram) -> Solution:
-        """Return B of the ridge regression of G = X'X on itself, with a diagonal of 0."""
+        """Return B of the ridge regression of G = X'X on itself, with a diagonal of 0.
+
+        gram: G, item x item; X is user x item. The result has B and the name of the solver.
+        """
         return self._solve_bounded(gram, self.reg, 0.0)
 
     def _solve_bounded(self, gram: Gram, penalty: Any, xi: float) -> Solution:
         """Return B for a ridge penalty (a number, or one per item), its diagonal at most xi.
 
         gram: G = X'X, X user x item. B is item x item; its diagonal has items' weights for
-        themselves.
+        themselves. The result has the weights B and the name of the solver.
         """
         return solve_bounded(gram, penalty, xi, solver=self.solver, neighbors=self.neighbors)
 
     # -- recency --
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        """Return B with the chosen recency as an array for queries, and the solver's name.
+        """Return B (item x item) with the chosen recency as an array for queries, and the solver.
 
-        clock("name") adds the seconds of its block to that stage.
+        The recency is the decay length of history weights, in rows; it is chosen here if the
+        parameter is "auto". clock("name") adds the seconds of its block to that stage. The solver
+        is a name.
         """
         weights, solver = super().learn_weights(log, clock)
         if is_auto(self.recency):
@@ -89,8 +94,10 @@ class EASE(RidgeModel):
     def _choose_recency(self, log: Log) -> float:
         """Return the recency with the highest NDCG@10 on held-out last rows of users.
 
-        NDCG is averaged over lists with seen items allowed and hidden. The default stays unless
-        another value is better by 2.5 standard errors. An update keeps the recency of the fit.
+        The recency is the decay length of history weights, in rows; 1 to 60 and infinity are
+        compared. NDCG is averaged over lists with seen items allowed and hidden. The default, 2,
+        stays unless another value is better by 2.5 standard errors, or if the log is too small. An
+        update keeps the recency of the fit.
         """
         if self._update_state is not None:
             return self.query_recency
@@ -114,14 +121,20 @@ class EASE(RidgeModel):
 
     @property
     def query_recency(self) -> float:
-        """The decay length of history weights in queries, in rows: as set, or as chosen."""
+        """The decay length of history weights in queries, in rows: as set, or chosen by the fit.
+
+        The fit stores its choice with the weights; models saved by earlier versions have none: 2.
+        """
         if not is_auto(self.recency):
             return self.recency
         arrays = self.fitted.weights.query_arrays
         return float(arrays["recency"][0]) if "recency" in arrays else DEFAULT_RECENCY
 
     def describe_learned(self) -> list[str]:
-        """Return a sentence on the chosen recency; empty if it was set."""
+        """Return a sentence on the chosen recency; an empty list if it was set.
+
+        The recency is the decay length of history weights, in rows.
+        """
         if not is_auto(self.recency):
             return []
         if self.query_recency == DEFAULT_RECENCY:
@@ -130,6 +143,7 @@ class EASE(RidgeModel):
         return [f"The 8th most recent row has {share:.0%} of the latest row's weight."]
 
     def _check_loaded(self) -> None:
+        """Raise TalerecError if the recency stored with the weights is not one number above 0."""
         super()._check_loaded()
         recency = self.fitted.weights.query_arrays.get("recency", np.ones(1))
         require(recency.shape == (1,) and bool(recency[0] > 0), "recency is not one number above 0")
@@ -162,7 +176,10 @@ class EDLAE(EASE):
         return dropout_penalty(diagonal, self.reg, self.dropout)
 
     def solution(self, gram: Gram) -> Solution:
-        """Return B (item x item) with a diagonal of 0, for the ridge penalty of dropout."""
+        """Return B (item x item) with a diagonal of 0, for the ridge penalty of dropout.
+
+        gram: G = X'X, with X user x item. The result has B and the name of the solver.
+        """
         return self._solve_bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), 0.0)
 
 
@@ -187,5 +204,8 @@ class RDLAE(EDLAE):
     )
 
     def solution(self, gram: Gram) -> Solution:
-        """Return B (item x item), its diagonal at most `xi`, for the penalty of dropout."""
+        """Return B (item x item), its diagonal at most `xi`, for the ridge penalty of dropout.
+
+        gram: G = X'X, with X user x item. The result has B and the name of the solver.
+        """
         return self._solve_bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), self.xi)

@@ -60,7 +60,9 @@ class SessionModel(RidgeModel):
 class SLIS(SessionModel):
     """A user's items predict each other: B = I - P diag(g), P = (X'WX + reg I)^-1, B_jj <= xi.
 
-    X is user x item, 1 where the user has the item; W weights users by their age.
+    X is user x item, 1 where the user has the item; W weights users by their age (the time since
+    their last row). g_j is reg, or larger where B_jj would exceed xi. Scores are x @ B, with x the
+    history's items weighted by recency.
 
     Examples
     --------
@@ -78,16 +80,27 @@ class SLIS(SessionModel):
     )
 
     def gram_terms(self, log: Log) -> list[GramTerm]:
+        """Return the only summand of the Gram, in which a user's items predict each other.
+
+        It has G = K = X'WX (item x item), with X user x item and W the weights of users.
+        """
         return [self._slis(log)]
 
     def solution(self, gram: Gram) -> Solution:
-        """Return B (item x item) for the ridge penalty `reg`, its diagonal at most `xi`."""
+        """Return B (item x item) for the ridge penalty `reg`, its diagonal at most `xi`.
+
+        gram: G = X'WX, with X user x item and W the weights of users. The result has B and the name
+        of the solver.
+        """
         return solve_bounded(gram, self.reg, self.xi, solver=self.solver, neighbors=self.neighbors)
 
 
 @dataclass(eq=False, kw_only=True)
 class SLIT(SessionModel):
-    """At every row, earlier items predict later items, both weighted by their distance to it.
+    """At every row, earlier items predict later items: B = (S'S + reg I)^-1 S'T.
+
+    S has the earlier items of a user and T the later ones, both weighted by their distance to the
+    row. B is item x item; scores are x @ B, with x the history's items weighted by recency.
 
     Examples
     --------
@@ -109,6 +122,10 @@ class SLIT(SessionModel):
     )
 
     def gram_terms(self, log: Log) -> list[GramTerm]:
+        """Return the only summand of the Gram, in which earlier items predict later ones.
+
+        It has G = S'S and K = S'T (item x item), with S the earlier and T the later items.
+        """
         return [self._slit(log)]
 
     def _slit(self, log: Log) -> GramTerm:
@@ -125,6 +142,9 @@ class SLIT(SessionModel):
 class SLIST(SLIT):
     """SLIS and SLIT together: the Gram is alpha times SLIS' plus (1 - alpha) times SLIT's.
 
+    In SLIS a user's items predict each other, in SLIT earlier items predict later ones; the Gram is
+    the pair of item x item matrices that the weights are solved from.
+
     Examples
     --------
     >>> import talerec as tr
@@ -139,5 +159,8 @@ class SLIST(SLIT):
     alpha: float = param(0.2, "share of SLIS; 0 is SLIT alone", low=0, high=1, search=(0.0, 1.0))
 
     def gram_terms(self, log: Log) -> list[GramTerm]:
-        """Return the summands of the Gram (G = S'S, K = S'T): alpha SLIS and 1 - alpha SLIT."""
+        """Return the summands of the Gram (G = S'S, K = S'T): alpha SLIS and 1 - alpha SLIT.
+
+        In SLIS a user's items predict each other, in SLIT earlier items (S) predict later ones (T).
+        """
         return blend_terms(self.alpha, lambda: self._slis(log), lambda: self._slit(log))

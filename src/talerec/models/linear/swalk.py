@@ -39,7 +39,8 @@ class SWalk(SLIT):
     """A random walk over items that follows SLIT's weights and restarts along those of SLIS.
 
     M <- alpha M R + (1 - alpha) (beta T + (1 - beta) I), `steps` times from M = I, with R from SLIT
-    and T from SLIS, both without negative weights and with row sums of 1; B is the last M.
+    (earlier items predict later ones) and T from SLIS (a user's items predict each other), both
+    without negative weights and with row sums of 1; the weights B (item x item) are the last M.
 
     Examples
     --------
@@ -123,7 +124,8 @@ def _reciprocal(sums: Array) -> Array:
 class WalkGraphs(NamedTuple):
     """The parameters of M <- alpha M R + (1 - alpha) T, `steps` times from M = I.
 
-    R and T are item x item matrices of transition probabilities.
+    R and T are item x item matrices of transition probabilities, as compressed rows (CSR): a step
+    of a walk, and where it restarts. alpha: the probability that a walk continues.
     """
 
     R: CSR
@@ -133,9 +135,10 @@ class WalkGraphs(NamedTuple):
 
 
 class WalkRows(NamedTuple):
-    """Rows of M: the first sizes[i] columns of row i hold its entries, items ascending.
+    """Rows of M, the probabilities of walks: row i is of the walk that starts at item i.
 
-    items, values: item x column.
+    items, values: item x column; the first sizes[i] columns of row i hold its entries, items
+    ascending, and their probabilities.
     """
 
     items: Array
@@ -156,8 +159,8 @@ class WalkScratch(NamedTuple):
 def walk(R: Matrix, T: Matrix, alpha: float, steps: int, width: int) -> Matrix:
     """Return M after `steps` times M <- alpha M R + (1 - alpha) T, from M = I.
 
-    With sparse R and T, each row of M keeps its `width` largest entries after every step, and the
-    result is sparse; otherwise it is dense.
+    R and T are item x item transition probabilities. With sparse R and T, each row of M keeps its
+    `width` largest entries after every step, and the result is sparse; otherwise it is dense.
     """
     n = R.shape[0]
     if not (is_sparse(R) and is_sparse(T)):
@@ -175,7 +178,8 @@ def walk(R: Matrix, T: Matrix, alpha: float, steps: int, width: int) -> Matrix:
 def _walk_dense(R: Array, T: Array, alpha: float, steps: int) -> Array:
     """Return M after `steps` times M <- alpha M R + (1 - alpha) T, from M = I, in float32.
 
-    TalerecError if there is not enough memory.
+    R and T are dense item x item transition probabilities. TalerecError if there is not enough
+    memory.
     """
     n = len(R)
     require_memory(3 * 4 * n * n, f"a walk over {n:,} items", "use solver=local")
@@ -196,7 +200,8 @@ def _walk_dense(R: Array, T: Array, alpha: float, steps: int) -> Array:
 def _add_row(graph: CSR, source: int, weight: float, scratch: WalkScratch, count: int) -> int:
     """Add `weight` times row `source` of a graph to scratch.share; return the new `count`.
 
-    `count` is the number of items reached so far, which scratch.reached lists.
+    graph: item x item transition probabilities, CSR. scratch.share: the probability of each item
+    after this step. `count` is the number of items reached so far, which scratch.reached lists.
     """
     for x in range(graph.indptr[source], graph.indptr[source + 1]):
         i, share = graph.indices[x], weight * graph.values[x]
@@ -209,9 +214,10 @@ def _add_row(graph: CSR, source: int, weight: float, scratch: WalkScratch, count
 
 @template
 def _keep_top(scratch: WalkScratch, count: int, width: int) -> int:
-    """Keep the `width` largest of the `count` reached items; return how many are kept.
+    """Keep the `width` most probable of the `count` reached items; return how many are kept.
 
-    Writes them to top_items and top_shares of the scratch arrays, and resets `share` to zeros.
+    scratch: `share` has the probability of each item, `reached` the items that have one. Writes the
+    kept ones to top_items and top_shares, and resets `share` to zeros.
     """
     share, reached, gain, top_items, top_shares = scratch
     for x in range(count):
@@ -228,7 +234,9 @@ def _keep_top(scratch: WalkScratch, count: int, width: int) -> int:
 def _walk_from(i: int, graphs: WalkGraphs, width: int, scratch: WalkScratch) -> int:
     """Make all steps of the walk from item i; return the number of entries of its row of M.
 
-    The entries are left in top_items and top_shares of the scratch arrays, in no order.
+    A step follows graphs.R with probability alpha, else it restarts along row i of graphs.T; the
+    `width` most probable items are kept. The entries are left in top_items and top_shares of the
+    scratch arrays, in no order.
     """
     scratch.top_items[0], scratch.top_shares[0], size = i, 1.0, 1
     for _ in range(graphs.steps):
@@ -242,7 +250,11 @@ def _walk_from(i: int, graphs: WalkGraphs, width: int, scratch: WalkScratch) -> 
 
 @kernel
 def _walk_rows(graphs: WalkGraphs, a: int, b: int, out: WalkRows) -> None:
-    """Write rows a to b - 1 of M, the matrix of the walk, to `out`."""
+    """Write rows a to b - 1 of M, the matrix of the walk, to `out`, items ascending.
+
+    Row i has the probabilities of items after all steps of the walk from item i. graphs: transition
+    probabilities and options of the walk.
+    """
     n = len(graphs.R.indptr) - 1
     reached, top_items = np.empty(n, np.int32), np.empty(n, np.int32)
     scratch = WalkScratch(np.zeros(n), reached, np.empty(n), top_items, np.empty(n))

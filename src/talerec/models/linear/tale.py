@@ -100,7 +100,10 @@ class TALE(RidgeModel):
 
     @property
     def _weighting(self) -> TaleWeighting:
-        """How TALE weights sources: time decay, least weight, and division by trend counts."""
+        """How TALE weights sources: time decay (days), least weight, and division by trend counts.
+
+        The trend count of a row is the number of its item's rows within `window` days of it.
+        """
         times = {name: getattr(self, name) for name in ("decay", "floor", "same_time")}
         return TaleWeighting(**times, **self._trend)
 
@@ -131,7 +134,8 @@ class TALE(RidgeModel):
     def query(self, histories: Histories) -> Query:
         """Return x of each history: exp(-lag / recency) of its items, lag in rows from the last.
 
-        With same_time "joint", rows with equal times have equal lags.
+        A `Query` has, per history, sources (rows of the weights: the distinct items) and their
+        weights. With same_time "joint", rows with equal times have equal lags.
         """
         times = histories.moments(joint=self.same_time == "joint")
         weights = self.fitted.weights

@@ -24,6 +24,9 @@ from talerec.runtime import Array, Clock
 class SKNN(Model):
     """An item scores the similarities of the nearest histories that have it.
 
+    The nearest are the `nearest` training users whose items are most similar (cosine) to those of
+    the history.
+
     Examples
     --------
     >>> import talerec as tr
@@ -60,7 +63,8 @@ class SKNN(Model):
     def _distance_weights(self, longest: int) -> Array:
         """Return the weight of a neighbor's item by its distance, in rows, to the shared item.
 
-        longest: rows of the longest history; distances are 0 to longest - 1.
+        A neighbor is a similar training user; here all weights are 1. longest: rows of the longest
+        history; distances are 0 to longest - 1.
         """
         return np.ones(longest)
 
@@ -68,6 +72,7 @@ class SKNN(Model):
         """Return an index of users' newest rows, to find neighbors; no solver is used (None).
 
         Its block holds the items of each user; its query arrays say which users have which items.
+        Only a user's last `max_history` rows are used. clock("gram") adds up the seconds.
         """
         with clock("gram"):
             recent = newest_rows(log, self.max_history)
@@ -77,8 +82,9 @@ class SKNN(Model):
     def query(self, histories: Histories) -> Query:
         """Return the neighbors of each history as sources of x, weighted by similarity.
 
-        A source is an entry of the index: a neighbor's row of the newest item that it shares with
-        the history. Scores are x times what each entry's user adds to the items of its history.
+        Neighbors are the `nearest` training users most similar to the history. A source is an entry
+        of the index: a neighbor's row of the newest item that it shares with the history. Scores
+        are x times what each entry's user adds to the items of its history.
         """
         nearest = min(self.nearest, self._histories.sequences)
         options = NeighborOptions(self.max_history, self.sample, *self._decays)
@@ -90,14 +96,15 @@ class SKNN(Model):
 
     @property
     def _histories(self) -> SequenceBlock:
-        """The items of each training user: the only block (stored matrix of weights) of the fit."""
+        """The items of each training user, as sequences: the only stored matrix of the fit."""
         block: SequenceBlock = self.fitted.weights.blocks[0]
         return block
 
     def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
         """Return what each row of a history (column) contributes to targets' scores (rows).
 
-        x: the neighbors of this one history with their similarities, as `query` returns them.
+        x: the neighbors of this one history with their similarities, as `query` returns them; a
+        neighbor is a training user, and a source the number of one of its rows in the index.
         targets: item positions. Each neighbor's part of a score is divided among the history items
         it shares.
         """
@@ -129,7 +136,10 @@ def _last_rows(item: Array, max_history: int) -> list[int]:
 
 @dataclass(eq=False, kw_only=True)
 class STAN(SKNN):
-    """SKNN with decays by lag in the query, age of the neighbor, and distance in its history.
+    """SKNN (nearest neighbors by shared items) with decays by lag, age and distance.
+
+    The weight of a shared item falls with its lag in the history, that of a neighbor (a training
+    user) with its age, and that of the neighbor's items with their distance to the shared item.
 
     Examples
     --------
@@ -155,14 +165,22 @@ class STAN(SKNN):
 
     @property
     def needs_time(self) -> bool:
+        """Whether times are used: to select recent users (`sample`), or to weigh them by age."""
         return self.sample > 0 or self.decay_user > 0
 
     @property
     def _decays(self) -> tuple[float, float]:
-        """The decays of similarity to 1/e: lag of the shared item (rows), age (microseconds)."""
+        """The decays of similarity to 1/e: lag of the shared item (rows), age (microseconds).
+
+        The age is the time from the neighbor's last row to the query; infinite for no decay.
+        """
         return self.recency, self.decay_user * DAY or math.inf
 
     def _distance_weights(self, longest: int) -> Array:
-        """Return exp(-d / position) for distances d of 0 to longest - 1 rows to the shared item."""
+        """Return exp(-d / position) for distances d of 0 to longest - 1 rows to the shared item.
+
+        It is the weight of an item of a neighbor (a similar training user), by the distance in rows
+        to the item that the neighbor shares with the history.
+        """
         weights: Array = np.exp(-np.arange(longest) / self.position)
         return weights

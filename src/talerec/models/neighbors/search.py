@@ -27,7 +27,7 @@ class NeighborOptions(NamedTuple):
 class NeighborIndex(NamedTuple):
     """Which training users have which items; users are numbered from the most recent one on.
 
-    An entry is an item of a user; entries are numbered user by user.
+    An entry is an item of a user; entries are numbered user by user. Times are microseconds.
     """
 
     indptr: Array  # where each user's entries begin
@@ -50,11 +50,14 @@ class NeighborQueries(NamedTuple):
 
 
 class NeighborLists(NamedTuple):
-    """The first sizes[q] columns of row q are the neighbors of query q, most similar first."""
+    """The first sizes[q] columns of row q are the neighbors of query q, most similar first.
+
+    A neighbor is a training user; an entry is the number of one of its items in the index.
+    """
 
     entry: Array  # the neighbor's entry of the query's newest shared item
-    similarity: Array
-    sizes: Array
+    similarity: Array  # of each neighbor to the query
+    sizes: Array  # neighbors of each query
 
 
 class _SharedItems(NamedTuple):
@@ -70,7 +73,9 @@ def build_index(log: Log, distance_weights: Array) -> Weights:
     """Return an index of every user's items, each at its last row, the most recent user first.
 
     distance_weights: the weight of a neighbor's item d rows away from the shared item, by d. The
-    result holds the users' items as its block, and the arrays of `NeighborIndex` as query arrays.
+    result holds the users' items as its block (one sequence per user), and as query arrays:
+    "holders" (where each item's entries begin), "entries" (rows, by item), "user" (of each row) and
+    "last" (the time of each user's last row).
     """
     log = log.keep(last_row_mask(log.ptr, log.item, len(log.items)))
     users = np.flatnonzero(np.diff(log.ptr))
@@ -91,7 +96,8 @@ def build_index(log: Log, distance_weights: Array) -> Weights:
 def check_index(weights: Weights, n_users: int) -> None:
     """Raise TalerecError if a neighbor index, read from an artifact, has numbers out of range.
 
-    weights: what `build_index` returned. n_users: users in the index.
+    weights: what `build_index` returned: users' items as a block, and arrays "holders" (where each
+    item's entries begin), "entries", "user" and "last". n_users: users in the index.
     """
     arrays, n_entries = weights.query_arrays, len(weights.blocks[0].indices)
     check_indptr("holders", arrays["holders"], weights.items, n_entries)
@@ -126,7 +132,9 @@ def _find_in_part(
 ) -> tuple[Array, Array, Array]:
     """Return the number of neighbors of each query, then all their entries and similarities.
 
-    index, queries: the fields of `NeighborIndex` and `NeighborQueries`.
+    index, queries: the fields of `NeighborIndex` (which users have which items) and
+    `NeighborQueries` (histories). A neighbor is a training user; its entry is its row of the newest
+    shared item. At most `nearest` per query, most similar first.
     """
     n = len(queries[0])
     entry, similarity = np.empty((n, nearest), np.int64), np.empty((n, nearest))
@@ -147,8 +155,9 @@ def _add_users_of(
 ) -> int:
     """Add `weight` to all users who have item i; return the number of users so far.
 
-    Changes `shared` (users who share an item with the query) in place; `count` is the number of
-    users found before.
+    index: which users have which items. Changes `shared` in place: users who share an item with the
+    query, their weights, and for each its first shared entry (row of the index). `count` is the
+    number of users found before.
     """
     for x in range(index.item_indptr[i], index.item_indptr[i + 1]):
         u = index.user[index.entries[x]]
@@ -165,9 +174,11 @@ def _add_shared_items(
     index: NeighborIndex, queries: NeighborQueries, q: int, options: NeighborOptions,
     shared: _SharedItems,
 ) -> tuple[int, int]:  # fmt: skip
-    """Write the users who share an item with query q to `shared`.
+    """Write the users who share an item with query q to `shared`, with summed weights.
 
-    Returns the number of distinct items of the query, and the number of these users.
+    index: which training users have which items. The weight of an item falls with its lag in the
+    query; only its last `max_history` rows are used. Returns the number of distinct items of the
+    query, and the number of these users.
     """
     stop = queries.stop[q]
     first = max(queries.start[q], stop - options.max_history)
@@ -185,7 +196,8 @@ def _similarities(
 ) -> Array:
     """Return the similarity of users to a query of `n_items` items whose last row is at `now`.
 
-    weight: by user, the summed weight of shared items. decay, now: microseconds.
+    index: `indptr` has where each user's items begin, `last` the time of its last row. weight: by
+    user, the summed weight of shared items. decay, now: microseconds.
     """
     out = np.empty(len(users))
     for x in range(len(users)):
@@ -202,7 +214,8 @@ def _write_most_similar(
 ) -> None:
     """Write the most similar users to row q of `out`, as many as fit; ties keep their order.
 
-    similarity: of each of `users`; those with 0 are left out. entry: by user, the entry to write.
+    similarity: of each of `users`; those with 0 are left out. entry: by user, the row of the index
+    to write, that of its newest shared item.
     """
     count = 0
     for x in np.argsort(-similarity, kind="mergesort")[: out.entry.shape[1]]:
@@ -219,8 +232,10 @@ def _write_neighbors(
 ) -> None:  # fmt: skip
     """Write the neighbors of queries a to b - 1 to `out`, most similar first.
 
-    Of equally similar users the most recent one is first. The size of a query without neighbors is
-    not written: `out.sizes` must be 0 on entry.
+    index: which training users have which items, most recent user first. queries: histories. Of the
+    users who share an item, the `options.sample` most recent are compared. Of equally similar users
+    the most recent one is first. The size of a query without neighbors is not written: `out.sizes`
+    must be 0 on entry.
     """
     n_users, n_items = len(index.indptr) - 1, len(index.item_indptr) - 1
     shared = _SharedItems(
@@ -246,10 +261,11 @@ def _write_neighbors(
 def write_neighbors(
     index: Arrays, queries: Arrays, options: tuple[Any, ...], a: int, b: int, out: Arrays
 ) -> None:
-    """Write the neighbors of queries a to b - 1 to `out`; see `_write_neighbors`.
+    """Write the neighbors of queries a to b - 1 to `out`, most similar first.
 
-    Arguments are named tuples as plain tuples: Numba recognizes these 10 microseconds sooner, and
-    one query alone takes 60.
+    Neighbors are the training users most similar to a query's history. Arguments are the fields of
+    `NeighborIndex`, `NeighborQueries`, `NeighborOptions` and `NeighborLists` as plain tuples: Numba
+    recognizes these 10 microseconds sooner, and one query alone takes 60.
     """
     requests = NeighborIndex(*index), NeighborQueries(*queries), NeighborOptions(*options)
     _write_neighbors(*requests, a, b, NeighborLists(*out))

@@ -35,7 +35,8 @@ class SASRec(AttentionModel):
 class GSASRec(SASRec):
     """SASRec as first published, with a sampled loss that corrects for the sampling.
 
-    Needs torch.
+    The loss is gBCE: binary cross-entropy against sampled items, with a weight of the target. Needs
+    torch.
 
     Examples
     --------
@@ -63,6 +64,8 @@ class GSASRec(SASRec):
 @dataclass(eq=False, kw_only=True)
 class ESASRec(AttentionModel):
     """SASRec with gated blocks (LiGR) and a softmax over sampled items. Needs torch.
+
+    Gates scale the outputs of attention and of the feed-forward network before they are added.
 
     Examples
     --------

@@ -27,13 +27,16 @@ _REQUIRED_FACTS = ("kind", "params", "rows", "version")  # of a training
 
 
 def with_default(kind: type, name: str, default: Any) -> Any:
-    """Return a parameter inherited from class `kind` as a field with another default."""
+    """Return a parameter inherited from class `kind` as a field with another default.
+
+    name : of the parameter; its meaning and range stay.
+    """
     metadata = kind.__dataclass_fields__[name].metadata  # type: ignore[attr-defined]
     return dataclasses.field(default=default, metadata=metadata)
 
 
 class _NetworkState(Model):
-    """Caches of a neural model, which are no parameters and not saved.
+    """Caches of a neural model, which are no parameters and are not saved.
 
     They are the network, and trainings: networks trained elsewhere, with facts about their
     training.
@@ -45,6 +48,7 @@ class _NetworkState(Model):
     _trainings: Sequence[Any] = ()
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes to pickle: all but the caches."""
         transient = ("_net", "_trainings")
         return {name: value for name, value in vars(self).items() if name not in transient}
 
@@ -98,11 +102,15 @@ class NeuralModel(_NetworkState):
     )
 
     def __post_init__(self) -> None:
+        """Check the parameters; TalerecError if one is not valid or they do not fit together."""
         super().__post_init__()
         self._check()
 
     def _check(self) -> None:
-        """Raise TalerecError if `samples` does not fit a network that sees later rows."""
+        """Raise TalerecError if `samples` does not fit a network that sees later rows.
+
+        With samples "windows" every row predicts the next one, which such a network would see.
+        """
         if self.samples == "windows" and self._sees_later():
             raise TalerecError(
                 f"{self.name} sees later rows, so samples is 'prefixes': "
@@ -114,6 +122,10 @@ class NeuralModel(_NetworkState):
         return False
 
     def set_params(self, **changes: Any) -> Self:
+        """Change parameters by name, all or none; a fit that depends on them is dropped.
+
+        Returns the model; TalerecError if values are not valid or do not fit together.
+        """
         self._copy_with(changes)  # refused before anything changes
         return super().set_params(**changes)
 
@@ -130,8 +142,10 @@ class NeuralModel(_NetworkState):
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         """Return the weights of a network trained on a log; no solver is named (None).
 
-        It is trained here, unless trainings from elsewhere were given (`use_trainings`). clock:
-        adds up the seconds of each stage.
+        It is trained here, unless trainings from elsewhere were given (`use_trainings`). A
+        checkpoint file, if one is configured, is removed at the end. clock: adds up the seconds of
+        each stage. The weights are the item vectors, with the network's other parameters as arrays
+        for queries.
         """
         training, rows, settings = import_neural("training"), log_rows(log), self.settings()
         if self._trainings:
@@ -218,7 +232,8 @@ class NeuralModel(_NetworkState):
     def _states(self, histories: Histories) -> tuple[Array, Array]:
         """Return the state after each history (history x dim), and a flag whether it has one.
 
-        The state is the network's output vector; a history without known items has none.
+        The state is the network's output vector; a history without known items has none. The
+        network also gets the request time; for histories without times, the time of the newest row.
         """
         neural = import_neural("inference")
         last = histories.last()
@@ -233,7 +248,10 @@ class NeuralModel(_NetworkState):
         return states
 
     def _network(self) -> Net:
-        """Return the encoder network, built from the stored arrays at the first call."""
+        """Return the encoder network, built from the stored arrays at the first call.
+
+        It maps a history to its state; the arrays are its trained parameters.
+        """
         if self._net is None:
             stored = self.fitted.weights.query_arrays
             arrays = {name.replace("__", "."): array for name, array in stored.items()}
@@ -241,7 +259,11 @@ class NeuralModel(_NetworkState):
         return self._net
 
     def _vectors(self, items: Array) -> Array:
-        """Return the network's input vectors of items (positions): item x dim."""
+        """Return the network's input vectors of items (positions): item x dim.
+
+        They are stored apart (array "items") only if they differ from the output vectors, the
+        weights.
+        """
         weights = self.fitted.weights
         table = weights.query_arrays.get("items")
         vectors: Array = weights.matrix[: self.dim, items].T if table is None else table[items]
@@ -252,7 +274,8 @@ class NeuralModel(_NetworkState):
     def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
         """Return what each target's score (row) loses without each row of a history (column).
 
-        Only the newest 16 known rows are left out in turn; other columns are 0.
+        x: the network's state after the history, as a query. targets: item positions. Only the
+        newest 16 known rows are left out in turn; other columns are 0.
         """
         losses = np.zeros((len(targets), len(history.item)))
         rows = np.flatnonzero(history.item >= 0)[-self.max_history :][-_MAX_EXPLAINED:]
@@ -284,12 +307,18 @@ class NeuralModel(_NetworkState):
 
 @dataclass(eq=False, kw_only=True)
 class AttentionModel(NeuralModel):
-    """A network with attention between the rows of a history; `heads` must divide `dim`."""
+    """A network with attention between the rows of a history; `heads` must divide `dim`.
+
+    The base class of such models; each defines its own network by its name.
+    """
 
     heads: int = param(2, "attention heads; they divide dim", low=1, high=1024)
 
     def _check(self) -> None:
-        """Raise TalerecError if parameters do not fit together: `heads` must divide `dim`, too."""
+        """Raise TalerecError if parameters do not fit together: `heads` must divide `dim`, too.
+
+        dim: the size of an item's vector, of which each attention head gets an equal part.
+        """
         super()._check()
         if self.dim % self.heads:
             values = f"dim is {self.dim} and heads is {self.heads}"
@@ -297,7 +326,10 @@ class AttentionModel(NeuralModel):
 
 
 def log_rows(log: Log) -> Rows:
-    """Return a log's rows as plain arrays (`talerec.neural` Rows), the input of a training."""
+    """Return a log's rows as plain arrays (`talerec.neural` Rows), the input of a training.
+
+    They are ptr (where each user's rows begin), item, time, and the number of items.
+    """
     rows: Rows = import_neural("settings").Rows(log.ptr, log.item, log.time, len(log.items))
     return rows
 
@@ -305,6 +337,7 @@ def log_rows(log: Log) -> Rows:
 def read_training(source: Any) -> Any:
     """Return a finished training, given the `Training` itself or the file it was saved to.
 
+    A training is a trained network's parameters, and facts: its model, parameters and rows.
     TalerecError if facts are missing that a finished training has.
     """
     kind = import_neural("training").Training
@@ -350,7 +383,10 @@ def _checkpoint_path(settings: NetSettings, rows: Rows) -> Path | None:
 
 
 def _leave_one_out(history: Histories, rows: Array) -> Histories:
-    """Return copies of one history: without rows[0], without rows[1], and so on."""
+    """Return copies of one history: without rows[0], without rows[1], and so on.
+
+    rows: row numbers in the history. The request time stays.
+    """
     size = len(history.item)
     others = np.array([[n for n in range(size) if n != row] for row in rows.tolist()], np.int64)
     bounds = np.arange(len(rows) + 1) * (size - 1)

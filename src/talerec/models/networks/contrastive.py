@@ -12,6 +12,9 @@ from talerec.models.networks.base import AttentionModel, with_default
 class DuoRec(AttentionModel):
     """SASRec with similar states for samples that have the same target. Needs torch.
 
+    A sample is a history, its target the next item, its state the network's output vector. A
+    contrastive loss (InfoNCE) draws the states of such samples together.
+
     Examples
     --------
     >>> import talerec as tr
@@ -40,6 +43,9 @@ class DuoRec(AttentionModel):
 class TCPSRec(AttentionModel):
     """SASRec with item vectors pre-trained on rows that are close in time. Needs torch.
 
+    Pre-training assigns items to their history, visit, weekday and quarter of the day; a visit ends
+    with a long gap.
+
     Examples
     --------
     >>> import talerec as tr
@@ -62,7 +68,8 @@ class TCPSRec(AttentionModel):
 class TiCoSeRec(AttentionModel):
     """SASRec with a contrastive loss between views of a history with more even intervals.
 
-    Needs torch.
+    A view is a randomly augmented copy of a history: cropped, masked, reordered, or with similar
+    items. Needs torch.
 
     Examples
     --------

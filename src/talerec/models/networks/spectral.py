@@ -11,7 +11,10 @@ from talerec.models.networks.base import AttentionModel, with_default
 
 @dataclass(eq=False, kw_only=True)
 class BSARec(AttentionModel):
-    """Attention combined with a filter of slow and fast changes. Needs torch.
+    """Attention combined with a low-pass filter over the rows of a history. Needs torch.
+
+    The filter keeps the lowest frequencies (slow changes of taste), and scales the others by a
+    learned factor.
 
     Examples
     --------
@@ -45,6 +48,9 @@ class BSARec(AttentionModel):
 class FEARec(AttentionModel):
     """Attention on frequency bands, and by autocorrelation along lags. Needs torch.
 
+    Each layer sees a band of the frequencies of a history; autocorrelation says at which lags (rows
+    apart) the history resembles itself.
+
     Examples
     --------
     >>> import talerec as tr
@@ -70,10 +76,14 @@ class FEARec(AttentionModel):
     batch: int = with_default(AttentionModel, "batch", 256)
 
     def _sees_later(self) -> bool:
+        """Return True: filters over all rows make a row's state depend on later rows."""
         return True
 
     def _check(self) -> None:
-        """Raise TalerecError if parameters do not fit together: `max_history` must be even, too."""
+        """Raise TalerecError if parameters do not fit together: `max_history` must be even, too.
+
+        The base class checks that `heads` divides `dim`.
+        """
         super()._check()
         if self.max_history % 2:
             limit = "fearec takes an even number of rows"

@@ -48,6 +48,7 @@ class Net(nn.Module):
     shares_table: bool = True
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create the item vectors (items x dim), not initialised, and no bias."""
         super().__init__()
         self.settings = settings
         self.items = nn.Parameter(torch.empty(items, settings.dim))
@@ -93,7 +94,10 @@ class Net(nn.Module):
         raise NotImplementedError
 
     def encode_last(self, batch: Batch) -> Tensor:
-        """Return the state of each sample's last row, b x dim, which scores its next item."""
+        """Return the state of each sample's last row, b x dim, which scores its next item.
+
+        batch : b samples, padded at their ends; `count` has the rows of each.
+        """
         states = self.encode(batch)
         return states[torch.arange(len(states), device=states.device), batch.count - 1]
 
@@ -104,6 +108,7 @@ class Net(nn.Module):
     def loss(self, batch: Batch, step: Step) -> Tensor:
         """Return the training loss of a batch: the mean over all rows that have a target.
 
+        batch : `position` has the flat indices of these rows, `target` the items that come next.
         step : the loss function, random draws and number of the epoch.
         """
         states = self.encode(batch).flatten(0, 1)[batch.position]

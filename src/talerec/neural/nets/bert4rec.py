@@ -29,6 +29,10 @@ class BERT4RecNet(Net):
     hides_rows: ClassVar[bool] = True
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create position vectors, the mask row's vector, blocks, and output layers with a bias.
+
+        `edge` normalises the input; `last` and `last_norm` transform the last block's output.
+        """
         super().__init__(items, settings)
         dim = settings.dim
         self.places = nn.Parameter(torch.empty(settings.max_history, dim))
@@ -56,7 +60,10 @@ class BERT4RecNet(Net):
         return self.last_norm(F.gelu(self.last(x)))
 
     def encode_last(self, batch: Batch) -> Tensor:
-        """Return the state of a mask row appended to each history, b x dim."""
+        """Return the state of a mask row appended to each history, b x dim.
+
+        batch : b histories, padded at their ends. The state of the mask row predicts the next item.
+        """
         width = int(batch.lengths.max())
         vectors = F.pad(self.embed(batch)[:, :width], (0, 0, 0, 1))
         column = torch.arange(width + 1, device=vectors.device)
@@ -67,7 +74,11 @@ class BERT4RecNet(Net):
         return states[torch.arange(len(batch), device=vectors.device), batch.count]
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        """Return the mean loss of predicting randomly masked rows of the batch."""
+        """Return the mean loss of predicting randomly masked rows of the batch.
+
+        The setting `masked` is the share of rows to mask; a masked row has the vector `hidden` in
+        place of its item's. step : has the loss function and the random draws.
+        """
         device = batch.item.device
         hide = draw_masked_rows(batch, self.settings.specific["masked"], step.rng)
         vectors = torch.where(

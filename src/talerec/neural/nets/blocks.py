@@ -45,6 +45,7 @@ class Attention(nn.Module):
     def __init__(
         self, dim: int, heads: int, dropout: float, project: bool = True, bias: bool = True
     ) -> None:
+        """Create the linear layers of queries, keys, values and output, each dim x dim."""
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value = (nn.Linear(dim, dim, bias=bias) for _ in range(3))
@@ -69,6 +70,7 @@ class Feedforward(nn.Module):
     """Two-layer network W2 act(W1 x + c1) + c2 with `inner` hidden units, applied to each row."""
 
     def __init__(self, dim: int, inner: int, activation: type[nn.Module] = nn.GELU) -> None:
+        """Create the two linear layers, dim to inner and inner to dim, and the activation."""
         super().__init__()
         self.first, self.second = nn.Linear(dim, inner), nn.Linear(inner, dim)
         self.activation = activation()
@@ -86,6 +88,7 @@ class PostBlock(nn.Module):
     def __init__(
         self, dim: int, heads: int, dropout: float, attention: nn.Module | None = None
     ) -> None:
+        """Create attention, feed-forward network (4 dim hidden units) and both layer norms."""
         super().__init__()
         self.attention = attention or Attention(dim, heads, dropout)
         self.feed = Feedforward(dim, 4 * dim)
@@ -93,11 +96,15 @@ class PostBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return z for rows x, both b x width x dim; mask : True where attention is allowed."""
+        """Return the block's output for rows x, both b x width x dim.
+
+        Attention, then a feed-forward network, each with a residual and a layer norm after it. mask
+        : True where attention is allowed
+        """
         return self.feed_forward(self.norm(x + self.drop(self.attention(x, x, mask))))
 
     def feed_forward(self, y: Tensor) -> Tensor:
-        """Return LN(y + drop(FFN(y)))."""
+        """Return LN(y + drop(FFN(y))): the feed-forward half of the block, for rows y."""
         return self.feed_norm(y + self.drop(self.feed(y)))
 
 
@@ -105,13 +112,18 @@ class PreBlock(nn.Module):
     """Pre-LN transformer block: y = x + drop(Att(LN x)), z = y + drop(FFN(LN y))."""
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        """Create attention, feed-forward network (4 dim hidden units) and both layer norms."""
         super().__init__()
         self.attention, self.feed = Attention(dim, heads, dropout), Feedforward(dim, 4 * dim)
         self.norm, self.feed_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return z for rows x, both b x width x dim; mask : True where attention is allowed."""
+        """Return the block's output for rows x, both b x width x dim.
+
+        Attention, then a feed-forward network, each after a layer norm and with a residual. mask :
+        True where attention is allowed
+        """
         rows = self.norm(x)
         y = x + self.drop(self.attention(rows, rows, mask))
         return y + self.drop(self.feed(self.feed_norm(y)))
@@ -127,6 +139,7 @@ class OriginalBlock(nn.Module):
     def __init__(
         self, dim: int, heads: int, dropout: float, attention: Attention | None = None
     ) -> None:
+        """Create attention, feed-forward network (dim hidden units) and both layer norms."""
         super().__init__()
         self.attention = attention or Attention(dim, heads, dropout, project=False)
         self.feed = Feedforward(dim, dim, nn.ReLU)
@@ -134,9 +147,10 @@ class OriginalBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor, *more: Any) -> Tensor:
-        """Return z for rows x, both b x width x dim; mask : True where attention is allowed.
+        """Return the block's output for rows x, both b x width x dim.
 
-        more : further inputs of the attention
+        Queries are the normalised rows, keys and values the rows themselves. mask : True where
+        attention is allowed; more : further inputs of the attention
         """
         rows = self.norm(x)
         rows = self.feed_norm(rows + self.attention(rows, x, mask, *more))
@@ -150,6 +164,7 @@ class GatedBlock(nn.Module):
     """
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        """Create attention, both gates and layer norms, and SwiGLU's three matrices."""
         super().__init__()
         self.attention = Attention(dim, heads, dropout)
         self.gate, self.feed_gate = nn.Linear(dim, dim), nn.Linear(dim, dim)
@@ -159,7 +174,11 @@ class GatedBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return z for rows x, both b x width x dim; mask : True where attention is allowed."""
+        """Return the block's output for rows x, both b x width x dim.
+
+        Attention, then SwiGLU, each scaled by a learned gate and with a residual. mask : True where
+        attention is allowed
+        """
         rows = self.norm(x)
         y = x + self.gate(x).sigmoid() * self.drop(self.attention(rows, rows, mask))
         return y + self.feed_gate(y).sigmoid() * self.drop(self._swiglu(self.feed_norm(y)))

@@ -22,7 +22,8 @@ from talerec.runtime import Array
 def encode_same_targets(net: Net, batch: Batch, step: Step) -> Tensor:
     """Return, for each sample of a batch, the state of another random sample with its target.
 
-    b x dim; a sample that is alone with its target is encoded itself.
+    A sample is rows of a user, its target the next row's item. b x dim; a sample that is alone with
+    its target is encoded itself. step : has all training samples and the random draws
     """
     others = step.feed.same_target(batch.sample, step.rng)
     longest, needed = net.settings.max_history, int(step.feed.samples.count[others].max())
@@ -34,7 +35,8 @@ def contrastive_loss(net: Net, batch: Batch, step: Step, temperature: float) -> 
     """Return DuoRec's loss: cross-entropy of the targets plus `contrast` times InfoNCE.
 
     InfoNCE pairs a second pass over each sample (with other dropout) with another sample of the
-    same target. It is omitted for a batch of one sample.
+    same target. It is omitted for a batch of one sample. step : has the loss function and all
+    training samples. temperature : of InfoNCE
     """
     loss = step.criterion(net.encode_last(batch), net.head(), batch.target)
     share = net.settings.specific["contrast"]
@@ -52,7 +54,10 @@ class DuoRecNet(SASRecNet):
     """
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        """Return the loss of a batch: cross-entropy plus the contrastive loss."""
+        """Return the loss of a batch: cross-entropy plus the contrastive loss.
+
+        The contrastive loss (InfoNCE) draws the states of samples with the same target together.
+        """
         return contrastive_loss(self, batch, step, self.settings.specific["temperature"])
 
 
@@ -113,7 +118,11 @@ class TCPSRecNet(SASRecNet):
     """
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        """Return `contrast` times the time-group loss in warm-up, SASRec's loss afterwards."""
+        """Return `contrast` times the time-group loss in warm-up, SASRec's loss afterwards.
+
+        Time groups are rows of the same sequence, visit, weekday or quarter of the day. step : has
+        the number of the epoch; warm-up is the first `warmup` epochs.
+        """
         if step.epoch >= self.warmup:
             return super().loss(batch, step)
         return self.settings.specific["contrast"] * self.time_group_loss(batch)
@@ -132,7 +141,10 @@ class TCPSRecNet(SASRecNet):
         groups = group_by_time(batch.lengths, time, self.settings.specific["gap"])
 
         def groups_of(*keys: Array) -> tuple[Tensor, int]:
-            """Return a group number per entry, equal for equal keys, and how many there are."""
+            """Return a group number per entry, equal for equal keys, and how many groups there are.
+
+            keys : arrays of labels, all of the same length.
+            """
             distinct, number = np.unique(np.stack(keys), axis=1, return_inverse=True)
             return torch.as_tensor(number.reshape(-1)).to(device), distinct.shape[1]
 
@@ -159,7 +171,11 @@ class TiCoSeRecNet(SASRecNet):
     spared: Any
 
     def prepare(self, rows: Rows) -> None:
-        """Compute the most similar item of each item, and the users who are not augmented."""
+        """Compute the most similar item of each item, and the users who are not augmented.
+
+        rows : the training log. `view` keeps how augmented copies of sequences are drawn; `spared`
+        flags the users whose time intervals vary least, whose sequences stay as they are.
+        """
         specific = self.settings.specific
         rates = {
             name: specific[name] for name in ("crop", "mask", "reorder", "substitute", "insert")
@@ -168,7 +184,11 @@ class TiCoSeRecNet(SASRecNet):
         self.spared = views.steadiest_users(rows, specific["spared"])
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        """Return SASRec's loss, and after warm-up also InfoNCE of two views of each sequence."""
+        """Return SASRec's loss, and after warm-up also InfoNCE of two views of each sequence.
+
+        A view is a randomly augmented copy of a sequence; InfoNCE is weighted by the setting
+        `contrast`. step : has the number of the epoch and the random draws.
+        """
         loss = super().loss(batch, step)
         share = self.settings.specific["contrast"]
         if step.epoch < self.warmup or share == 0 or len(batch) < 2:
@@ -180,7 +200,8 @@ class TiCoSeRecNet(SASRecNet):
     def encode_views(self, batch: Batch, step: Step) -> Tensor:
         """Return the states of a random augmented copy of each sequence, b x (width dim).
 
-        Sequences of spared users (the steadiest) are encoded as they are.
+        Sequences of spared users, whose time intervals vary least, are encoded as they are. batch :
+        b samples (rows of users); step : has the log, the samples and the random draws.
         """
         rows, samples = step.feed.rows, step.feed.samples
         augmented = []

@@ -49,14 +49,21 @@ class _LookUp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, index: Tensor) -> Tensor:
-        """Return `table[index, 0]`, of the shape of `index`; table is n x 1."""
+        """Return `table[index, 0]`, of the shape of `index`; table is n x 1.
+
+        ctx : keeps the index and the table's length for `backward`
+        """
         ctx.save_for_backward(index)
         ctx.size = len(table)
         return table[:, 0][index]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of the table, n x 1: the incoming gradients summed by index."""
+        """Return the gradient of the table, n x 1: the incoming gradients summed by index.
+
+        The index was saved by `forward`, which returned `table[index, 0]`; it has no gradient
+        (None).
+        """
         index, values = ctx.saved_tensors[0].flatten(), grads[0].flatten()
         if values.device.type == "cpu":
             return torch.bincount(index, values, ctx.size).to(values.dtype)[:, None], None
@@ -72,6 +79,7 @@ class GatedUnit(nn.Module):
     """
 
     def __init__(self, settings: NetSettings) -> None:
+        """Create both linear layers and the tables of biases, by lag and by time bucket."""
         super().__init__()
         dim, self.heads, self.longest = settings.dim, settings.heads, settings.max_history
         self.enter, self.leave = nn.Linear(dim, 4 * dim, bias=False), nn.Linear(dim, dim)
@@ -105,6 +113,7 @@ class HSTUNet(Net):
     shares_table = False  # input vectors are not normalised
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create position vectors and blocks; their sizes are those of the settings."""
         super().__init__(items, settings)
         self.places = nn.Parameter(torch.empty(settings.max_history, settings.dim))
         self.blocks = nn.ModuleList(GatedUnit(settings) for _ in range(settings.layers))
@@ -113,6 +122,7 @@ class HSTUNet(Net):
     def time_buckets(self, batch: Batch) -> Tensor:
         """Return floor(ln(seconds) / 0.301) from row j to the row after row i, b x width x width.
 
+        batch : `time` has the time of each row and `now` that of the row after it, microseconds.
         Axis 1 is i, axis 2 is j; seconds are at least 1 and buckets at most the setting `buckets`.
         """
         seconds = (batch.now[:, :, None] - batch.time[:, None]).double() / 1e6
@@ -120,7 +130,11 @@ class HSTUNet(Net):
         return bucket.clamp(0, self.settings.specific["buckets"])
 
     def encode(self, batch: Batch) -> Tensor:
-        """Return the states of a batch's rows, b x width x dim, of length 1 / temperature."""
+        """Return the states of a batch's rows, b x width x dim, of length 1 / temperature.
+
+        A state is a vector that predicts the next item. Blocks get the lag of each pair of rows,
+        and the bucket of the time between them.
+        """
         x = self.embed(batch) * math.sqrt(self.settings.dim) + self.places[: batch.width]
         x = self.drop(x)
         column = torch.arange(batch.width, device=x.device)

@@ -20,6 +20,7 @@ class GRU4RecNet(Net):
     """
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create the GRU (`layers` layers of size dim) and a bias per item."""
         super().__init__(items, settings)
         self.gru = nn.GRU(settings.dim, settings.dim, settings.layers, batch_first=True)
         self.drop = nn.Dropout(settings.dropout)
@@ -33,7 +34,10 @@ class GRU4RecNet(Net):
                 nn.init.xavier_uniform_(value)
 
     def encode(self, batch: Batch) -> Tensor:
-        """Return the GRU's states of a batch's rows, b x width x dim, with dropout."""
+        """Return the GRU's states of a batch's rows, b x width x dim, with dropout.
+
+        A state is a vector that predicts the next item.
+        """
         return self.drop(self.gru(self.drop(self.embed(batch)))[0])
 
 
@@ -63,6 +67,7 @@ class LinearUnit(nn.Module):
     """
 
     def __init__(self, dim: int) -> None:
+        """Create the parameters of 2 dim complex channels, not initialised."""
         super().__init__()
         self.nu, self.theta, self.gamma = (nn.Parameter(torch.empty(2 * dim)) for _ in range(3))
         self.enter, self.enter_turned = nn.Linear(dim, 2 * dim), nn.Linear(dim, 2 * dim)
@@ -82,7 +87,11 @@ class LinearUnit(nn.Module):
             self.gamma.copy_(0.5 * torch.log(1 - squared))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return y for rows x, both b x width x dim."""
+        """Return the outputs of the linear recurrence for rows x, both b x width x dim.
+
+        h_t = lambda h_{t-1} + gamma (B x_t + c) in complex channels; the output is Re(C h_t) plus a
+        bias.
+        """
         factor = torch.exp(torch.complex(-self.nu.exp(), self.theta.exp()))
         h = scan(factor, self.gamma.exp() * torch.complex(self.enter(x), self.enter_turned(x)))
         return self.leave(h.real) - self.leave_turned(h.imag)
@@ -95,13 +104,17 @@ class LinearUnitBlock(nn.Module):
     """
 
     def __init__(self, dim: int, dropout: float) -> None:
+        """Create the unit, the feed-forward network (4 dim hidden units) and both layer norms."""
         super().__init__()
         self.unit, self.feed = LinearUnit(dim), Feedforward(dim, 4 * dim)
         self.norm, self.feed_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return z for rows x, both b x width x dim."""
+        """Return the block's output for rows x, both b x width x dim.
+
+        A linear recurrent unit, then a feed-forward network, each with a residual and a layer norm.
+        """
         y = self.norm(x + self.drop(self.unit(x)))
         return self.feed_norm(y + self.drop(self.feed(y)))
 
@@ -113,6 +126,7 @@ class LRURecNet(Net):
     """
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create the blocks, the input's layer norm and a bias per item."""
         super().__init__(items, settings)
         self.edge = nn.LayerNorm(settings.dim)
         self.drop = nn.Dropout(settings.dropout)
@@ -122,12 +136,18 @@ class LRURecNet(Net):
         self.bias = nn.Parameter(torch.empty(items))
 
     def reset(self) -> None:
-        """Initialise parameters as `Net` does, then those of each linear recurrent unit."""
+        """Initialise parameters as `Net` does, then those of each linear recurrent unit.
+
+        Matrices get N(0, 0.02), vectors 0, scales of layer norms 1.
+        """
         super().reset()
         for module in self.modules():
             if isinstance(module, LinearUnit):
                 module.reset()
 
     def encode(self, batch: Batch) -> Tensor:
-        """Return the states of a batch's rows after all blocks, b x width x dim."""
+        """Return the states of a batch's rows after all blocks, b x width x dim.
+
+        A state is a vector that predicts the next item; `edge` is the input's layer norm.
+        """
         return apply_blocks(self.blocks, self.edge(self.drop(self.embed(batch))))

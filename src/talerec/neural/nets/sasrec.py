@@ -39,6 +39,7 @@ class SASRecNet(Net):
     default_norm: ClassVar[str] = "post"
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create position vectors and blocks, and separate output vectors if not shared."""
         super().__init__(items, settings)
         self.norm = settings.specific.get("norm", self.default_norm)
         self.shares_table = settings.specific.get("output", "shared") == "shared"
@@ -55,7 +56,10 @@ class SASRecNet(Net):
             self.targets = nn.Parameter(torch.empty(items, dim))
 
     def reset(self) -> None:
-        """Initialise parameters as `Net` does; for gated blocks, matrices with Xavier's normal."""
+        """Initialise parameters as `Net` does; for gated blocks, matrices with Xavier's normal.
+
+        That is N(0, 0.02) for matrices, 0 for vectors, and 1 for scales of layer norms.
+        """
         super().reset()
         if self.norm == "gated":
             for value in self.parameters():
@@ -76,8 +80,8 @@ class SASRecNet(Net):
     def encode(self, batch: Batch) -> Tensor:
         """Return the states of a batch's rows, b x width x dim.
 
-        A state depends on its row and earlier rows. Variants "pre" and "original" end in a layer
-        norm.
+        A state is a vector that predicts the next item, from its row and earlier rows. Variants
+        "pre" and "original" end in a layer norm (`edge`).
         """
         mask = causal_mask(batch.width, batch.item.device)
         x = apply_blocks(self.blocks, self.embed_input(batch), mask)
@@ -149,6 +153,7 @@ class LinRecNet(SASRecNet):
     """
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create SASRec's network, with blocks of linear attention."""
         super().__init__(items, settings)
         self.causal = settings.specific["causal"] == "yes"
         dim, heads, dropout = settings.dim, settings.heads, settings.dropout
@@ -158,11 +163,17 @@ class LinRecNet(SASRecNet):
         )
 
     def encode(self, batch: Batch) -> Tensor:
-        """Return the states of a batch's rows, b x width x dim; padding is not attended to."""
+        """Return the states of a batch's rows, b x width x dim; padding is not attended to.
+
+        A state is a vector that predicts the next item.
+        """
         return apply_blocks(self.blocks, self.embed_input(batch), batch.is_row[:, None, None])
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        """Return the mean loss over all targets if causal, else over each sample's one target."""
+        """Return the mean loss over all targets if causal, else over each sample's one target.
+
+        A sample is rows of a user; a target is the next row's item. step : has the loss function
+        """
         if self.causal:
             return super().loss(batch, step)
         return step.criterion(self.encode_last(batch), self.head(), batch.target)

@@ -40,6 +40,7 @@ class FilterBlock(PostBlock):
     """
 
     def __init__(self, settings: NetSettings) -> None:
+        """Create the attention block, the low-pass matrix and the learned scale of fast changes."""
         super().__init__(settings.dim, settings.heads, settings.dropout)
         self.share = settings.specific["share"]
         self.beta = nn.Parameter(torch.empty(1, settings.dim))
@@ -49,7 +50,11 @@ class FilterBlock(PostBlock):
         self.low: Tensor
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return z for rows x, both b x max_history x dim; mask : where attention is allowed."""
+        """Return the block's output for rows x, both b x max_history x dim.
+
+        `share` of it is the filter (slow changes, and fast ones times beta^2), the rest
+        self-attention; then a feed-forward network. mask : True where attention is allowed
+        """
         low = self.low @ x
         filtered = self.filter_norm(self.drop(low + self.beta**2 * (x - low)) + x)
         attended = self.norm(x + self.drop(self.attention(x, x, mask)))
@@ -65,6 +70,7 @@ class _SpectralNet(PrefixNet):
     fixed_width: ClassVar[bool] = True
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create position vectors, the input's layer norm, and the subclass's blocks."""
         super().__init__(items, settings)
         self.places = nn.Parameter(torch.empty(settings.max_history, settings.dim))
         self.edge = nn.LayerNorm(settings.dim, eps=1e-12)
@@ -87,14 +93,21 @@ class _SpectralNet(PrefixNet):
 
 
 class BSARecNet(_SpectralNet):
-    """BSARec: a stack of filter blocks; a history stands at the end of the columns."""
+    """BSARec: a stack of filter blocks; a history stands at the end of the columns.
+
+    A filter block adds self-attention and a low-pass filter over all columns; padding comes before
+    the history.
+    """
 
     def new_blocks(self) -> Iterator[nn.Module]:
         """Return one filter block per layer."""
         return (FilterBlock(self.settings) for _ in range(self.settings.layers))
 
     def reset(self) -> None:
-        """Initialise parameters as `Net` does, but the filters' beta with N(0, 1)."""
+        """Initialise parameters as `Net` does, but beta of each filter block with N(0, 1).
+
+        Matrices get N(0, 0.02), vectors 0; beta scales the fast changes that a filter passes.
+        """
         super().reset()
         for module in self.modules():
             if isinstance(module, FilterBlock):
@@ -159,6 +172,7 @@ class FrequencyAttention(Attention):
     """
 
     def __init__(self, settings: NetSettings, left: int, right: int) -> None:
+        """Create the attention layers, the band-pass matrix and the table of lags of row pairs."""
         super().__init__(settings.dim, settings.heads, settings.dropout)
         width = settings.max_history
         self.share = settings.specific["time_share"]
@@ -171,7 +185,9 @@ class FrequencyAttention(Attention):
     def forward(self, x: Tensor, source: Tensor, mask: Tensor, *more: Any) -> Tensor:
         """Return the attended values of rows x, b x max_history x dim.
 
-        mask : where softmax attention is allowed; `source` and `more` are ignored.
+        `share` of them is softmax attention, the rest attention by lags; `band` is the matrix that
+        keeps the layer's frequencies. mask : where softmax attention is allowed; `source` and
+        `more` are ignored.
         """
         q, k, v = self.query(x), self.key(x), self.value(x)
         mixed = (1 - self.share) * self._attend_lags(self.band @ q, k, v)
@@ -180,7 +196,10 @@ class FrequencyAttention(Attention):
         return self.out(mixed)
 
     def autocorrelation(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return R(lag) = (1 / dim) sum over t of q[(t + lag) mod M] . k[t], b x M."""
+        """Return R(lag) = (1 / dim) sum over t of q[(t + lag) mod M] . k[t], b x M.
+
+        q, k : b x M x dim, M = max_history
+        """
         return (q @ k.mT).flatten(1) @ self.pair_lags / q.shape[2]
 
     def _attend_lags(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -198,7 +217,10 @@ class FrequencyAttention(Attention):
         return shifts.mT @ v
 
     def _attend_rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """Return softmax attention between band-limited rows; q, k, v are b x M x dim."""
+        """Return softmax attention between rows that have only the layer's band of frequencies.
+
+        q, k, v and the result are b x M x dim, M = max_history; mask : True where a row may attend
+        """
         q, k, v = (split_heads(self.band @ part, self.heads) for part in (q, k, v))
         weights = attention_weights(q @ k.mT / math.sqrt(q.shape[-1]), mask)
         return merge_heads(self.drop(weights) @ v)
@@ -217,9 +239,15 @@ class FEARecNet(_SpectralNet):
             yield PostBlock(s.dim, s.heads, s.dropout, FrequencyAttention(s, left, right))
 
     def encode(self, batch: Batch) -> Tensor:
-        """Return the states of all columns of a batch, b x max_history x dim."""
+        """Return the states of all columns of a batch, b x max_history x dim.
+
+        A state is a vector that predicts the next item; padding is not attended to.
+        """
         return self.encode_columns(self.embed(batch), batch.is_row)
 
     def loss(self, batch: Batch, step: Step) -> Tensor:
-        """Return DuoRec's contrastive loss of a batch, see `contrastive_loss`."""
+        """Return DuoRec's loss: cross-entropy of the targets plus a contrastive loss.
+
+        The contrastive loss draws the states of samples with the same target together.
+        """
         return contrastive_loss(self, batch, step, 1.0)

@@ -63,6 +63,10 @@ class TiSASRecNet(Net):
     """
 
     def __init__(self, items: int, settings: NetSettings) -> None:
+        """Create the vectors of positions and intervals (keys and values), and the blocks.
+
+        With the unit "log", `median` is the median interval, which `prepare` sets.
+        """
         super().__init__(items, settings)
         dim, heads, dropout = settings.dim, settings.heads, settings.dropout
         M = settings.max_history
@@ -80,7 +84,11 @@ class TiSASRecNet(Net):
             self.median = nn.Parameter(torch.empty(1), requires_grad=False)
 
     def prepare(self, rows: Rows) -> None:
-        """If unit is "log", set `median`: the log's median positive interval, microseconds."""
+        """If unit is "log", set `median`: the log's median positive interval, microseconds.
+
+        Intervals are those between successive rows of a user; 1 without any. rows : the training
+        log
+        """
         if self.by_log:
             has_previous = np.ones(len(rows.time), bool)
             has_previous[np.asarray(rows.ptr[:-1])[np.diff(rows.ptr) > 0]] = False
@@ -106,7 +114,11 @@ class TiSASRecNet(Net):
         return (apart // unit[..., None]).clamp(max=self.units)
 
     def encode(self, batch: Batch) -> Tensor:
-        """Return the states of a batch's rows, b x width x dim; each sees no later row."""
+        """Return the states of a batch's rows, b x width x dim; each sees no later row.
+
+        A state is a vector that predicts the next item. Attention gets the time intervals of row
+        pairs, and tables of vectors by position and by interval; `edge` is the output's layer norm.
+        """
         x = self.drop(self.embed(batch) * math.sqrt(self.settings.dim))
         interval, mask = self.intervals(batch.time), causal_mask(batch.width, x.device)
         places = [table[: batch.width] for table in (self.place_key, self.place_value)]

@@ -91,6 +91,11 @@ class OnlineEvaluator:
         self, address: str, share: float, models: Callable[[], dict[str, EvaluatedModel]],
         *, max_age: float, max_history: int, holder: str | None = None,
     ) -> None:  # fmt: skip
+        """Open the store for reading events and for measurements; no lease is held yet.
+
+        share: of users to evaluate. models: returns those to evaluate now. max_age: seconds. The
+        lease is the right to evaluate, of one process at a time; `holder` names this one.
+        """
         self._store, self._reader = MeasurementStore.open(address), Store.open(address)
         self.share, self._models = share, models
         self._max_age, self._max_history = int(1e6 * max_age), max_history
@@ -216,6 +221,10 @@ class EvaluationProcess:
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
+        """Open the store's newest events, and the current and (if any) the candidate model.
+
+        The name that holds the lease is read from a file of the run's folder, or drawn and written.
+        """
         self._settings, self._folder, self._address = settings, folder, str(settings.store)
         self.stopping = threading.Event()
         self._tail = EventTail(self._address, settings.max_history, allow_unavailable=True)
@@ -247,7 +256,8 @@ class EvaluationProcess:
     def run(self) -> None:
         """Load the models, then evaluate events until `stopping` is set.
 
-        While the store does not answer, it is tried again every second.
+        A thread per model reloads it when its artifact changes. While the store does not answer, it
+        is tried again every second.
         """
         evaluator, is_logged = self.open_evaluator(), False
         for holder in self._holders.values():
@@ -271,7 +281,7 @@ class EvaluationProcess:
         """Return an evaluator as soon as the store answers; None if `stopping` is set before.
 
         The evaluator ranks the item of each new event of the store in the list a model would have
-        shown.
+        shown. A store that fails is tried again every second.
         """
         settings = self._settings
         while not self.stopping.is_set():

@@ -175,6 +175,7 @@ class OnlineMetrics:
     """
 
     def __init__(self, settings: Settings) -> None:
+        """Keep the store's address, None if no events are evaluated; nothing is read yet."""
         self._address = settings.store if settings.measure else None
         self._store: MeasurementStore | None = None
         self._lock = threading.Lock()

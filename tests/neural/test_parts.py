@@ -265,7 +265,7 @@ def test_hstu_answers_by_when_it_is_asked():
     rows = [(1, 10**15), (2, 10**15 + HOUR)]
     at = [
         model.recommend_histories([rows], k=5, as_of=10**15 + later)["score"].to_list()
-        for later in (HOUR, 30 * DAY)
+        for later in (HOUR + 1, 30 * DAY)  # a row at the request time is not history
     ]
     assert at[0] != at[1]
     assert model.recommend_histories([rows], k=5)["score"].to_list() == at[0]

@@ -23,7 +23,8 @@ from test_tasks import (
 
 import talerec as tr
 from logs import logs, quick
-from talerec.models.tempo import TimedRows, build_snapshots, holdout
+from talerec.models.core import holdout
+from talerec.models.tempo import TimedRows, build_snapshots
 from talerec.models.tempo.log_statistics import find_tie_order
 from talerec.runtime import dense
 from talerec.spark import messages, tempo_tasks, triangles

@@ -11,7 +11,6 @@ from talerec.errors import TalerecError
 from talerec.gram import Gram
 from talerec.runtime import Array, Matrix, memory, sparse
 from talerec.solvers.exact import solve_exact, solve_with_torch
-from talerec.solvers.local import solve_local
 
 logger = logging.getLogger("talerec")
 
@@ -55,6 +54,8 @@ def solve_gram(
     ridge = np.broadcast_to(np.float64(penalty), gram.items)
     solver = choose_solver(gram, ridge) if solver == "auto" else solver
     if solver == "local":
+        from talerec.solvers.local import solve_local  # its kernels are loaded where they are used
+
         return Solution(solve_local(gram, ridge, neighbors, targets=targets)[0], "local")
     if solver == "torch" and (weights := solve_with_torch(gram, ridge)) is not None:
         return Solution(weights, "torch")
@@ -101,6 +102,8 @@ def _solve_bounded_local(gram: Gram, penalty: Array, bound: float, neighbors: in
     weights with a zero diagonal, about `neighbors` per target: what these leave unexplained of item
     j is 1 / P_jj.
     """
+    from talerec.solvers.local import solve_local
+
     weights, explained = solve_local(gram, penalty, neighbors, zero_diagonal=True)
     share = _bounded_share(gram.G.diagonal() + penalty - explained, penalty, bound)
     weights.data *= share.astype(np.float32)[weights.indices]

@@ -294,7 +294,8 @@ def map_rows(
         """Yield the rows of `work(batches)`, in an executor that has the driver's version."""
         if talerec.__version__ != expected:  # weights would come from two versions
             versions = f"{talerec.__version__}, and the driver {expected}"
-            raise TalerecError(f"an executor has talerec {versions}: install one on all machines")
+            advice = "install the same on all machines"
+            raise TalerecError(f"an executor has talerec {versions}: {advice}")
         os.environ[VARIABLE] = "1"  # Spark runs one task on each core
         _reduce_task_cleanup()
         yield from work(batches)

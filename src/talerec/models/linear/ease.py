@@ -52,7 +52,7 @@ class EASE(RidgeModel):
     paper = "Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019"
 
     recency: float = param(
-        "auto", "decay length of history weights, in rows; auto: chosen by validation; paper: inf",
+        "auto", "decay length of history weights, in rows; auto: by validation; as published: inf",
         above=0, auto=True, search=(0.5, 32), stage=SCORE,
     )  # fmt: skip
 

@@ -22,8 +22,8 @@ class NormalEquations(NamedTuple):
 
     b_j has the weights of source items for target j. The solver numbers items by rank: in a fit 0
     has the most entries in its row of G, after an update or on Spark ranks are others. Arrays are
-    by rank, except for `rank`, and for K, which is
-    by target, in items.
+    by rank, except for `rank`, which is by item, and for K, whose rows are target items and whose
+    indices are source items.
     """
 
     lower: CSR  # G below the diagonal
@@ -43,7 +43,11 @@ class SourceLimits(NamedTuple):
 
 
 class SourceCandidates(NamedTuple):
-    """Scratch: the source items of one target, as ranks (item numbers in the solver)."""
+    """Scratch: the source items of one target, as ranks (item numbers in the solver).
+
+    The gain of source i for target j is K_ij^2 / (G_ii + penalty_i), G and K being those of the
+    normal equations (G + diag(penalty)) B = K.
+    """
 
     right: Array  # the target's column of K, by rank; zeros between targets
     sources: Array  # all sources besides the target itself

@@ -100,7 +100,7 @@ def ranked_lengths(triangle: LowerTriangle, order: Array) -> Array:
 
 
 def _invert(permutation: Array) -> Array:
-    """Return the inverse of a permutation."""
+    """Return the inverse of a permutation: inverse[permutation[i]] = i (int32)."""
     inverse = np.empty(len(permutation), np.int32)
     inverse[permutation] = np.arange(len(permutation), dtype=np.int32)
     return inverse
@@ -171,7 +171,7 @@ def _fill_lower(G: CSR, rank: Array, a: int, b: int, out: CSR) -> None:
 
 
 class _Addends(NamedTuple):
-    """Two sparse matrices to add, row by row."""
+    """Two sparse matrices to add, row by row: the old one, and a change of it."""
 
     old: CSR  # by row
     change: CSR  # of the same shape

@@ -35,7 +35,10 @@ class NormalEquations(NamedTuple):
 
 
 class SourceLimits(NamedTuple):
-    """How many source items the local solver gives to a target item."""
+    """How many source items the local solver gives to a target item.
+
+    The support are the sources whose weights are solved together; others get one descent step.
+    """
 
     together: int  # in the support, which is solved exactly; all items if that is as many
     total: int  # with the sources outside the support, the target itself included

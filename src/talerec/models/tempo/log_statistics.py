@@ -41,7 +41,7 @@ class LogStatistics(NamedTuple):
 
     @property
     def has_repeats(self) -> bool:
-        """Whether users repeat items: at least one row in a hundred does."""
+        """Whether users repeat items: at least one row in a hundred with an earlier row does."""
         return allows_repeats(self.repeat_rates)
 
 
@@ -60,7 +60,10 @@ def check_arrays(arrays: dict[str, Array]) -> None:
 
 
 def median_interval(log: Log) -> float:
-    """Return the median positive time between a user's consecutive rows, in days (default 1)."""
+    """Return the median positive time between a user's consecutive rows, in days.
+
+    All users' intervals above 0 are taken together; 1 if there are none.
+    """
     intervals = positive_intervals(log)
     return median_in_days(float(np.median(intervals)) if intervals.size else None)
 

@@ -220,7 +220,7 @@ class Tempo(PlanCachingModel):
         return solve_gram(gram, penalty, solver=solver, neighbors=neighbors, targets=target_mask)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        """Return the stacked weights (items, repeats, popularity) and the solver's name."""
+        """Return the weights (item-item, repeats, popularity; stacked) and the solver's name."""
         item_weights, solver = super().learn_weights(log, clock)
         return self.complete_weights(item_weights.matrix, log, clock), solver
 
@@ -273,7 +273,7 @@ class Tempo(PlanCachingModel):
         return replace(self, learn="off", neighbors=min(self.neighbors, _HOLDOUT_NEIGHBORS))
 
     def history_rules(self, statistics: LogStatistics) -> HistoryRules:
-        """Return the decay, least weight and length limit of histories, by a log's statistics."""
+        """Return how histories are used: equal times, length, decay (days) and least weight."""
         decay = self.pace * statistics.median_interval
         return HistoryRules(statistics.is_joint, self.max_history, decay, self.floor)
 
@@ -310,7 +310,7 @@ class Tempo(PlanCachingModel):
 
     @property
     def _fixed(self) -> FitConstants | None:
-        """What the fit fixed, while the model learns for an update; else None."""
+        """Decay, order of equal times, share of K', parameters of the fit; None but in updates."""
         state = self._update_state
         return None if state is None else self._constants(state.reverse_share)
 
@@ -324,7 +324,7 @@ class Tempo(PlanCachingModel):
         return FitConstants(decay, is_joint, reverse_share, params)
 
     def item_weights(self) -> Matrix:
-        """Return the item-item weights as the solver returned them, without popularity scaling."""
+        """Return the solver's item-item weights (source x target), without popularity scaling."""
         weights, log = self.fitted.weights, self.fitted.log
         params = QueryParams.from_arrays(weights.query_arrays)
         if params is None or log is None:
@@ -383,12 +383,12 @@ class Tempo(PlanCachingModel):
         return PopularitySnapshots.from_arrays(None, self.fitted.weights.query_arrays)
 
     def base_score(self, history: Histories, target: int) -> float | None:
-        """Return what popularity adds to the target's score; None if popularity has no weight."""
+        """Return what popularity adds to item `target`'s score; None if it has no weight."""
         has_popularity = self.popularity_weight != 0 and len(self._snapshots.lifetime) > 0
         return super().base_score(history, target) if has_popularity else None
 
     def describe_learned(self) -> list[str]:
-        """Return sentences on learned query parameters; empty if `learn` is off."""
+        """Return sentences on learned query parameters; empty if `learn` is off, or for 0.1."""
         arrays = self.fitted.weights.query_arrays
         if self.learn != AUTO or "lifetime" not in arrays:  # version 0.1 did not learn
             return []

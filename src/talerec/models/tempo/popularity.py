@@ -142,7 +142,10 @@ class TimedRows(NamedTuple):
 
     @classmethod
     def from_log(cls, log: Log) -> TimedRows:
-        """Order the rows of a log by time; rows with equal times keep the order of the log."""
+        """Return the rows of a log ordered by time, over all users.
+
+        Rows with equal times keep the order of the log.
+        """
         order = np.argsort(log.time, kind="stable")
         return cls(log.item[order], log.time[order], len(log.items))
 
@@ -201,7 +204,11 @@ def build_snapshots(
     lifetime = np.empty(len(horizons))
 
     def build(m: int, _: int) -> None:
-        """Take the snapshots of horizon number m; write them to the lists above."""
+        """Take the snapshots of horizon number m; write them to the lists above.
+
+        Snapshots lie at evenly spread rows (`cuts`). The second argument, the end of the chunk of
+        horizons, is not used: chunks have one horizon.
+        """
         decay_rows = max(horizons[m] * span * n_items, _MIN_DECAY_ROWS)
         count = min(n_rows / (_WIDE_STEP * decay_rows), room / _MIN_ITEMS, n_rows)
         cuts = _spread_cuts(n_rows, int(max(count, 1)))

@@ -263,7 +263,7 @@ class QueryPlan(NamedTuple):
 
 
 def compute_inactivity(last: Array, now: Array) -> Array:
-    """Return the microseconds from each user's last event to now; 0 if its time is unknown."""
+    """Return the microseconds from each user's last event to `now`; 0 if its time is unknown."""
     inactivity: Array = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
     return inactivity
 

@@ -120,7 +120,8 @@ def sum_components(
 class ComponentWeights(NamedTuple):
     """Weights of score components, and the exponent of popularity for scaled components.
 
-    values: segment of requests x component.
+    values: segment (group of requests) x component, what a score adds up. Scaled components are
+    multiplied by popularity ** exponent of the item.
     """
 
     values: Array

@@ -43,8 +43,9 @@ def slit_sums(ptr: Array, scale: Array, rate: float, multi: bool) -> tuple[Array
     """Return four arrays of sums over SLIT's S and T, with one entry per log row r.
 
     S and T have a row per log row: sources are the user's rows up to r, weighted by scale times
-    rate ** lag, and targets those after it (all if `multi`, else the next). User u has the rows
-    ptr[u]..ptr[u + 1]. rate: exp(-1 / position).
+    rate ** lag, and targets those after it (all if `multi`, else the next), weighted by scale times
+    rate ** (lag - 1). User u has the rows ptr[u]..ptr[u + 1]. scale: a factor of each row. rate:
+    exp(-1 / position), the decay per row.
 
     - source, target: sums of row r of S and of T
     - as_source, as_target: what r adds to the sum of its item's column of S and of T

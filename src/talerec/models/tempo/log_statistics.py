@@ -131,14 +131,14 @@ def classify_ties(
 ) -> TieOrder:
     """Return whether the order of simultaneous rows carries information, from pairs of items.
 
-    Files are often sorted by item id. If nearly all pairs ascend (or descend) by id, as number or
-    as text, the order is information only if users' later rows also tend to have larger (smaller)
-    ids, as where ids are given in the order in which items appear. Otherwise `is_order_significant`
-    decides.
+    Files are often sorted by item id. If 95 % of the pairs (at least 32) ascend or descend by id,
+    as number or as text, the order is information only if users' later rows also tend to have
+    larger (smaller) ids, as where ids are given in the order in which items appear. Otherwise
+    `is_order_significant` decides.
 
-    item_pairs: item positions of the earlier and the later row of simultaneous rows. ids: item ids
-    by position, in their natural order. first_rows: returns the first `MAX_FIRST_ROWS` rows of the
-    log; it is called only if the pairs are sorted by id.
+    item_pairs: item positions of the earlier and the later row of two rows of one user with equal
+    times. ids: item ids by position, in their natural order. first_rows: returns the first
+    `MAX_FIRST_ROWS` rows of the log; it is called only if the pairs are sorted by id.
     """
     left, right = (items[:_MAX_PAIRS] for items in item_pairs)
     # positions follow ids as numbers, or as text if they are text

@@ -310,7 +310,7 @@ class Tempo(PlanCachingModel):
 
     @property
     def _fixed(self) -> FitConstants | None:
-        """Decay, order of equal times, share of K', parameters of the fit; None but in updates."""
+        """What updates keep of the fit (decay, query parameters ...); None outside of an update."""
         state = self._update_state
         return None if state is None else self._constants(state.reverse_share)
 
@@ -388,7 +388,7 @@ class Tempo(PlanCachingModel):
         return super().base_score(history, target) if has_popularity else None
 
     def describe_learned(self) -> list[str]:
-        """Return sentences on learned query parameters; empty if `learn` is off, or for 0.1."""
+        """Return sentences on learned query parameters; empty if `learn` is off."""
         arrays = self.fitted.weights.query_arrays
         if self.learn != AUTO or "lifetime" not in arrays:  # version 0.1 did not learn
             return []

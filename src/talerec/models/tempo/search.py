@@ -120,8 +120,7 @@ def sum_components(
 class ComponentWeights(NamedTuple):
     """Weights of score components, and the exponent of popularity for scaled components.
 
-    values: segment (group of requests) x component, what a score adds up. Scaled components are
-    multiplied by popularity ** exponent of the item.
+    values: segment (group of requests) x component (a part of scores, such as repeats).
     """
 
     values: Array
@@ -275,8 +274,8 @@ class _QuerySet:
     def compare(self, old: Array, new: Array) -> list[tuple[float, float]]:
         """Return the mean gain in DCG and its standard error for each kind of list.
 
-        old, new: DCG, query x kind of list. Gains are relative to the initial mean DCG; the
-        standard error is over users.
+        old, new: DCG, query x kind of list (with seen items, without). Gains are relative to the
+        initial mean DCG; the standard error is over users.
         """
         relative, n = (new - old) / self._level, len(new)
         gains = []
@@ -290,7 +289,8 @@ class _QuerySet:
     def user_gains(self, old: Array, new: Array) -> Array:
         """Return each user's summed gain in DCG, lists weighted by 1 / standard error^2.
 
-        old, new: DCG, query x kind of list. Gains are relative to the initial mean DCG.
+        old, new: DCG, query x kind of list (with seen items, without). Relative to its initial
+        mean.
         """
         errors = np.array([error for _, error in self.compare(old, new)])
         weights = np.divide(1, errors**2, out=np.zeros_like(errors), where=errors > 0)
@@ -298,10 +298,10 @@ class _QuerySet:
         return np.asarray(np.bincount(self._user, relative @ weights)) / len(new)
 
     def _rescore(self, old: ComponentWeights, new: ComponentWeights) -> tuple[Array, Array]:
-        """Return scores (query x candidate) and DCG (query x kind of list) under new weights.
+        """Return scores (query x candidate) and DCG under new weights, from those under the old.
 
-        self.scores are those under the old weights; only components whose weights, or popularity
-        factors, change are added up again.
+        DCG is query x 2: in lists with seen items, and without. Only components whose weights, or
+        popularity factors, change are added up again.
         """
         components = self.components
         rescales = old.popularity_exponent != new.popularity_exponent
@@ -345,7 +345,7 @@ class _WeightChange(NamedTuple):
 
 
 class _Ranking(NamedTuple):
-    """Scores (query x candidate) and DCG (query x kind of list) before a change of weights."""
+    """Scores (query x candidate), DCG (query x 2: with seen items, without) before a change."""
 
     scores: Array
     dcg: Array

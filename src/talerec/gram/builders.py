@@ -30,7 +30,10 @@ NORMS = ("none", "l1", "symmetric")
 
 
 class TaleWeighting(NamedTuple):
-    """The parameters of TALE's weights of a user's rows and of pairs (source row, target row)."""
+    """The parameters of TALE's weights of a user's rows and of pairs (source row, target row).
+
+    A linear model is fitted from sums of these weights over pairs of a user's rows.
+    """
 
     decay: float  # days: a source d days before its target weighs max(exp(-d / decay), floor)
     floor: float  # the smallest weight of a source, from 0 to 1

@@ -94,6 +94,7 @@ class Gram:
         return int(self.K.nnz if self.is_sparse else np.count_nonzero(self.K))
 
     def __add__(self, other: Gram) -> Gram:
+        """Return the Gram of G + other.G and K + other.K; sparse only if both are."""
         if self.is_sparse and other.is_sparse:
             return Gram(self.G + other.G, self.K + other.K)
         return Gram(dense(self.G) + dense(other.G), dense(self.K) + dense(other.K))
@@ -189,7 +190,10 @@ def _squared_distance(left: Matrix, right: Matrix) -> float:
 
 
 def _scale(matrix: Matrix, rows: Array, columns: Array) -> Matrix:
-    """Return diag(rows) matrix diag(columns), in the format of `matrix`."""
+    """Return diag(rows) matrix diag(columns), in the format of `matrix`.
+
+    matrix: dense or sparse; rows, columns: a factor for each of its rows and columns.
+    """
     if not is_sparse(matrix):
         return matrix * rows[:, None] * columns
     return matrix.multiply(rows[:, None]).multiply(columns[None, :]).asformat(matrix.format)

@@ -27,12 +27,12 @@ class SlitRows(NamedTuple):
     """What SLIT's pairs read: an entry per log row, where rows are numbers of log rows.
 
     S and T have a row per log row l (a training example): sources are the user's rows at or before
-    l, targets those after it.
+    l, targets those after it. G = S'S and K = S'T sum up pairs of a user's rows.
     """
 
     begin: Array  # the user's first row whose weight for this row is not zero
     tail: Array  # decayed sum of the examples' squared factors from this row on (`slit_tails`)
-    factor: Array  # of the row of S and T whose sources end at this row
+    factor: Array  # multiplies the products of the example whose sources end at this row
     scale: Array  # p ** -trend, p being the number of rows of the item around it in time
     lag_weights: Array  # exp(-d / position), by lag d in rows
     multi: bool  # every later row is a target, not the next alone
@@ -43,8 +43,9 @@ def slit_sums(ptr: Array, scale: Array, rate: float, multi: bool) -> tuple[Array
     """Return four arrays of sums over SLIT's S and T, with one entry per log row r.
 
     S and T have a row per log row: sources are the user's rows up to r, weighted by scale times
-    rate ** lag, and targets those after it (all if `multi`, else the next). User u has the rows
-    ptr[u]..ptr[u + 1]. rate: exp(-1 / position).
+    rate ** lag, and targets those after it (all if `multi`, else the next), weighted by scale times
+    rate ** (lag - 1). User u has the rows ptr[u]..ptr[u + 1]. scale: a factor of each row. rate:
+    exp(-1 / position), the decay per row.
 
     - source, target: sums of row r of S and of T
     - as_source, as_target: what r adds to the sum of its item's column of S and of T
@@ -111,7 +112,10 @@ def slit_pairs(args: SlitRows, q: int, out: PairCoefficients) -> None:
 
 
 class WeightedRows(NamedTuple):
-    """What the pairs of association rules and of the model SLIS read."""
+    """What the pairs of association rules and of the model SLIS read of a log's rows.
+
+    A pair has a source row and a target row of one user; rows are numbers of log rows.
+    """
 
     begin: Array  # the first row of its user that each log row forms a pair with
     weight: Array  # rules: by lag in rows; SLIS: of each log row
@@ -202,23 +206,23 @@ def lag_sparse(args: WeightedRows, log: RowsByItem, a: int, b: int, out: SparseS
 
 @kernel
 def slis_dense(args: WeightedRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
-    """Write rows a..b (b excluded) of dense M and K' of SLIS.
+    """Write rows a..b (b excluded) of dense M of SLIS, and of K', which is 0: its K is G.
 
-    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
-    a training example, and T its target items. Row j of M and K' is that of target item j. args:
-    the first row that each log row forms a pair with, and its weight. log: the log rows of each
-    item. out: M and K' as arrays, items x items.
+    The linear model is solved from G = S'S = M + M': a row of S has the items of a user. Row j of M
+    is that of item j. args: the first row that each log row forms a pair with, and its weight. log:
+    the log rows of each item. out: M and K' as arrays, items x items; one that is not needed has no
+    rows.
     """
     accumulate_dense(slis_pairs, args, log, a, b, out)
 
 
 @kernel
 def slis_sparse(args: WeightedRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
-    """Write rows a..b (b excluded) of sparse M and K' of SLIS.
+    """Write rows a..b (b excluded) of sparse M of SLIS, and of K', which is 0: its K is G.
 
-    The linear model is solved from G = S'S = M + M' and K = S'T: a row of S has the source items of
-    a training example, and T its target items. Row j of M and K' is that of target item j. args:
-    the first row that each log row forms a pair with, and its weight. log: the log rows of each
-    item. out: M and K' as compressed rows, whose indptr is given.
+    The linear model is solved from G = S'S = M + M': a row of S has the items of a user. Row j of M
+    is that of item j. args: the first row that each log row forms a pair with, and its weight. log:
+    the log rows of each item. out: M and K' as compressed rows, whose indptr is given; values of
+    one that is not needed have length 0.
     """
     accumulate_sparse(slis_pairs, args, log, a, b, out)

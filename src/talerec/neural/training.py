@@ -60,13 +60,23 @@ class _TrainingSetup:
     """What both training stages (epoch search, final fit) use: rows, settings, device, loss.
 
     The first stage holds out rows to find the best number of epochs, the second trains on all rows.
+
+    rows             the training rows of all users, as arrays
+    settings         of the network; `batch` counts the targets (rows to predict) of a step
+    device           the torch device to train on
+    longest          most rows of a training sample: the setting `max_history`
+    longest_history  most rows of a history at validation and inference; networks that append a
+                     mask row read one less
+    allowed          widths (rows) to which the samples of a batch may be padded
+    scheme           how a user's rows are cut into samples: "windows", "prefixes" or "whole"
+    criterion        the loss function
     """
 
     def __init__(self, rows: Rows, settings: NetSettings) -> None:
         """Choose device, widths of batches, way of cutting samples and loss for the settings.
 
-        `longest` is the most rows of a training sample, `longest_history` of a history at
-        inference.
+        A `batch` of 0 in the settings is replaced by the number of targets per step that suits the
+        log.
         """
         settings = settings.with_batch(rows)
         self.rows, self.settings = rows, settings
@@ -82,7 +92,9 @@ class _TrainingSetup:
         """Return the loss function of the settings.
 
         If the setting `popularity`, p, is above 0, the negatives of the loss "sampled" are drawn in
-        proportion to count ** p, where count is an item's rows in the log; else uniformly.
+        proportion to count ** p, where count is an item's rows in the log; else uniformly. The
+        setting `calibration` is the t of gSASRec's loss, 0 (plain binary cross-entropy) to 1; 0 for
+        networks without it.
         """
         specific, odds = self.settings.specific, None
         if (power := specific.get("popularity", 0.0)) > 0:

@@ -97,7 +97,8 @@ def solve_stored(problem: StoredProblem, K: Matrix) -> Any:
 def _order_sources(K: CSR, order: Array) -> CSR:
     """Return K, compressed by target, with the sources of each target by ascending `order`.
 
-    order: a permutation, one number per item. The solver prefers the first of equal sources.
+    K: source x target item, items x items. order: a permutation, one number per item. The solver
+    prefers the first of equally good sources.
     """
     n = len(order)
     if np.array_equal(order, np.arange(n)):

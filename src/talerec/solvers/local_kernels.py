@@ -211,10 +211,13 @@ def _divide_residuals(
 
 @template
 def _sum_overlap(lower: CSR, candidates: SourceCandidates, count: int, step: OutsideStep) -> float:
-    """Return half of d'Gd without G's diagonal, d being step.residual outside the support.
+    """Return half of d'Gd without G's diagonal: the sum of d_r G_rs d_s over pairs s < r.
 
-    The support are the sources solved exactly. The result measures how much of the same the other
-    sources explain. lower: G below the diagonal; the first `count` candidates.sources are read.
+    d is step.residual, the step of each source r outside the support (the sources solved exactly);
+    it is 0 for all other ranks, so they add nothing. The first `count` candidates.sources are
+    visited, as ranks (the solver's item numbers); step.is_outside flags those outside the support.
+    lower: G below the diagonal, by rank. `_step_outside` shortens the common step by this overlap,
+    since sources explain partly the same.
     """
     overlap = 0.0
     for c in range(count):

@@ -26,7 +26,10 @@ _DENSE = 0.25  # a Gram fuller than this has no small neighbourhoods
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The weights of a linear model, and the solver that computed them."""
+    """The weights of a linear model, and the solver that computed them.
+
+    The weights B (source x target item) solve (G + diag(penalty)) B = K, exactly or approximately.
+    """
 
     weights: Matrix  # B, source x target items, float32, dense or sparse
     solver: str  # "exact", "local" or "torch"

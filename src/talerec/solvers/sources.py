@@ -22,8 +22,8 @@ class NormalEquations(NamedTuple):
 
     b_j has the weights of source items for target j. The solver numbers items by rank: in a fit 0
     has the most entries in its row of G, after an update or on Spark ranks are others. Arrays are
-    by rank, except for `rank`, and for K, which is
-    by target, in items.
+    by rank, except for `rank`, which is by item, and for K, whose rows are target items and whose
+    indices are source items.
     """
 
     lower: CSR  # G below the diagonal
@@ -35,7 +35,10 @@ class NormalEquations(NamedTuple):
 
 
 class SourceLimits(NamedTuple):
-    """How many source items the local solver gives to a target item."""
+    """How many source items the local solver gives to a target item.
+
+    The support are the sources whose weights are solved together; others get one descent step.
+    """
 
     together: int  # in the support, which is solved exactly; all items if that is as many
     total: int  # with the sources outside the support, the target itself included
@@ -43,7 +46,11 @@ class SourceLimits(NamedTuple):
 
 
 class SourceCandidates(NamedTuple):
-    """Scratch: the source items of one target, as ranks (item numbers in the solver)."""
+    """Scratch: the source items of one target, as ranks (item numbers in the solver).
+
+    The gain of source i for target j is K_ij^2 / (G_ii + penalty_i), G and K being those of the
+    normal equations (G + diag(penalty)) B = K.
+    """
 
     right: Array  # the target's column of K, by rank; zeros between targets
     sources: Array  # all sources besides the target itself

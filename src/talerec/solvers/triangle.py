@@ -74,7 +74,7 @@ def lower_triangle(G: Matrix, rank: Array | None = None) -> LowerTriangle:
 def rank_items(G: CSR) -> Array:
     """Return each item's rank, from 0, by the number of nonzeros in its row of G, most first.
 
-    G: items x items, symmetric. Items with equally many keep their order.
+    G: items x items, symmetric, compressed by row. Items with equally many keep their order.
     """
     entries = np.empty(len(G.indptr) - 1, np.int64)
     chunks = balanced_chunks(G.indptr, _CHUNKS)
@@ -100,7 +100,7 @@ def ranked_lengths(triangle: LowerTriangle, order: Array) -> Array:
 
 
 def _invert(permutation: Array) -> Array:
-    """Return the inverse of a permutation."""
+    """Return the inverse of a permutation: inverse[permutation[i]] = i (int32)."""
     inverse = np.empty(len(permutation), np.int32)
     inverse[permutation] = np.arange(len(permutation), dtype=np.int32)
     return inverse
@@ -108,7 +108,10 @@ def _invert(permutation: Array) -> Array:
 
 @kernel
 def _count_nonzeros(G: CSR, a: int, b: int, out: Array) -> None:
-    """Write into out[i] how many stored entries of row i of G are not zero, for i in a..b."""
+    """Write into out[i] how many stored entries of row i of G are not zero, for i in a..b.
+
+    G: items x items, compressed by row; b is excluded.
+    """
     for i in range(a, b):
         count = 0
         for x in unsigned_range(G.indptr[i], G.indptr[i + 1]):
@@ -118,7 +121,10 @@ def _count_nonzeros(G: CSR, a: int, b: int, out: Array) -> None:
 
 @kernel
 def _count_entries(lower: CSR, out: Array) -> None:
-    """Add to out[r] how many nonzeros are in row r or column r of a lower triangle, for all r."""
+    """Add to out[r] how many nonzeros are in row r or column r of a lower triangle, for all r.
+
+    lower: below the diagonal, compressed by row; each nonzero counts for its row and its column.
+    """
     for r in range(len(out)):
         for x in unsigned_range(lower.indptr[r], lower.indptr[r + 1]):
             if lower.values[x] != 0.0:
@@ -171,7 +177,7 @@ def _fill_lower(G: CSR, rank: Array, a: int, b: int, out: CSR) -> None:
 
 
 class _Addends(NamedTuple):
-    """Two sparse matrices to add, row by row."""
+    """Two sparse matrices to add, row by row: the old one, and a change of it."""
 
     old: CSR  # by row
     change: CSR  # of the same shape

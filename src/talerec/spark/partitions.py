@@ -283,10 +283,16 @@ def save_partition(
 
 
 def _sort_rows(frame: pl.DataFrame, users: UserPartitions, rows: RowFiles) -> Log:
-    """Return a frame of rows as a log ordered by user, then by `row_order`.
+    """Return the rows that were sent to one set of users as a log, ordered by user and time.
 
-    frame: rows as `send_rows` sends them, with item ranks; users: gives the order of user ids;
-    rows: gives the number of items and the latest time of the whole log.
+    frame: columns user (id), item (popularity rank: 0 has the most rows of the whole log), time
+    (microseconds), row_number (order in the files), and maybe position and weight. Rows of a user
+    with equal times are ordered by `position` (the item's number in the sorted vocabulary) if there
+    is such a column, then by row_number. users: gives the sort order of user ids. rows: gives the
+    number of items and the latest time of the whole log.
+
+    The log's items are the ranks, its users the sorted ids, its `latest` the latest time. An empty
+    frame gives a log without users and rows, whose `latest` is None: no row would use it.
     """
     items = _range_vocabulary(rows.n_items)
     if frame.is_empty():

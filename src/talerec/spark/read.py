@@ -75,11 +75,14 @@ class EventTables(NamedTuple):
 
 
 def open_events(session: SparkSession, source: Source, names: Columns, ties: str) -> EventTables:
-    """Return a log's unchecked rows as two lazy Spark tables: with and without file order.
+    """Return a log's unchecked rows as two lazy Spark tables: without file order, and with it.
 
-    Columns: user, item, time (unit of the log), row_number, and maybe weight. source: a Spark table
-    or the address of Parquet files; names: its columns; ties: "item", or "file" (only for files),
-    for equal times of a user. TalerecError for a missing column or one of a wrong type.
+    The first, `unordered`, is cheaper; in the second, `ordered`, row_number has the order of the
+    files. Columns of both: user, item, time (unit of the log), row_number, and maybe weight.
+    source: a Spark table or the address of Parquet files; names: its columns; ties: the order of a
+    user's rows with equal times, "item", or "file" (only for files). A Spark table has no order:
+    both results are the same, with row_number 0. TalerecError for a missing column or one of a
+    wrong type.
     """
     if ties not in ("file", "item"):
         raise TalerecError(f"`ties` is {ties!r}; on Spark it takes file or item", "ties")

@@ -111,18 +111,23 @@ def make_folder(folder: Path) -> None:
 def _sum_gram(log: ClusterLog, task: SolveTask, folder: Path) -> None:
     """Sum the Gram (G = S'S, K = S'T) of all rows, and save it in `folder`, in blocks.
 
-    log: the run and the plan of its tasks; task: the rows, and how Gram terms are built from them.
-    Each partition of users writes its rows to shared files. Then a task per range of target items
-    sums pairs of rows from these files, and sends each sum as a message to the task of the block
-    (range of items) that owns the pair, that of its rarer item; this task adds up and saves. G and
-    K are those of the normal equations: S and T have, per training example, the weights of its
-    source and its target items.
+    log: the run and the plan of its tasks; task: the rows, and how Gram terms (summands of G and K)
+    are built from them. First each partition of users writes its rows to files that all tasks read;
+    the saved array `latest` of a partition tells how many rows. Partitions are grouped, with one
+    file per group and array; `layout.group_sizes` has the rows of each group.
+
+    Then a task per group and range of target items sums pairs of rows from these files, and sends
+    each sum as a message to the task of the block (range of items) that owns the pair, that of its
+    rarer item; this task adds up and saves. `sent` is lazy: these tasks run only when `run_tasks`
+    reads their messages, after the files are written. targets_equal_sources: of each term, whether
+    its K equals its G. G and K are those of the normal equations: S and T have, per training
+    example, the weights of its source and its target items.
     """
     rows, builder, owners = task.rows, task.builder, log.plan.owners
     layout = RowLayout.build(folder, list(rows.map_arrays("latest", log.n_partitions)))
-    is_equal = gram.create_pair_files(builder, rows, layout)
+    targets_equal_sources = gram.create_pair_files(builder, rows, layout)
     ranges = log.plan.split_targets(layout.group_sizes)
-    plan = tasks.CountingPlan(builder, rows, layout, ranges, owners, is_equal)
+    plan = tasks.CountingPlan(builder, rows, layout, ranges, owners, targets_equal_sources)
     sent = send_messages(log.run, len(ranges), lambda t: tasks.send_gram(plan, t))
     with log.run.stage("gram"):
         run_on_partitions(

@@ -162,10 +162,11 @@ def _read_items(
 
 
 def _rename_titles(table: pl.DataFrame, title: str | None) -> pl.DataFrame:
-    """Return the item table with its titles in the column `title`.
+    """Return the item table with its titles in the column `title`, if it has titles.
 
     The parameter `title` is the table's column of titles; None: the first of the common names
-    (title, name ...) that the table has. A note is logged if it has none.
+    (title, name ...) that the table has. Without one the table is returned as it is, and a note is
+    logged if it has columns besides the id. Another column called `title` is dropped.
     """
     default = columns.TITLES[0]
     column = title or next((name for name in columns.TITLES if name in table.columns), None)

@@ -337,8 +337,7 @@ def former_names(kind: type) -> dict[str, str]:
 def use_current_names(kind: type, values: dict[str, Any], *, warn: bool = False) -> dict[str, Any]:
     """Return values of parameters by current names; `warn` gives a DeprecationWarning.
 
-    kind: the model class. values: by current or former names. A value under both names is a
-    TalerecError unless it is the same.
+    kind: the model class. values: by current or former names; TalerecError if these two differ.
     """
     current = former_names(kind)
     renamed = {name: value for name, value in values.items() if name not in current}

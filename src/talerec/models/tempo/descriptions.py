@@ -21,9 +21,11 @@ _LARGE_FACTOR = 3.0  # of the default weight, from which a factor is reported
 def describe_params(params: QueryParams | None, lifetime: Array, auto_names: Set[str]) -> list[str]:
     """Return sentences about learned query parameters; None: the log was too small.
 
-    lifetime: microseconds that each popularity horizon spans (infinite: long term). auto_names:
-    which of recency, repeats and popularity_weight were left to validation. The first half of the
-    segments (rows of the parameters) is for requests soon after the log.
+    Query parameters are the weights of lags (rows back), repeats and popularity in tempo's queries,
+    with one value per segment (group of requests by inactivity and delay); the first half of the
+    segments is for requests soon after the log's end, the second for later ones. lifetime:
+    microseconds that each popularity horizon spans (infinite: long term). auto_names: which of
+    recency, repeats and popularity_weight were left to validation; the others are not described.
     """
     if params is None:
         return ["The log is too small to learn from: the default weights stay."]
@@ -49,8 +51,10 @@ def _describe_segments(
 ) -> Iterator[str]:
     """Yield sentences on the weights of lags and of popularity in some segments of requests.
 
-    segments: rows of the parameters; a segment groups requests by inactivity and delay. lifetime:
-    microseconds that each popularity horizon spans. auto_names: parameters left to validation.
+    params: query parameters, with one value per segment. segments: which of them to average over; a
+    segment groups requests by inactivity and delay. lifetime: microseconds that each popularity
+    horizon spans (infinite: long term). auto_names: parameters left to validation; only recency and
+    popularity_weight are described here.
     """
     if "recency" in auto_names:
         yield from _describe_lags(params, segments)
@@ -61,7 +65,9 @@ def _describe_segments(
 def _describe_lags(params: QueryParams, segments: slice) -> Iterator[str]:
     """Yield sentences on the weight of a row at lag 8 and on the least weight, if changed.
 
-    segments: rows of the parameters (groups of requests) to average over.
+    A row's lag is how many rows back it is (0: the latest); its weight is max(exp(-lag / recency),
+    min_weight). params: query parameters, with one value per segment (group of requests). segments:
+    which segments to average over. Nothing is yielded for defaults.
     """
     latest, earlier = params.lag_weights(np.array([0.0, _LAG]))[segments].mean(axis=0)
     share = f"{100 * earlier / latest:.0f} %"
@@ -77,7 +83,13 @@ def _describe_lags(params: QueryParams, segments: slice) -> Iterator[str]:
 
 
 def _describe_repeats(params: QueryParams) -> Iterator[str]:
-    """Yield sentences on weights of repeats and frequencies that differ from the default."""
+    """Yield sentences on weights of repeats and frequencies that differ from the default.
+
+    params: query parameters, of which are used, averaged over all segments of requests:
+    repeat_weight (factor of the rates at which items are repeated, default 1), repeat_decay (of
+    that factor by lag, default 0) and the largest frequency_weight (weight of an item's share of
+    the history, default 0).
+    """
     if params.frequency_weight.any():
         largest = f"up to {params.frequency_weight.max():.2g} times"
         yield f"Often repeated items are raised: {largest} an item's share of the history is added."
@@ -88,9 +100,11 @@ def _describe_repeats(params: QueryParams) -> Iterator[str]:
 
 
 def _describe_popularity(weights: Array, lifetime: Array) -> Iterator[str]:
-    """Yield sentences on the weight of each popularity horizon.
+    """Yield sentences on the weight of popularity at each horizon, unless it is the default.
 
-    weights: by horizon. lifetime: microseconds that it spans; infinite for long-term popularity.
+    A horizon is how quickly popularity is forgotten. weights: a factor per horizon of an item's
+    share of recent rows, which is added to its score. lifetime: microseconds that each horizon
+    spans; infinite for long-term popularity.
     """
     if not weights.any():
         yield "Popularity adds nothing to scores."
@@ -108,7 +122,10 @@ def _describe_popularity(weights: Array, lifetime: Array) -> Iterator[str]:
 
 
 def _format_duration(microseconds: float) -> str:
-    """Format a duration in the largest unit of which it has at least two: days to seconds."""
+    """Format microseconds as text, in the largest unit of which there are at least two.
+
+    Units are days, hours, minutes and seconds, rounded to whole ones; at least "1 seconds".
+    """
     days = microseconds / DAY
     for unit, per_day in (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0)):
         if days * per_day >= 2:

@@ -61,16 +61,16 @@ _POPULAR_CANDIDATES = 5
 class HoldoutFit(NamedTuple):
     """A small tempo fitted to training rows, to learn query parameters on held-out queries.
 
-    item_weights is B (source item x target item); snapshots hold items' shares of recent rows over
-    time, at several horizons (how quickly rows are forgotten).
+    Snapshots hold items' shares of recent rows over time, at several horizons (how quickly rows are
+    forgotten).
     """
 
-    item_weights: Block
-    repeat_rates: Array  # of the training rows
+    item_weights: Block  # B, source item x target item
+    repeat_rates: Array  # by lag bucket (0, 1-2, 3-6, ... rows back), of the training rows
     snapshots: PopularitySnapshots  # at all horizons
     counts: Array  # weighted rows of each item
-    time_range: tuple[int, int]  # of the first row and of the last
-    rules: HistoryRules
+    time_range: tuple[int, int]  # times of the first row and of the last, in microseconds
+    rules: HistoryRules  # which rows of a history are used, and their weight after inactivity
 
 
 def learn_params(
@@ -78,11 +78,14 @@ def learn_params(
 ) -> QueryParams:
     """Return the query parameters that rank held-out targets best, or the defaults.
 
-    The search starts from the defaults; its result replaces them only if its total gain is
-    significant.
+    The search starts from the defaults and changes one parameter at a time; its result replaces
+    them only if its total gain in DCG is significant.
 
-    fit: a model of the training rows. query_sets: current and delayed queries (for a user's last
-    row before a cutoff, and first row after it). target_mask: a flag per item that is ranked.
+    fit: a model of the training rows. query_sets: histories with a held-out target item each,
+    current ones (the target is a user's last row before a cutoff) and delayed ones (the first after
+    it). target_mask: a flag per item that is ranked. The edges between segments (groups of requests
+    with parameters of their own) are the terciles of the queries' inactivity: the time since a
+    user's last event.
     """
     inactivity = np.concatenate([_inactivity(queries.histories) for queries in query_sets])
     params = QueryParams.default(np.unique(np.quantile(inactivity, (1 / 3, 2 / 3))))
@@ -108,8 +111,11 @@ def learn_params(
 def _coordinates(n_segments: int, has_repeats: bool) -> Iterator[tuple[str, int | None, list[int]]]:
     """Yield the search order: parameter, column and segments that a change applies to.
 
-    Segments group requests by inactivity and delay: the first half of their numbers is for requests
-    soon after the log. column: frequency decay or popularity horizon; None for parameters without.
+    Parameters are fields of `QueryParams`. Segments group requests by inactivity and delay: the
+    first half of their numbers is for requests soon after the log. column: number of the frequency
+    decay or popularity horizon; None for parameters with one value per segment. Each of two rounds
+    visits all parameters for all segments; the second then visits them for each half of the
+    segments.
     """
     every = list(range(n_segments))
     current, delayed = every[: n_segments // 2], every[n_segments // 2 :]
@@ -130,12 +136,18 @@ def _coordinates(n_segments: int, has_repeats: bool) -> Iterator[tuple[str, int 
 class _Components:
     """Score components of held-out queries, computed with the weights of a `HoldoutFit`.
 
-    A component is the part of a score that one kind of source adds: lag knots (history items by
-    lag), then lag buckets of repeats and frequencies (if users repeat items), then popularity
-    horizons.
+    A score is a weighted sum of components; a component is what one kind of source adds, with
+    weight 1: lag knots (history items by lag; other lags are interpolated), then lag buckets of
+    repeats and frequencies (if users repeat items), then popularity horizons. `weights` are the
+    stacked matrices [B; I; P]: item-item weights, repeats, popularity snapshots.
     """
 
     def __init__(self, fit: HoldoutFit, target_mask: Array, k: int) -> None:
+        """Stack the weights of a fitted model, and count the score components.
+
+        fit: a small tempo fitted to the training rows. target_mask: a flag per item that may be
+        ranked. k: ranks of a list that count.
+        """
         self.fit, self.target_mask, self.k = fit, target_mask, k
         repeats = IdentityBlock(items=fit.item_weights.items)
         self.weights = Weights([fit.item_weights, repeats, make_block(fit.snapshots.shares)])
@@ -144,10 +156,11 @@ class _Components:
         self.n_components = len(LAG_KNOTS) + n_repeats + len(HORIZONS)
 
     def compute(self, queries: HoldoutQueries, edges: Array) -> ScoreComponents:
-        """Return the score components (parts of scores, by kind of source) of queries' items.
+        """Return the score components (parts of scores, by kind of source) of queries' candidates.
 
-        queries: histories with a held-out target each. edges: inactivity (microseconds) that
-        separates the segments of requests, see `QueryParams`.
+        Candidates of a query are its target and the items of several lists. queries: histories with
+        a held-out target each. edges: inactivity (microseconds) that separates the segments of
+        requests, see `QueryParams`.
         """
         fit = self.fit
         rules = fit.rules._replace(max_history=min(_MAX_ROWS, fit.rules.max_history))
@@ -168,10 +181,12 @@ class _Components:
     def _candidate_lists(
         self, histories: Histories, requests: RequestHistories, latest: Array
     ) -> Iterator[Array]:
-        """Yield lists of candidates (query x rank, -1: none) by recency, popularity, and history.
+        """Yield arrays query x rank of items to compare with the targets; -1 stands for none.
 
-        requests: the histories as arrays, with lags. latest: query x horizon, the number of the
-        last popularity snapshot before the request, or -1.
+        First the best unseen items by each of three recencies (decay of history weights, in rows);
+        then the most popular items of each query's snapshots; if users repeat items, also the
+        newest items of the history. requests: the histories as arrays, with lags. latest: query x
+        horizon, the number of the last popularity snapshot before the request, or -1.
         """
         unseen = Mask.make(histories, hide_seen=True, allowed=self.target_mask.astype(np.uint8))
         for recency, beyond in _CANDIDATE_LISTS:
@@ -186,13 +201,19 @@ class _Components:
 
 
 def _inactivity(histories: Histories) -> Array:
-    """Return the microseconds from each history's last event to its request time."""
+    """Return the microseconds from each history's last event to its request time.
+
+    0 for a history whose last event has no time. Histories must have request times.
+    """
     assert histories.now is not None
     return compute_inactivity(histories.last(), histories.now)
 
 
 def _first_entries(indptr: Array, item: Array, count: int) -> Array:
-    """Return the first `count` items of each run item[indptr[q]:indptr[q+1]], padded with -1."""
+    """Return the first `count` items of each query's run of `item`, padded with -1.
+
+    The run of query q is item[indptr[q]:indptr[q + 1]]. The result is query x count.
+    """
     at = indptr[:-1, None] + np.arange(count)
     exists = at < indptr[1:, None]
     return np.where(exists, item[np.minimum(at, max(len(item) - 1, 0))] if len(item) else -1, -1)
@@ -202,7 +223,9 @@ def _first_entries(indptr: Array, item: Array, count: int) -> Array:
 def _largest_entries(indptr: Array, indices: Array, values: Array, rows: Array, top: int) -> Array:
     """Return the columns of the `top` largest values of rows of a CSR matrix, padded with -1.
 
-    rows: query x horizon, numbers of matrix rows, -1 for none. Returns query x (horizon * top).
+    indptr, indices, values: the matrix, popularity snapshot x item. rows: query x horizon, numbers
+    of matrix rows, -1 for none. Returns query x (horizon * top): the columns by descending value
+    for each horizon, one after the other.
     """
     columns = np.full((len(rows), rows.shape[1] * top), -1, np.int32)
     best = np.empty(top)
@@ -229,7 +252,9 @@ _N_BUCKETS, _SHORT_DECAY, _LONG_DECAY = N_LAG_BUCKETS, FREQUENCY_DECAYS[0], FREQ
 def _interpolate_lag(lag: int) -> tuple[int, float]:
     """Return the number of the last lag knot up to a lag, and the weight of the next knot.
 
-    Knots are at lags 2^n - 1; interpolation is linear in log2(1 + lag).
+    A lag is how many rows back an event is. Knots, lags with a weight of their own, are 2^n - 1 (0,
+    1, 3, ..., 127); other lags interpolate linearly in log2(1 + lag), so the first knot's weight is
+    1 minus the second result. Beyond the last knot: that knot, and 0.
     """
     z = np.log2(1.0 + lag)
     if z >= _LAST_KNOT:
@@ -245,9 +270,14 @@ def _group_sources(
     """Return the sources of each query by score component: (indptr, source, share, component).
 
     A source is a row of the stacked weights [B; I; P] (items, repeats, popularity snapshots); its
-    share is its weight within the component. latest: query x horizon, the snapshot to use or -1.
-    popularity: the share of that snapshot. max_rows: newest rows that count for frequencies.
-    has_repeats: add repeats and frequencies.
+    share is its weight within the component. Query q has the entries indptr[q]..indptr[q + 1] of
+    the other arrays. Components are numbered: lag knots (lags 0, 1, 3, ..., between which history
+    items are interpolated), lag buckets of repeats, two frequencies (shares of the history's rows,
+    weighted by a short and a long decay), popularity horizons.
+
+    requests: the histories. n_items: the number of items. has_repeats: add repeats and frequencies.
+    latest: query x horizon, the snapshot to use or -1. popularity: query x horizon, the share of
+    that snapshot. max_rows: newest rows that count for frequencies.
     """
     indptr, item, lag = requests.indptr, requests.item, requests.lag
     start, stop, rows = requests.start, requests.stop, requests.rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from talerec.models.core import (
     param,
     split_holdout,
 )
-from talerec.models.linear import RidgeModel, dropout_penalty
+from talerec.models.linear import dropout_penalty
 from talerec.models.tempo.descriptions import describe_params
 from talerec.models.tempo.learning import HoldoutFit, learn_params
 from talerec.models.tempo.log_statistics import (
@@ -45,6 +44,7 @@ from talerec.models.tempo.log_statistics import (
     measure_repeat_rates,
     median_interval,
 )
+from talerec.models.tempo.plan_cache import PlanCachingModel
 from talerec.models.tempo.popularity import (
     HORIZONS,
     PopularitySnapshots,
@@ -73,23 +73,15 @@ logger = logging.getLogger("talerec")
 _HOLDOUT_NEIGHBORS = 30  # sources per target of the fit that validation ranks with
 
 
-class _Planned(RidgeModel):
-    """A ridge model that caches the `QueryPlan` built from its fit; the cache is not saved."""
-
-    _plan_cache: tuple[Any, QueryPlan] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_plan_cache"}
-
-
 @accept_former_names
 @dataclass(eq=False, kw_only=True)
-class Tempo(_Planned):
+class Tempo(PlanCachingModel):
     """Scores are x @ [B; I; P]: what follows the history, repeats, and current popularity.
 
     B = (G + diag(reg + p/(1-p) diag(G)))^-1 (K + c K'), with TALE's G = S'S and K = S'T, and p the
-    dropout; c is larger the more of the difference between K and K' is explained by chance. I is
-    the identity (repeats), and P holds item shares over time (popularity snapshots).
+    dropout; c is larger the more of the difference between K and K' is explained by chance. S and T
+    have a row per training example: source items and target items. I is the identity (repeats), P
+    holds item shares over time (popularity snapshots), and x a history's weights of their rows.
 
     Examples
     --------
@@ -146,15 +138,16 @@ class Tempo(_Planned):
     )  # fmt: skip
 
     needs_time = True
-
     takes_weights = True
+    supports_stored_gram = True
 
     # -- the Gram --
-
     def gram(self, log: Log) -> Gram:
         """Return G = S'S and K = S'T of the log, K with a share of K' (reversed pairs) added.
 
-        During an update, the decay and the share are those of the first fit.
+        S and T have a row per training example: its source items and its target items. During an
+        update, `_fixed` has the decay (days), the share and the treatment of equal times of the
+        first fit; else they are measured on the log.
         """
         rows, is_joint = self._count_trends(log), self._is_joint(log)
         if self._fixed is not None:
@@ -166,14 +159,15 @@ class Tempo(_Planned):
     def gram_term(self, rows: Log, interval: float, is_joint: bool) -> tuple[GramTerm, float]:
         """Return the Gram term (G = S'S, K = S'T), and the weight of simultaneous pairs in K.
 
-        interval: median interval of the log, in days. Both results are sums over users: those of
-        parts of a log add up. is_joint: whether rows of a user with equal times are unordered.
+        Rows of S and T are training examples: source items, target items. rows: users' newest rows.
+        interval: median interval of the log, in days. is_joint: whether a user's rows with equal
+        times are unordered. Both results are sums over users: those of parts of a log add up.
         """
         term = tale_term(rows, self._weighting(self.pace * interval, is_joint))
         return term, self._simultaneous_weight(rows, is_joint)
 
     def _count_trends(self, log: Log) -> Log:
-        """Return users' newest rows with trend counts: rows of the item within `window` days."""
+        """Return users' newest rows with counts of their items' rows within `window` days."""
         rows = newest_rows(log, self.max_history)
         return with_trend_counts(rows, self.window, self.trend, "both")
 
@@ -184,7 +178,7 @@ class Tempo(_Planned):
         return TaleWeighting(decay, self.floor, *trend, same_time, self.max_history)
 
     def _simultaneous_weight(self, rows: Log, is_joint: bool) -> float:
-        """Return the weight in K = S'T of pairs of rows with equal times; 0 if ordered."""
+        """Return the weight in K = S'T of pairs of rows with equal times; 0 if they are ordered."""
         if not is_joint:
             return 0.0
         return simultaneous_weight(rows, self.window, self.trend, self.max_history)
@@ -209,7 +203,6 @@ class Tempo(_Planned):
         return not is_ordered
 
     # -- fitting --
-
     def measure(self, log: Log) -> LogStatistics:
         """Return a log's median interval, repeat rates, and whether equal times are unordered."""
         return LogStatistics(median_interval(log), self._is_joint(log), measure_repeat_rates(log))
@@ -227,14 +220,16 @@ class Tempo(_Planned):
         return solve_gram(gram, penalty, solver=solver, neighbors=neighbors, targets=target_mask)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        """Return the stacked weights (items, repeats, popularity) and the solver's name."""
+        """Return the weights (item-item, repeats, popularity; stacked) and the solver's name."""
         item_weights, solver = super().learn_weights(log, clock)
         return self.complete_weights(item_weights.matrix, log, clock), solver
 
     def complete_weights(self, item_weights: Matrix, log: Log, clock: Clock) -> Weights:
         """Return all weights, stacked: the given item-item ones, repeats and popularity.
 
-        Query parameters are learned if `learn` is auto; during an update, they are the fit's.
+        Query parameters are learned if `learn` is auto; during an update, they are the fit's
+        (`_fixed`), as is the decay in days. item_weights: source x target item. clock: measures the
+        seconds of each stage, by name.
         """
         params = None
         if self._fixed is not None:
@@ -250,7 +245,9 @@ class Tempo(_Planned):
     def _learn_params(self, log: Log, clock: Clock) -> QueryParams | None:
         """Return the query parameters learned on held-out queries; None if there are too few.
 
-        A smaller model is fitted to the rows that are not held out, and ranks the held-out items.
+        A smaller model is fitted to the rows that are not held out, and ranks the held-out items:
+        all items if users repeat items (the seen ones among half of them are few), else a sample of
+        large catalogues. Holdout and Gram are cached for other fits to this log.
         """
         cache = FitCache() if self._cache is None else self._cache
         every_item = allows_repeats(measure_repeat_rates(log))  # seen items are few
@@ -272,22 +269,20 @@ class Tempo(_Planned):
             return learn_params(fit, (holdout.current, holdout.delayed), holdout.target_mask)
 
     def holdout_model(self) -> Tempo:
-        """Return the unfitted model that is fitted to the training rows of a holdout."""
+        """Return the unfitted model for a holdout's rows: at most 30 neighbors, no learning."""
         return replace(self, learn="off", neighbors=min(self.neighbors, _HOLDOUT_NEIGHBORS))
 
     def history_rules(self, statistics: LogStatistics) -> HistoryRules:
-        """Return the decay, least weight and length limit of histories, by a log's statistics."""
+        """Return how histories are used: equal times, length, decay (days) and least weight."""
         decay = self.pace * statistics.median_interval
         return HistoryRules(statistics.is_joint, self.max_history, decay, self.floor)
 
     # -- updating --
-
-    supports_stored_gram = True
-
     def target_columns(self, log: Log, targets: Array) -> Matrix:
         """Return K = S'T (source x target) with only the columns of flagged targets filled.
 
-        Used by updates: decay and share of reversed pairs are those of the first fit.
+        Used by updates: decay, treatment of equal times and the share of reversed pairs, which is
+        added to K, are those of the first fit. targets: a flag per item.
         """
         assert self._fixed is not None
         weighting = self._weighting(self._fixed.decay, bool(self._fixed.is_joint))
@@ -296,7 +291,11 @@ class Tempo(_Planned):
         return tale_columns(rows, weighting, targets, reverse_share=share, memory=memory)
 
     def update_state(self, log: Log) -> UpdateState:
-        """Return what an update continues from: G, residuals (local solver), share of K'."""
+        """Return what an update continues from; TalerecError for a model of version 0.1.
+
+        These are the share of K' (reversed pairs) in K, and for the local solver also the lower
+        triangle of G, the number of K's entries, and residuals (0) of the targets.
+        """
         if "lengths" not in self.fitted.weights.query_arrays:
             raise TalerecError("this tempo was fitted by version 0.1; refit it to update it")
         rows, constants = self._count_trends(log), self._constants(0.0)
@@ -311,7 +310,7 @@ class Tempo(_Planned):
 
     @property
     def _fixed(self) -> FitConstants | None:
-        """What the fit fixed, while the model learns for an update; else None."""
+        """What updates keep of the fit (decay, query parameters ...); None outside of an update."""
         state = self._update_state
         return None if state is None else self._constants(state.reverse_share)
 
@@ -325,7 +324,7 @@ class Tempo(_Planned):
         return FitConstants(decay, is_joint, reverse_share, params)
 
     def item_weights(self) -> Matrix:
-        """Return the item-item weights as the solver returned them, without popularity scaling."""
+        """Return the solver's item-item weights (source x target), without popularity scaling."""
         weights, log = self.fitted.weights, self.fitted.log
         params = QueryParams.from_arrays(weights.query_arrays)
         if params is None or log is None:
@@ -340,9 +339,8 @@ class Tempo(_Planned):
         check_weights(self.fitted.weights)
 
     # -- queries --
-
     def query(self, histories: Histories) -> Query:
-        """Return x of each history (its sources are rows of [B; I; P]), times row weights."""
+        """Return x of each history, over rows of [B; I; P]; row weights multiply those of B."""
         weights = self.fitted.weights
         x = self._plan.query(weights, histories)
         if histories.weight is not None:
@@ -360,7 +358,7 @@ class Tempo(_Planned):
         return self._plan_cache[1]
 
     def _build_plan(self) -> QueryPlan:
-        """Return the query plan of the fit: learned or default parameters, unless they are set."""
+        """Return what queries are built from: the set, else learned, else default parameters."""
         weights, facts = self.fitted.weights, self.fitted.training
         arrays, stored = weights.query_arrays, self._snapshots
         default = int(arrays.get("usual", FIRST_HORIZON)[0])
@@ -385,7 +383,7 @@ class Tempo(_Planned):
         return PopularitySnapshots.from_arrays(None, self.fitted.weights.query_arrays)
 
     def base_score(self, history: Histories, target: int) -> float | None:
-        """Return what popularity adds to the target's score; None if popularity has no weight."""
+        """Return what popularity adds to item `target`'s score; None if it has no weight."""
         has_popularity = self.popularity_weight != 0 and len(self._snapshots.lifetime) > 0
         return super().base_score(history, target) if has_popularity else None
 

@@ -41,13 +41,15 @@ DEFAULT_HORIZON: int = HORIZONS.index(1.0)
 
 
 class PopularitySnapshots(NamedTuple):
-    """Item shares over time; the snapshots of horizon m are rows indptr[m]..indptr[m+1].
+    """Item shares over time, at several horizons (how quickly events are forgotten).
+
+    The snapshots of horizon m are rows indptr[m]..indptr[m + 1] of `shares`.
 
     shares    snapshot x item (CSR): the item's share of the decayed event weight
     times     when each snapshot was taken (microseconds), ascending within a horizon
     indptr    where the snapshots of each horizon begin
-    lifetime  microseconds that the last decay length of rows took, per horizon;
-              infinite for horizons that do not age
+    lifetime  microseconds that the log's last rows took, as many as an event's weight falls
+              to 1/e in, per horizon; infinite for horizons that do not age
     """
 
     shares: Matrix
@@ -58,7 +60,8 @@ class PopularitySnapshots(NamedTuple):
     def latest(self, histories: Histories) -> Array:
         """Return the number of the last snapshot before each request: request x horizon, or -1.
 
-        Requests are histories with request times; a snapshot is a row of `shares`.
+        Requests are histories with request times (`now`, microseconds). A snapshot is a row of
+        `shares`, the popularity of items at one time; -1: there is none before the request.
         """
         now = histories.now
         assert now is not None
@@ -69,9 +72,11 @@ class PopularitySnapshots(NamedTuple):
         return latest
 
     def freshness(self, histories: Histories, log_end: int) -> Array:
-        """Return 1 / (1 + age / lifetime): request x horizon, age from `log_end` to the request.
+        """Return 1 / (1 + age / lifetime), request x horizon: how current popularity still is.
 
-        All times are microseconds; requests before the log's end have age 0.
+        age: from `log_end`, the time of the log's last row, to the request time of each history; 0
+        for requests before the log's end. All times are microseconds. lifetime: what each horizon
+        spans (infinite: freshness 1).
         """
         assert histories.now is not None
         age = np.maximum(histories.now[:, None] - log_end, 0)
@@ -81,14 +86,19 @@ class PopularitySnapshots(NamedTuple):
     def to_arrays(self) -> dict[str, Array]:
         """Return the arrays, by name, that an artifact stores besides the shares.
 
-        An infinite lifetime is stored as 0.
+        "moments": the times of snapshots (microseconds); "memories": where those of each horizon
+        begin; "lifetime": microseconds per horizon, an infinite one as 0.
         """
         lifetime = np.where(np.isfinite(self.lifetime), self.lifetime, 0.0)
         return {"moments": self.times, "memories": self.indptr, "lifetime": lifetime}
 
     @classmethod
     def from_arrays(cls, shares: Matrix, arrays: dict[str, Array]) -> PopularitySnapshots:
-        """Read the arrays of `to_arrays`; version 0.1 had a single horizon that did not age."""
+        """Return the snapshots of an artifact, from its shares and the arrays of `to_arrays`.
+
+        shares: snapshot x item, or None if only the arrays are needed. A missing "memories" is one
+        horizon, a missing "lifetime" horizons that do not age, as in version 0.1.
+        """
         times = arrays["moments"]
         indptr = arrays.get("memories", np.array([0, len(times)]))
         lifetime = arrays.get("lifetime", np.zeros(len(indptr) - 1))
@@ -97,7 +107,8 @@ class PopularitySnapshots(NamedTuple):
     def check(self, n_snapshots: int) -> None:
         """Raise TalerecError if the arrays, read from an artifact, do not fit `n_snapshots`.
 
-        n_snapshots: rows of the stored shares. Times must ascend within each horizon.
+        n_snapshots: rows of the stored shares. Each snapshot needs a time, each horizon a lifetime;
+        times must ascend within each horizon.
         """
         n_horizons = len(self.indptr) - 1
         check_indptr("memories", self.indptr, n_horizons, n_snapshots)
@@ -120,7 +131,10 @@ class PopularitySnapshots(NamedTuple):
 
 
 class TimedRows(NamedTuple):
-    """The rows of all users of a log, ordered by time (microseconds); items are positions."""
+    """The rows of all users of a log, ordered by time: an entry per row in both arrays.
+
+    item: positions in the vocabulary, 0 to n_items - 1. time: microseconds.
+    """
 
     item: Array
     time: Array
@@ -128,13 +142,19 @@ class TimedRows(NamedTuple):
 
     @classmethod
     def from_log(cls, log: Log) -> TimedRows:
-        """Order the rows of a log by time; rows with equal times keep the order of the log."""
+        """Return the rows of a log ordered by time, over all users.
+
+        Rows with equal times keep the order of the log.
+        """
         order = np.argsort(log.time, kind="stable")
         return cls(log.item[order], log.time[order], len(log.items))
 
 
 def log_popularity(counts: Array) -> Array:
-    """Return the log of each item's count, minus its mean over items with events; 0 without."""
+    """Return the log of each item's count, minus its mean over items with events; 0 without.
+
+    counts: the (weighted) rows of each item; counts below 1 are taken as 1.
+    """
     logs = np.log(np.maximum(counts, 1.0))
     has_events = counts > 0
     mean = logs[has_events].mean() if has_events.any() else 0.0
@@ -145,8 +165,9 @@ def log_popularity(counts: Array) -> Array:
 def build_default_horizon(rows: TimedRows, span: float) -> tuple[Matrix, Array]:
     """Return the item shares (CSR, snapshot x item) at the default horizon, and their times.
 
-    An event's weight falls to 1/e while the log grows by `span` rows per item. A snapshot counts
-    the rows up to its time, and stores the most popular items only.
+    rows: all rows of a log in time order. An event's weight falls to 1/e while the log grows by
+    `span` rows per item. A snapshot counts the rows up to its time (microseconds), and stores the
+    300 most popular items only, each with its share of the weight of all items.
     """
     (item, time, n_items), n_rows = rows, len(rows.item)
     decay_rows = max(span * n_items, 1.0)
@@ -165,10 +186,12 @@ def build_default_horizon(rows: TimedRows, span: float) -> tuple[Matrix, Array]:
 def build_snapshots(
     rows: TimedRows, span: float, horizons: Sequence[float], *, share_room: bool = True
 ) -> PopularitySnapshots:
-    """Return popularity snapshots at each horizon, a multiple of `span` (rows per item).
+    """Return snapshots of items' popularity over time, at each horizon.
 
-    At a horizon, an event's weight falls to 1/e while the log grows by that many rows per item.
-    share_room: all horizons together store no more entries than one alone may.
+    rows: all rows of a log in time order. horizons: multiples of `span`; at a horizon, an event's
+    weight falls to 1/e while the log grows by that many rows per item. Those below 1 age after the
+    log's end: their lifetime is finite. The horizon 1 alone is built as `build_default_horizon`
+    does. share_room: all horizons together store no more entries than one alone may.
     """
     if tuple(horizons) == (1.0,):
         shares, times = build_default_horizon(rows, span)
@@ -181,7 +204,11 @@ def build_snapshots(
     lifetime = np.empty(len(horizons))
 
     def build(m: int, _: int) -> None:
-        """Take the snapshots of horizon number m; write them to the lists above."""
+        """Take the snapshots of horizon number m; write them to the lists above.
+
+        Snapshots lie at evenly spread rows (`cuts`). The second argument, the end of the chunk of
+        horizons, is not used: chunks have one horizon.
+        """
         decay_rows = max(horizons[m] * span * n_items, _MIN_DECAY_ROWS)
         count = min(n_rows / (_WIDE_STEP * decay_rows), room / _MIN_ITEMS, n_rows)
         cuts = _spread_cuts(n_rows, int(max(count, 1)))
@@ -202,12 +229,18 @@ _ZERO = np.zeros(1, np.int64)
 
 
 def _spread_cuts(n_rows: int, count: int) -> Array:
-    """Return `count` row numbers, evenly spread, the last of them `n_rows`."""
+    """Return `count` row numbers from 1 to `n_rows`, evenly spread, the last of them `n_rows`.
+
+    Ascending, without duplicates: fewer than `count` if there are fewer rows.
+    """
     return np.unique(np.linspace(0, n_rows, count + 1).astype(np.int64)[1:])
 
 
 def _top_shares(shares: Array) -> Matrix:
-    """Return the largest item shares (at most 300, above 0) as a sparse row, float32."""
+    """Return the largest item shares (at most 300, above 0) as a sparse row, float32.
+
+    shares: one number per item, dense. The result is a CSR array, 1 x items.
+    """
     best = np.arange(len(shares))
     if len(shares) > _TOP_ITEMS:
         best = np.sort(np.argpartition(-shares, _TOP_ITEMS)[:_TOP_ITEMS])
@@ -222,8 +255,10 @@ def _decayed_shares(
 ) -> tuple[Array, Array, Array]:
     """Return the largest decayed item shares at each cut as CSR (values, indices, indptr).
 
-    item: of each row, in time order. cuts: numbers of rows, ascending; a snapshot counts the rows
-    before its cut. top: most items per snapshot. Row r weighs exp(r / decay_rows), which after
+    A row of the CSR matrix (cut x item) is a snapshot: items' shares of the decayed weight of all
+    rows before the cut. item: the item position of each row, in time order. cuts: numbers of rows,
+    ascending. decay_rows: rows in which a weight falls to 1/e. top: most items per snapshot; only
+    items of the last 5 decay_rows rows are listed. Row r weighs exp(r / decay_rows), which after
     normalization is a decay by age: weights grow with new rows, so that old weights stay untouched.
     """
     total, last_listed = np.zeros(n_items), np.full(n_items, -1, np.int64)
@@ -256,7 +291,11 @@ def _decayed_shares(
 
 @template
 def _top_threshold(values: Array, top: int) -> float:
-    """Return a threshold that at most `top`, and nearly `top`, of the positive values exceed."""
+    """Return a threshold that at most `top`, and nearly `top`, of the positive values exceed.
+
+    0 if there are no more than `top` values. It is found by 16 bisections, so fewer values than
+    `top` may exceed it, such as with ties.
+    """
     if len(values) <= top:
         return 0.0
     low, high = 0.0, values.max()

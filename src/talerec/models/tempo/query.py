@@ -57,9 +57,14 @@ def assemble_weights(
     """Return all blocks of tempo's weights, with the arrays that its queries need.
 
     Blocks are matrices, stacked: item-item weights B, the identity (repeats), popularity snapshots.
-    item_weights: B. decay: days in which a source's weight falls to 1/e. params: learned query
-    parameters; None for the defaults. counts: weighted rows of each item. build_snapshots: takes
-    the popularity horizons to store, and returns their snapshots.
+    item_weights: B. statistics: repeat rates, and whether a user's rows with equal times are
+    unordered (stored as "joint"). decay: days in which a source's weight falls to 1/e. params:
+    learned query parameters; None for the defaults. counts: weighted rows of each item.
+
+    build_snapshots: takes horizons (how quickly popularity is forgotten, as multiples of the
+    parameter `span`), and returns their snapshots. Stored are the horizons with a weight, and
+    always the default one; "usual" is its number among the stored horizons, "lengths" has the
+    horizons.
     """
     used = [DEFAULT_HORIZON]
     arrays = {
@@ -86,7 +91,8 @@ def assemble_weights(
 def popularity_scale(counts: Array, params: QueryParams) -> Array:
     """Return popularity ** popularity_exponent of each item, a factor of its weights.
 
-    counts: weighted rows of each item; popularity is relative to the geometric mean of the counts.
+    counts: weighted rows of each item; popularity is relative to the geometric mean of the counts,
+    and 1 for items without rows. params: the learned query parameters, with the exponent.
     """
     return np.exp(float(params.popularity_exponent[0]) * log_popularity(counts))
 
@@ -148,9 +154,6 @@ def check_weights(weights: Weights) -> None:
         snapshots.check_horizons(arrays["lengths"], int(default[0]))
 
 
-# -- requests --------------------------------------------------------------------------------------
-
-
 class RequestHistories(NamedTuple):
     """Histories of requests as arrays for kernels. A row's lag is how many rows back it is.
 
@@ -176,7 +179,8 @@ class RequestHistories(NamedTuple):
     ) -> RequestHistories:
         """Build the arrays; histories without request times are queried right after the log's end.
 
-        log_end: time of the training log's last row, in microseconds.
+        weights: those of the model, whose items are counted. rules: which rows are used, and their
+        weight after inactivity. log_end: time of the training log's last row, in microseconds.
         """
         last, now = histories.last(), histories.now
         if now is None:
@@ -206,13 +210,13 @@ class HistoryRules(NamedTuple):
 class SnapshotArrays(NamedTuple):
     """`PopularitySnapshots` as arrays for kernels, and the log's time span (microseconds).
 
-    Snapshots indptr[m] to indptr[m + 1] - 1 are those of horizon m; a source is a row of the
-    weights.
+    Snapshots (items' popularity at one time) indptr[m] to indptr[m + 1] - 1 are those of horizon m,
+    which says how quickly popularity is forgotten; a source is a row of the weights.
     """
 
-    times: Array
+    times: Array  # of the snapshots
     indptr: Array
-    lifetime: Array
+    lifetime: Array  # microseconds that each horizon spans, or infinity
     first_source: int  # number of the first snapshot among the sources
     log_start: int
     log_end: int
@@ -261,7 +265,7 @@ class QueryPlan(NamedTuple):
 
 
 def compute_inactivity(last: Array, now: Array) -> Array:
-    """Return the microseconds from each user's last event to now; 0 if its time is unknown."""
+    """Return the microseconds from each user's last event to `now`; 0 if its time is unknown."""
     inactivity: Array = np.where(last > UNTIMED, np.maximum(now - last, 0), 0)
     return inactivity
 
@@ -283,7 +287,12 @@ def segment_of(edges: Array, inactivity: float, delay: float, span: float) -> in
 def assign_segments(
     edges: Array, inactivity: Array, now: Array, log_start: int, log_end: int
 ) -> Array:
-    """Return the segment number of each request (see `segment_of`); times are microseconds."""
+    """Return the number of each request's segment (group with weights of its own).
+
+    See `segment_of` for edges. inactivity, now: of each request, time since the user's last event
+    and request time; log_start, log_end: times of the log's first and last row; all in
+    microseconds.
+    """
     segments = np.empty(len(now), np.int64)
     for q in range(len(now)):
         segments[q] = segment_of(edges, inactivity[q], now[q] - log_end, log_end - log_start)
@@ -311,10 +320,11 @@ def _build_queries(
     requests: Arrays, params: Arrays, repeat_weights: Array, snapshots: tuple[Any, ...],
     n_items: int, max_history: int, scratch: Array,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """Return x of every request as (indptr, source, weight).
+    """Return x of every request as (indptr, source, weight): the sources and their weights.
 
-    The tuples are the fields of `RequestHistories`, `QueryParams` and `SnapshotArrays`; for the
-    others see `_fill_queries`.
+    A source is a row of the model's stacked weights; request q has the entries indptr[q]..indptr[q
+    + 1]. requests, params, snapshots: the fields of `RequestHistories`, `QueryParams` and
+    `SnapshotArrays` as plain tuples. For the other arguments see `_fill_queries`.
     """
     plan = (QueryParams(*params), repeat_weights, SnapshotArrays(*snapshots))
     return _fill_queries(RequestHistories(*requests), *plan, n_items, max_history, scratch)
@@ -325,10 +335,11 @@ def _fill_queries(
     requests: RequestHistories, params: QueryParams, repeat_weights: Array,
     snapshots: SnapshotArrays, n_items: int, max_history: int, scratch: Array,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """Return x of every request as (indptr, source, weight).
+    """Return x of every request as (indptr, source, weight): the sources and their weights.
 
-    Sources are popularity snapshots, repeats and history items, in this order.
-    repeat_weights: segment x lag bucket; no columns: repeats are ignored.
+    Sources (rows of the stacked weights) are popularity snapshots, repeats (n_items + item) and
+    history items, in this order. repeat_weights: segment (group of requests) x lag bucket; no
+    columns: repeats are ignored. max_history: last rows of a history that count for frequencies.
     scratch: zeros, frequency decay x item, left as zeros; empty if frequencies have no weight.
     """
     has_repeats, n_horizons = repeat_weights.shape[1] > 0, len(snapshots.indptr) - 1
@@ -371,10 +382,11 @@ def _add_frequencies(
     requests: RequestHistories, q: int, weights: Array, max_history: int, scratch: Array,
     source: Array, x: Array,
 ) -> None:  # fmt: skip
-    """Add to x, in place, each item's share of the rows of history q; newer rows weigh more.
+    """Add to x, in place, weights times each item's share of the rows of history q.
 
-    weights: by frequency decay. scratch: decay x item, zeros, left as zeros. source: the repeat
-    sources of the query, numbered n_items + item, all distinct items of the history.
+    Newer rows weigh more: by two decays, of 10 and of 100 rows. weights: by decay. max_history:
+    last rows that count. scratch: decay x item, zeros, left as zeros. source: the repeat sources of
+    the query, numbered n_items + item, all distinct items of the history; x: their weights.
     """
     n_items = scratch.shape[1]
     for d in range(len(scratch)):

@@ -54,7 +54,9 @@ class QueryParams(NamedTuple):
     ) -> QueryParams:
         """Return the defaults: popularity has weight at one horizon, number `horizon`, only.
 
-        edges: see the class. n_horizons: popularity horizons.
+        edges: inactivity (microseconds) between segments of requests, ascending; n edges give 2 (n
+        + 1) segments, the second half for requests long after the log's end. n_horizons: popularity
+        horizons (how quickly popularity is forgotten), the columns of popularity_weight.
         """
         n = 2 * (len(edges) + 1)
         popularity_weight = np.zeros((n, n_horizons))
@@ -71,18 +73,29 @@ class QueryParams(NamedTuple):
         )
 
     def to_arrays(self) -> dict[str, Array]:
-        """Return the arrays that an artifact stores."""
+        """Return the arrays that an artifact stores: the fields under the artifact's names.
+
+        The names (`number_recency` ...) are those of earlier versions; `from_arrays` reads them.
+        """
         return dict(zip(_ARRAY_NAMES, self, strict=True))
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Array]) -> QueryParams | None:
-        """Read the arrays of `to_arrays`; None if nothing was learned."""
+        """Return the query parameters in the arrays of an artifact; None if nothing was learned.
+
+        arrays: by name, as `to_arrays` names them; other arrays are ignored.
+        """
         if _ARRAY_NAMES[0] not in arrays:
             return None
         return cls(*(arrays[name] for name in _ARRAY_NAMES))
 
     def check(self, n_horizons: int) -> None:
-        """Raise TalerecError if shapes, read from an artifact, do not fit `n_horizons`."""
+        """Raise TalerecError if shapes or recency, read from an artifact, are invalid.
+
+        n edges give 2 (n + 1) segments of requests, for each of which the parameters have a value;
+        frequency_weight has 2 columns, popularity_weight `n_horizons`, popularity_exponent one
+        value. recency must be above 0.
+        """
         n = 2 * (len(self.edges) + 1)
         shapes = [(n,)] * 4 + [(n, len(FREQUENCY_DECAYS)), (n, n_horizons), (1,)]
         for name, array, shape in zip(_ARRAY_NAMES[1:], self[1:], shapes, strict=True):
@@ -90,14 +103,20 @@ class QueryParams(NamedTuple):
         require((self.recency > 0).all(), f"{_ARRAY_NAMES[1]} is not above 0")
 
     def lag_weights(self, lags: Array) -> Array:
-        """Return max(exp(-lag / recency), min_weight): segment x lag; lags in rows."""
+        """Return the weight of history rows, max(exp(-lag / recency), min_weight): segment x lag.
+
+        lags: how many rows back, one number per column. A segment is a group of requests, for which
+        recency and min_weight have a value each.
+        """
         weights: Array = np.maximum(np.exp(-lags / self.recency[:, None]), self.min_weight[:, None])
         return weights
 
     def repeat_weights(self, rates: Array) -> Array:
         """Return rate * repeat_weight * exp(-repeat_decay * bucket): segment x lag bucket.
 
-        rates: by lag bucket (0, 1-2, 3-6, ... rows back), how often a row is repeated.
+        rates: by lag bucket (0, 1-2, 3-6, ... rows back), the probability that the next row repeats
+        such a row. Buckets from the eighth on have its decay. A segment is a group of requests, for
+        which repeat_weight and repeat_decay have a value each.
         """
         bucket = np.minimum(np.arange(len(rates)), N_LAG_BUCKETS - 1)
         decay = np.exp(-self.repeat_decay[:, None] * bucket)
@@ -107,9 +126,11 @@ class QueryParams(NamedTuple):
     def component_weights(self, repeat_rates: Array) -> ComponentWeights:
         """Return the weights of score components, for validation: segment x component.
 
-        A score is a weighted sum of components: the lag knots (lags 0, 1, 3, 7, ...), the lag
-        buckets of repeats and the frequencies (both only if `repeat_rates` is not empty), and the
-        popularity horizons.
+        A score is a weighted sum of components: the lag knots (lags 0, 1, 3, 7, ..., in rows), the
+        lag buckets of repeats and the frequencies (both only if `repeat_rates` is not empty), and
+        the popularity horizons. repeat_rates: by lag bucket, the probability that the next row
+        repeats a row at such a lag. A segment is a group of requests. The result also has the
+        popularity exponent.
         """
         columns = [self.lag_weights(LAG_KNOTS)]
         if len(repeat_rates):
@@ -118,13 +139,20 @@ class QueryParams(NamedTuple):
         return ComponentWeights(weights, float(self.popularity_exponent[0]))
 
     def with_recency(self, recency: float) -> QueryParams:
-        """Return a copy with the given recency in all segments, and no least weight."""
+        """Return a copy with the given recency in all segments, and no least weight.
+
+        recency: rows in which the weight of a history row falls to 1/e.
+        """
         return self._replace(
             recency=np.full_like(self.recency, recency), min_weight=np.zeros_like(self.min_weight)
         )
 
     def with_popularity_weight(self, weight: float, horizon: int) -> QueryParams:
-        """Return a copy with this popularity weight at horizon number `horizon`, 0 at others."""
+        """Return a copy with this popularity weight at horizon number `horizon`, 0 at others.
+
+        A horizon is how quickly popularity is forgotten; its number is a column of
+        popularity_weight. All segments (groups of requests) get the same weight.
+        """
         weights = np.zeros_like(self.popularity_weight)
         weights[:, horizon] = weight
         return self._replace(popularity_weight=weights)
@@ -132,14 +160,20 @@ class QueryParams(NamedTuple):
     def with_all_horizons(self, horizons: list[float]) -> QueryParams:
         """Return a copy whose popularity weights have a column for each of `HORIZONS`.
 
-        horizons: those of the present columns; new columns are 0.
+        horizons: those of the present columns, members of `HORIZONS` (multiples of tempo's
+        parameter `span`, which says how quickly popularity is forgotten); new columns are 0.
         """
         weights = np.zeros((len(self.popularity_weight), len(HORIZONS)))
         weights[:, [HORIZONS.index(horizon) for horizon in horizons]] = self.popularity_weight
         return self._replace(popularity_weight=weights)
 
     def used_horizons(self) -> list[int]:
-        """Return the numbers of horizons with a weight in any segment, and the default one's."""
+        """Return the numbers of horizons with a weight in any segment, and of the default one.
+
+        Ascending. A horizon is how quickly popularity is forgotten; its number is a column of
+        popularity_weight, which must have one for each of `HORIZONS`. The default one is always
+        among them.
+        """
         weights = self.popularity_weight
         return [m for m in range(weights.shape[1]) if m == DEFAULT_HORIZON or weights[:, m].any()]
 
@@ -149,7 +183,9 @@ class QueryParams(NamedTuple):
         """Yield copies with one parameter moved by each search step in the given segments.
 
         name: a field. column: its frequency decay or popularity horizon; None for fields with one
-        value per segment. Copies that equal this are left out.
+        value per segment. segments: numbers of groups of requests; values of others stay. Steps
+        multiply a value, add to it or replace it, by a table for each field; copies that equal this
+        are left out.
         """
         values = getattr(self, name)
         at: Any = (segments, column) if column is not None else (segments,)
@@ -163,13 +199,13 @@ class QueryParams(NamedTuple):
 class FitConstants(NamedTuple):
     """What a fit measured and learned, which updates of the model leave as it is.
 
-    is_joint: a user's rows with equal times are unordered. params: None if nothing was learned.
+    K = S'T sums pairs of a source row and a target row of a user; K' is its transpose.
     """
 
-    decay: float  # days
-    is_joint: bool
-    reverse_share: float  # of K' in K
-    params: QueryParams | None
+    decay: float  # days in which the weight of a source row falls to 1/e
+    is_joint: bool  # a user's rows with equal times are unordered
+    reverse_share: float  # the share c in K + c K', which replaces K
+    params: QueryParams | None  # None if nothing was learned
 
 
 #: Names of the arrays in an artifact, in the order of the fields.

@@ -23,27 +23,27 @@ _MAX_LOSS = 1.0  # standard errors that one kind of list may lose by an accepted
 _MIN_USERS = 150  # users with queries below which a set is ignored
 
 
-# -- candidates and their components ---------------------------------------------------------------
-
-
 class Candidates(NamedTuple):
     """Items whose scores are compared, query x candidate; candidate 0 is the target.
 
-    A query is a history whose next item, the target, was held out.
+    A query is a history whose next item, the target, was held out. Items are positions in the
+    vocabulary; entries from counts[q] on mean nothing.
     """
 
     items: Array
     counts: Array  # candidates of each query
-    seen: Array  # whether a candidate is in the history
+    seen: Array  # query x candidate: whether it is in the history
 
 
 class ScoreComponents(NamedTuple):
     """What the scores of each query's candidates are summed from (weights times components).
 
+    A component is what one kind of source (history items at some lag, repeats, popularity) adds.
+
     values          component x query x candidate (float32); candidate 0 is the target
     counts          candidates of each query
     seen            query x candidate: whether it is in the history
-    segment         segment of each query: weights differ by segment
+    segment         segment (group of requests) of each query: weights differ by segment
     log_popularity  query x candidate: log of the item's popularity, relative to the mean
     user            a number for each query, equal for queries of one user
     """
@@ -76,10 +76,11 @@ def merge_candidates(
 def _merge_lists(
     lists: Array, start: Array, stop: Array, item: Array, target_mask: Array, mark: Array
 ) -> tuple[Array, Array, Array]:
-    """Return the lists without duplicates, -1 and disallowed items; lengths; which are seen.
+    """Return (items, counts, seen): lists without duplicates, -1 and disallowed items.
 
-    start, stop, item: the history of query q is item[start[q]:stop[q]]. mark: a 0 for every item,
-    overwritten.
+    lists: query x rank. items and seen have its shape; counts[q] entries of row q are filled, seen
+    tells whether the history has them. The history of query q is item[start[q]:stop[q]], -1 for
+    unknown items. target_mask: a flag per allowed item. mark: a 0 for every item, overwritten.
     """
     merged = np.zeros(lists.shape, np.int32)
     seen, counts = np.zeros(lists.shape, np.bool_), np.zeros(len(lists), np.int64)
@@ -103,7 +104,7 @@ def sum_components(
     """Return the scores of candidates by component: component x query x candidate, float32.
 
     weights: rows are sources, columns items. queries: each query's sources with their weights, and
-    the component (group of sources) that each belongs to.
+    the component (group of sources) that each belongs to. candidates: the items to score.
     """
     items, counts, _ = candidates
     values = np.zeros((n_components, *items.shape), np.float32)
@@ -116,13 +117,10 @@ def sum_components(
     return values
 
 
-# -- the search ------------------------------------------------------------------------------------
-
-
 class ComponentWeights(NamedTuple):
     """Weights of score components, and the exponent of popularity for scaled components.
 
-    values: segment of requests x component.
+    values: segment (group of requests) x component (a part of scores, such as repeats).
     """
 
     values: Array
@@ -133,11 +131,12 @@ class ComponentWeights(NamedTuple):
 class CoordinateSearch:
     """Component weights, and the DCG that they give on sets of held-out queries.
 
-    components      one entry per set of queries; sets of fewer than 150 users are ignored
-    weights         the present weights
+    components      of each set of queries: what scores sum up; sets under 150 users are ignored
+    weights         the present weights, segment (group of requests) x component
     is_scaled       a flag per component: whether popularity ** exponent multiplies it
     has_repeats     whether lists with seen items count, besides lists without them
     k               ranks of a list that count
+    query_sets      the sets in use, with scores and DCG under the present weights
     """
 
     components: Sequence[ScoreComponents]
@@ -148,6 +147,7 @@ class CoordinateSearch:
     query_sets: list[_QuerySet] = field(init=False)
 
     def __post_init__(self) -> None:
+        """Score the queries of the large sets under the initial weights; `k` ranks have a DCG."""
         large = [x for x in self.components if len(np.unique(x.user)) >= _MIN_USERS]
         discounts = 1 / np.log2(np.arange(self.k) + 2)
         self.query_sets = [
@@ -158,8 +158,8 @@ class CoordinateSearch:
     def step(self, candidates: Iterable[ComponentWeights], min_z: float) -> int | None:
         """Move to the candidate weights that improve most; return their index.
 
-        An improvement is a z-score of the targets' DCG above `min_z` without a loss in any set of
-        held-out queries. None: no candidate improves, and the weights stay.
+        An improvement is a z-score of the targets' gain in DCG above `min_z`, without a loss in any
+        set of held-out queries. None: no candidate improves, and the weights stay.
         """
         best: tuple[float, int, ComponentWeights, list[_Trial]] | None = None
         for index, weights in enumerate(candidates):
@@ -177,8 +177,8 @@ class CoordinateSearch:
     def total_z(self) -> float:
         """Return the z-score of the present weights' gain in DCG over the initial weights.
 
-        It is the sum of the z-scores of the affected query sets over the root of their number.
-        Sums over all queries and lists of a user are the units.
+        It is the sum of the z-scores of the query sets whose DCG changed over the root of their
+        number; 0 if none did. Sums over all queries and lists of a user are the units.
         """
         by_set = [x.user_gains(x.initial_dcg, x.dcg) for x in self.query_sets]
         z_scores = [x.mean() / x.std() * np.sqrt(len(x)) for x in by_set if x.std() > 0]
@@ -187,8 +187,8 @@ class CoordinateSearch:
     def _improvement(self, trials: list[_Trial], min_z: float) -> float | None:
         """Return the z-score of the gain in DCG; None if it is not above `min_z`, or a set loses.
 
-        trials: one per query set. Losses are tested against the present weights and the initial
-        ones.
+        trials: the effect of other weights on each query set; sets without a change are left out.
+        Losses are tested against the present weights and the initial ones.
         """
         changed = [trial.gains for trial in trials if any(error > 0 for _, error in trial.gains)]
         if not changed or any(map(_is_loss, changed)):
@@ -218,7 +218,7 @@ def _pooled_z(gains: list[tuple[float, float]]) -> float:
 def _is_loss(gains: list[tuple[float, float]]) -> bool:
     """Return whether the gains of one query set are a loss: pooled, or by over 1 error in one.
 
-    gains: (mean, standard error) per kind of list (with seen items, without).
+    gains: (mean, standard error) of the gain in DCG per kind of list (with seen items, without).
     """
     return _pooled_z(gains) < 0 or any(mean < -_MAX_LOSS * error for mean, error in gains)
 
@@ -246,6 +246,7 @@ class _QuerySet:
         self, components: ScoreComponents, weights: ComponentWeights, is_scaled: Array,
         has_repeats: bool, discounts: Array,
     ) -> None:  # fmt: skip
+        """Score the candidates of one set of queries under `weights`; discounts: DCG's, by rank."""
         self.components, self.is_scaled = components, is_scaled
         self.has_repeats, self.discounts = has_repeats, discounts
         self._scale_of: dict[float, Array] = {}
@@ -273,8 +274,8 @@ class _QuerySet:
     def compare(self, old: Array, new: Array) -> list[tuple[float, float]]:
         """Return the mean gain in DCG and its standard error for each kind of list.
 
-        old, new: DCG, query x kind of list. Gains are relative to the initial mean DCG; the
-        standard error is over users.
+        old, new: DCG, query x kind of list (with seen items, without). Gains are relative to the
+        initial mean DCG; the standard error is over users.
         """
         relative, n = (new - old) / self._level, len(new)
         gains = []
@@ -288,7 +289,8 @@ class _QuerySet:
     def user_gains(self, old: Array, new: Array) -> Array:
         """Return each user's summed gain in DCG, lists weighted by 1 / standard error^2.
 
-        old, new: DCG, query x kind of list. Gains are relative to the initial mean DCG.
+        old, new: DCG, query x kind of list (with seen items, without). Relative to its initial
+        mean.
         """
         errors = np.array([error for _, error in self.compare(old, new)])
         weights = np.divide(1, errors**2, out=np.zeros_like(errors), where=errors > 0)
@@ -296,9 +298,10 @@ class _QuerySet:
         return np.asarray(np.bincount(self._user, relative @ weights)) / len(new)
 
     def _rescore(self, old: ComponentWeights, new: ComponentWeights) -> tuple[Array, Array]:
-        """Return scores and DCG under new weights; self.scores are those under the old weights.
+        """Return scores (query x candidate) and DCG under new weights, from those under the old.
 
-        Only the components whose weights change are added up again.
+        DCG is query x 2: in lists with seen items, and without. Only components whose weights, or
+        popularity factors, change are added up again.
         """
         components = self.components
         rescales = old.popularity_exponent != new.popularity_exponent
@@ -306,14 +309,10 @@ class _QuerySet:
         changed = np.flatnonzero(is_changed)
         scores, dcg = np.empty_like(self.scores), np.empty((len(components.counts), 2))
         change = _WeightChange(
-            changed,
-            old.values[:, changed].astype(np.float32),
-            new.values[:, changed].astype(np.float32),
-            self.is_scaled[changed],
-            self._scale(old.popularity_exponent),
-            self._scale(new.popularity_exponent),
-            rescales,
-        )
+            changed, old.values[:, changed].astype(np.float32),
+            new.values[:, changed].astype(np.float32), self.is_scaled[changed],
+            self._scale(old.popularity_exponent), self._scale(new.popularity_exponent), rescales,
+        )  # fmt: skip
         before = _Ranking(self.scores, self.dcg, self.discounts, self.has_repeats)
 
         def run(a: int, b: int) -> None:
@@ -336,8 +335,8 @@ class _WeightChange(NamedTuple):
     A scale is popularity ** exponent of a candidate, which multiplies scaled components.
     """
 
-    components: Array
-    old: Array  # segment x changed component
+    components: Array  # numbers of the changed components
+    old: Array  # weights, segment (group of requests) x changed component
     new: Array
     is_scaled: Array  # per changed component
     old_scale: Array  # query x candidate
@@ -346,12 +345,12 @@ class _WeightChange(NamedTuple):
 
 
 class _Ranking(NamedTuple):
-    """Scores (query x candidate) and DCG (query x kind of list) before a change of weights."""
+    """Scores (query x candidate), DCG (query x 2: with seen items, without) before a change."""
 
     scores: Array
     dcg: Array
-    discounts: Array  # by rank
-    has_repeats: bool
+    discounts: Array  # DCG of a target by rank; ranks beyond have 0
+    has_repeats: bool  # whether lists with seen items differ from lists without
 
 
 @kernel
@@ -361,8 +360,10 @@ def _apply_change(
 ) -> None:  # fmt: skip
     """Write, for queries a to b - 1, the scores after a change and the target's DCG.
 
-    scores: query x candidate, written. dcg: query x 2, written: in lists with seen items, and in
-    lists without. Candidate 0 is the target; ties rank it last.
+    components: what scores sum up. before: scores and DCG under the old weights. scores: query x
+    candidate, written. dcg: query x 2, written: in lists with seen items, and in lists without.
+    Candidate 0 is the target; ties rank it last; a seen target has DCG 0 in lists without seen
+    items.
     """
     discounts = before.discounts
     for q in range(a, b):

@@ -128,7 +128,8 @@ class Api:
         """Return `work(*arguments)`, run in a thread; ApiError 503 if it takes too long.
 
         The limit is the setting `timeout`, in seconds; the thread is not interrupted. `pool` is the
-        pool of the thread, by default that of answers. Exceptions of `work` are raised here.
+        pool of the thread, by default that of answers. Exceptions of `work` are raised here, except
+        for a TimeoutError of its own, which becomes the ApiError 503 too.
         """
         loop = asyncio.get_running_loop()
         try:

@@ -98,8 +98,9 @@ class UserRoutes:
         """Return `query(*arguments)`, or `fallback()` while the event store does not respond.
 
         Queries of the store have their own threads, so a store that hangs delays no other answers.
-        After a timeout of a second, no query is tried until the thread that polls the store gets an
-        answer. `tail` is this worker's cache of the store, None for a service without a store.
+        After a timeout of a second (or a TimeoutError of `query` itself), no query is tried until
+        the thread that polls the store gets an answer. `tail` is this worker's cache of the store,
+        None for a service without a store; other exceptions of `query` are raised here.
         """
         tail, loop = self._user_state.tail, asyncio.get_running_loop()
         if tail is None or not tail.is_available:

@@ -175,9 +175,11 @@ def _find_new_events(
 def _sort_rows(items: Array, times: Array, n_log: int, log: Log | None) -> Array:
     """Return the indices that sort a user's rows by time, rows of the log before equal events.
 
-    The first `n_log` of `items` (positions) and `times` are rows of the log, the rest are events;
-    both parts are in time order. If the log sorts simultaneous rows (ties) by item, so does this.
-    An item's position is its number in the vocabulary.
+    The first `n_log` of `items` (item positions) and `times` (microseconds) are the user's rows of
+    the training log, the rest are later recorded events; both parts are in time order. Rows with
+    equal times are sorted by item position if `log.ties` is "item", else they keep their order. An
+    item's position is its number in the vocabulary. If one part is empty, or all events are later
+    than the log's rows, the order stays as it is.
     """
     if not (0 < n_log < len(times) and times[n_log] <= times[n_log - 1]):
         return np.arange(len(items))  # the events are later than the log

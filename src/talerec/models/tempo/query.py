@@ -75,9 +75,8 @@ def assemble_weights(
     if params is not None:
         item_weights = scale_targets(item_weights, popularity_scale(counts, params))
         used = params.used_horizons()
-        # in C order, as default parameters are: kernels are compiled for one type
-        popularity_weight = np.ascontiguousarray(params.popularity_weight[:, used])
-        params = params._replace(popularity_weight=popularity_weight)
+        in_use = np.ascontiguousarray(params.popularity_weight[:, used])  # one type for kernels
+        params = params._replace(popularity_weight=in_use)
         arrays |= params.to_arrays()
     horizons = [HORIZONS[m] for m in used]
     snapshots = build_snapshots(horizons)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from logs import Row, at, histories_of, instants, log_of, logs, quick, rows, rows_of, tiny_log
 from talerec.data import Log, drop_duplicates, k_core, order_ties, select_period
-from talerec.data.preprocessing import duplicate_mask
+from talerec.data.preprocessing import duplicate_mask, expand_tie_orders
 from talerec.errors import TalerecError
 
 # -- k-core ----------------------------------------------------------------------------------------
@@ -180,3 +180,11 @@ def test_select_period_refuses_an_empty_or_reversed_period():
         select_period(log, "2010-01-01", "2011-01-01")
     with pytest.raises(TalerecError, match="'soon' is not a time"):
         select_period(log, "2010-01-01", "soon")
+
+
+def test_a_range_of_seeds_has_both_ends_and_may_be_one_seed() -> None:
+    assert expand_tie_orders("random:3..5") == ["random:3", "random:4", "random:5"]
+    assert expand_tie_orders("random:3..3") == ["random:3"]
+    assert expand_tie_orders("item") == ["item"]
+    with pytest.raises(TalerecError, match="write a range of seeds"):
+        expand_tie_orders("random:3..2")

@@ -27,6 +27,7 @@ from postgres import postgres
 from talerec.artifact import read_manifest
 from talerec.data.read import hide_secrets, read_log, remove_secrets
 from talerec.data.read.databases import has_order_by
+from talerec.data.read.sources import source_name
 from talerec.errors import TalerecError
 
 QUERY = "select user_id, item_id, timestamp from events order by place"
@@ -532,3 +533,17 @@ def test_a_log_without_times_is_described_without_intervals(tmp_path: Path) -> N
     assert (facts["ties"], facts["first_time"], facts["time_read_as"]) == (None, None, "none")
     assert "density" in works("describe", path)
     assert "there is no column 'when'" in refusal("describe", path, "--time", "when")
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("a.csv", "a.csv"),
+        (["a.csv"], "a.csv"),
+        (["a.csv", "b.csv"], "a.csv and 1 more"),
+        (["a.csv", "b.csv", "c.csv"], "a.csv and 2 more"),
+        ([], "nothing"),
+    ],
+)
+def test_a_log_of_several_files_is_named_by_the_first_and_a_count(source, name):
+    assert source_name(source) == name

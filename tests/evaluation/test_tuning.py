@@ -330,3 +330,11 @@ def test_a_file_that_is_no_study_is_refused(tmp_path):
     path.write_text("not a database at all")
     with pytest.raises(TalerecError, match="is not a study file"):
         tr.tune("tale", walk(), trials=1, study=path)
+
+
+def test_the_shortest_list_has_a_metric_and_an_empty_one_has_none():
+    task = trials.Task("popular", {}, "leave-one-out", "file", "HR@1", False, None)
+    task.check()
+    for metric in ("HR@0", "HR@", "HR", "HR@x", "Recall@5"):
+        with pytest.raises(TalerecError, match="`metric` is"):
+            replace(task, metric=metric).check()

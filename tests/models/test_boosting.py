@@ -243,3 +243,12 @@ def test_ten_thousand_values_on_every_item() -> None:
     full = pairs(model.recommend_histories([[3, 5]], n))
     table = {"code": [f"c{i}" for i in range(n)]}
     assert pairs(answer) == brute_force(full, table, boost, {}, 1000)
+
+
+def test_a_limit_starts_anew_for_every_history_and_leaves_items_without_a_value_alone() -> None:
+    """Items 0 to 4 share the only value of a column, and 5 to 9 have none."""
+    model = model_of("dense", np.ones((10, 10), np.float32), {"brand": ["X"] * 5 + [None] * 5})
+    answer = model.recommend_histories([[0], [1], [2]], 6, per={"brand": 1})
+    for history in range(3):
+        items = answer.filter(pl.col("history") == history)["item_id"].to_list()
+        assert items == [0, 5, 6, 7, 8, 9]

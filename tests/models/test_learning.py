@@ -344,6 +344,36 @@ def test_a_change_is_accepted_only_if_no_set_of_queries_loses():
     assert climb.weights is helpful
 
 
+def test_a_change_that_loses_what_an_earlier_one_gained_is_not_accepted():
+    """Component 2 helps half of the first set and all of the second; component 1 helps the rest.
+
+    But it harms a quarter of the second set, which stays above its start.
+    """
+    n_queries = 400
+
+    def build_set(is_first):
+        value = np.zeros((3, n_queries, 2), np.float32)
+        value[0, :, 1] = 1.0  # the rival stands first
+        value[2, : n_queries // 2 if is_first else n_queries, 0] = 2.0
+        if is_first:
+            value[1, n_queries // 2 :, 0] = 2.0
+        else:
+            value[1, : n_queries // 4, 1] = 3.0
+        none = np.zeros((n_queries, 2))
+        both, group = np.full(n_queries, 2, np.int64), np.zeros(n_queries, np.int64)
+        users = np.arange(n_queries)
+        return ScoreComponents(value, both, none.astype(bool), group, none.astype("f4"), users)
+
+    start, first, second = (
+        ComponentWeights(np.array([[1.0, *w]]), 0.0) for w in ((0, 0), (0, 1.0), (1.0, 1.0))
+    )
+    climb = CoordinateSearch(
+        [build_set(True), build_set(False)], start, np.zeros(3, bool), False, 10
+    )
+    assert climb.step([first], 1.0) == 0
+    assert climb.step([second], 1.0) is None
+
+
 def test_an_insignificant_change_is_not_accepted():
     draw = np.random.default_rng(6)
     value = draw.random((2, 300, 8)).astype(np.float32)

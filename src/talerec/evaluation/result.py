@@ -289,7 +289,9 @@ class Evaluation:
 
     @property
     def description(self) -> str:
-        """The number of cases and, if users have several, the number of users and the reason."""
+        """How many held-out rows (test or validation) were ranked, of how many users.
+
+        Users have several if several orders of ties or windows were evaluated."""
         counts = {"orders of ties": len(self.orders), "windows": len(self.windows)}
         return result_text.describe_cases(self.cases, self.on, self.users, counts)
 

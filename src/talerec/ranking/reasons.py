@@ -201,8 +201,9 @@ def add_group_contributions(
     """Add up contributions by groups of sources (rows of the weights B), for queries a..b.
 
     out[g, q, c] grows by what the sources of group g add to the score of candidates[q, c]. Query q
-    has counts[q] candidates (items); base scores are left out. items: the number of items. weights:
-    B, as blocks; b is excluded.
+    has counts[q] candidates (items), and sources queries.source with the weights queries.share; a
+    group is any class of sources, such as history rows of similar age. Base scores are left out.
+    items: the number of items. weights: B, as blocks; b is excluded.
     """
     for q in range(a, b):
         low, high = queries.ptr[q], queries.ptr[q + 1]

@@ -244,7 +244,7 @@ class Weights:
 
         facts: {"kind", "weight"} of each block (rows of the weights B in one format); None in saved
         models of version 0.1, which have one block. arrays: those of the saved model by name; names
-        that begin with "aside_" are what the model needs to make queries.
+        that begin with ``aside_`` are what the model needs to make queries.
         """
         if facts is None:
             kind = next(kind for name, kind in _KIND_BY_ARRAY.items() if name in arrays)

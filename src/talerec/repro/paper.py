@@ -71,9 +71,10 @@ class RowSettings:
     basis: str  # where the parameters come from, in words
 
     def build(self, **others: Any) -> Model:
-        """Return the unfitted model with the row's parameters; `others` add to or replace them.
+        """Return the unfitted model of a row of the paper's tables, with the row's parameters.
 
-        `self.model` is the model's name, `self.params` its parameters by name.
+        `others` add to these parameters or replace them. `self.model` is the model's name,
+        `self.params` its parameters by name.
         """
         model: Model = build_model(model_class(self.model), {**self.params, **others})
         return model

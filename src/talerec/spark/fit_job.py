@@ -122,10 +122,10 @@ def _default_table(output: Path) -> str:
 
 
 class FitOptions(NamedTuple):
-    """How a model is fitted to rows, and where its weights and the users' rows are saved."""
+    """How Spark fits a model to rows, and where its weights and the users' rows are saved."""
 
     ties: str  # order of a user's rows with equal times: "file" or "item"
-    limits: TaskLimits  # of a task: rows, pairs of items, bytes
+    limits: TaskLimits  # how much a Spark task takes on: rows, pairs of items, bytes
     table: str  # the address of the table of weights
     histories: bool | str = False  # save users' rows with the model, or at this address
 

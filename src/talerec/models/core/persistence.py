@@ -158,7 +158,7 @@ class Fitted:
 
     @property
     def unit(self) -> str:
-        """The unit of the log's times, in which small numbers of a caller count too."""
+        """The unit of the log's times, such as "s"; times that callers give as numbers have it."""
         return str(self.training.get("time_read_as", "s"))
 
     @cached_property

@@ -132,7 +132,8 @@ class SLIT(SessionModel):
         """Return the Gram of SLIT: at every row, earlier items (S) predict later ones (T).
 
         A Gram term stands for G = S'S and K = S'T, to be built or added to another. `position` is
-        the number of rows in which the weight of an item falls to 1/e.
+        the number of rows in which the weight of an item falls to 1/e; `targets` says whether all
+        later items are targets or the next alone; `_options` are history length, norm, decay.
         """
         weighting = SlitWeighting(self.position, targets=self.targets, **self._options)
         return slit_term(log, weighting)

@@ -159,9 +159,10 @@ class EventWriter:
     def _write(self, requests: list[WriteRequest]) -> None:
         """Write one deletion, or the events of all requests, in one commit; set their results.
 
-        The result of a deletion is its number in commit order, that of events the count of stored
-        ones. If the first request is a deletion, it is the only one. Afterwards `_after_commit` is
-        called; its failure is logged.
+        The result of a deletion is its number in commit order, that of events an `AppendResult`
+        (how many were accepted, how many are duplicates), or the error of a refused request, whose
+        events are not written. If the first request is a deletion, it is the only one. Afterwards
+        `_after_commit` is called; its failure is logged.
         """
         user = requests[0].deleted_user
         if user is not None:

@@ -56,8 +56,9 @@ def rank_targets(
     """Return the ranks of each history's target among all items, and the top k items.
 
     targets: an item position per history, -1 for none. Both come from one pass over the scores.
-    Ranks count from 1, 0 for an item without a score, in two columns: with the items of the history
-    ranked, and with them hidden. `hide_seen` says which of the two the top k follow.
+    Ranks count from 1, in two columns: with the items of the history ranked, and with them hidden.
+    A rank is 0 for an item without a score, for target -1, and, in the second column, for a target
+    that is in the history. `hide_seen` says which of the two the top k follow.
     """
 
     def work(part: Histories, a: int, b: int) -> Ranked:

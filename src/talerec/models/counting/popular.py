@@ -49,7 +49,7 @@ class Popular(Model):
 
 @dataclass(eq=False, kw_only=True)
 class Trending(Popular):
-    """An item scores its rows in the last days of the training log; without any, it has none.
+    """An item scores the summed weights of its rows in the log's last days; without any, none.
 
     Examples
     --------

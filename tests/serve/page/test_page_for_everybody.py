@@ -73,11 +73,19 @@ def test_large_ids_are_exact_and_hostile_titles_are_text(chromium, tmp_path):
     window = Page(chromium, service)
     page = window.open(f"#user={big + 3}")
     page.wait_for_selector("#rows li")
-    item_ids = [str(item) for item in model.recommend([big + 3], k=10, hide_seen=True)["item_id"]]
-    wait_for_items(page, [HOSTILE if item_id == str(big + 4) else item_id for item_id in item_ids])
+
+    def names(answer: pl.DataFrame) -> list[str]:
+        return [HOSTILE if item == big + 4 else str(item) for item in answer["item_id"]]
+
+    before = names(model.recommend([big + 3], k=10, hide_seen=True))
+    wait_for_items(page, before)
     page.fill("#search", "img")
     page.locator("#found button").first.click()
     page.wait_for_selector("#rows li:first-child .name:has-text('<img')")
+    history = [*rows.filter(pl.col("user_id") == big + 3)["item_id"], big + 4]
+    after = names(model.recommend_histories([history], k=10, hide_seen=True))
+    assert after != before
+    wait_for_items(page, after)  # else the click meets a card that the next answer replaces
     page.locator("#answer").get_by_role("button", name="Similar").first.click()
     page.wait_for_selector(".similar")
     assert page.title() == "talerec: what next?"

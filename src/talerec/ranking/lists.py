@@ -90,8 +90,9 @@ def top_items(weights: Weights, query: Query, mask: Mask, k: int) -> tuple[Array
     """Return (items, scores, counts) of the top k items of every query.
 
     weights, query: the model's weights B, and weights x of its sources (rows of B); scores are x @
-    B. mask: items that may not be listed, or are hidden per query. items, scores: queries x k, best
-    first, filled with -1 and NaN; counts: how many of the k each query has.
+    B, plus base scores if there are any. mask: items that may not be listed, or are hidden per
+    query. items, scores: queries x k, best first, filled with -1 and NaN; counts: how many of the k
+    each query has.
     """
     ranked = rank_queries(weights, query, mask, k)
     return ranked.items, ranked.scores, ranked.counts

@@ -103,8 +103,9 @@ def read_items(
 
     Raises
     ------
-    InvalidLogError
-        If the file cannot be read, or has no such column.
+    TalerecError
+        If there is no such file, or none of a known kind; InvalidLogError if it cannot be read, or
+        has no such column.
 
     Examples
     --------

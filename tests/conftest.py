@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,17 @@ settings.load_profile("steady")
 BARE = bool(os.environ.get("TALEREC_BARE"))
 if BARE:
     bare.make()
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Restore logging after a test: a service that starts in this process configures it."""
+    loggers = logging.getLogger("talerec"), logging.getLogger()
+    before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

@@ -238,15 +238,15 @@ class ModelChoice:
         `self.params`: JSON that `talerec tune` wrote, or None; `self.set`: texts NAME=VALUE.
         TalerecError for unknown names and values, and for a library that is not installed.
         """
-        from talerec.models import DEFAULT, model_class
+        from talerec.models import DEFAULT, model_class, registered_class
         from talerec.models.core import build_model, parse_settings, use_current_names
 
-        name, params = self.model, dict[str, Any]()
+        kind, params = model_class(self.model or DEFAULT), dict[str, Any]()
         if self.params is not None:
             from talerec.evaluation import read_params
 
-            name, params = read_params(self.params, name)
-        kind = model_class(name or DEFAULT)
+            name, params = read_params(self.params, kind.name if self.model else None)
+            kind = kind if self.model else registered_class(name)
         model: Model = build_model(
             kind, {**use_current_names(kind, params), **parse_settings(kind, self.set)}
         )

@@ -198,6 +198,7 @@ class RecommenderModel(HasParams, Recommender):
     def save(
         self, path: str | Path, *, histories: bool = True,
         metrics: dict[str, float | None] | None = None, updatable: bool = False,
+        replaces: str | None = None,
     ) -> Path:  # fmt: skip
         """Write the model to a folder, which appears only once it is complete.
 
@@ -211,6 +212,9 @@ class RecommenderModel(HasParams, Recommender):
             Metrics of an evaluation, for the model's card.
         updatable : bool
             Store what `update` needs, too.
+        replaces : str, optional
+            Version of the saved model that this one was computed from. If another version is at
+            `path` by now, ReplacedArtifactError, and nothing is written.
 
         Returns
         -------
@@ -225,7 +229,7 @@ class RecommenderModel(HasParams, Recommender):
         if metrics is not None:
             finite = {name: value for name, value in metrics.items() if value is not None}
             bundle.facts["metrics"] = {name: float(value) for name, value in finite.items()}
-        return write_artifact(path, bundle)
+        return write_artifact(path, bundle, replaces=replaces)
 
     def prepare_update(self) -> Fitted:
         """Return the fit with trend counts and `UpdateState`, from which `update` continues.

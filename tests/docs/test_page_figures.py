@@ -23,7 +23,7 @@ LIMITS = [
     ("serving", "responses occupy 64 MB", "serve.settings", "Settings.max_unread", 64_000_000),
     ("serving", "(10,000 at most,", "serve.settings", "Settings.max_events", 10_000),
     ("serving", "While more than 20,000 events", "store.writer", "_QUEUE_EVENTS", 20_000),
-    ("serving", "Ids have at most 500 characters", "store.events", "MAX_ID", 500),
+    ("serving", "Ids have at most 500 characters", "store.ids", "MAX_ID", 500),
     ("serving", "beyond 50,000 events it", "serve.online.evaluation", "MAX_BEHIND", 50_000),
     ("serving", "(on another machine after 15)", "serve.online.evaluation", "LEASE_S", 15),
     ("serving", "poll the store five times a second", "store.tail", "_POLL_S", 1 / 5),

@@ -41,6 +41,7 @@ from talerec.data.times import parse_time_column as parse_time_column
 from talerec.data.times import parse_time_text as parse_time_text
 from talerec.data.times import time_to_microseconds as time_to_microseconds
 from talerec.data.vocabulary import Vocabulary as Vocabulary
+from talerec.data.vocabulary import parse_integer as parse_integer
 from talerec.data.weights import are_equal as are_equal
 from talerec.data.weights import check_event_weights as check_event_weights
 from talerec.data.weights import overflow_message as overflow_message

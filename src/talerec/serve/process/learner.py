@@ -34,7 +34,7 @@ from talerec.runtime import open_regular
 from talerec.serve import Settings
 from talerec.serve.model import learnable
 from talerec.serve.users import read_trained_seq, warn_if_restored
-from talerec.store import Store
+from talerec.store import IdKinds, Store
 
 logger = logging.getLogger("talerec")
 
@@ -115,6 +115,7 @@ def learn(path: Path, address: str) -> dict[str, Any] | None:
                 return None
             deleted_users = set(store.read_deletions(seq))
             events = _read_events(store, seq, meta.seq)
+            events = _drop_other_kinds(events, store.id_kinds())
         bundle = read_artifact(path)
         if bundle.facts["version"] != manifest["version"]:
             raise ReplacedArtifactError("was replaced by another process meanwhile", path)
@@ -164,6 +165,24 @@ def _read_events(store: Store, after: int, until: int) -> pl.DataFrame:
         frames.append(pl.DataFrame(events, schema=schema, orient="row"))
         after = rows[-1].seq
     return pl.concat(frames)
+
+
+def _drop_other_kinds(events: pl.DataFrame, kinds: IdKinds) -> pl.DataFrame:
+    """Return the events without those whose ids are no integers where integers are recorded.
+
+    `events` has ids as text in the columns user_id and item_id; `kinds` are those of the event
+    store. An older version of the service accepted every id.
+    """
+    is_integer = [
+        events[name].cast(pl.Int64, strict=False).cast(pl.String) == events[name]
+        for name, kind in zip((columns.USER, columns.ITEM), kinds, strict=True)
+        if kind == "integer"
+    ]
+    for column in is_integer:
+        n_dropped = len(column) - int(column.fill_null(False).sum())
+        if n_dropped:
+            logger.warning("%d events are left out: their ids are not integers", n_dropped)
+    return events.filter(*is_integer) if is_integer else events
 
 
 # -- the new model ---------------------------------------------------------------------------------

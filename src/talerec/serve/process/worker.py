@@ -21,8 +21,9 @@ from pathlib import Path
 from talerec.errors import TalerecError
 from talerec.serve import Settings
 from talerec.serve.http import App
+from talerec.serve.process.draining_server import DrainingServer, make_config
+from talerec.serve.process.http_protocol import ConnectionLimits
 from talerec.serve.process.sockets import bind_worker
-from talerec.serve.process.uvicorn_hooks import ConnectionLimits, DrainingServer, make_config
 
 _OTHER_FILES = 128  # open files of a worker that are not connections
 

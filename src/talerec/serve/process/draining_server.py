@@ -1,8 +1,9 @@
 """The server of a worker: uvicorn's, which stops in steps.
 
 `DrainingServer` rests on parts of uvicorn that are not documented: startup, shutdown, servers,
-started, should_exit and server_state. uvicorn has no public hook that stops listening before it
-closes connections.
+started, should_exit, server_state, lifespan and the arguments of protocols. uvicorn has no public
+hook that stops listening before it closes connections, or that counts TLS connections before their
+handshake.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -21,6 +23,7 @@ from typing import Any, cast
 import uvicorn
 
 from talerec.serve.process.http_protocol import BoundedHttpProtocol, ConnectionLimits
+from talerec.serve.process.tls_listener import TlsListener
 
 _BACKLOG = 2048  # connections that the system holds before they are accepted
 _ACCEPT_GRACE_S = 0.25  # seconds in which clients that have just connected are still accepted
@@ -36,8 +39,12 @@ class DrainingServer(uvicorn.Server):
 
     Parameters
     ----------
-    config : uvicorn.Config
-        The configuration of uvicorn.
+    app : ASGI application
+        The application that answers requests.
+    limits : ConnectionLimits
+        The limits of connections.
+    context : ssl.SSLContext or None
+        The certificate and its key; None: the server has no TLS.
     on_started : function
         Called once the server listens; returns whether to stop at once.
     on_drain : function
@@ -47,20 +54,37 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, on_started: Callable[[], bool],
-        on_drain: Callable[[], None], drain: float,
+        self, app: AsgiApplication, limits: ConnectionLimits, context: ssl.SSLContext | None,
+        on_started: Callable[[], bool], on_drain: Callable[[], None], drain: float,
     ) -> None:  # fmt: skip
-        super().__init__(config)
+        super().__init__(_make_config(app, limits))
+        self._limits, self._context = limits, context
         self._on_started, self._on_drain, self._drain = on_started, on_drain, drain
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen on the sockets and call `on_started`; stop at once if it returns True.
 
-        uvicorn calls this, and stops when `should_exit` is set.
+        uvicorn calls this, and stops when `should_exit` is set. With TLS, a `TlsListener` accepts
+        connections in place of the event loop's server.
         """
-        await super().startup(sockets)
+        await super().startup(sockets if self._context is None else [])
+        if self._context is not None and self.started:
+            self.servers = [self._listen_with_tls(each, self._context) for each in sockets or []]
         if self.started and self._on_started():
             self.should_exit = True
+
+    def _listen_with_tls(self, listener: socket.socket, context: ssl.SSLContext) -> Any:
+        """Return a TLS listener on a bound socket, in the form of uvicorn's `servers`.
+
+        Each connection gets a protocol as uvicorn would construct it; `lifespan` is uvicorn's
+        object that starts and stops the application.
+        """
+        make_protocol: Any = partial(
+            self.config.http_protocol_class, config=self.config,  # type: ignore[call-arg]
+            server_state=self.server_state, app_state=self.lifespan.state,
+        )  # fmt: skip
+        connections: set[Any] = self.server_state.connections
+        return TlsListener(listener, _BACKLOG, context, self._limits, make_protocol, connections)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop in steps, so that no request is dropped.
@@ -107,14 +131,11 @@ def _stop_accepting(listener: socket.socket) -> None:
             listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
-def make_config(app: AsgiApplication, limits: ConnectionLimits, **options: Any) -> uvicorn.Config:
-    """Return a uvicorn configuration that serves `app` within `limits`.
-
-    `options` are further arguments of `uvicorn.Config`, such as the TLS files.
-    """
+def _make_config(app: AsgiApplication, limits: ConnectionLimits) -> uvicorn.Config:
+    """Return a uvicorn configuration that serves `app` within `limits`."""
     protocol = cast(type[asyncio.Protocol], partial(BoundedHttpProtocol, limits=limits))
     return uvicorn.Config(
         app, http=protocol, ws="none", loop="uvloop", lifespan="on", interface="asgi3",
         proxy_headers=False, log_config=None, access_log=False, server_header=False,
-        backlog=_BACKLOG, timeout_graceful_shutdown=max(1, round(limits.timeout)), **options,
+        backlog=_BACKLOG, timeout_graceful_shutdown=max(1, round(limits.timeout)),
     )  # fmt: skip

@@ -65,7 +65,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
         cannot answer.
     """
     check_installed()
-    sockets.check_tls(settings)
+    sockets.load_tls(settings)  # checks the certificate
     if settings.learn is not None:
         learnable.check_learnable(settings.path)
     configure_logging(settings)

@@ -233,8 +233,8 @@ def _print_accuracy(result: Evaluation, title: str) -> None:
 def _print_groups(result: Evaluation) -> None:
     """Print the metrics of an evaluation by group of held-out rows.
 
-    Groups are by popularity of the item, time since the user's previous event, history length, and
-    whether the item is new to the user.
+    Groups are by popularity of the item, time since the user's previous event, history length,
+    whether the item is new to the user, and the item's number of training rows.
     """
     metrics = [name for name in result.metrics if not is_redundant(name)]
     columns = {
@@ -248,11 +248,13 @@ def _print_groups(result: Evaluation) -> None:
     print_columns("By group", ["cases", *metrics], columns)
     print_note(
         "head: the fifth of the items with the most training rows; "
-        "gap: time since the previous event"
+        "gap: time since the previous event; rows: training rows of the item, few: 1 to 4"
     )
 
 
-_GROUP_LABELS = {"popularity": "items", "gap": "gap", "length": "history", "kind": "item"}
+_GROUP_LABELS = {
+    "popularity": "items", "gap": "gap", "length": "history", "kind": "item", "item_rows": "rows",
+}  # fmt: skip
 
 
 # -- tuning and comparing --------------------------------------------------------------------------

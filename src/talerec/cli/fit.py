@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from talerec.cli.app import Context, Panel, command, explicit_options, print_warning
 from talerec.cli.completion import complete_models
-from talerec.cli.groups import EngineOptions, ItemTableOptions, LogSource, ModelChoice
+from talerec.cli.groups import EngineOptions, LogSource, ModelChoice
+from talerec.cli.item_tables import ItemTableOptions
 from talerec.cli.options import Artifact, Json, Port, Rows, Seed, Ties, argument, flag, option, out
 from talerec.cli.refit_options import (
     READ_WITH,
@@ -149,7 +150,7 @@ def fit(
             _fit_on_spark(model, source, ties, engine, path, place, items)
         else:
             log = source.read(ties, needs_time=model.needs_time)
-            log = log if items is None else log.with_items(items)
+            log = table.attach(log, items)
             _warn_if_smaller(path, log.rows)
             training = model.fit(log).fitted.training
             # saved with the model: `update` and `lists` read later logs with the same options

@@ -238,7 +238,7 @@ class Evaluation:
 
     @cached_property
     def groups(self) -> dict[str, dict[str, Means]]:
-        """Column (popularity, gap, length, kind) -> group -> number of cases and mean metrics."""
+        """Column of `GROUPS` (popularity, ...) -> group -> number of cases and mean metrics."""
         return {
             column: {name: self._group_means(column, name) for name in parts}
             for column, parts in GROUPS.items()

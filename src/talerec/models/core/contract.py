@@ -68,6 +68,14 @@ class RecommenderModel(HasParams, Recommender):
         """Whether the model uses the weights of rows."""
         return False
 
+    @property
+    def scores_catalogue(self) -> bool:
+        """Whether the model scores items that the item table has and the log has not.
+
+        Its vocabulary then has these items after all others; that of other models does not.
+        """
+        return False
+
     def check_ready(self) -> None:
         """Raise an error, before a fit, if an optional library that the model needs is missing."""
 
@@ -113,6 +121,8 @@ class RecommenderModel(HasParams, Recommender):
             If the log has no rows, or the model cannot be fitted to them.
         """
         log = as_log(log).normalize_weights()
+        if self.scores_catalogue:
+            log = log.with_catalogue()
         self._check_log(log)
         clock = Clock()
         self._cache = cache

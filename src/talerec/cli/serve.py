@@ -173,6 +173,13 @@ class LimitOptions:
     watch: Annotated[
         float, option("--watch", "SECONDS", "Interval of checks for a new model.", _LIMITS)
     ] = 1.0
+    hang_timeout: Annotated[
+        float,
+        option("--hang-timeout", "SECONDS", "Replace a worker that is silent so long.", _LIMITS),
+    ] = 20.0
+    start_timeout: Annotated[
+        float, option("--start-timeout", "SECONDS", "For the start of a worker.", _LIMITS)
+    ] = 900.0
     copies: Annotated[
         Path | None, option("--copies", "DIR", "Folder for private copies of models.", _LIMITS)
     ] = None

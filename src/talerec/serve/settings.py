@@ -23,6 +23,7 @@ _MINIMA = {
     **dict.fromkeys(("workers", "max_body", "max_history", "max_k", "max_batch", "max_items"), 1),
     **dict.fromkeys(("max_unread", "max_events", "concurrency", "connections"), 1),
     **dict.fromkeys(("timeout", "watch"), 0.01),
+    **dict.fromkeys(("hang_timeout", "start_timeout"), 1),
     **dict.fromkeys(("drain", "per_client"), 0),
 }
 _CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
@@ -71,6 +72,8 @@ class Settings:
     learn: float | None = None  # seconds between two fits in the background; None: no fits
     max_events: int = 10_000  # events in one request
     watch: float = 1.0  # seconds between checks for a new artifact
+    hang_timeout: float = 20.0  # seconds without a sign of life until a worker is replaced
+    start_timeout: float = 900.0  # seconds for loading models and compiling kernels at the start
     copies: Path | None = None  # folder of the service's model copies; None: a temporary folder
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from talerec.errors import TalerecError
-from talerec.serve import ApiError, Settings, SharedState, busy, encode, schemas
+from talerec.serve import ApiError, RestartCounters, Settings, SharedState, busy, encode, schemas
 from talerec.serve import page as static
 from talerec.serve.http import messages
 from talerec.serve.http.messages import HttpRequest, Response, read_json, tag_response
@@ -73,6 +73,7 @@ class Api:
         holder: ModelHolder, candidate: ModelHolder | None,
     ) -> None:  # fmt: skip
         self._settings, self._shared = settings, shared
+        self._restarts = RestartCounters(shared.folder)
         self._holder, self.candidate = holder, candidate
         self.is_draining = False  # whether to report that the service is about to stop
         self.unread_bytes = 0  # of large responses that their clients have not read yet
@@ -338,12 +339,14 @@ class Api:
     async def _metrics(self, http: HttpRequest) -> Response:
         """Handle GET /metrics: return the metrics of all workers in Prometheus' text format.
 
-        Included are the times of this worker process's model, the state of background fits, and the
-        metrics of online evaluation (the served models on new events).
+        Included are the times of this worker process's model, the state of background fits, the
+        number of replaced workers, and the metrics of online evaluation (the served models on new
+        events).
         """
         times = None if http.current is None else http.current.times()
         online_lines = prometheus_lines(await self.users.online_summary())
-        text = self._shared.prometheus_text(times, self.users.learning_metrics(), online_lines)
+        values = {**self.users.learning_metrics(), **self._restarts.metrics()}
+        text = self._shared.prometheus_text(times, values, online_lines)
         return Response(text, (messages.TEXT, messages.NO_STORE))
 
     async def _openapi(self, http: HttpRequest) -> Response:

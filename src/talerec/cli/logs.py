@@ -206,12 +206,10 @@ def delete_user(
     user: Annotated[str, argument("USER", "The id of the user.")], store: StoreAddress = None
 ) -> None:
     """Delete a user's events; services, fits and imports then ignore the user's earlier rows."""
-    import time
-
-    from talerec.store import validate_id
+    from talerec.store import now_us, validate_id
 
     with _open_store(_store_address(store)) as opened:
-        opened.delete_user(validate_id(user, "user"), time.time_ns() // 1000)
+        opened.delete_user(validate_id(user, "user"), now_us())
     print_line(f"{opened.name}: deleted user {user}")
 
 

@@ -235,6 +235,7 @@ class EventsAdded(Struct):
 
     accepted: int  # stored by this request
     duplicates: int  # stored before under the same event_id
+    deleted: int | Absent = ABSENT  # ignored: not later than the deletion of their user
 
 
 class UserDeleted(Struct):

@@ -1,4 +1,5 @@
 from talerec.store.cached_user import CachedUser as CachedUser
+from talerec.store.clock import now_us as now_us
 from talerec.store.events import MAX_NAME as MAX_NAME
 from talerec.store.events import STORE_VARIABLE as STORE_VARIABLE
 from talerec.store.events import AppendResult as AppendResult
@@ -17,6 +18,7 @@ from talerec.store.measurements import Exclusion as Exclusion
 from talerec.store.measurements import Measurement as Measurement
 from talerec.store.measurements import MeasurementProgress as MeasurementProgress
 from talerec.store.measurements import MeasurementStore as MeasurementStore
+from talerec.store.store import MAX_CLOCK_SKEW as MAX_CLOCK_SKEW
 from talerec.store.store import Store as Store
 from talerec.store.tail import MAX_BACKLOG as MAX_BACKLOG
 from talerec.store.tail import EventTail as EventTail

@@ -12,6 +12,7 @@ from talerec import columns
 from talerec.data import Log
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime import Array, stage
+from talerec.store.clock import now_us
 from talerec.store.events import Event
 from talerec.store.ids import INTEGER, TEXT, IdKinds, validate_id
 from talerec.store.store import Store
@@ -37,7 +38,8 @@ def import_log(store: Store, log: Log, ids: str | None = None) -> ImportResult:
     """Write the rows of a log that an event store lacks, in time order; return their counts.
 
     Rows with equal user, item and time are the same event, stored as often as the log has it. Rows
-    of a deleted user are skipped unless they are later than the deletion. Each commit has about
+    of a deleted user are skipped unless they are later than the deletion, and at most a day ahead
+    of this machine's clock. Each commit has about
     5,000 rows, after which progress is reported. InvalidLogError, and nothing is written, if an id
     cannot be stored or is no integer in a store of integer ids. `ids` ("integer" or "text") settles
     the kind of the store's ids; by default it stays, and an empty store takes that of the log.
@@ -61,7 +63,7 @@ def import_log(store: Store, log: Log, ids: str | None = None) -> ImportResult:
             Event(users[user], items[item], time, name)
             for user, item, time, name in zip(*arrays, names, strict=True)
         ]
-        n_added, n_deleted = store.append_missing(events)
+        n_added, n_deleted = store.append_missing(events, now_us())
         added, deleted = added + n_added, deleted + n_deleted
         tick(len(rows))
     return ImportResult(log.rows, added, log.rows - added - deleted, deleted)

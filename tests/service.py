@@ -229,7 +229,11 @@ def read_answer(connection: socket.socket) -> Answer:
 def service_with_store(
     saved: Path, folder: Path, store: str | None, **settings: Any
 ) -> Iterator[Local]:
-    """Run an application with a store in this process until the block ends."""
+    """Run an application with a store in this process until the block ends.
+
+    Events may have any ids unless `ids` says otherwise; a model's ids are integers in most tests.
+    """
+    settings.setdefault("ids", "text")
     local = Local(saved, folder, store=store, **settings)
     local.app.start()
     try:

@@ -38,7 +38,10 @@ class Counted:
 
 @pytest.fixture
 def address(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/shop.db"
+    """An empty store: online evaluation follows a store that a service has created."""
+    place = f"sqlite:///{tmp_path}/shop.db"
+    Store.open(place)
+    return place
 
 
 def shop(events: int, seed: int = 1, users: int = 30) -> list[Event]:

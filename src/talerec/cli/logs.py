@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from talerec.cli.app import Context, Panel, add_group, command, print_warning
+from talerec.cli.completion import complete_values
 from talerec.cli.groups import LogSource
+from talerec.cli.item_tables import ItemTableOptions
 from talerec.cli.options import Json, Rows, Seed, StoreAddress, argument, flag, option, out
 from talerec.cli.terminal import print_json, print_line, reporting
 from talerec.errors import TalerecError
-from talerec.store import STORE_VARIABLE
+from talerec.store import ID_KINDS, STORE_VARIABLE
 
 if TYPE_CHECKING:
     from talerec.data import Log
@@ -24,14 +26,18 @@ events = add_group(Panel.LOGS, "events", "Import logs into an event store, or ex
     Panel.LOGS,
     "talerec describe events.csv",
     "talerec describe ratings.tsv --user uid --time ts --core 5",
+    "talerec describe events.csv --items items.csv",
 )
-def describe(source: LogSource, json: Json = False) -> None:
-    """Show counts, density, intervals, ties and repeats of a log."""
-    # source: options of the log; ties: a user's rows with equal times
+def describe(source: LogSource, table: ItemTableOptions, json: Json = False) -> None:
+    """Show counts, density, intervals, ties and repeats of a log, and types of an item table."""
+    # source, table: options of the log and the item table; ties: a user's rows with equal times
     from talerec.data import describe as describe_log
 
+    table.check()
     with reporting(json):
-        statistics = describe_log(source.read(any_order=True, needs_time=False))
+        items = table.read(source.item)
+        log = source.read(any_order=True, needs_time=False)
+        statistics = describe_log(table.attach(log, items))
     if json:
         print_json(statistics)
     else:
@@ -125,7 +131,20 @@ def _write_log(log: Log, path: Path) -> None:
     within=events,
     name="import",
 )
-def import_(source: LogSource, store: StoreAddress = None, json: Json = False) -> None:
+def import_(
+    source: LogSource,
+    store: StoreAddress = None,
+    ids: Annotated[
+        str | None,
+        option(
+            "--ids",
+            "integer|text",
+            "Ids that the store may have (default: those that it has, else the log's).",
+            complete=complete_values(*ID_KINDS),
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Add the rows of a log to an event store; rows that it has already are not added."""
     # source: options of the log; an event store is a database of events that a service reads
     from talerec.store import Store, import_log
@@ -135,8 +154,10 @@ def import_(source: LogSource, store: StoreAddress = None, json: Json = False) -
         raise TalerecError(
             "--weight and --event-weights are for fit; a store keeps unweighted events"
         )
+    if ids not in (None, *ID_KINDS):
+        raise TalerecError(f"--ids is {ids!r}; it takes integer or text")
     with Store.open(address) as opened, reporting(json):
-        counts = import_log(opened, source.read(any_order=True))
+        counts = import_log(opened, source.read(any_order=True), ids)
     if json:
         print_json(counts._asdict())
         return

@@ -12,7 +12,7 @@ from talerec.cli.completion import complete_values
 from talerec.cli.options import Artifact, Json, Port, argument, flag, option
 from talerec.cli.terminal import print_json, print_line
 from talerec.errors import TalerecError
-from talerec.store import STORE_VARIABLE
+from talerec.store import ID_KINDS, STORE_VARIABLE
 
 _ACCESS, _PROCESS, _EVENTS, _LIMITS = "Access", "Running", "Events", "Limits"  # of the help page
 
@@ -95,7 +95,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class EventOptions:
-    """Options of `talerec serve`: the event store, and the interval of refits with its events."""
+    """Options of `talerec serve`: the event store, the kind of ids, the interval of refits."""
 
     store: Annotated[
         str | None,
@@ -108,6 +108,16 @@ class EventOptions:
     ] = None
     learn: Annotated[
         str | None, option("--learn", "every=10m", "Refit interval: 30s, 10m, 2h, 1d.", _EVENTS)
+    ] = None
+    ids: Annotated[
+        str | None,
+        option(
+            "--ids",
+            "integer|text",
+            "Ids that events may have (default: those of the model's users and items).",
+            _EVENTS,
+            complete=complete_values(*ID_KINDS),
+        ),
     ] = None
 
 
@@ -198,6 +208,7 @@ def serve(
     settings["host_names"] = settings.pop("host_name")
     settings["images"] = settings.pop("image_host")
     settings["store"] = events.store or os.environ.get(STORE_VARIABLE) or None
+    settings["ids"] = events.ids
     settings["learn"] = None if events.learn is None else parse_interval(events.learn)
     run_service(model, token_file, **settings)
 

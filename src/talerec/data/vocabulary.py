@@ -80,7 +80,7 @@ class Vocabulary:
         """
         if self._type is str:
             return self.positions(texts, "id", "skip")
-        integers = [_parse_integer(text) for text in texts]
+        integers = [parse_integer(text) for text in texts]
         numeric = [number for number in integers if number is not None]
         if len(numeric) == len(texts):
             return self.positions(numeric, "id", "skip")
@@ -193,7 +193,7 @@ class Vocabulary:
         return joined.fill_null(-1).to_numpy(writable=True)
 
 
-def _parse_integer(text: str) -> int | None:
+def parse_integer(text: str) -> int | None:
     """Return the 64-bit integer that a text spells plainly; None for 007, +7, 7.0 and words."""
     digits = text[1:] if text.startswith("-") else text
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:

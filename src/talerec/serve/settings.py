@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from talerec.errors import TalerecError
+from talerec.store import ID_KINDS
 
 TOKEN_VARIABLE = "TALEREC_TOKEN"
 CANDIDATE_SHARE = 0.1  # default share of users that a candidate answers
@@ -66,6 +67,7 @@ class Settings:
     timeout: float = 10.0  # seconds for headers, for body, for the answer, and for reading it
     drain: float = 1.0  # seconds after SIGTERM during which new requests are still accepted
     store: str | None = field(default=None, repr=False)  # address of the event database
+    ids: str | None = None  # kind of ids in events: integer or text; None: that of the model
     learn: float | None = None  # seconds between two fits in the background; None: no fits
     max_events: int = 10_000  # events in one request
     watch: float = 1.0  # seconds between checks for a new artifact
@@ -144,14 +146,16 @@ class Settings:
                 raise TalerecError(f"{origin!r} is not an origin, {example}")
 
     def _check_choices(self) -> None:
-        """Raise TalerecError for an unknown log level or format, half a TLS pair, or equal names.
+        """Raise TalerecError for a value that is no choice, half a TLS pair, or equal names.
 
         `_refuse` raises it for a value that `_CHOICES` does not list. The names are those of the
-        comparison models in `beside`: their paths without suffix.
+        comparison models in `beside`: their paths without suffix, which must differ.
         """
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 self._refuse(name, f"it takes {' or '.join(choices)}")
+        if self.ids not in (None, *ID_KINDS):
+            self._refuse("ids", f"it takes {' or '.join(ID_KINDS)}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise TalerecError("`tls_cert` and `tls_key` go together", "tls_cert", "tls_key")
         names = [path.stem for path in self.beside]

@@ -9,12 +9,18 @@ from typing import Any, NamedTuple
 from talerec.errors import TalerecError
 
 STORE_VARIABLE = "TALEREC_STORE"  # environment variable with the address of the store
-MAX_ID = 500  # characters of an id: databases index no more than 2,700 bytes
 MAX_NAME = 100  # characters of the name of an event
 
 
 class StoreError(TalerecError):
     """The database cannot be reached, or refuses; nothing was stored."""
+
+
+class StoreDamagedError(StoreError):
+    """The store's file was removed, moved, replaced or damaged, or is another store's.
+
+    Nothing may be acknowledged until an operator has put it right.
+    """
 
 
 class RefusedError(StoreError):
@@ -75,32 +81,15 @@ class AppendResult(NamedTuple):
     duplicates: int  # not stored again: events with the same `event_id` and contents exist
 
 
-def validate_id(value: int | str, name: str) -> str:
-    """Return an id as text, or raise TalerecError if a database cannot store it.
-
-    Refused: blank ids, more than 500 characters, surrogates, null characters. `name` says in the
-    message which value it is, such as "user_id".
-    """
-    text = value if isinstance(value, str) else str(value)
-    if not text.strip():
-        raise TalerecError(f"{name} is empty")
-    if len(text) > MAX_ID:
-        raise TalerecError(f"{name} has {len(text)} characters; the limit is {MAX_ID}")
-    if any("\ud800" <= sign <= "\udfff" for sign in text if sign > "\x7f"):
-        raise TalerecError(f"{name} is not valid Unicode")
-    if "\0" in text:
-        raise TalerecError(f"{name} contains a null character, which databases cannot store")
-    return text
-
-
 # -- tables ----------------------------------------------------------------------------------------
 
 #: Version of the tables. A change adds a migration to `_MIGRATIONS`; released ones never change.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 #: Statements that bring a store of the previous version to each version. `talerec_meta` has one
 #: row: its `seq` is the last one given to an event or a deletion. A writer locks that row, so a
-#: smaller seq is always committed before a larger one.
+#: smaller seq is always committed before a larger one. `user_ids` and `item_ids` are the kinds of
+#: ids, "integer" or "text"; `deleted_until` is the latest time up to which a deletion holds.
 _MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: (
         "create table talerec_meta"
@@ -124,6 +113,11 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
         " version text not null, moment bigint not null, user_hash bigint not null,"
         " place integer not null, primary key (seq, role))",
         "create index talerec_measured_by_moment on talerec_measured (moment)",
+    ),
+    3: (
+        "alter table talerec_meta add column user_ids text",
+        "alter table talerec_meta add column item_ids text",
+        "alter table talerec_meta add column deleted_until bigint not null default 0",
     ),
 }
 _KEY_TYPES = {"sqlite": "integer", "postgresql": "bigint"}

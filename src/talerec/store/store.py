@@ -13,31 +13,22 @@ Threads take turns on a connection; for parallel work, open the store more than 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import NamedTuple, Self
 
-from talerec.data.read import (
-    WAIT_SECONDS,
-    connect_to_write,
-    database_kind,
-    driver_message,
-    hide_secrets,
-    load_driver,
-)
 from talerec.errors import TalerecError
+from talerec.store.connection import StoreConnection
 from talerec.store.events import (
     SCHEMA_VERSION,
     AppendResult,
     ConflictError,
     Event,
-    RefusedError,
     StoredRow,
-    StoreError,
     upgrade_tables,
 )
-from talerec.store.session import Session, count_equal_events, insert_events, lock_seq, select_in
+from talerec.store.ids import IdKinds
+from talerec.store.session import count_equal_events, insert_events, lock_seq, select_in
+from talerec.store.sqlite_file import mark_of
 
 _BATCH_ROWS = 5000  # rows read, and ids looked up, by one statement
 _TABLES_LOCK = 0x7A1E  # PostgreSQL advisory lock, held while tables are created
@@ -52,116 +43,33 @@ class StoreMeta(NamedTuple):
     seq: int  # rows, events and deletions alike, are numbered in the order of their commits
 
 
-class Store:
-    """One connection to an event store, a SQLite or PostgreSQL database of users' events.
+class Store(StoreConnection):
+    """An event store, a SQLite or PostgreSQL database of users' events, over one connection.
 
-    Database errors become StoreErrors: one line without a password. The connection is then
-    closed, and the next call opens a new one. Threads take turns.
-
-    Parameters
-    ----------
-    address : str
-        The address of the database; it may contain a password.
-    lock_timeout : float
-        Seconds to wait for another writer of a SQLite file.
-    statement_timeout : float, optional
-        Seconds after which a database server ends a statement.
-
-    Attributes
-    ----------
-    name : str
-        The address without the password, for messages.
-    kind : str or None
-        "sqlite" or "postgresql", by the address; None if the address is no database.
+    `StoreConnection` describes the parameters, and what happens to errors.
     """
-
-    def __init__(
-        self, address: str, lock_timeout: float = WAIT_SECONDS,
-        statement_timeout: float | None = None,
-    ) -> None:  # fmt: skip
-        self._timeouts = lock_timeout, statement_timeout
-        self.address, self.name = address, hide_secrets(address)
-        self.kind = database_kind(address)
-        self._connection: Any = None
-        self._lock = threading.RLock()
 
     @classmethod
     def open(cls, address: str) -> Self:
-        """Return a connected event store whose tables are created or migrated, and writable.
+        """Return an event store whose tables are created or migrated, and writable.
 
         `address` is that of a SQLite or PostgreSQL database. TalerecError if the database cannot be
         reached, upgraded or written.
         """
         store = cls(address)
+        store._creates = True
         try:
             store._prepare()
-        except TalerecError:
-            store.close()
-            raise
+        finally:
+            store.close()  # which moves the write-ahead log of a new file into it
+        store._creates = False
         return store
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection, which rolls back an open transaction; the next call reconnects."""
-        with self._lock:
-            if self._connection is not None:
-                with suppress(Exception):
-                    self._connection.close()
-            self._connection = None
-
-    # -- the connection --
-
-    @contextmanager
-    def _connected(self) -> Iterator[Any]:
-        """Lend the driver's connection to one thread at a time, connecting first if needed.
-
-        A context manager. A database error closes the connection, which rolls back, and becomes
-        RefusedError (the database rejects the values) or StoreError (all other failures), with the
-        address without its password (`self.name`) in the message. Other exceptions are raised
-        again.
-        """
-        with self._lock:
-            try:
-                if self._connection is None:
-                    self._connection = connect_to_write(self.address, *self._timeouts)
-                yield self._connection
-            except TalerecError:
-                raise
-            except BaseException as error:
-                self.close()
-                module = None if self.kind is None else load_driver(self.kind)
-                if module is None or not isinstance(error, module.Error):
-                    raise
-                message = f"{self.name}: {driver_message(self.address, error)}"
-                is_refused = isinstance(error, module.DataError | module.IntegrityError)
-                raise (RefusedError if is_refused else StoreError)(message) from None
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Session]:
-        """Lend the connection inside a transaction, committed to disk as a whole or not at all.
-
-        A context manager whose value, a `Session`, runs statements. An exception rolls back. A
-        SQLite file is locked for other writers from the beginning.
-        """
-        is_sqlite = self.kind == "sqlite"
-        with self._connected() as connection:
-            connection.execute("begin immediate" if is_sqlite else "begin")
-            try:
-                yield Session(connection, is_sqlite)
-            except TalerecError:
-                connection.execute("rollback")
-                raise
-            connection.execute("commit")
 
     def _prepare(self) -> None:
         """Create or migrate the tables, and check that they are writable; else raise TalerecError.
 
-        Tables of a newer version, and PostgreSQL databases not encoded in UTF-8, are refused.
+        Tables of a newer version, and PostgreSQL databases not encoded in UTF-8, are refused. A
+        SQLite file gets a number by which its header is recognised.
         """
         with self._transaction() as session:
             exists = "select count(*) from sqlite_master where name = 'talerec_meta'"
@@ -183,6 +91,10 @@ class Store:
                     f" and this version of talerec supports up to {SCHEMA_VERSION}"
                 )
             upgrade_tables(session.execute, str(self.kind), version)
+            if session.is_sqlite:
+                mark = mark_of(session.fetch_value("select store from talerec_meta"))
+                if session.fetch_value("pragma user_version") != mark:
+                    session.execute(f"pragma user_version = {mark}")
             session.execute("update talerec_meta set seq = seq")  # fails if read-only
 
     # -- writing --
@@ -248,7 +160,28 @@ class Store:
             session.execute(f"update talerec_meta set seq = {seq}")
         return seq
 
+    def settle_id_kinds(self, kinds: IdKinds, *, is_final: bool = False) -> IdKinds:
+        """Record whether ids are integers or text, where that is open, and return the kinds.
+
+        Kinds that were recorded before stay, unless `is_final`: then `kinds` replace them.
+        """
+        recorded = self.id_kinds()
+        merged = kinds.or_else(recorded) if is_final else recorded.or_else(kinds)
+        if merged == recorded:
+            return recorded
+        with self._transaction() as session:
+            lock_seq(session)
+            update = "user_ids = coalesce(user_ids, ?), item_ids = coalesce(item_ids, ?)"
+            if is_final:
+                update = "user_ids = coalesce(?, user_ids), item_ids = coalesce(?, item_ids)"
+            session.execute(f"update talerec_meta set {update}", tuple(kinds))
+        return self.id_kinds()
+
     # -- reading --
+
+    def id_kinds(self) -> IdKinds:
+        """Return whether the store's user ids and item ids are integers or text, if recorded."""
+        return IdKinds(*self._read("select user_ids, item_ids from talerec_meta", ())[0])
 
     def meta(self) -> StoreMeta:
         """Return the version of the tables, the id of the store and the seq of its last row."""
@@ -284,13 +217,6 @@ class Store:
         """
         query = "select seq, user_id, null, time from talerec_deletions where seq > ?"
         return {row[1]: StoredRow(*row) for row in self._read(query, (after,))}
-
-    def _read(self, query: str, parameters: tuple[Any, ...]) -> list[Any]:
-        """Return all rows of a query as tuples; it marks its parameters by `?`."""
-        with self._connected() as connection:
-            session = Session(connection, self.kind == "sqlite")
-            rows: list[Any] = session.execute(query, parameters).fetchall()
-        return rows
 
 
 def _find_new(

@@ -10,15 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import Any
 
 from talerec.data.read import WAIT_SECONDS
 from talerec.errors import TalerecError
-from talerec.store.events import StoredRow, StoreError
+from talerec.store.cached_user import CachedUser
+from talerec.store.events import StoreDamagedError, StoredRow, StoreError
 from talerec.store.store import Store
 
 logger = logging.getLogger("talerec")
@@ -31,24 +30,6 @@ _CACHE_ROWS = 200_000  # events cached, of all users together
 MAX_BACKLOG = 200_000  # rows: a follower farther behind skips rows
 
 Listener = Callable[[list[StoredRow]], None]
-
-
-@dataclass(eq=False, slots=True)
-class CachedUser:
-    """The latest events of a user, sorted by time and seq, and values derived from them."""
-
-    events: list[StoredRow]  # their seq numbers the store's rows in commit order
-    derived: dict[str, Any] = field(default_factory=dict)
-    # A value with a length by a name of the caller's choice, such as the merged history by model
-    # version; emptied when `events` change.
-
-    @property
-    def size(self) -> int:
-        """The memory that a cached user takes, in units of one event.
-
-        The user counts 1, each event 1, each derived value 1 and another 1 per 16 of its elements.
-        """
-        return 1 + len(self.events) + sum(1 + len(value) // 16 for value in self.derived.values())
 
 
 class EventTail:
@@ -66,8 +47,9 @@ class EventTail:
         The most events cached of one user.
     max_events : int
         The most events cached of all users together.
-    allow_unavailable : bool
-        Whether to start although the store does not answer yet; it is polled until it does.
+    known_store : str
+        The id of the store, if the service has used it before: then no other store is accepted, and
+        neither a file nor tables are created. It is polled until it answers.
     on_poll : function
         Called with the EventTail after each poll that reached the end of the store.
 
@@ -81,16 +63,20 @@ class EventTail:
         The seq of the last deletion of each deleted user, by user id.
     last_deletion : int
         The largest of these seqs.
+    fault : str or None
+        Why an operator has to act: the store's file was removed, replaced or damaged.
     """
 
     def __init__(
         self, address: str, max_user_events: int, max_events: int = _CACHE_ROWS,
-        *, allow_unavailable: bool = False,
+        *, known_store: str = "",
         on_poll: Callable[[EventTail], None] = lambda tail: None,
     ) -> None:  # fmt: skip
         self._max_user_events, self._max_events = max_user_events, max_events
         self._on_poll = on_poll
-        self._reader, self._poller = Store(address, _LOCK_TIMEOUT_S, WAIT_SECONDS), Store(address)
+        self._poller = Store(address)
+        self._poller.expect(known_store)
+        self._reader = self._poller.sibling(_LOCK_TIMEOUT_S, WAIT_SECONDS)
         self.kind, self.name = self._reader.kind, self._reader.name
         self._listeners: list[Callable[[], Listener | None]] = []
         self._users: OrderedDict[str, CachedUser] = OrderedDict()  # least recently used first
@@ -101,24 +87,28 @@ class EventTail:
         self._poll_lock = threading.Lock()
         self._has_failed = False  # until a poll succeeds
         self._n_skips = 0  # how often rows were skipped
-        self.store, self.seq = "", -1
+        self.store, self.seq = known_store, -1
+        self.fault: str | None = None
         self.deleted: dict[str, int] = {}
         self.last_deletion = 0
         try:
             self._begin()
         except StoreError as error:
-            if not allow_unavailable:
+            if not known_store:
                 raise
+            self.note_failure(error)
             logger.warning("store unavailable, the service continues without it: %s", error)
 
     def _begin(self) -> None:
         """Create or migrate the tables; read the store's id, its last seq, and deleted users.
 
-        Called by the constructor, and again by polls until it succeeds. The seq numbers rows in
-        commit order; rows up to the last seq read here are not passed to listeners, the functions
-        that get every new row. `_poller` is the connection of the polling thread.
+        A store that is known from before gets no new file and no new tables. Called by the
+        constructor, and again by polls until it succeeds. The seq numbers rows in commit order;
+        rows up to the last seq read here are not passed to listeners, the functions that get every
+        new row. `_poller` is the connection of the polling thread.
         """
-        Store.open(self._poller.address).close()
+        if not self.store:
+            Store.open(self._poller.address)
         _, self.store, seq = self._poller.meta()
         self._read_deletions()
         self.seq = seq  # last: from here on it has begun
@@ -135,6 +125,10 @@ class EventTail:
                 self.store = store
                 for user, seq in deleted.items():
                     self.deleted[user] = max(seq, self.deleted.get(user, 0))
+
+    def open_writer(self) -> Store:
+        """Return a new connection to the store, which refuses another store at the address."""
+        return self._poller.sibling()
 
     def close(self) -> None:
         """Close both connections to the store: for reading users, and for polling."""
@@ -170,8 +164,8 @@ class EventTail:
         events: list[StoredRow] | None = None
         try:
             events = self._reader.read_user(user, self._max_user_events)
-        except StoreError:
-            self.note_failure()
+        except StoreError as error:
+            self.note_failure(error)
             raise
         finally:
             with self._lock:
@@ -227,22 +221,9 @@ class EventTail:
                 self._evict()
 
     def _apply_row(self, cached: CachedUser, row: StoredRow) -> None:
-        """Apply a polled row to a cached user: insert an event, or remove events by a deletion.
-
-        An event goes to its place by time and seq (the number in commit order), unless it is there
-        already; the oldest events beyond the limit per user are dropped. A deletion (a row without
-        an item) removes all events with a smaller seq. Derived values are dropped, and `_size`, the
-        size of the cache in events, is updated.
-        """
-        size, events = cached.size, cached.events
-        if row.item is None:
-            cached.events = [event for event in events if event.seq > row.seq]
-        else:
-            index = bisect_left(events, (row.time, row.seq), key=lambda each: (each.time, each.seq))
-            if index < len(events) and events[index].seq == row.seq:
-                return
-            cached.events = [*events[:index], row, *events[index:]][-self._max_user_events :]
-        cached.derived = {}
+        """Apply a polled row to a cached user, and update the size of the cache in events."""
+        size = cached.size
+        cached.apply(row, self._max_user_events)
         self._size += cached.size - size
 
     # -- polling --
@@ -261,12 +242,13 @@ class EventTail:
         with self._poll_lock:
             if self.seq < 0:
                 self._begin()
+            self._poller.check()
             while rows := self._poller.read_after(self.seq, _POLL_ROWS):
                 self._apply(rows)
                 if len(rows) < _POLL_ROWS:
                     break
                 self._skip_backlog()
-            self._has_failed = False
+            self._has_failed, self.fault = False, None
             self._on_poll(self)
 
     def replay(self, listener: Listener, after: int) -> None:
@@ -276,7 +258,7 @@ class EventTail:
         numbers these rows. Passed are rows that this process has polled already and that are among
         the last 200,000 of the store. No row is passed twice or missed in between.
         """
-        with Store(self._poller.address) as store:
+        with self._poller.sibling() as store:
             seq = max(after, store.meta().seq - MAX_BACKLOG)
             while len(rows := self._read_polled(store, seq, _POLL_ROWS)) == _POLL_ROWS:
                 listener(rows)
@@ -358,27 +340,35 @@ class EventTail:
     def run(self, stop: threading.Event) -> None:
         """Poll five times a second until `stop` is set, and once a second while polls fail.
 
-        The body of the polling thread. Of consecutive failures only the first is logged.
+        The body of the polling thread. Of consecutive failures with the same message, only the
+        first is logged.
         """
-        is_logged = False
+        logged: str | None = None
         while not stop.wait(_POLL_S):
             try:
                 self.poll()
             except Exception as error:  # whatever it is: without this thread no event arrives
-                if not is_logged:
+                if str(error) != logged:
                     unexpected = None if isinstance(error, TalerecError) else error
-                    logger.warning("store unavailable: %s", error, exc_info=unexpected)
-                is_logged = True
-                self.note_failure()
+                    is_fault = isinstance(error, StoreDamagedError)
+                    level = logging.ERROR if is_fault else logging.WARNING
+                    logger.log(level, "store unavailable: %s", error, exc_info=unexpected)
+                logged = str(error)
+                self.note_failure(error)
                 stop.wait(_RETRY_S)
                 continue
-            if is_logged:
+            if logged is not None:
                 logger.info("store available again")
-            is_logged = False
+            logged = None
 
-    def note_failure(self) -> None:
-        """Record that the store did not answer: `load` fails at once until a poll succeeds."""
+    def note_failure(self, error: Exception | None = None) -> None:
+        """Record that the store did not answer: `load` fails at once until a poll succeeds.
+
+        A StoreDamagedError sets `fault`, which says that an operator has to act.
+        """
         self._has_failed = True
+        if isinstance(error, StoreDamagedError):
+            self.fault = str(error)
 
     @property
     def is_available(self) -> bool:

@@ -12,7 +12,8 @@ from talerec import columns
 from talerec.data import Log
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime import Array, stage
-from talerec.store.events import Event, validate_id
+from talerec.store.events import Event
+from talerec.store.ids import INTEGER, TEXT, IdKinds, validate_id
 from talerec.store.store import Store
 
 _COMMIT_ROWS = 5000  # rows of one commit
@@ -32,14 +33,21 @@ class ImportResult(NamedTuple):
     deleted: int  # skipped: rows of deleted users from before their deletion
 
 
-def import_log(store: Store, log: Log) -> ImportResult:
+def import_log(store: Store, log: Log, ids: str | None = None) -> ImportResult:
     """Write the rows of a log that an event store lacks, in time order; return their counts.
 
     Rows with equal user, item and time are the same event, stored as often as the log has it. Rows
     of a deleted user are skipped unless they are later than the deletion. Each commit has about
-    5,000 rows, after which progress is reported. InvalidLogError if an id cannot be stored.
+    5,000 rows, after which progress is reported. InvalidLogError, and nothing is written, if an id
+    cannot be stored or is no integer in a store of integer ids. `ids` ("integer" or "text") settles
+    the kind of the store's ids; by default it stays, and an empty store takes that of the log.
     """
-    users, items = _storable_ids(log.users.ids, "user"), _storable_ids(log.items.ids, "item")
+    kinds = IdKinds(ids or find_kind(log.users.ids), ids or find_kind(log.items.ids))
+    if ids is None:
+        kinds = store.id_kinds().or_else(kinds)
+    users = _storable_ids(log.users.ids, columns.USER, kinds.user)
+    items = _storable_ids(log.items.ids, columns.ITEM, kinds.item)
+    store.settle_id_kinds(kinds, is_final=ids is not None)
     user_codes = log.user_codes()
     order = np.lexsort((user_codes, log.time))
     added = deleted = 0
@@ -59,17 +67,25 @@ def import_log(store: Store, log: Log) -> ImportResult:
     return ImportResult(log.rows, added, log.rows - added - deleted, deleted)
 
 
-def _storable_ids(ids: pl.Series, kind: str) -> list[str]:
+def find_kind(ids: pl.Series) -> str | None:
+    """Return "integer" or "text", the kind of a column of ids; None if it is empty."""
+    if not len(ids):
+        return None
+    return TEXT if ids.dtype == pl.String else INTEGER
+
+
+def _storable_ids(ids: pl.Series, name: str, kind: str | None) -> list[str]:
     """Return user or item ids as text; InvalidLogError names the first that cannot be stored.
 
-    `kind` is "user" or "item", for the message.
+    `name` is "user_id" or "item_id", for the message; `kind` is "integer" or "text".
     """
     texts: list[str] = ids.cast(pl.String).to_list()
     for text in texts:
         try:
-            validate_id(text, f"{kind} {text[:40]!r}")
+            validate_id(text, name if kind == INTEGER else f"{name} {text[:40]!r}", kind)
         except TalerecError as error:
-            raise InvalidLogError(str(error)) from None
+            way_out = "; `ids` text makes all of them text" if kind == INTEGER else ""
+            raise InvalidLogError(f"{error}{way_out}", "ids") from None
     return texts
 
 

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from talerec.errors import TalerecError
-from talerec.store.events import AppendResult, Event, RefusedError, StoreError
+from talerec.store.events import (
+    AppendResult,
+    ConflictError,
+    Event,
+    RefusedError,
+    StoreDamagedError,
+    StoreError,
+)
 from talerec.store.store import Store
 
 logger = logging.getLogger("talerec")
@@ -161,17 +168,21 @@ class EventWriter:
 
         The result of a deletion is its number in commit order, that of events an `AppendResult`
         (how many were accepted, how many are duplicates), or the error of a refused request, whose
-        events are not written. If the first request is a deletion, it is the only one. Afterwards
-        `_after_commit` is called; its failure is logged.
+        events are not written. If the first request is a deletion, it is the only one. After the
+        commit, `_after_commit` is called; its failure is logged, but a StoreDamagedError is raised:
+        a damaged store may have lost the commit.
         """
         user = requests[0].deleted_user
+        results: Sequence[AppendResult | ConflictError | int]
         if user is not None:
-            requests[0].result = self.store.delete_user(user, time.time_ns() // 1000)
+            results = [self.store.delete_user(user, time.time_ns() // 1000)]
         else:
             results = self.store.append([request.events for request in requests])
-            for request, result in zip(requests, results, strict=True):
-                request.result = result
         try:
             self._after_commit()
+        except StoreDamagedError:
+            raise
         except TalerecError as error:
             logger.warning("committed rows cannot be read back yet: %s", error)
+        for request, result in zip(requests, results, strict=True):
+            request.result = result

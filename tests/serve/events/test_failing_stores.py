@@ -157,6 +157,7 @@ def test_a_hanging_store_does_not_block_answers(
 
 def test_only_reading_a_user_has_a_statement_timeout(tmp_path: Path) -> None:
     with postgres() as server:
+        Store.open(server.address)
         hasty, patient = Store(server.address, statement_timeout=0.2), Store(server.address)
         with pytest.raises(StoreError, match="statement timeout"):
             hasty._read("select pg_sleep(20)", ())

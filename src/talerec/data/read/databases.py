@@ -123,14 +123,15 @@ _KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count
 
 
 def connect_to_write(
-    address: str, wait_seconds: float = WAIT_SECONDS, max_statement_seconds: float | None = None
-) -> Any:
+    address: str, wait_seconds: float = WAIT_SECONDS, max_statement_seconds: float | None = None,
+    *, create: bool = False,
+) -> Any:  # fmt: skip
     """Return a connection that may write; each statement commits outside a transaction.
 
-    `address` is that of an SQLite file, created if it is missing, or of a PostgreSQL server;
-    TalerecError for others. Commits wait for the disk. `wait_seconds` is how long to wait for other
-    writers of a file, and `max_statement_seconds` how long a statement may take on a server.
-    Threads may take turns. Errors of the driver are raised as they are.
+    `address` is that of an SQLite file, created if it is missing and `create` is true, or of a
+    PostgreSQL server; TalerecError for others. Commits wait for the disk. `wait_seconds` is how
+    long to wait for other writers of a file, and `max_statement_seconds` how long a statement may
+    take on a server. Threads may take turns. Errors of the driver are raised as they are.
     """
     kind, path = database_kind(address), database_file(address)
     if kind not in ("sqlite", "postgresql"):
@@ -141,11 +142,12 @@ def connect_to_write(
     module = load_driver(kind)
     if path is not None:
         connection = module.connect(
-            f"{path.absolute().as_uri()}?mode=rwc",
+            f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
             uri=True, timeout=wait_seconds, isolation_level=None, check_same_thread=False,
         )  # fmt: skip
         _enable_write_ahead(connection, module, wait_seconds)
         connection.execute("pragma synchronous = full")
+        connection.execute("pragma secure_delete = on")  # deleted rows are overwritten with zeros
         return connection
     connection = module.connect(
         re.sub(r"^\w+", kind, address), autocommit=True, client_encoding="utf8",

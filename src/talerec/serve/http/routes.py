@@ -327,10 +327,12 @@ class Api:
         """Handle GET /health/ready: the model's version; 503 without a model or before a stop.
 
         Before a stop the worker drains (`is_draining`): it answers requests but reports that it is
-        not ready, so that a load balancer sends no new ones.
+        not ready, so that a load balancer sends no new ones. 503 too while the file of the event
+        store is missing, replaced or damaged.
         """
         if self.is_draining:
             raise ApiError(503, "stopping", "the service is about to stop")
+        self.users.check_store()
         return Response(encode(schemas.Health("ok", http.model.version)))
 
     async def _metrics(self, http: HttpRequest) -> Response:

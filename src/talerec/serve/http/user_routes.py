@@ -8,7 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from talerec.serve import ApiError, Settings, SharedState, encode, is_local, no_histories, schemas
+from talerec.serve import (
+    ApiError,
+    Settings,
+    SharedState,
+    encode,
+    is_local,
+    no_histories,
+    schemas,
+    store_unavailable,
+)
 from talerec.serve.http.messages import HttpRequest, Response, read_json
 from talerec.serve.model import (
     ModelHolder,
@@ -121,6 +130,12 @@ class UserRoutes:
             message = "users' histories need a token, and this service was started without one"
             raise ApiError(403, "no_token", message)
 
+    def check_store(self) -> None:
+        """Raise ApiError 503 if the file of the event store is missing, replaced or damaged."""
+        fault = self._user_state.store_fault
+        if fault is not None:
+            raise store_unavailable(fault)
+
     # -- users --
 
     async def get_user(self, http: HttpRequest) -> Response:
@@ -169,7 +184,11 @@ class UserRoutes:
         """
         self.check_privacy()
         request = await read_json(http, schemas.EventsRequest, self._settings)
-        arguments = (request, http.model.model.fitted.unit, self._settings.max_events)
+        kinds = self._user_state.get_id_kinds(http.model)
+        if kinds is None:  # the first events for this model
+            settle = self._user_state.settle_id_kinds
+            kinds = await self._run_in_thread(settle, http.model, request.events[0])
+        arguments = (request, http.model.model.fitted.unit, self._settings.max_events, kinds)
         if len(request.events) > _MANY_EVENTS:
             events = await self._run_in_thread(validate_events, *arguments)
         else:

@@ -24,7 +24,7 @@ from talerec.serve.model import ModelHolder
 from talerec.serve.online import metrics
 from talerec.serve.online.metrics import DAY, MEASURED, hash_user, measurement_frame
 from talerec.serve.online.ranker import ServedModelRanker
-from talerec.serve.users import UserHistories
+from talerec.serve.users import UserHistories, read_known_store
 from talerec.store import (
     EventTail,
     Exclusion,
@@ -96,7 +96,8 @@ class OnlineEvaluator:
         share: of users to evaluate. models: returns those to evaluate now. max_age: seconds. The
         lease is the right to evaluate, of one process at a time; `holder` names this one.
         """
-        self._store, self._reader = MeasurementStore.open(address), Store.open(address)
+        self._store, self._reader = MeasurementStore(address), Store(address)
+        self._reader.meta()  # an error now if the store does not answer
         self.share, self._models = share, models
         self._max_age, self._max_history = int(1e6 * max_age), max_history
         self._holder, self._lease_end = holder or uuid.uuid4().hex, 0.0
@@ -227,7 +228,8 @@ class EvaluationProcess:
         """
         self._settings, self._folder, self._address = settings, folder, str(settings.store)
         self.stopping = threading.Event()
-        self._tail = EventTail(self._address, settings.max_history, allow_unavailable=True)
+        store_id = read_known_store(folder)
+        self._tail = EventTail(self._address, settings.max_history, known_store=store_id)
         self._histories = UserHistories(self._tail, settings.max_history)
         self._store = Store(self._address)
         self._holders = {"current": self._make_holder(settings.path, folder, "current")}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -23,16 +24,17 @@ import numpy as np
 import polars as pl
 
 from talerec import columns, models
-from talerec.artifact import install_artifact, read_manifest
+from talerec.artifact import hold_for_update, install_artifact, read_artifact
 from talerec.data import Log, Vocabulary, merge_logs
 from talerec.data.read import remove_secrets
-from talerec.errors import TalerecError
+from talerec.errors import ReplacedArtifactError, TalerecError
 from talerec.models import merge_item_tables, update
 from talerec.models.core import STORE, STORE_SEQ, Model, build_model
+from talerec.runtime import open_regular
 from talerec.serve import Settings
 from talerec.serve.model import learnable
 from talerec.serve.users import read_trained_seq, warn_if_restored
-from talerec.store import Store
+from talerec.store import IdKinds, Store
 
 logger = logging.getLogger("talerec")
 
@@ -97,10 +99,11 @@ def learn(path: Path, address: str) -> dict[str, Any] | None:
     Raises
     ------
     TalerecError
-        If that fails, or if another process learns for this model; the saved model stays.
+        If that fails, or if another process learns for this model; the saved model stays. Also if
+        a fit or an install replaced it meanwhile. Updates of the model wait for each other.
     """
     started = time.monotonic()
-    with _exclusive_folder(path) as folder:
+    with _exclusive_folder(path) as folder, hold_for_update(path):
         manifest = learnable.check_learnable(path)
         training = manifest["training"]
         with Store(address) as store:
@@ -112,12 +115,16 @@ def learn(path: Path, address: str) -> dict[str, Any] | None:
                 return None
             deleted_users = set(store.read_deletions(seq))
             events = _read_events(store, seq, meta.seq)
-        model, how, n_new = _learn_model(models.load(path), deleted_users, events)
+            events = _drop_other_kinds(events, store.id_kinds())
+        bundle = read_artifact(path)
+        if bundle.facts["version"] != manifest["version"]:
+            raise ReplacedArtifactError("was replaced by another process meanwhile", path)
+        old_model = models.restore_bundle(bundle, path)
+        model, how, n_new = _learn_model(old_model, deleted_users, events)
         model.fitted.training.update({STORE: meta.store, STORE_SEQ: meta.seq})
         target = model.save(folder / path.name, updatable=bool(training.get("updatable")))
-        if read_manifest(path)["version"] != manifest["version"]:
-            raise TalerecError(f"{path} was replaced by another process meanwhile")
-        version = install_artifact(target, path, partial(models.load, verify=True))
+        check = partial(models.load, verify=True)
+        version = install_artifact(target, path, check, replaces=manifest["version"])
     report = {"version": version, "rows": n_new, "deleted_users": len(deleted_users)}
     return {**report, "seq": meta.seq, "how": how, "seconds": time.monotonic() - started}
 
@@ -131,7 +138,7 @@ def _exclusive_folder(path: Path) -> Iterator[Path]:
     """
     parent = learnable.work_folder(path)
     parent.mkdir(exist_ok=True)
-    with (parent / "lock").open("wb") as lock:
+    with open_regular(parent / learnable.LOCK, os.O_RDWR | os.O_CREAT) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -158,6 +165,24 @@ def _read_events(store: Store, after: int, until: int) -> pl.DataFrame:
         frames.append(pl.DataFrame(events, schema=schema, orient="row"))
         after = rows[-1].seq
     return pl.concat(frames)
+
+
+def _drop_other_kinds(events: pl.DataFrame, kinds: IdKinds) -> pl.DataFrame:
+    """Return the events without those whose ids are no integers where integers are recorded.
+
+    `events` has ids as text in the columns user_id and item_id; `kinds` are those of the event
+    store. An older version of the service accepted every id.
+    """
+    is_integer = [
+        events[name].cast(pl.Int64, strict=False).cast(pl.String) == events[name]
+        for name, kind in zip((columns.USER, columns.ITEM), kinds, strict=True)
+        if kind == "integer"
+    ]
+    for column in is_integer:
+        n_dropped = len(column) - int(column.fill_null(False).sum())
+        if n_dropped:
+            logger.warning("%d events are left out: their ids are not integers", n_dropped)
+    return events.filter(*is_integer) if is_integer else events
 
 
 # -- the new model ---------------------------------------------------------------------------------

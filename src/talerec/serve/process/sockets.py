@@ -1,4 +1,4 @@
-"""The sockets on which workers listen, and the check of TLS certificates."""
+"""The sockets on which workers listen, and their TLS certificate."""
 
 from __future__ import annotations
 
@@ -52,22 +52,24 @@ def bind_worker(settings: Settings, address: socket.socket | int) -> socket.sock
     return _bind_port(settings.host, address, is_shared=True)
 
 
-def check_tls(settings: Settings) -> None:
-    """Raise TalerecError if the TLS certificate or its key cannot be read or do not match.
+def load_tls(settings: Settings) -> ssl.SSLContext | None:
+    """Return the TLS context with the certificate of the settings; None without TLS settings.
 
-    Does nothing without TLS settings.
+    Raises TalerecError if the certificate or its key cannot be read or do not match.
     """
     if settings.tls_cert is None or settings.tls_key is None:
-        return
+        return None
     for path in (settings.tls_cert, settings.tls_key):
         if not os.access(path, os.R_OK):
             raise TalerecError(f"{path} cannot be read")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except (ssl.SSLError, OSError) as error:
         raise TalerecError(
             f"{settings.tls_cert} and {settings.tls_key} are not a certificate and its key: {error}"
         ) from None
+    return context
 
 
 def _bind_port(host: str, port: int, *, is_shared: bool) -> socket.socket:

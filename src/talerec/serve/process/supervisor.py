@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from talerec.errors import TalerecError, require_extra
+from talerec.runtime import open_regular
 from talerec.serve import Settings, is_local
 from talerec.serve.model import learnable
 from talerec.serve.process import sockets
@@ -64,7 +65,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
         cannot answer.
     """
     check_installed()
-    sockets.check_tls(settings)
+    sockets.load_tls(settings)  # checks the certificate
     if settings.learn is not None:
         learnable.check_learnable(settings.path)
     configure_logging(settings)
@@ -381,6 +382,6 @@ def _remove_abandoned(parent: Path) -> None:
     folder, so that the folder cannot be locked here.
     """
     for folder in parent.glob(f"{_RUN_PREFIX}*"):
-        with suppress(OSError), (folder / "owner").open("rb") as owner:
+        with suppress(OSError), open_regular(folder / "owner") as owner:
             fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its run continues
             shutil.rmtree(folder, ignore_errors=True)

@@ -21,8 +21,9 @@ from pathlib import Path
 from talerec.errors import TalerecError
 from talerec.serve import Settings
 from talerec.serve.http import App
-from talerec.serve.process.sockets import bind_worker
-from talerec.serve.process.uvicorn_hooks import ConnectionLimits, DrainingServer, make_config
+from talerec.serve.process.draining_server import DrainingServer
+from talerec.serve.process.http_protocol import ConnectionLimits
+from talerec.serve.process.sockets import bind_worker, load_tls
 
 _OTHER_FILES = 128  # open files of a worker that are not connections
 
@@ -52,7 +53,6 @@ def run_worker(settings: Settings, folder: Path, address: socket.socket | int, w
     gc.set_threshold(100_000, 50, 1000)  # requests leave no reference cycles behind
     on_drop = partial(app.shared.increment, "dropped_connections")
     limits = ConnectionLimits(max_connections, settings.timeout, on_drop)
-    config = make_config(app, limits, ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key)
 
     def on_started() -> bool:
         """Write the served version to the ready file; return whether a stop signal came before."""
@@ -60,7 +60,8 @@ def run_worker(settings: Settings, folder: Path, address: socket.socket | int, w
             (folder / f"ready-{worker}").write_text(app.holder.current.version)
         return stopping.is_set()
 
-    server = DrainingServer(config, on_started, app.drain, settings.drain)
+    context = load_tls(settings)
+    server = DrainingServer(app, limits, context, on_started, app.drain, settings.drain)
     server.run([bind_worker(settings, address)])
     _remove_if_orphaned(folder)
 

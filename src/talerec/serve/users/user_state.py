@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from talerec.data import DAY
@@ -28,10 +29,12 @@ from talerec.store import (
     Event,
     EventTail,
     EventWriter,
+    IdKinds,
     QueueFullError,
-    Store,
+    StoreDamagedError,
     StoreError,
     WriteRequest,
+    find_kind,
     validate_id,
 )
 
@@ -39,6 +42,7 @@ logger = logging.getLogger("talerec")
 
 _DELETION_WAIT_S = 1.0  # seconds to wait until all workers have read a deletion
 _DELETION_POLL_S = 0.01
+_STORE_FILE = "store"  # in the folder of a run: the id of the store that answered at the start
 _MAX_CLOCK_SKEW = DAY  # by how much the clock of a client may be ahead of ours
 
 
@@ -65,16 +69,17 @@ class UserState:
         self._saved_deletion = -1  # the seq of the last deletion that was saved
         self.tail: EventTail | None = None
         if (store := settings.store) is not None:
-            marker = shared.folder / "store"  # the store answered when the service was started
-            options: dict[str, Any] = {"allow_unavailable": marker.exists()}
-            self.tail = EventTail(store, settings.max_history, on_poll=self._on_poll, **options)
-            marker.touch()
+            options: dict[str, Any] = {"known_store": read_known_store(shared.folder)}
+            options["on_poll"] = self._on_poll
+            self.tail = EventTail(store, settings.max_history, **options)
+            (shared.folder / _STORE_FILE).write_text(self.tail.store)
             self._restore_deletions(self.tail)
             self._on_poll(self.tail)
         self.histories = UserHistories(self.tail, settings.max_history, versions)
         self._writer: EventWriter | None = None
         self._stop = threading.Event()
         self._poll_thread: threading.Thread | None = None
+        self._id_kinds: dict[str, IdKinds] = {}  # of events, by the version of the served model
         self._counted_commits = (0, 0.0)  # commits of the writer, and their seconds, in the metrics
 
     def prepare_model(self, model: ServedModel) -> None:
@@ -138,7 +143,7 @@ class UserState:
         `self.tail`, the cache of recent events. A second call does nothing.
         """
         if self.tail is not None and self._writer is None:
-            store = Store(str(self._settings.store))
+            store = self.tail.open_writer()
             self._writer = EventWriter(store, _deliver_results, self.tail.poll)
             run, stop = self.tail.run, (self._stop,)
             self._poll_thread = threading.Thread(target=run, args=stop, name="poll", daemon=True)
@@ -157,6 +162,39 @@ class UserState:
             self._poll_thread.join(self._settings.timeout)
         if self.tail is not None:
             self.tail.close()
+
+    # -- kinds of ids --
+
+    def get_id_kinds(self, model: ServedModel) -> IdKinds | None:
+        """Return whether events have integer or text ids; None if `settle_id_kinds` has to say."""
+        return IdKinds("text", "text") if self.tail is None else self._id_kinds.get(model.version)
+
+    def settle_id_kinds(self, model: ServedModel, event: schemas.NewEvent) -> IdKinds:
+        """Return whether events have integer or text ids; record it in the store if it is open.
+
+        The setting `ids` decides; else ids are text if those of the model or those recorded in the
+        store are. Where a vocabulary is empty and nothing is recorded, the first `event` decides.
+        ApiError 503 if the store does not answer.
+        """
+        assert self.tail is not None
+        log, ids = model.model.fitted.log, self._settings.ids
+        kinds = IdKinds(ids, ids)
+        if ids is None:
+            users = None if log is None else find_kind(log.users.ids)
+            kinds = IdKinds(users, find_kind(model.items.ids))
+        sent = (event.user_id, event.item_id)
+        first = IdKinds(*("integer" if isinstance(value, int) else "text" for value in sent))
+        try:
+            with self.tail.open_writer() as store:
+                recorded = store.settle_id_kinds(kinds.or_else(first), is_final=ids is not None)
+        except StoreError as error:
+            raise store_unavailable(str(error)) from None
+        if ids is None:
+            pairs = zip(kinds, recorded, strict=True)
+            kinds = IdKinds(*("text" if "text" in pair else "integer" for pair in pairs))
+        self._id_kinds = {model.version: kinds}
+        logger.info("events have %s user ids and %s item ids", *kinds)
+        return kinds
 
     # -- writing --
 
@@ -207,6 +245,8 @@ class UserState:
             raise ApiError(409, "conflict", str(error)) from None
         except StoreError as error:
             self._shared.increment("store_failures")
+            if self.tail is not None and isinstance(error, StoreDamagedError):
+                self.tail.note_failure(error)
             raise store_unavailable(str(error)) from None
         except TimeoutError:
             message = "the store is slow: the events may still be stored later; send them again"
@@ -228,6 +268,14 @@ class UserState:
 
     # -- status --
 
+    @property
+    def store_fault(self) -> str | None:
+        """Why the store's file needs an operator: it is gone, replaced or damaged; else None.
+
+        None too without a store, and for a server that does not answer for now.
+        """
+        return None if self.tail is None else self.tail.fault
+
     def describe_store(self) -> dict[str, Any] | None:
         """Return the store as /v1/stats shows it, None without one; its address has no password.
 
@@ -239,6 +287,16 @@ class UserState:
             return None
         state = {"address": tail.name, "answers": tail.is_available, "seq": tail.seq}
         return {**state, "deleted_users": len(tail.deleted)}
+
+
+def read_known_store(folder: Path) -> str:
+    """Return the id of the store that this run of the service has used; "" at its start.
+
+    `folder` is the folder of the run, which all processes of the service share.
+    """
+    with suppress(FileNotFoundError):
+        return (folder / _STORE_FILE).read_text()
+    return ""
 
 
 def follow_events(tail: EventTail, model: ServedModel) -> None:
@@ -287,11 +345,13 @@ def _set_results(requests: list[WriteRequest]) -> None:
 # -- validation ------------------------------------------------------------------------------------
 
 
-def validate_events(request: schemas.EventsRequest, unit: str, max_events: int) -> list[Event]:
+def validate_events(
+    request: schemas.EventsRequest, unit: str, max_events: int, kinds: IdKinds
+) -> list[Event]:
     """Return the events of a request; ApiError (422) names the first one that is invalid.
 
-    `unit` is the unit of small numeric timestamps: that of the model's log. More than `max_events`
-    are refused too.
+    `unit` is the unit of small numeric timestamps: that of the model's log; `kinds` says whether
+    user and item ids must be integers. More than `max_events` are refused too.
     """
     if len(request.events) > max_events:
         message = f"there are {len(request.events)} events; the limit is {max_events}"
@@ -300,21 +360,23 @@ def validate_events(request: schemas.EventsRequest, unit: str, max_events: int) 
     events = []
     for index, event in enumerate(request.events):
         try:
-            events.append(_validate_event(event, unit, now))
+            events.append(_validate_event(event, unit, now, kinds))
         except TalerecError as error:
             raise ApiError(422, "invalid_event", f"events[{index}]: {error}") from None
     return events
 
 
-def _validate_event(event: schemas.NewEvent, unit: str, now: int) -> Event:
+def _validate_event(event: schemas.NewEvent, unit: str, now: int, kinds: IdKinds) -> Event:
     """Return one event of a request; TalerecError if a field is invalid.
 
     `now`, in microseconds since 1970, is the time of an event without a timestamp; `unit` is that
-    of small numeric timestamps. Times may be from 1970 to a day after `now`.
+    of small numeric timestamps. Times may be from 1970 to a day after `now`. `kinds` says whether
+    user and item ids must be integers.
     """
     if event.event is not None:
         validate_id(event.event, "event")
-    user, item = validate_id(event.user_id, "user_id"), validate_id(event.item_id, "item_id")
+    user = validate_id(event.user_id, "user_id", kinds.user)
+    item = validate_id(event.item_id, "item_id", kinds.item)
     event_id = None if event.event_id is None else validate_id(event.event_id, "event_id")
     time_us = now if event.timestamp is None else parse_time(event.timestamp, unit)
     if time_us < 0:

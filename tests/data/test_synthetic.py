@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talerec.data import Log, synthetic_log
-from talerec.data.synthetic import END, START
+from talerec.data.synthetic import END, START, _write_times
 from talerec.errors import TalerecError
 from talerec.runtime import Array
 
@@ -73,6 +73,15 @@ def test_one_user_of_many_rows_still_fits_the_two_years() -> None:
     assert log.time[-1] < END.timestamp() * 10**6
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_times_that_do_not_fit_are_shrunk_to_the_whole_two_years(seed: int) -> None:
+    """Gaps lose less than a second each: the first row is at the start, the last near the end."""
+    time, span = np.zeros(5_000, np.int64), int((END - START).total_seconds())
+    _write_times(np.array([seed], np.uint64), time)
+    assert time[0] == 0
+    assert span - 1 - len(time) <= time[-1] <= span - 1
+
+
 def test_columns_are_those_of_any_log(log: Log) -> None:
     assert (log.ptr.dtype, log.item.dtype, log.time.dtype) == (np.int64, np.int32, np.int64)
     repeated = Log.from_frame(log.to_frame())
@@ -126,6 +135,20 @@ def test_the_number_of_threads_does_not_change_the_log(monkeypatch: pytest.Monke
 
 
 # -- what real logs have ---------------------------------------------------------------------------
+
+
+def test_a_row_follows_at_once_within_half_an_hour_or_after_seven_hours(log: Log) -> None:
+    """Of users whose rows fit into the two years; the gaps of others are shrunk."""
+    time, span = np.zeros(20, np.int64), int((END - START).total_seconds())
+    gaps = []
+    for seed in range(2_000):
+        _write_times(np.array([seed], np.uint64), time)
+        if time[-1] - time[0] < span / 2:
+            gaps.append(np.diff(time))
+    gap = np.concatenate(gaps)
+    assert (gap >= 0).all()
+    assert gap[(gap > 0) & (gap < 7 * 3600)].min() == 5
+    assert gap[gap < 7 * 3600].max() == 5 + 1800
 
 
 def test_some_rows_are_simultaneous_and_visits_are_bursts(log: Log) -> None:

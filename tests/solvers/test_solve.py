@@ -18,8 +18,8 @@ from logs import logs
 from talerec.errors import TalerecError
 from talerec.gram import Gram
 from talerec.gram.builders import tale_gram
-from talerec.runtime import csr_columns, csr_rows, memory
-from talerec.solvers import exact, local, solve_gram
+from talerec.runtime import CSR, csr_columns, csr_rows, memory
+from talerec.solvers import exact, local, solve_gram, sources
 from talerec.solvers.solver import choose_solver
 
 SETTINGS = {
@@ -295,3 +295,18 @@ def test_long_rows_leave_fewer_sources_outside_the_support():
     assert sources[:block].max() < 150
     assert sources[:block].min() >= 50
     assert sources[block:].max() > 250
+
+
+@pytest.mark.parametrize("extra", [0, 1, 65_536])
+def test_sources_are_dropped_only_if_their_rows_have_more_than_65_536_entries(extra):
+    lengths = np.array([65_000, 500, 30, 6 + extra], np.int64)
+    empty = np.empty(0)
+    equations = sources.NormalEquations(
+        CSR(empty, empty, empty), lengths, CSR(empty, empty, empty), np.ones(4), empty, empty
+    )
+    candidates = sources.SourceCandidates(
+        np.array([1.0, 4.0, 3.0, 2.0]), np.arange(4, dtype=np.int32), empty, np.empty(4), empty
+    )
+    count = sources._drop_costly(equations, candidates, 4, 1)
+    assert count == 4 * 65_536 // (65_536 + extra)
+    assert candidates.sources[:count].tolist() == {4: [0, 1, 2, 3], 3: [1, 2, 3], 2: [1, 2]}[count]

@@ -21,6 +21,7 @@ from talerec.errors import TalerecError
 from talerec.serve import ApiError, Settings, SharedState, busy, schemas, store_unavailable
 from talerec.serve.model import ServedModel
 from talerec.serve.users.histories import UserHistories, trained_seq
+from talerec.serve.users.maintenance import StoreMaintenance
 from talerec.serve.users.saved_deletions import SavedDeletions
 from talerec.store import (
     AppendResult,
@@ -115,6 +116,9 @@ class UserState:
             run, stop = self.tail.run, (self._stop,)
             self._poll_thread = threading.Thread(target=run, args=stop, name="poll", daemon=True)
             self._poll_thread.start()
+            keep = self._settings.keep_events
+            work = StoreMaintenance(self.tail, keep, self._shared.worker == 0)
+            threading.Thread(target=work.run, args=stop, name="maintain", daemon=True).start()
 
     def stop(self) -> None:
         """Commit the waiting events, stop both threads, and close the connections to the store.

@@ -95,7 +95,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class EventOptions:
-    """Options of `talerec serve`: the event store, the kind of ids, the interval of refits."""
+    """Options of `talerec serve`: the event store, what it keeps, the interval of refits."""
 
     store: Annotated[
         str | None,
@@ -108,6 +108,10 @@ class EventOptions:
     ] = None
     learn: Annotated[
         str | None, option("--learn", "every=10m", "Refit interval: 30s, 10m, 2h, 1d.", _EVENTS)
+    ] = None
+    keep_events: Annotated[
+        str | None,
+        option("--keep-events", "400d", "Remove events from the store after this time.", _EVENTS),
     ] = None
     ids: Annotated[
         str | None,
@@ -219,7 +223,8 @@ def serve(
     settings["host_names"] = settings.pop("host_name")
     settings["images"] = settings.pop("image_host")
     settings["store"] = events.store or os.environ.get(STORE_VARIABLE) or None
-    settings["ids"] = events.ids
+    settings["ids"], keep = events.ids, events.keep_events
+    settings["keep_events"] = None if keep is None else parse_interval(keep, "keep_events")
     settings["learn"] = None if events.learn is None else parse_interval(events.learn)
     run_service(model, token_file, **settings)
 

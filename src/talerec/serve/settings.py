@@ -67,6 +67,7 @@ class Settings:
     drain: float = 1.0  # seconds after SIGTERM during which new requests are still accepted
     store: str | None = field(default=None, repr=False)  # address of the event database
     ids: str | None = None  # kind of ids in events: integer or text; None: that of the model
+    keep_events: float | None = None  # seconds after which events leave the store; None: never
     learn: float | None = None  # seconds between two fits in the background; None: no fits
     max_events: int = 10_000  # events in one request
     watch: float = 1.0  # seconds between checks for a new artifact
@@ -89,6 +90,9 @@ class Settings:
             )  # fmt: skip
         if self.learn is not None and self.store is None:
             raise TalerecError("`learn` learns from events: give `store` too", "learn", "store")
+        if self.keep_events is not None and self.store is None:
+            message = "`keep_events` removes events from a store: give `store` too"
+            raise TalerecError(message, "keep_events", "store")
         self._check_origins()
         self._check_choices()
         self._check_shares()
@@ -196,15 +200,17 @@ class Settings:
             raise TalerecError("two models of `beside` have the same name", "beside")
 
 
-def parse_interval(text: str) -> float:
+def parse_interval(text: str, name: str = "learn") -> float:
     """Return the seconds of an interval such as "every=10m" or "30s" (s, m, h or d).
 
-    Anything else, and zero, raises TalerecError.
+    Anything else, and zero, raises TalerecError; `name` is the parameter in the message.
     """
     match = _INTERVAL.fullmatch(text.strip())
     if match is None or not float(match[1]):
-        message = f"`learn` is {text!r}; it takes every=30s, every=10m, every=2h or every=1d"
-        raise TalerecError(message, "learn")
+        message = f"`{name}` is {text!r}; it takes every=30s, every=10m, every=2h or every=1d"
+        if name != "learn":
+            message = message.replace("every=", "")
+        raise TalerecError(message, name)
     return float(match[1]) * _SECONDS[match[2]]
 
 

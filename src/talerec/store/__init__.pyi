@@ -12,7 +12,9 @@ from talerec.store.events import StoreError as StoreError
 from talerec.store.ids import MAX_ID as MAX_ID
 from talerec.store.ids import IdKinds as IdKinds
 from talerec.store.ids import validate_id as validate_id
+from talerec.store.item_counts import MAX_PER_USER as MAX_PER_USER
 from talerec.store.item_counts import RecentCounts as RecentCounts
+from talerec.store.item_counts import limit_repeats as limit_repeats
 from talerec.store.item_counts import start_of_days as start_of_days
 from talerec.store.measurements import Exclusion as Exclusion
 from talerec.store.measurements import Measurement as Measurement
@@ -23,6 +25,8 @@ from talerec.store.store import Store as Store
 from talerec.store.tail import MAX_BACKLOG as MAX_BACKLOG
 from talerec.store.tail import EventTail as EventTail
 from talerec.store.transfer import export_events as export_events
+from talerec.store.transfer import export_history as export_history
+from talerec.store.transfer import export_user as export_user
 from talerec.store.transfer import find_kind as find_kind
 from talerec.store.transfer import import_log as import_log
 from talerec.store.writer import EventWriter as EventWriter

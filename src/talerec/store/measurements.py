@@ -144,6 +144,15 @@ class MeasurementStore(Store):
         )
         return [Measurement(*row) for row in self._read(query, (oldest,))]
 
+    def read_measurements(self, user: str) -> list[tuple[str, Measurement]]:
+        """Return the measurements of a user's events, each after the id of the event's item."""
+        query = (
+            "select e.item_id, m.seq, m.role, m.version, m.moment, m.user_hash, m.place"
+            " from talerec_measured m join talerec_events e on e.seq = m.seq"
+            " where e.user_id = ? order by m.seq, m.role"
+        )
+        return [(item, Measurement(*row)) for item, *row in self._read(query, (user,))]
+
     def read_summary(self) -> str | None:
         """Return the JSON text of the metrics published last; None if none were published.
 

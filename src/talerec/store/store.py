@@ -190,6 +190,36 @@ class Store(StoreConnection):
             session.execute(update, (seq + 1, max(until, deleted_until)))
         return seq + 1
 
+    def prune(self, after: int, before: int) -> int | None:
+        """Delete old events among the next 5,000; return the last seq of these, None at the end.
+
+        `after` is the seq (number in commit order) after which to look; events with a time before
+        `before`, in microseconds since 1970, go with their measurements. Other writers wait only
+        while rows are deleted.
+        """
+        query = "select max(seq) from (select seq from talerec_events where seq > ? order by seq"
+        last = self._read(f"{query} limit {_BATCH_ROWS}) as batch", (after,))[0][0]
+        if last is None:
+            return None
+        old = "from talerec_events where seq > ? and seq <= ? and time < ?"
+        parameters = (after, last, before)
+        if self._read(f"select 1 {old} limit 1", parameters):
+            with self._transaction() as session:
+                lock_seq(session)
+                measured = f"delete from talerec_measured where seq in (select seq {old})"
+                session.execute(measured, parameters)
+                session.execute(f"delete {old}", parameters)
+        return int(last)
+
+    def empty_log(self) -> None:
+        """Copy SQLite's write-ahead log into its file and empty it, so that deleted rows leave it.
+
+        Nothing happens while another connection uses the log; PostgreSQL has no such log.
+        """
+        if self.kind == "sqlite":
+            with self._connected() as connection:
+                connection.execute("pragma wal_checkpoint(truncate)").fetchall()
+
     def settle_id_kinds(self, kinds: IdKinds, *, is_final: bool = False) -> IdKinds:
         """Record whether ids are integers or text, where that is open, and return the kinds.
 

@@ -228,6 +228,12 @@ class EventTail:
         cached.apply(row, self._max_user_events)
         self._size += cached.size - size
 
+    def drop_before(self, time: int) -> None:
+        """Remove events with a time before `time`, in microseconds since 1970, from the cache."""
+        with self._lock:
+            for user in [u for u, c in self._users.items() if c.events and c.events[0].time < time]:
+                self._size -= self._users.pop(user).size
+
     # -- polling --
 
     def read_last_seq(self) -> int:

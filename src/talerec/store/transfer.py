@@ -15,6 +15,7 @@ from talerec.runtime import Array, stage
 from talerec.store.clock import now_us
 from talerec.store.events import INTEGER, TEXT, Event
 from talerec.store.ids import IdKinds, validate_id
+from talerec.store.measurements import MeasurementStore
 from talerec.store.store import Store
 
 _COMMIT_ROWS = 5000  # rows of one commit
@@ -126,3 +127,56 @@ def export_events(store: Store) -> Iterator[pl.DataFrame]:
         yield frame.with_columns(pl.col(columns.TIME).cast(_SCHEMA[columns.TIME]))
         tick(min(rows[-1].seq, last_seq) - seq)
         seq = rows[-1].seq
+
+
+_USER_SCHEMA: dict[str, Any] = {
+    "record": pl.String, **_SCHEMA, "model": pl.String, "rank": pl.Int64
+}  # fmt: skip
+
+
+def export_user(store: MeasurementStore, user: str) -> pl.DataFrame:
+    """Return everything that an event store has of a user, as a frame with a row per record.
+
+    `record` is "event", "measurement" (the `rank` that the event's item had in the list of a
+    `model`, at the time of the measurement) or "deletion" (up to the time for which it holds). The
+    other columns are user_id, item_id, timestamp (UTC), event and event_id; null where a record has
+    no such value. A measurement below 0 is the reason why there is no rank.
+    """
+    events = store.read_user(user, 2**62)
+    rows: list[tuple[Any, ...]] = [("event", *event[1:], None, None) for event in events]
+    for item, measured in store.read_measurements(user):
+        time = 1_000_000 * measured.measured_at
+        rows.append(("measurement", user, item, time, None, None, measured.version, measured.rank))
+    deletion = store.read_deletions().get(user)
+    if deletion is not None:
+        rows.append(("deletion", user, None, deletion.time, None, None, None, None))
+    return _build_user_frame(rows)
+
+
+def export_history(log: Log | None, user: str, model: str) -> pl.DataFrame:
+    """Return a user's rows of the log of a saved model, as records "training row".
+
+    The columns are those of `export_user`; `model` is the version of the saved model. No rows
+    without a saved log or without the user.
+    """
+    position = -1 if log is None else int(log.users.text_positions([user])[0])
+    if log is None or position < 0:
+        return _build_user_frame([])
+    rows = slice(log.ptr[position], log.ptr[position + 1])
+    items = log.items.ids.gather(log.item[rows]).cast(pl.String).to_list()
+    times = log.time[rows].tolist()
+    return _build_user_frame(
+        [
+            ("training row", user, item, time, None, None, model, None)
+            for item, time in zip(items, times, strict=True)
+        ]
+    )
+
+
+def _build_user_frame(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+    """Return records of a user as a frame, with times (microseconds) as UTC.
+
+    Each row has the columns of `export_user`.
+    """
+    frame = pl.DataFrame(rows, {**_USER_SCHEMA, columns.TIME: pl.Int64}, orient="row")
+    return frame.with_columns(pl.col(columns.TIME).cast(_SCHEMA[columns.TIME]))

@@ -13,7 +13,8 @@ import msgspec
 from talerec import __version__
 from talerec.serve import ErrorBody, Settings, is_loopback, schemas
 from talerec.serve.model import MAX_TIMESTAMP, ServedModel
-from talerec.store import MAX_ID
+from talerec.serve.users import find_id_kinds
+from talerec.store import MAX_ID, IdKinds
 
 Json = dict[str, Any]
 
@@ -57,6 +58,13 @@ _STORED_ID = {
         {"type": "string", "minLength": 1, "maxLength": MAX_ID, "pattern": _VISIBLE_CHARACTER},
     ],
     "description": f"A whole number, or text of at most {MAX_ID} characters.",
+}
+_INTEGER_ID = {
+    "anyOf": [
+        {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        {"type": "string", "pattern": "^(0|-?[1-9][0-9]{0,17})$"},
+    ],
+    "description": "A whole number, also as text: the ids of this service are whole numbers.",
 }
 _IDS = {"type": "array", "items": {"type": "string"}, "maxItems": 100}
 _CLASSES = (
@@ -111,20 +119,23 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
         for rule in (recommend["per"], recommend["boost"], explain["boost"]):
             _write_columns(rule, model.rule_columns)
     batch["requests"]["maxItems"] = settings.max_batch
-    _write_event_limits(components, settings)
+    _write_event_limits(components, settings, model)
     for name in ("RecommendRequest", "ExplainRequest"):
         components[name] = _with_history_or_user(components[name])
 
 
-def _write_event_limits(components: Json, settings: Settings) -> None:
+def _write_event_limits(components: Json, settings: Settings, model: ServedModel | None) -> None:
     """Write the limits of events and of their ids into JSON schemas, in place.
 
     `components` maps names of request classes to schemas; "EventsRequest" and "NewEvent" change. An
-    id that the event store accepts is not blank and not too long.
+    id that the event store accepts is not blank and not too long, and an integer where the ids of
+    `model` are (None: any kind is described).
     """
     components["EventsRequest"]["properties"]["events"]["maxItems"] = settings.max_events
     event = components["NewEvent"]["properties"]
-    event |= {"user_id": _STORED_ID, "item_id": _STORED_ID}
+    kinds = IdKinds() if model is None else find_id_kinds(settings, model)
+    user_id, item_id = (_INTEGER_ID if kind == "integer" else _STORED_ID for kind in kinds)
+    event |= {"user_id": user_id, "item_id": item_id}
     event["event_id"] = {"anyOf": [_STORED_ID, _NULL]}
     event["event"]["anyOf"][0]["pattern"] = _VISIBLE_CHARACTER
     description = f"{_TIME['description']} At most a day in the future; the default is now."
@@ -246,7 +257,7 @@ def _build_paths(settings: Settings, model: ServedModel | None) -> Json:
     Only a service with an event store has the operations that write events and delete users. The
     examples use items of `model`, None while none is loaded.
     """
-    examples = _build_examples(model)
+    examples = _build_examples(settings, model)
     paths: Json = {}
     for operation in (*_OPERATIONS, *(_STORE_OPERATIONS if settings.store else ())):
         built = _build_operation(operation, settings, examples)
@@ -254,16 +265,23 @@ def _build_paths(settings: Settings, model: ServedModel | None) -> Json:
     return paths
 
 
-def _build_examples(model: ServedModel | None) -> Json:
+def _build_examples(settings: Settings, model: ServedModel | None) -> Json:
     """Return an example of each request body, by the name of its schema.
 
     The item ids are those of the first items of the model; without a model, the history is empty.
+    The ids of the event are integers or text, as the service takes them.
     """
     ids = [] if model is None else model.catalogue.ids.take([*range(min(3, len(model.items)))])
     history = [{"item_id": item_id} for item_id in ids]
     item_id = ids[0] if ids else "A17"
     recommend = {"history": history, "k": 1, "hide_seen": True}
-    event = {"user_id": "ann", "item_id": "A17", "event": "view", "event_id": "7f3a"}
+    kinds = IdKinds() if model is None else find_id_kinds(settings, model)
+    event = {
+        "user_id": 12 if kinds.user == "integer" else "ann",
+        "item_id": 17 if kinds.item == "integer" else "A17",
+        "event": "view",
+        "event_id": "7f3a",
+    }
     return {
         "RecommendRequest": recommend,
         "BatchRequest": {"requests": [recommend]},

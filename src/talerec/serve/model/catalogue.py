@@ -12,10 +12,11 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
+from talerec.data import DAY, Log
 from talerec.models.core import RECENT_DAYS, Fitted
 from talerec.runtime import Array
 from talerec.serve import ABSENT, Absent
-from talerec.store import RecentCounts
+from talerec.store import RecentCounts, limit_repeats
 
 _MAX_LIST = 200_000  # items: up to here, lists of ids and titles take little memory
 _NAMES = (columns.ITEM, columns.TITLES[0])
@@ -230,8 +231,9 @@ def _to_list(values: pl.Series) -> list[Any]:
 class PopularItems:
     """All items of a model, the most frequent of the last days first, and their counts.
 
-    With events, the last days end at the latest event; rows of the training log count if they fall
-    into these days, and events count at once. Items without rows there follow in the order of the
+    Of a user's rows with one item, three count at most, so that nobody leads by sending often. With
+    events, the last days end at the latest event; rows of the training log count if they fall into
+    these days, and events count at once. Items without rows there follow in the order of the
     log's last days, then of the whole log. Ties are in the order of positions. `fitted` is the
     fitted state of the model, with the training log if it was saved.
     """
@@ -324,6 +326,9 @@ class PopularItems:
 
         A float array by item position. An item's position is its number in the vocabulary.
         """
+        log = self._fitted.log
+        if log is not None and log.rows:
+            return _count_rows(log, int(log.time.max()) - round(RECENT_DAYS * DAY))
         counts = self._fitted.recent_counts
         return np.zeros(len(self._fitted.items)) if counts is None else counts
 
@@ -368,6 +373,18 @@ class PopularItems:
         if log is None:  # the artifact has only the counts of the log's last days
             is_recent = self._fitted.training.get("last_time", 0) >= since
             return self._recent_log_counts if is_recent else np.zeros_like(self._recent_log_counts)
-        is_counted = log.time >= since
-        weight = None if log.weight is None else log.weight[is_counted]
-        return np.bincount(log.item[is_counted], weight, len(log.items)).astype(np.float64)
+        return _count_rows(log, since)
+
+
+def _count_rows(log: Log, since: int) -> Array:
+    """Return the (weighted) rows of each item since a time, at most three of each user.
+
+    `since` is in microseconds since 1970; the result is a float array by item position (its number
+    in the vocabulary).
+    """
+    rows = np.flatnonzero(log.time >= since)
+    item = log.item[rows]
+    users = np.searchsorted(log.ptr, rows, "right").astype(np.int64)  # rows are sorted by user
+    is_counted = limit_repeats(users * len(log.items) + item)
+    weight = None if log.weight is None else log.weight[rows][is_counted]
+    return np.bincount(item[is_counted], weight, len(log.items)).astype(np.float64)

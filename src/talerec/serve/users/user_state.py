@@ -21,7 +21,9 @@ from talerec.errors import TalerecError
 from talerec.serve import ApiError, Settings, SharedState, busy, schemas, store_unavailable
 from talerec.serve.model import ServedModel
 from talerec.serve.users.histories import UserHistories, trained_seq
+from talerec.serve.users.maintenance import StoreMaintenance
 from talerec.serve.users.saved_deletions import SavedDeletions
+from talerec.serve.users.validation import find_id_kinds
 from talerec.store import (
     AppendResult,
     ConflictError,
@@ -33,7 +35,6 @@ from talerec.store import (
     StoreDamagedError,
     StoreError,
     WriteRequest,
-    find_kind,
 )
 
 logger = logging.getLogger("talerec")
@@ -115,6 +116,9 @@ class UserState:
             run, stop = self.tail.run, (self._stop,)
             self._poll_thread = threading.Thread(target=run, args=stop, name="poll", daemon=True)
             self._poll_thread.start()
+            keep = self._settings.keep_events
+            work = StoreMaintenance(self.tail, keep, self._shared.worker == 0)
+            threading.Thread(target=work.run, args=stop, name="maintain", daemon=True).start()
 
     def stop(self) -> None:
         """Commit the waiting events, stop both threads, and close the connections to the store.
@@ -144,11 +148,7 @@ class UserState:
         ApiError 503 if the store does not answer.
         """
         assert self.tail is not None
-        log, ids = model.model.fitted.log, self._settings.ids
-        kinds = IdKinds(ids, ids)
-        if ids is None:
-            users = None if log is None else find_kind(log.users.ids)
-            kinds = IdKinds(users, find_kind(model.items.ids))
+        kinds, ids = find_id_kinds(self._settings, model), self._settings.ids
         sent = (event.user_id, event.item_id)
         first = IdKinds(*("integer" if isinstance(value, int) else "text" for value in sent))
         try:

@@ -9,7 +9,7 @@ from talerec.store import MAX_CLOCK_SKEW, Event, IdKinds, find_kind, now_us, val
 
 
 def find_id_kinds(settings: Settings, model: ServedModel) -> IdKinds:
-    """Return whether events have integer or text ids, by the setting `ids` or else by the model.
+    """Return whether events have integer or text ids, by the setting `ids` or the model.
 
     A kind is None where the model has no ids: the users of an artifact without histories.
     """

@@ -18,6 +18,13 @@ SRC = ROOT / "src" / "talerec"
 LIMITS = [
     ("serving", "Responses from 4 kB on are", "serve.http.messages", "_MIN_GZIP", 4096),
     ("serving", "Bodies of more than 64 kB", "serve.http.routes", "_LARGE_BODY", 65_536),
+    ("serving", "the last 64 conditions", "serve.model.queries", "_MAX_CACHED", 64),
+    ("data", "at most 2,000 characters", "models.core.conditions", "MAX_CONDITION", 2_000),
+    ("data", "2,000 characters, 200 tests", "models.core.conditions", "_MAX_TESTS", 200),
+    ("data", "32 brackets and `not`", "models.core.conditions", "_MAX_DEPTH", 32),
+    ("data", "16 uses of `like` and `has`", "models.core.conditions", "_MAX_SEARCHES", 16),
+    ("data", "with 32 `%`", "models.core.conditions", "_MAX_ANY_TEXTS", 32),
+    ("data", "and 8 `_` in all", "models.core.conditions", "_MAX_ANY_CHARACTERS", 8),
     ("serving", "32 kB of headers", "serve.process.uvicorn_hooks", "_MAX_HEADERS", 32_768),
     ("serving", "(`--max-body`, 1 MB:", "serve.settings", "Settings.max_body", 1_000_000),
     ("serving", "responses occupy 64 MB", "serve.settings", "Settings.max_unread", 64_000_000),

@@ -116,7 +116,9 @@ def fill(draw: random.Random) -> str:
 
 
 def nest(draw: random.Random) -> str:
-    piece = draw.choice(["(", "not ", "not (", "case when ", "((stock=1) or ", "-", "(not "])
+    piece = draw.choice(
+        ["(", "not ", "not (", "case when stock = 1 then ", "((stock=1) or ", "-", "(not "]
+    )
     n = draw.choice([31, 32, 33, 60, 999, 2000])
     closing = ")" * draw.choice([0, n])
     return (piece * n + draw.choice(TESTS) + closing)[:MAX_CONDITION]

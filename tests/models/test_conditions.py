@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -92,7 +93,7 @@ CONDITION = st.recursive(
 
 
 @given(CONDITION, st.integers(0, 2**32))
-@settings(max_examples=600)
+@settings(max_examples=int(os.environ.get("TALEREC_EXAMPLES", "600")))
 def test_conditions_equal_a_slow_evaluator(condition: Any, seed: int) -> None:
     text = Writer(seed).write(condition)
     if text.count("_") > 8:
@@ -126,7 +127,7 @@ PIECES = [
 
 
 @given(st.sampled_from(VALID), st.integers(0, 2**32), st.text(max_size=30))
-@settings(max_examples=600)
+@settings(max_examples=int(os.environ.get("TALEREC_EXAMPLES", "600")))
 def test_any_text_is_evaluated_or_refused_with_its_place(text: str, seed: int, other: str) -> None:
     draws = random.Random(seed)
     for _ in range(draws.randint(1, 4)):
@@ -155,7 +156,7 @@ def match_or_refuse(text: str) -> Any:
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [
-        ("case when " * 30, 1, "the item table has no column case; it has title, genre, net"),
+        ("case when title = 1 then " * 30, 1, "the item table has no column case; it has title"),
         ("in_stock and " + "case when " * 30, 14, "the item table has no column case"),
         ("title = lpad(title, 2000000000, 'x')", 9, "lpad(...): there are no functions"),
         ("+".join(["1"] * 999), 2, "expected a comparison of 1, such as = or IN, but there is +1"),
@@ -278,6 +279,7 @@ TIMES = [datetime(2024, 1, 1, 12, tzinfo=UTC), datetime(2024, 1, 2, tzinfo=UTC),
         (pl.Series(["a\\b", "(a|b)", "^"]), "x like '(a|b)' or x like 'a\\b'", [0, 1]),
         (pl.Series(["b(a)", "a", "b/(a)"]), "x has '(a)'", [2]),
         (pl.Series([], dtype=pl.Int64), "x = 1 or 1 = 1", []),
+        (pl.Series([], dtype=pl.Int64), "1 = 1", []),
         (pl.Series([5]), "1 = 1", [0]),
         (pl.Series([5, 6, 7]), "1 = 1 and 'a' < 'b' and 3 in (1, 3)", [0, 1, 2]),
         (pl.Series([5, 6, 7]), "false or 1.5 between 2 and 3", []),

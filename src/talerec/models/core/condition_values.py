@@ -20,8 +20,6 @@ COMPARISONS: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
 
 _NEVER = pl.lit(None, dtype=pl.Boolean)  # the outcome for a column without any value
 _SEPARATORS = ",;/|"  # between the values of a text cell
-_TEXT, _BOOLEAN, _INT64, _FLOAT64 = pl.String(), pl.Boolean(), pl.Int64(), pl.Float64()
-_LITERAL_TYPES = (_TEXT, _BOOLEAN, _INT64)  # those of literals of str, bool and int
 
 
 class ValueKind(Enum):
@@ -36,7 +34,11 @@ class ValueKind(Enum):
     OTHER = "of a type that conditions cannot compare"
 
 
-_UNCOMPARABLE = (ValueKind.LIST, ValueKind.EMPTY, ValueKind.OTHER)
+#: A type of the prepared table, as a class of Polars: classes are compared faster than instances.
+PreparedType = type[pl.DataType]
+_TYPES: dict[ValueKind, PreparedType] = {
+    ValueKind.TEXT: pl.String, ValueKind.BOOLEAN: pl.Boolean, ValueKind.TIME: pl.Int64,
+}  # fmt: skip
 
 
 class Operand(NamedTuple):
@@ -47,18 +49,18 @@ class Operand(NamedTuple):
     kind: ValueKind  # what it can be compared with
     value: Any  # a literal's str, bool, int or float (a time is microseconds since 1970);
     # the name of a column
-    dtype: pl.DataType | None = None  # of a column, in the prepared table; None for a literal
+    dtype: PreparedType | None = None  # of a column; for lists, of their values
     element: ValueKind | None = None  # the kind of the values in a column of lists
 
-    def build_expr(self, dtype: pl.DataType) -> pl.Expr:
+    def build_expr(self, dtype: PreparedType) -> pl.Expr:
         """Return the operand as an expression of the type `dtype` over the prepared table."""
         if self.dtype is not None:
             column = pl.col(self.value)
-            return column if self.dtype == dtype else column.cast(dtype)
-        if dtype == _FLOAT64:
+            return column if self.dtype is dtype else column.cast(dtype)
+        if dtype is pl.Float64:
             return pl.lit(float(self.value))
         literal = pl.lit(self.value)
-        return literal if dtype in _LITERAL_TYPES else literal.cast(dtype)
+        return literal.cast(dtype) if dtype in (pl.UInt64, pl.Float32) else literal
 
 
 def invalid_condition(at: int, problem: str) -> TalerecError:
@@ -85,9 +87,9 @@ def prepare_column(at: int, name: str, dtype: pl.DataType) -> tuple[Operand, pl.
     element = None
     if isinstance(dtype, pl.List | pl.Array):
         inner: Any = dtype.inner
-        element, inner, value = _prepare(pl.element(), inner)
-        if element not in _UNCOMPARABLE:
-            kind, prepared = ValueKind.LIST, pl.List(inner)
+        element, prepared, value = _prepare(pl.element(), inner)
+        if element not in (ValueKind.EMPTY, ValueKind.OTHER):
+            kind = ValueKind.LIST
             if isinstance(dtype, pl.Array):
                 column = pl.col(name).arr.to_list()
             if value is not None:
@@ -95,28 +97,28 @@ def prepare_column(at: int, name: str, dtype: pl.DataType) -> tuple[Operand, pl.
     return Operand(at, f"column {shorten(name)}", kind, name, prepared, element), column
 
 
-def _prepare(column: pl.Expr, dtype: pl.DataType) -> tuple[ValueKind, pl.DataType, pl.Expr | None]:
+def _prepare(column: pl.Expr, dtype: pl.DataType) -> tuple[ValueKind, PreparedType, pl.Expr | None]:
     """Return a column's kind, its type in the prepared table, and its conversion.
 
     Text is String, of categories too; whole numbers are Int64 or UInt64, other numbers Float32 or
     Float64 with null for NaN; times are microseconds since 1970, Int64. Other columns stay as they
-    are, without a conversion (None). column: the column, of the type `dtype`.
+    are, with the type Null. No conversion is None. column: the column, of the type `dtype`.
     """
     if dtype in (pl.String, pl.Categorical, pl.Enum):
-        return ValueKind.TEXT, _TEXT, None if dtype == _TEXT else column.cast(_TEXT)
+        return ValueKind.TEXT, pl.String, None if dtype == pl.String else column.cast(pl.String)
     if dtype == pl.Boolean:
-        return ValueKind.BOOLEAN, _BOOLEAN, None
+        return ValueKind.BOOLEAN, pl.Boolean, None
     if dtype in (pl.Date, pl.Datetime):
-        return ValueKind.TIME, _INT64, column.dt.epoch("us")
+        return ValueKind.TIME, pl.Int64, column.dt.epoch("us")
     if dtype in (pl.Int64, pl.UInt64):
-        return ValueKind.NUMBER, dtype, None
+        return ValueKind.NUMBER, dtype.base_type(), None
     if dtype in (pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt16, pl.UInt32):
-        return ValueKind.NUMBER, _INT64, column.cast(_INT64)
+        return ValueKind.NUMBER, pl.Int64, column.cast(pl.Int64)
     if dtype in (pl.Float32, pl.Float64):
-        return ValueKind.NUMBER, dtype, column.fill_nan(None)
+        return ValueKind.NUMBER, dtype.base_type(), column.fill_nan(None)
     if dtype.is_numeric():
-        return ValueKind.NUMBER, _FLOAT64, column.cast(_FLOAT64).fill_nan(None)
-    return ValueKind.EMPTY if dtype == pl.Null else ValueKind.OTHER, dtype, None
+        return ValueKind.NUMBER, pl.Float64, column.cast(pl.Float64).fill_nan(None)
+    return ValueKind.EMPTY if dtype == pl.Null else ValueKind.OTHER, pl.Null, None
 
 
 def parse_literal(at: int, text: str) -> Operand:
@@ -178,7 +180,7 @@ def build_membership(operand: Operand, literals: list[Operand]) -> pl.Expr:
     return operand.build_expr(dtype).is_in(pl.lit(values).implode())
 
 
-def _align(operands: list[Operand]) -> tuple[list[Operand], pl.DataType]:
+def _align(operands: list[Operand]) -> tuple[list[Operand], PreparedType]:
     """Return operands of one kind, and the type to compare them in.
 
     Text literals become times if another operand is a time. TalerecError for operands of different
@@ -204,7 +206,7 @@ def _align(operands: list[Operand]) -> tuple[list[Operand], pl.DataType]:
     return operands, _common_type(operands)
 
 
-def _common_type(operands: list[Operand]) -> pl.DataType:
+def _common_type(operands: list[Operand]) -> PreparedType:
     """Return the type in which operands of one kind are compared.
 
     Numbers are compared exactly as whole numbers where possible, else as floats; with Float32
@@ -212,17 +214,17 @@ def _common_type(operands: list[Operand]) -> pl.DataType:
     """
     kind = operands[0].kind
     if kind != ValueKind.NUMBER:
-        return {ValueKind.TEXT: _TEXT, ValueKind.BOOLEAN: _BOOLEAN, ValueKind.TIME: _INT64}[kind]
+        return _TYPES[kind]
     types = {operand.dtype for operand in operands if operand.dtype is not None}
     literals = [operand.value for operand in operands if operand.dtype is None]
-    if types == {pl.Float32()}:
-        return pl.Float32()
+    if types == {pl.Float32}:
+        return pl.Float32
     are_whole = not any(isinstance(value, float) for value in literals)
-    if are_whole and types <= {_INT64} and all(-(2**63) <= value < 2**63 for value in literals):
-        return _INT64
-    if are_whole and types == {pl.UInt64()} and all(0 <= value < 2**64 for value in literals):
-        return pl.UInt64()
-    return _FLOAT64
+    if are_whole and types <= {pl.Int64} and all(-(2**63) <= value < 2**63 for value in literals):
+        return pl.Int64
+    if are_whole and types == {pl.UInt64} and all(0 <= value < 2**64 for value in literals):
+        return pl.UInt64
+    return pl.Float64
 
 
 def build_like(operand: Operand, pattern: Operand) -> pl.Expr:
@@ -244,7 +246,7 @@ def build_like(operand: Operand, pattern: Operand) -> pl.Expr:
     if len(pieces) == 1:
         start, end = "^", "$"
     regex = f"(?s){start}{'.*'.join(piece for piece in pieces if piece)}{end}"
-    return operand.build_expr(_TEXT).str.contains(regex)
+    return operand.build_expr(pl.String).str.contains(regex)
 
 
 def build_has(operand: Operand, literal: Operand) -> pl.Expr:
@@ -256,12 +258,12 @@ def build_has(operand: Operand, literal: Operand) -> pl.Expr:
     if operand.kind == ValueKind.EMPTY:
         return _NEVER
     if operand.kind == ValueKind.LIST:
-        assert isinstance(operand.dtype, pl.List)
         assert operand.element is not None
-        inner: Any = operand.dtype.inner
-        element = Operand(operand.at, f"a value of {operand.label}", operand.element, "", inner)
+        element = operand._replace(label=f"a value of {operand.label}", kind=operand.element)
         (_, literal), dtype = _align([element, literal])
-        return operand.build_expr(pl.List(dtype)).list.contains(literal.build_expr(dtype))
+        lists = pl.col(operand.value)
+        lists = lists if operand.dtype is dtype else lists.cast(pl.List(dtype))
+        return lists.list.contains(literal.build_expr(dtype))
     if operand.kind != ValueKind.TEXT or operand.dtype is None:
         problem = f"{operand.label} is {operand.kind.value}; HAS takes a column of text or lists"
         raise invalid_condition(operand.at, problem)
@@ -270,7 +272,7 @@ def build_has(operand: Operand, literal: Operand) -> pl.Expr:
         advice = "is not one part of a text; HAS takes a text without , ; / |"
         raise invalid_condition(literal.at, f"{literal.label} {advice}")
     regex = f"(?:^|[{_SEPARATORS}]) *{pl.escape_regex(part)} *(?:[{_SEPARATORS}]|$)"
-    return operand.build_expr(_TEXT).str.contains(regex)
+    return operand.build_expr(pl.String).str.contains(regex)
 
 
 def build_truth(operand: Operand) -> pl.Expr:
@@ -283,7 +285,7 @@ def build_truth(operand: Operand) -> pl.Expr:
     if operand.kind != ValueKind.BOOLEAN:
         by_itself = f"{operand.label} is {operand.kind.value}, and is not a true/false condition"
         raise invalid_condition(operand.at, f"{by_itself} by itself; compare it with a value")
-    return operand.build_expr(_BOOLEAN)
+    return operand.build_expr(pl.Boolean)
 
 
 def build_null_test(operand: Operand) -> pl.Expr:

@@ -358,7 +358,7 @@ def match_rows(info: pl.DataFrame, condition: str) -> Array:
         raise TalerecError(f"`where` is a condition such as price < 100, {limit}", "where")
     outcome = ConditionParser(condition, info.schema).parse().evaluate(info)
     flags: Array = outcome.eq_missing(True).cast(pl.UInt8).to_numpy(writable=True)
-    return np.full(len(info), flags[0], np.uint8) if len(flags) < len(info) else flags
+    return flags if len(flags) == len(info) else np.full(len(info), flags[0], np.uint8)
 
 
 def _is_unicode(text: str) -> bool:

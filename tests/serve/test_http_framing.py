@@ -163,6 +163,24 @@ def test_blank_lines_between_requests_are_limited(saved):
         assert service.stop() == 0
 
 
+def test_garbage_after_a_request_leaves_no_traceback_in_the_log(saved, tmp_path):
+    """The connection is closed while the response to the request is computed."""
+    service = Remote(saved, log=tmp_path / "log")
+    body = b'{"history": [], "k": 1}'
+    ask = b"POST /v1/recommend HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    ask += b"content-length: %d\r\n\r\n" % len(body) + body
+    try:
+        for n_requests in (1, 2, 3):
+            with service.connect() as connection:
+                connection.sendall(ask * n_requests + b"\x00GARBAGE\r\n\r\n")
+                while not is_closed(connection):
+                    pass
+        assert service.ask("GET", "/health/live").status == 200
+    finally:
+        assert service.stop() == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
 # -- what a request says twice ---------------------------------------------------------------------
 
 

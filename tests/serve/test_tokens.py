@@ -164,6 +164,11 @@ def test_a_file_of_tokens_is_private_and_plain(tmp_path):
     for path in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(TalerecError, match=r"cannot be read|is not a plain file"):
             Settings(path=tmp_path, token_file=path)
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(50):
+        with suppress(TalerecError):
+            read_token_file(tmp_path)
+    assert len(os.listdir("/dev/fd")) < before + 50  # no file stays open
     file.chmod(0o600)
     Settings(path=tmp_path, token_file=file, host="0.0.0.0")
     with pytest.raises(TalerecError, match="give neither"):

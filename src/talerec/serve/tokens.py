@@ -84,14 +84,16 @@ def read_token_file(path: Path) -> str:
     or has more than 64 KiB.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a pipe
+        try:
             mode = os.fstat(descriptor).st_mode
             if not stat.S_ISREG(mode):
                 raise TalerecError(f"{path} is not a plain file")
             if mode & stat.S_IROTH:
                 raise TalerecError(f"{path} can be read by everybody: run chmod 600 on it")
-            content = file.read(_MAX_FILE + 1)
+            content = os.read(descriptor, _MAX_FILE + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise TalerecError(f"{path} cannot be read: {error.strerror or error}") from None
     if len(content) > _MAX_FILE:

@@ -47,14 +47,16 @@ class SingleWriteTransport:
         """Write data; the head of a response is held back until its body is written.
 
         The head is the status line and headers, of a status other than 100; `_head` holds it. Both
-        go to the wrapped transport in one call.
+        go to the wrapped transport in one call. On a connection that is closing, as after a
+        malformed request behind the one that is answered, nothing is written.
         """
         is_head = data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100")
         if is_head and not self._head and data.endswith(b"\r\n\r\n"):
             self._head = data
         else:
             data, self._head = self._head + data, b""
-            self._transport.write(data)
+            if not self._transport.is_closing():
+                self._transport.write(data)
 
     def flush(self) -> None:
         """Write a response's head that no body follows; else do nothing.

@@ -152,6 +152,8 @@ class Remote:
         environment |= variables
         if token:
             environment["TALEREC_TOKEN"] = token
+        if "--store" in options and "--ids" not in options:
+            options = (*options, "--ids", "text")  # as `service_with_store`
         command = [sys.executable, "-c", START, "serve", str(path), "--port", "0", *options]
         self.token = token
         with (log or Path(os.devnull)).open("w") as errors:

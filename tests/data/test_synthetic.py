@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import polars as pl
 import pytest
@@ -38,6 +40,12 @@ def codes(names: pl.Series) -> Array:
 
 
 # -- size and form ---------------------------------------------------------------------------------
+
+
+def test_users_have_ten_rows_on_average_unless_their_number_is_set() -> None:
+    assert len(synthetic_log(1_009, items=50).users) == 100
+    assert len(synthetic_log(9, items=50).users) == 1
+    assert len(synthetic_log(1_000, items=50, users=30).users) == 30
 
 
 @pytest.mark.parametrize("rows", [1, 2, 19, 1000, 20_000])
@@ -164,6 +172,17 @@ def test_some_rows_are_simultaneous_and_visits_are_bursts(log: Log) -> None:
 def test_some_users_buy_an_item_again(log: Log) -> None:
     pairs = np.unique(log.user_codes().astype(np.int64) * len(log.items) + log.item)
     assert 0.01 < 1 - len(pairs) / log.rows < 0.1
+
+
+def test_few_rows_repeat_one_of_the_last_thirty_items(log: Log) -> None:
+    """Three of a hundred rows repeat an item on purpose; others avoid what was just bought."""
+    near = rows = 0
+    for first, end in pairwise(log.ptr[:3_000].tolist()):
+        items = log.item[first:end].tolist()
+        near += sum(items[r] in items[max(r - 30, 0) : r] for r in range(1, len(items)))
+        rows += max(len(items) - 1, 0)
+    assert rows > 10_000
+    assert 0.02 < near / rows < 0.06
 
 
 def test_few_items_have_most_rows_and_most_items_have_some(log: Log) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from talerec.errors import TalerecError
 from talerec.gram import Gram
 from talerec.gram.builders import tale_gram
 from talerec.runtime import CSR, csr_columns, csr_rows, memory
+from talerec.runtime.progress import listening
 from talerec.solvers import exact, local, solve_gram, sources
 from talerec.solvers.solver import choose_solver
 
@@ -57,6 +59,21 @@ def test_tiles_of_any_size_give_the_same_weights(monkeypatch, tile, kind):
     monkeypatch.setattr(exact, "_TILE", tile)
     result = solve_gram(gram, 2.0, solver="exact").weights
     np.testing.assert_allclose(result, oracle.ridge(S, T, 2.0), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("solver", ["exact", "local"])
+def test_progress_of_a_solve_adds_up_to_its_total(monkeypatch, solver):
+    monkeypatch.setattr(exact, "_TILE", 7)
+    totals, done = Counter(), Counter()
+
+    def listen(name, total):
+        totals[name] += total
+        return lambda amount, words="": done.update({name: amount})
+
+    with listening(listen):
+        solve_gram(random_gram(30)[2], 1.0, solver=solver, neighbors=5)
+    assert totals["solve"] > 0
+    assert done["solve"] == pytest.approx(totals["solve"])
 
 
 def test_the_normal_equations_are_met():

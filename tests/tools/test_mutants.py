@@ -203,6 +203,7 @@ def test_callers_stand_in_for_compiled_functions_and_a_file_or_room_for_uncalled
     assert chosen(calls, "a * 2") == ["tests/x.py::a"]  # by the file
     calls = {"tests/kernels/x.py::a": "a.py:clip", "tests/x.py::b": "a.py:clip"}
     assert chosen(calls, "a * 2") == ["tests/kernels/x.py::a"]  # by the room
+    assert chosen({"tests/x.py::b": "a.py:clip"}, "a * 2") == []
 
 
 def test_a_seen_fault_names_its_test_and_a_survivor_is_listed_and_nothing_runs_twice(
@@ -263,6 +264,12 @@ def test_a_fault_that_never_ends_or_breaks_the_import_is_seen(package, tmp_path)
     broken = Fault("loop.py", 2, 0, 2, 3, "def", "deaf")
     (trial,) = run_faults([broken], package, options)
     assert (trial.outcome, trial.by) == ("seen", "collecting tests")
+
+
+def test_a_fault_that_no_recorded_test_can_see_is_unfinished_at_once(package, tmp_path):
+    options = argparse.Namespace(**OPTIONS, out=tmp_path / "results", calls=tmp_path / "none")
+    (trial,) = run_faults([fault_of(package, "a.py", "not most")], package, options)
+    assert (trial.outcome, trial.tests, trial.by) == ("unfinished", 0, "")
 
 
 def test_every_reason_belongs_to_a_fault_that_the_package_can_have():

@@ -31,10 +31,9 @@ class Plan:
 class Chooser:
     """Chooses tests from the functions that each test called.
 
-    Compiled functions do not record their calls. In place of such a function, and of any function
-    that no test was seen to call, stand the functions that mention its name, and so on upwards. If
-    that leads nowhere, all tests that call anything in the fault's file are chosen, or else all
-    tests in the folder of the fault's room.
+    Compiled functions do not record their calls. In place of such a function stand the functions
+    that mention its name, and so on upwards. If no test is known to call a function, the tests are
+    chosen that call anything in its file, or else all recorded tests in the folder of its room.
     """
 
     def __init__(self, package: Path, tests: dict[str, CallRecord]) -> None:
@@ -79,13 +78,13 @@ class Chooser:
         return Plan(order, skip, seconds, len(order) == len(ranked))
 
     def find_tests(self, function: str, room: str) -> set[str]:
-        """Return the ids of the tests that call a function, directly or by what mentions it."""
+        """Return the ids of the tests that call a function, or what mentions a compiled one."""
         tests: set[str] = set()
         waiting, visited = [function], {function}
         while waiting:
             current = waiting.pop()
             tests |= self.callers.get(current, set())
-            if current not in self.recorded or current not in self.callers:
+            if current not in self.recorded:
                 above = self._callers_by_name(current) - visited
                 visited |= above
                 waiting.extend(sorted(above))

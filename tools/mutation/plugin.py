@@ -60,7 +60,7 @@ class OrderedTests:
     The plan is a JSON object: `order` lists the ids of tests to run, `skip` those to leave out.
     Tests in neither list, which are new since calls were recorded, run first. `seconds` has the
     recorded duration of tests. After `limit` seconds no further test starts. A test that uses
-    thirty times its duration and a twentieth of `limit` of processor time is killed by a signal.
+    ten times its duration and a twentieth of `limit` of processor time is killed by a signal.
     `started` is the path of the file that gets the ids; its last line is "end" once all tests ran.
     """
 
@@ -85,7 +85,7 @@ class OrderedTests:
         if time.monotonic() > self.deadline:
             pytest.exit("the time for this fault is over", returncode=0)
         self._note(item.nodeid)
-        self._limit_processor_time(self.limit / 20 + 30 * self.seconds.get(item.nodeid, 10))
+        self._limit_processor_time(self.limit / 20 + 10 * self.seconds.get(item.nodeid, 10))
         result = yield
         self._limit_processor_time(0)
         return result

@@ -80,6 +80,8 @@ def record_calls(package: Path, paths: list[str], file: Path) -> int:
 
 def try_fault(fault: Fault, package: Path, plan: Plan, limit: float) -> Trial:
     """Run the tests of a plan on a copy of the package with a fault, for `limit` seconds."""
+    if not plan.order:
+        return Trial(fault, "unfinished", 0, "", 0.0)
     start = time.monotonic()
     with copy_package(package) as copy:
         target = copy / fault.path
@@ -96,7 +98,7 @@ def try_fault(fault: Fault, package: Path, plan: Plan, limit: float) -> Trial:
     by, outcome = "", "unfinished"
     if status not in (0, 5):  # 5: nothing was collected
         by, outcome = [note for note in notes if note != "end"][-1], "seen"
-    elif plan.order and plan.is_complete and notes[-1] == "end":
+    elif plan.is_complete and notes[-1] == "end":
         outcome = "survived"
     return Trial(fault, outcome, len(plan.order), by, round(time.monotonic() - start, 1))
 

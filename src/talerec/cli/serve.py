@@ -200,7 +200,11 @@ def serve(
     limits: LimitOptions,
     token_file: Annotated[
         Path | None,
-        option("--token-file", "FILE", "File with the bearer token (default: TALEREC_TOKEN)."),
+        option(
+            "--token-file",
+            "FILE",
+            "Bearer tokens, re-read when the file changes (default: TALEREC_TOKEN).",
+        ),
     ] = None,
 ) -> None:
     """Serve a model over HTTP, with a page at / to try it.
@@ -223,7 +227,8 @@ def serve(
 def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
     """Serve the model saved at `model` over HTTP until a signal stops the process.
 
-    `token_file` has the bearer token of requests; if None, it is read from TALEREC_TOKEN.
+    `token_file` has the bearer tokens of requests; if None, they are read from the variables
+    TALEREC_TOKEN and TALEREC_READ_TOKEN.
     `settings` are fields of `serve.Settings`.
     """
     try:
@@ -233,10 +238,11 @@ def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
             "serve runs on Linux and macOS only; recommend --users all writes lists to a file"
         ) from None
     os.environ.setdefault("TALEREC_THREADS", "1")  # more workers, not threads, use more cores
-    from talerec.serve import Settings, read_token
+    from talerec.serve import Settings, read_environment
     from talerec.serve.process import supervisor
 
-    supervisor.run(Settings(path=model, token=read_token(token_file), **settings), print_line)
+    tokens = {"token_file": token_file} if token_file is not None else read_environment()
+    supervisor.run(Settings(path=model, **tokens, **settings), print_line)
 
 
 @command(

@@ -1,6 +1,7 @@
 """The OpenAPI document, generated from the classes that decode requests.
 
-Its examples use items of the current model, and its limits are those of the service.
+For clients that may read, its examples use items of the current model. Its limits are those of the
+service.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _REF = "#/components/schemas/{name}"
 _STATUS_TEXT = {
     400: "The body or the query string is malformed.",
     401: "The token is missing or wrong.",
-    403: "The service was started without a token, which this request needs.",
+    403: "The token may only read, or the service was started without a token, which this request"
+    " needs.",
     404: "The item or the user is unknown, or the model has no histories.",
     408: "The body did not arrive in time.",
     409: "The new artifact was refused, an `event_id` exists with other contents, or the service"
@@ -70,14 +72,14 @@ def build_document(settings: Settings, model: ServedModel | None) -> Json:
     """Return the OpenAPI document of this service, as a dict, with its own limits.
 
     `model` provides the items of the examples and the columns of the item table that requests may
-    name; None while none is loaded.
+    name; None while none is loaded, and for clients without a token.
     """
     _, components = msgspec.json.schema_components(_CLASSES, ref_template=_REF)
     _write_limits(components, settings, model)
     text = "Recommends the next items after a history of items. Every answer names its model."
     info = {"title": "talerec", "version": __version__, "description": text}
     parts: Json = {"schemas": components}
-    if settings.token:
+    if settings.needs_token:
         parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     paths = _build_paths(settings, model)
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": parts}
@@ -105,9 +107,9 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
     max_k = settings.max_k if model is None else min(settings.max_k, len(model.items))
     for properties in (recommend, similar):
         properties["k"] |= {"maximum": max_k, "default": min(10, max_k)}
-    columns = [] if model is None else model.rule_columns
-    for rule in (recommend["per"], recommend["boost"], explain["boost"]):
-        _write_columns(rule, columns)
+    if model is not None:
+        for rule in (recommend["per"], recommend["boost"], explain["boost"]):
+            _write_columns(rule, model.rule_columns)
     batch["requests"]["maxItems"] = settings.max_batch
     _write_event_limits(components, settings)
     for name in ("RecommendRequest", "ExplainRequest"):
@@ -283,7 +285,9 @@ def _build_operation(operation: _Operation, settings: Settings, examples: Json) 
     if settings.host_names or is_loopback(settings.host):
         errors.add(421)
     if not is_public:
-        errors |= {code for code, on in ((401, settings.token), (429, settings.per_client)) if on}
+        errors |= {
+            code for code, on in ((401, settings.needs_token), (429, settings.per_client)) if on
+        }
     if operation.access == "model" and settings.beside:
         errors |= {400, 422}
         names = {"enum": [path.stem for path in settings.beside]}
@@ -302,7 +306,7 @@ def _build_operation(operation: _Operation, settings: Settings, examples: Json) 
         examples = {"one": {"value": examples[operation.request]}}
         media = {"schema": _schema_reference(operation.request), "examples": examples}
         built["requestBody"] = {"required": True, "content": {"application/json": media}}
-    if settings.token and not is_public:
+    if settings.needs_token and not is_public:
         built["security"] = [{"token": []}]
     return built
 

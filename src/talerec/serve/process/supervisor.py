@@ -24,7 +24,7 @@ from typing import Any
 
 from talerec.errors import TalerecError, require_extra
 from talerec.runtime import open_regular
-from talerec.serve import RestartCounters, Settings, is_local
+from talerec.serve import RestartCounters, Settings, Tokens, TokenWatch, is_local
 from talerec.serve.model import learnable
 from talerec.serve.process import sockets
 from talerec.serve.process.heartbeats import HeartMonitor
@@ -79,7 +79,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
             """Tell users the version, URL and number of workers, and warn if there is no token."""
             workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
             say(f"model {version} at {url} ({workers})")
-            if not is_local(settings) and settings.token is None:
+            if not is_local(settings) and not settings.needs_token:
                 say("no token is set: everybody who can reach this machine can use the service")
 
         try:
@@ -114,6 +114,8 @@ class Supervisor:
         self._stop_signals: list[int] = []  # received so far
         self._is_ready = False  # whether all workers have begun to serve
         self._hearts = HeartMonitor(settings)
+        self._tokens = TokenWatch(settings.load_tokens(), settings.token_file, reports=True)
+        self._tokens.start(settings.watch, threading.Event())
         self._restarts = RestartCounters(folder)
 
     def run(self, on_ready: Callable[[str], None]) -> None:
@@ -176,7 +178,8 @@ class Supervisor:
         """Start the process that answers requests as the worker with this index, from 0."""
         receiver, sender = _SPAWN.Pipe(duplex=False)
         with sender:  # the worker has a copy of its own
-            process = self._start_process(_run_worker, self._address, worker, sender)
+            tokens = self._tokens.current
+            process = self._start_process(_run_worker, self._address, worker, sender, tokens)
         self._hearts.follow(worker, receiver)
         return process
 
@@ -281,17 +284,19 @@ class Supervisor:
 
 
 def _run_worker(
-    settings: Settings, folder: Path, address: socket.socket | int, index: int, sender: Connection
-) -> None:
+    settings: Settings, folder: Path, address: socket.socket | int, index: int,
+    sender: Connection, tokens: Tokens | None,
+) -> None:  # fmt: skip
     """Run the worker with this index, from 0, in this process; it answers requests.
 
     Heavy modules are imported only here. `folder` is the folder of the run, `address` the Unix
-    socket or the TCP port; `sender` takes signs of life to the supervisor.
+    socket or the TCP port; `sender` takes signs of life to the supervisor; `tokens` are accepted
+    until their file changes.
     """
     from talerec.serve.process.worker import run_worker
 
     configure_logging(settings)
-    run_worker(settings, folder, address, index, sender)
+    run_worker(settings, folder, address, index, sender, tokens)
 
 
 def _run_learner(settings: Settings, folder: Path) -> None:

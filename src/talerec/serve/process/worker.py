@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from talerec.errors import TalerecError
-from talerec.serve import Settings
+from talerec.serve import Settings, Tokens
 from talerec.serve.http import App
 from talerec.serve.process.draining_server import DrainingServer
 from talerec.serve.process.heartbeats import send_heartbeats
@@ -26,15 +26,16 @@ from talerec.serve.process.sockets import allow_connections, bind_worker, load_t
 
 
 def run_worker(
-    settings: Settings, folder: Path, address: socket.socket | int, worker: int, sender: Connection
-) -> None:
+    settings: Settings, folder: Path, address: socket.socket | int, worker: int,
+    sender: Connection, tokens: Tokens | None,
+) -> None:  # fmt: skip
     """Run one worker process until a stop signal: load the models and serve HTTP.
 
     `folder` is that of the run, which all processes of the service share, `address` the Unix socket
     or the TCP port, `worker` its index from 0; `sender` takes signs of life to the supervisor from
-    when the worker serves. An error that prevents its start is written to the
-    file `error` in `folder`, and the process exits with 2; the version of its model goes to the
-    file `ready-N` once it serves.
+    when the worker serves, and `tokens` are accepted until their file changes. An error that
+    prevents its start is written to the file `error` in `folder`, and the process exits with 2; the
+    version of its model goes to the file `ready-N` once it serves.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until uvicorn installs its handlers
@@ -42,7 +43,7 @@ def run_worker(
     threading.Thread(target=_end_with_parent, args=(settings, folder), daemon=True).start()
     max_connections = allow_connections(settings)
     try:
-        app = App(settings, folder, worker)
+        app = App(settings, folder, worker, tokens)
         if not _load_models(app, stopping):
             _remove_if_orphaned(folder)
             sys.stderr.flush()

@@ -17,7 +17,7 @@ import pytest
 
 import talerec as tr
 from talerec.artifact import read_manifest
-from talerec.errors import TalerecError
+from talerec.errors import ReplacedArtifactError, TalerecError
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
@@ -275,24 +275,47 @@ def test_a_model_installed_at_the_last_moment_stays(
     log: tr.Log, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
-    other = tr.TALE(reg=500).fit(log).save(tmp_path / "other.tale")
     with Store.open(address) as store:
         store.append([[Event("1", "5", 1)]])
     install = learning.install_artifact
 
+    turns: list[tr.Model] = []
+
     def install_second(*args: Any, **named: Any) -> str:
-        install(other, path, tr.load)
+        """Another process installs a model just before, each time another one."""
+        turns.append(tr.TALE(reg=500 + len(turns)).fit(log))
+        install(turns[-1].save(tmp_path / f"{len(turns)}.tale"), path, tr.load)
         return install(*args, **named)
 
     monkeypatch.setattr(learning, "install_artifact", install_second)
+    with pytest.raises(ReplacedArtifactError, match="was replaced by another process"):
+        learning.learn(path, address)
+    assert read_manifest(path)["params"]["reg"] == 500
     state = learning._run_round(path, address, {"rounds": 0, "failures": 0})
     assert state["failures"] == 1
     assert "was replaced by another process" in state["error"]
-    assert read_manifest(path)["params"]["reg"] == 500
-    monkeypatch.undo()
-    state = learning._run_round(path, address, {"rounds": 1, "failures": 1})
+    assert len(turns) == 4
+    assert read_manifest(path)["params"]["reg"] == 503
+
+
+def test_a_round_that_finds_the_model_replaced_starts_over(
+    log: tr.Log, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
+    with Store.open(address) as store:
+        store.append([[Event("1", "5", 1)]])
+    install = learning.install_artifact
+
+    def install_after_another(*args: Any, **named: Any) -> str:
+        monkeypatch.undo()
+        tr.TALE(reg=500).fit(log).save(path)
+        return install(*args, **named)
+
+    monkeypatch.setattr(learning, "install_artifact", install_after_another)
+    state = learning._run_round(path, address, {"rounds": 0, "failures": 0})
     assert (state["error"], state["learned"]["rows"]) == (None, 1)
     assert read_manifest(path)["params"]["reg"] == 500
+    assert tr.load(path).fitted.log.rows == log.rows + 1
 
 
 def test_an_update_by_hand_waits_for_the_learner(

@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from talerec.store import IdKinds, Store
 logger = logging.getLogger("talerec")
 
 _READ_ROWS = 20_000  # rows read from the store at a time
+_ATTEMPTS = 3  # in a round, while other processes replace the model
 
 
 def run_learner(settings: Settings, folder: Path) -> None:
@@ -69,7 +70,7 @@ def _run_round(path: Path, address: str, state: dict[str, Any]) -> dict[str, Any
     """
     changes: dict[str, Any] = {"rounds": state["rounds"] + 1, "error": None}
     try:
-        report = learn(path, address)
+        report = _learn_latest(path, address)
     except (TalerecError, OSError, MemoryError, ValueError) as error:
         message = remove_secrets(address, str(error) or type(error).__name__)
         logger.warning("learning failed, the old model stays: %s", message)
@@ -82,6 +83,19 @@ def _run_round(path: Path, address: str, state: dict[str, Any]) -> dict[str, Any
         report["rows"], report["seconds"], report["how"], report["version"]
     )  # fmt: skip
     return {**changes, "learned": {**report, "at": time.time()}}
+
+
+def _learn_latest(path: Path, address: str) -> dict[str, Any] | None:
+    """Return `learn(path, address)`; start over if the saved model is replaced meanwhile.
+
+    A fit or an install can replace it at any time; the next round may be a day away. The last of
+    three attempts raises ReplacedArtifactError.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(ReplacedArtifactError):
+            return learn(path, address)
+        logger.info("the model was replaced meanwhile: learning starts over")
+    return learn(path, address)
 
 
 def learn(path: Path, address: str) -> dict[str, Any] | None:

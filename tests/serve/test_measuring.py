@@ -177,7 +177,7 @@ def test_events_after_a_deletion_are_measured_although_they_are_read_together(ad
     with Store.open(address) as store:
         store.append([[Event(user, "tea", next(times)) for user in ("ann", "bob", "ann")]])
         rows = store.read_after(0)
-        store.delete_user("ann", next(times))
+        store.delete_user("ann", int((NOW - 57.5) * MICRO))
         store.append([[Event("ann", "cup", next(times))]])
         rows += store.read_after(3)
     progress = evaluator._progress
@@ -270,6 +270,33 @@ def test_measurements_of_a_deleted_user_are_removed(address: str) -> None:
     with Store.open(address) as store:
         store.append([[Event(user, "tea", int(NOW * MICRO)) for user in ("ann", "bob", "ann")]])
         run(evaluator)
-        store.delete_user("ann", int(NOW * MICRO))
+        store.delete_user("ann", int((NOW - 57.5) * MICRO))
         run(evaluator, NOW + 20)
     assert published(address)["day"]["models"][0]["events"] == 1
+
+
+def test_a_clock_that_was_a_year_ahead_and_is_set_back_stops_no_evaluation(address: str) -> None:
+    """The process itself goes on, and so does another one after the first has ended."""
+    model, year = Counted("v1"), 365 * 86_400.0
+    options: dict[str, Any] = {"max_age": 2 * year, "max_history": 100}
+
+    def measured_at() -> list[int]:
+        with MeasurementStore(address) as store:
+            return [row.measured_at for row in store.read_since(0)]
+
+    first = OnlineEvaluator(address, 1.0, lambda: {"current": model}, **options)
+    first.step(NOW)
+    with Store(address) as store:
+        store.append([[Event("ann", "tea", int((NOW - 5) * MICRO))]])
+        first.step(NOW + year)
+        assert measured_at() == [int(NOW + year)]
+        store.append([[Event("ann", "cup", int((NOW - 4) * MICRO))]])
+        first.step(NOW + 5)
+        assert measured_at() == [int(NOW + 5)]
+        assert published(address)["at"] == NOW + 5
+        store.append([[Event("ann", "pot", int((NOW - 3) * MICRO))]])
+        first.step(NOW + year)  # holds the lease for a year, and ends
+        second = OnlineEvaluator(address, 1.0, lambda: {"current": model}, **options)
+        store.append([[Event("ann", "pan", int((NOW - 2) * MICRO))]])
+        second.step(NOW + 10)
+        assert int(NOW + 10) in measured_at()

@@ -48,6 +48,8 @@ class StoreConnection:
         The address without the password, for messages.
     kind : str or None
         "sqlite" or "postgresql", by the address; None if the address is no database.
+    n_connects : int
+        How often a connection was opened.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class StoreConnection:
         self._files: OpenFiles | None = None  # of the connection to a SQLite file
         self._identity = StoreIdentity()
         self._creates = False  # whether a missing file or missing tables are created
+        self.n_connects = 0  # how often a connection was opened
         self._lock = threading.RLock()
 
     def sibling(
@@ -131,6 +134,7 @@ class StoreConnection:
             raise StoreDamagedError(f"{self.name}: there is no such file")
         connection = connect_to_write(self.address, *self._timeouts, create=self._creates)
         self._connection = connection
+        self.n_connects += 1
         try:
             if path is not None:
                 self._files = OpenFiles(self.name, path, connection, before, self._identity)

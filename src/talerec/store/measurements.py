@@ -15,6 +15,9 @@ from talerec.store.events import StoredRow
 from talerec.store.session import lock_seq
 from talerec.store.store import EVENT_COLUMNS, Store
 
+_MAX_LEASE_S = 3600.0  # a lease that ends later was taken by a clock that was ahead
+_DAY_S = 86_400  # seconds
+
 
 class Exclusion(IntEnum):
     """Why an event is not measured for a model; stored in the place of a rank."""
@@ -65,16 +68,18 @@ class MeasurementStore(Store):
         """Take or renew the right to evaluate events; return the progress, None if others have it.
 
         The right is a lease: a lock in the database that ends `seconds` after `now` (Unix seconds).
-        `holder` names the process that calls. The progress is the number `seq` of the last row that
-        was evaluated, by any holder, and the count of events that were left out. If evaluation has
-        not started yet (a stored seq of -1), it starts after the last row of the store.
+        `holder` names the process that calls. A lease that ends more than an hour after `now` was
+        taken by a clock that was ahead, and does not hold. The progress is the number `seq` of the
+        last row that was evaluated, by any holder, and the count of events that were left out. If
+        evaluation has not started yet (a stored seq of -1), it starts after the last row of the
+        store.
         """
         with self._transaction() as session:
             last_seq = lock_seq(session)  # one writer at a time
             current_holder, until, seq, left_out = session.execute(
                 "select holder, until, seq, left_out from talerec_measuring"
             ).fetchone()
-            if current_holder != holder and until > now:
+            if current_holder != holder and now < until <= now + _MAX_LEASE_S:
                 return None
             seq = last_seq if seq < 0 else int(seq)
             update = "update talerec_measuring set holder = ?, until = ?, seq = ?"
@@ -108,13 +113,14 @@ class MeasurementStore(Store):
 
         `summary` is JSON text; it is ignored if the process named `holder` has lost the lease, the
         right to write. Measurements (ranks of events' items) from before `oldest`, in Unix seconds,
-        are deleted in either case.
+        and from more than two days later (by a clock that was ahead) are deleted in either case.
         """
         with self._transaction() as session:
             lock_seq(session)
             update = "update talerec_measuring set summary = ? where holder = ?"
             session.execute(update, (summary, holder))
-            session.execute("delete from talerec_measured where moment < ?", (oldest,))
+            delete = "delete from talerec_measured where moment < ? or moment > ?"
+            session.execute(delete, (oldest, oldest + 2 * _DAY_S))
 
     def read_earlier(self, event: StoredRow, limit: int) -> list[StoredRow] | None:
         """Return the user's events before `event`, oldest first; None if `event` is a repeat.

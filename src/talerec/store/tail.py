@@ -89,6 +89,7 @@ class EventTail:
         self._poll_lock = threading.Lock()
         self._has_failed = False  # until a poll succeeds
         self.n_skips = 0  # how often rows were skipped
+        self._n_connects = 0  # of the polling connection at the last poll
         self.store, self.seq = known_store, -1
         self.fault: str | None = None
         self.deleted: dict[str, int] = {}
@@ -243,14 +244,15 @@ class EventTail:
     def poll(self) -> None:
         """Read all new rows of the store: pass them to the listeners and update the cache.
 
-        Rows are events and deletions of users; `self.seq` is the number of the last row that was
-        read, -1 before the store has first answered. If more than 200,000 rows are new, the oldest
-        of these are skipped. Calls `_on_poll` at the end. StoreError if the store does not answer.
+        Rows are events and deletions; `self.seq` is the number of the last row that was read, -1
+        before the store has first answered. If more than 200,000 rows are new, the oldest are
+        skipped. Calls `_on_poll` at the end. StoreError if the store does not answer.
         """
         with self._poll_lock:
             if self.seq < 0:
                 self._begin()
             self._poller.check()
+            self._check_last_seq()
             while rows := self._poller.read_after(self.seq, _POLL_ROWS):
                 self._apply(rows)
                 if len(rows) < _POLL_ROWS:
@@ -288,8 +290,7 @@ class EventTail:
     def _read_polled(self, store: Store, after: int, limit: int) -> list[StoredRow]:
         """Read at most `limit` rows of the store after the seq `after`, in commit order.
 
-        The seq numbers rows in this order. Rows that this process has not polled yet, with a seq
-        above `self.seq`, are left out.
+        Rows that this process has not polled yet, with a seq above `self.seq`, are left out.
         """
         return [row for row in store.read_after(after, limit) if row.seq <= self.seq]
 
@@ -328,19 +329,34 @@ class EventTail:
         Listeners do not get skipped rows. `self.seq` is the number of the last row that was read.
         """
         last_seq = self.read_last_seq()
-        if last_seq - self.seq <= MAX_BACKLOG:
+        if last_seq - self.seq > MAX_BACKLOG:
+            self._jump_to(last_seq - MAX_BACKLOG)
+
+    def _check_last_seq(self) -> None:
+        """After a new connection, follow a server that has lost rows which were read before.
+
+        A standby server that took over may lack the last commits, and number other rows alike.
+        """
+        if self._poller.n_connects == self._n_connects:
             return
+        last_seq = self.read_last_seq()
+        if last_seq < self.seq:
+            logger.error("%s has lost rows: %d of %d are left", self.name, last_seq, self.seq)
+            self._jump_to(last_seq)
+        self._n_connects = self._poller.n_connects
+
+    def _jump_to(self, seq: int) -> None:
+        """Go on after row number `seq`: empty the cache and read the deletions anew."""
         self._read_deletions()
         with self._lock:
             self._users.clear()
             self._size, self.n_skips = 0, self.n_skips + 1
-            self.seq = last_seq - MAX_BACKLOG
+            self.seq = seq
 
     def _read_deletions(self) -> None:
         """Read from the store which users were deleted; set `deleted` and `last_deletion`.
 
-        Both hold seqs, the numbers of the deletions in commit order. `_poller` is the connection of
-        the polling thread.
+        Both hold seqs, the numbers of the deletions in commit order.
         """
         self.deleted = {user: row.seq for user, row in self._poller.read_deletions().items()}
         self.last_deletion = max(self.deleted.values(), default=0)
@@ -370,9 +386,9 @@ class EventTail:
             logged = None
 
     def note_failure(self, error: Exception | None = None) -> None:
-        """Record that the store did not answer: `load` fails at once until a poll succeeds.
+        """Record that the store did not answer, and, for a StoreDamagedError, the `fault`.
 
-        A StoreDamagedError sets `fault`, which says that an operator has to act.
+        `load` fails at once until a poll succeeds.
         """
         self._has_failed = True
         if isinstance(error, StoreDamagedError):
@@ -380,8 +396,5 @@ class EventTail:
 
     @property
     def is_available(self) -> bool:
-        """Did the store answer the last poll or read, and at least once since the start?
-
-        `seq`, the number of the last row that was read, is -1 before the first answer.
-        """
+        """Did the store answer the last poll or read, and at least once since the start?"""
         return not self._has_failed and self.seq >= 0

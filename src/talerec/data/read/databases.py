@@ -145,19 +145,24 @@ def connect_to_write(
             f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
             uri=True, timeout=wait_seconds, isolation_level=None, check_same_thread=False,
         )  # fmt: skip
-        _enable_write_ahead(connection, module, wait_seconds)
-        connection.execute("pragma synchronous = full")
-        connection.execute("pragma secure_delete = on")  # deleted rows are overwritten with zeros
-        return connection
-    connection = module.connect(
-        re.sub(r"^\w+", kind, address), autocommit=True, client_encoding="utf8",
-        connect_timeout=WAIT_SECONDS, tcp_user_timeout=1000 * WAIT_SECONDS, **_KEEPALIVES,
-    )  # fmt: skip
-    connection.execute("set synchronous_commit = on")
-    connection.execute(f"set lock_timeout = '{WAIT_SECONDS}s'")
-    if max_statement_seconds is not None:
-        connection.execute(f"set statement_timeout = {round(1000 * max_statement_seconds)}")
-    connection.execute(f"set idle_in_transaction_session_timeout = '{4 * WAIT_SECONDS}s'")
+        settings = ["pragma synchronous = full", "pragma secure_delete = on"]
+    else:
+        connection = module.connect(
+            re.sub(r"^\w+", kind, address), autocommit=True, client_encoding="utf8",
+            connect_timeout=WAIT_SECONDS, tcp_user_timeout=1000 * WAIT_SECONDS, **_KEEPALIVES,
+        )  # fmt: skip
+        settings = ["set synchronous_commit = on", f"set lock_timeout = '{WAIT_SECONDS}s'"]
+        if max_statement_seconds is not None:
+            settings.append(f"set statement_timeout = {round(1000 * max_statement_seconds)}")
+        settings.append(f"set idle_in_transaction_session_timeout = '{4 * WAIT_SECONDS}s'")
+    try:
+        if path is not None:
+            _enable_write_ahead(connection, module, wait_seconds)
+        for statement in settings:
+            connection.execute(statement)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -34,6 +34,7 @@ from talerec.store import (
     Store,
     StoredRow,
     StoreError,
+    now_us,
 )
 
 logger = logging.getLogger("talerec")
@@ -44,6 +45,7 @@ _STEP_ROWS = 2000  # rows read at a time
 _STEP_S = 1.0  # seconds until the measurements of a step are stored: far less than a lease
 _SUMMARY_S = 2.0  # seconds between summaries, at least
 _SUMMARY_FACTOR = 20  # and this many times the duration of a summary
+_MAX_PAUSE_S = 600.0  # at most: a longer pause means that the clock was set back
 _SUMMARY_ROWS = 500_000  # measurements in a summary, the last ones
 _MAX_CLOCK_SKEW = 60_000_000  # microseconds by which other clocks may be ahead
 _IDLE_S = 0.2  # seconds between looks for new events
@@ -130,7 +132,8 @@ class OnlineEvaluator:
         The lease is the right to evaluate, of one process at a time; `now` is in Unix seconds. It
         is renewed after half its time. A new holder reads the last day's measurements.
         """
-        if self._progress is not None and now < self._lease_end - LEASE_S / 2:
+        is_fresh = LEASE_S / 2 < self._lease_end - now <= LEASE_S  # not if the clock was set back
+        if self._progress is not None and is_fresh:
             return self._progress
         progress = self._store.take_lease(self._holder, now, LEASE_S)
         if progress is None:
@@ -200,16 +203,17 @@ class OnlineEvaluator:
         how many rows are unread ("behind"). The summary is JSON: share, at, behind, left_out, hour,
         day.
         """
-        if self._progress is None or now < self._next_summary:
+        if self._progress is None or 0 < self._next_summary - now <= _MAX_PAUSE_S:
             return
         started, oldest = time.perf_counter(), int(now - DAY)
-        self._recent = self._recent.filter(pl.col("measured_at") >= oldest)
+        latest = oldest + 2 * DAY  # later ones were measured while the clock was ahead
+        self._recent = self._recent.filter(pl.col("measured_at").is_between(oldest, latest))
         behind = max(0, last_seq - self._progress.seq)
         state = {"share": self.share, "at": now, "behind": behind}
         state |= {"left_out": self._progress.left_out, **metrics.summarize(self._recent, now)}
         self._store.publish(self._holder, schemas.encode(state).decode(), oldest)
         seconds = time.perf_counter() - started
-        self._next_summary = now + max(_SUMMARY_S, _SUMMARY_FACTOR * seconds)
+        self._next_summary = now + min(max(_SUMMARY_S, _SUMMARY_FACTOR * seconds), _MAX_PAUSE_S)
 
 
 # -- the process -----------------------------------------------------------------------------------
@@ -270,7 +274,7 @@ class EvaluationProcess:
         while evaluator is not None and not self.stopping.is_set():
             n_read = 0
             try:
-                n_read = evaluator.step(time.time())
+                n_read = evaluator.step(now_us() / 1e6)
                 is_logged = False
             except StoreError as error:
                 if not is_logged:

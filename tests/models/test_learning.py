@@ -30,7 +30,7 @@ from talerec.models.tempo import (
     search,
 )
 from talerec.models.tempo.descriptions import describe_params
-from talerec.models.tempo.learning import _Components, _first_entries
+from talerec.models.tempo.holdout_fit import HoldoutComponents, _first_entries
 from talerec.models.tempo.query import (
     HistoryRules,
     assign_segments,
@@ -429,7 +429,9 @@ def test_every_seen_item_competes_with_the_target_if_users_repeat_items():
             bool(arrays["joint"][0]), off.max_history, float(arrays["decay"][0]), off.floor
         ),
     )
-    components = _Components(fit, held.target_mask, k=10).compute(held.current, np.array([1.0]))
+    components = HoldoutComponents(fit, held.target_mask, k=10).compute(
+        held.current, np.array([1.0])
+    )
     histories = held.current.histories
     runs = zip(histories.start, histories.stop, strict=True)
     n_seen = np.array([len(set(histories.item[start:stop].tolist())) for start, stop in runs])
@@ -465,7 +467,7 @@ def test_components_add_up_to_the_scores_of_the_model():
         rules=HistoryRules(is_joint, off.max_history, decay, off.floor),
     )
     params = QueryParams.default(np.array([1.0]))
-    components = _Components(first, held.target_mask, 10).compute(held.current, params.edges)
+    components = HoldoutComponents(first, held.target_mask, 10).compute(held.current, params.edges)
     weights = params.component_weights(arrays["repeats"])
     B = off.weights[: len(log.items)]
     histories = held.current.histories
@@ -619,7 +621,7 @@ def test_all_rivals_of_changed_weights_are_candidates():
     facts = (arrays["repeats"], snapshots, held.train.counts(), span, rules)
     fit = HoldoutFit(off.fitted.weights.blocks[0], *facts)
     k, n_items = 20, len(log.items)
-    components = _Components(fit, held.target_mask, k).compute(held.current, np.array([1.0]))
+    components = HoldoutComponents(fit, held.target_mask, k).compute(held.current, np.array([1.0]))
     latest = snapshots.latest(held.current.histories)
     histories, target = held.current.histories, held.current.target
     for q in np.flatnonzero(latest[:, 2] >= 0)[::29]:

@@ -18,7 +18,7 @@ from command import refusal, works, write_log
 from logs import DAY, Row, log_of, logs, quick, rows_of
 from talerec.gram import TaleWeighting, tale_columns
 from talerec.gram.builders import tale_gram
-from talerec.models.tempo import log_statistics
+from talerec.models.tempo import log_statistics, tie_order
 from talerec.runtime import Clock, dense
 
 WEIGHING: dict[str, Any] = {
@@ -111,7 +111,7 @@ def test_weights_that_are_more_than_a_targets_equations_are_learned_anew(name: s
 
 def tempo_by_hand(model: tr.Tempo, first: tr.Log, whole: tr.Log) -> np.ndarray:
     """Return item weights of all rows, with the statistics and reverse share of the first."""
-    ties = "ordered" if log_statistics.find_tie_order(first).is_ordered else "joint"
+    ties = "ordered" if tie_order.find_tie_order(first).is_ordered else "joint"
     weighing = {
         "decay": model.pace * log_statistics.median_interval(first), "floor": model.floor,
         "window": model.window, "trend": model.trend, "trend_side": "both",
@@ -148,9 +148,7 @@ def test_tempo_keeps_what_it_measured_and_counts_the_rest_from_all_rows(
     if same_time == "auto":
         settings = replace(
             settings,
-            same_time="ordered"
-            if log_statistics.find_tie_order(log_of(old)).is_ordered
-            else "joint",
+            same_time="ordered" if tie_order.find_tie_order(log_of(old)).is_ordered else "joint",
         )
     B = tempo_by_hand(settings, log_of(old), replace(whole, trends=trends))
     place = model.fitted.items.positions(whole.items.ids, "item", "error")

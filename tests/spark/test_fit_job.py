@@ -134,6 +134,23 @@ def test_tempo_learns_what_it_learns_on_one_machine(session, tmp_path):
     assert table["weight"].sum() == pytest.approx(float(expected.weights.sum()), rel=1e-4)
 
 
+def test_queries_decide_on_the_order_of_ties_as_on_one_machine(session, tmp_path):
+    draw, rows = np.random.default_rng(1), []
+    shelf = draw.permutation(200)
+    for user in range(400):  # people go along a shelf, to the left or to the right
+        for basket in range(3):
+            steps = draw.choice([-1, 1]) * np.cumsum(draw.integers(1, 4, 6))
+            items = shelf[(int(draw.integers(200)) + steps) % 200]
+            rows += [(user, int(item), 10**9 + 86_400 * basket + user) for item in items]
+    frame = pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
+    expected = tr.Tempo(solver="local").fit(tr.Log.from_frame(frame))
+    assert not expected.fitted.weights.query_arrays["joint"][0]
+    assert tr.Tempo(learn="off").fit(tr.Log.from_frame(frame)).measure(expected.fitted.log).is_joint
+    source = write(frame, tmp_path / "log", files=1)
+    model = fit(tr.Tempo(), source, tmp_path / "tempo.tale", session, histories=True)
+    assert_same_tempo(model, expected)
+
+
 def test_a_frame_with_names_a_core_and_duplicates(session, tmp_path):
     rows = pl.concat([skewed(4_000, "item {}"), skewed(4_000, "item {}")[:500]])
     log = tr.order_ties(tr.k_core(tr.drop_duplicates(tr.Log.from_frame(rows)), 4), "item")

@@ -25,7 +25,7 @@ import talerec as tr
 from logs import logs, quick
 from talerec.models.core import holdout
 from talerec.models.tempo import TimedRows, build_snapshots
-from talerec.models.tempo.log_statistics import find_tie_order
+from talerec.models.tempo.tie_order import find_tie_order
 from talerec.runtime import dense
 from talerec.spark import messages, tempo_tasks, triangles
 from talerec.spark.gram import build_tempo_terms

@@ -77,6 +77,7 @@ class SolveTask(NamedTuple):
     model: RidgeModel  # gives the penalty and the number of sources of a target
     target_mask: Array | None = None  # which targets, by popularity rank; None: all
     shrinkage: float = 0.0  # of the differences between K and its transpose
+    folder: str = "gram"  # name of the folder for files, which must not exist
 
 
 def solve_rows(log: ClusterLog, task: SolveTask, table: WeightTable | None) -> Matrix:
@@ -88,7 +89,7 @@ def solve_rows(log: ClusterLog, task: SolveTask, table: WeightTable | None) -> M
     too; None for nowhere. G and K are those of the normal equations: S and T have, per training
     example, the weights of its source and its target items.
     """
-    folder = log.run.folder / f"{task.rows.prefix}gram"
+    folder = log.run.folder / f"{task.rows.prefix}{task.folder}"
     make_folder(folder)
     position = log.stats.position
     messages.save_array(folder, "position", position)

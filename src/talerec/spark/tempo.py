@@ -30,10 +30,12 @@ from talerec.models.tempo import (
     PopularitySnapshots,
     QueryParams,
     Tempo,
+    TieOrder,
     assemble_weights,
     build_snapshots,
     learn_params,
     log_popularity,
+    select_treatments,
 )
 from talerec.ranking import Weights, make_block
 from talerec.runtime import Array
@@ -76,13 +78,18 @@ class TempoFit:
         model, rows = self.model, self.log.rows
         statistics = self.load_statistics(rows)
         self.order_by_time(rows)
-        params = self._learn_params(statistics) if model.learn == AUTO else None
+        tie_order, params = statistics.tie_order, None
+        if model.learn == AUTO:
+            tie_order, params = self._learn_params(statistics)
+        statistics = statistics._replace(tie_order=tie_order)
+        model = model.with_tie_order(tie_order)
         counts = rows.read_array("item_weights", 0)
         if params is not None and params.popularity_exponent[0]:
             exponent = float(params.popularity_exponent[0])
             factor = np.exp(exponent * log_popularity(counts)).astype(np.float32)
             table = table._replace(factor=factor)
-        item_weights = solve_rows(self.log, self._solve_task(rows, statistics), table)
+        task = self._solve_task(self._count_trends(rows), statistics)
+        item_weights = solve_rows(self.log, task, table)
         decay = model.pace * statistics.median_interval
         facts = (statistics, decay, params, counts)
         return assemble_weights(make_block(item_weights), *facts, self._build_snapshots)
@@ -96,16 +103,23 @@ class TempoFit:
         stats, count = self.log.stats, self.log.n_partitions
         return tempo_tasks.load_statistics(self.model, rows, count, stats.ids, stats.position)
 
-    def _solve_task(self, rows: RowFiles, statistics: LogStatistics) -> SolveTask:
-        """Return what item-item weights are solved from; if the model has trends, count them.
+    def _count_trends(self, rows: RowFiles) -> RowFiles:
+        """Return the rows with trend counts, if the model has trends.
 
-        The result has the rows, a function that builds the summands of the normal equations from
-        them, and the model. A trend count is the number of rows of a row's item within model.window
-        days. rows: files of the rows of all partitions of users; statistics: of these rows.
+        A trend count is the number of rows of a row's item within model.window days. rows: files of
+        the rows of all partitions of users.
         """
         model = self.model
-        if model.trend:
-            rows = count_trends(self.log, rows, model.window, "both")
+        return count_trends(self.log, rows, model.window, "both") if model.trend else rows
+
+    def _solve_task(self, rows: RowFiles, statistics: LogStatistics) -> SolveTask:
+        """Return what item-item weights are solved from.
+
+        The result has the rows, a function that builds the summands of the normal equations from
+        them, and the model. rows: files of the rows of all partitions of users, with trend counts;
+        statistics: of these rows.
+        """
+        model = self.model
         builder = partial(build_tempo_terms, model, statistics)
         return SolveTask(rows, builder, model, shrinkage=model.shrinkage)
 
@@ -164,37 +178,44 @@ class TempoFit:
 
     # -- learning --
 
-    def _learn_params(self, statistics: LogStatistics) -> QueryParams | None:
-        """Return the learned query parameters, or None if there are too few held-out queries.
+    def _learn_params(self, statistics: LogStatistics) -> tuple[TieOrder, QueryParams | None]:
+        """Return how equal times are treated, and the learned query parameters.
 
-        Query parameters weight the items of a history. A held-out query is a history and the item
-        that came next, its target. A model is fitted to the log without these rows, with item
-        popularity at many times (snapshots), and the parameters that rank the targets best are
-        selected. `HORIZONS`: how quickly popularity is forgotten. statistics: of the whole log.
+        The parameters are None if there are too few held-out queries; tests of the log alone then
+        decide on equal times. Query parameters weight the items of a history. A held-out query is a
+        history and the item that came next, its target. A model is fitted to the log without these
+        rows, with item popularity at many times (snapshots), and the parameters that rank the
+        targets best are selected. `HORIZONS`: how quickly popularity is forgotten. statistics: of
+        the whole log.
         """
         holdout = self.split_holdout(every_item=statistics.has_repeats)
         if holdout is None:
-            return None
+            return statistics.tie_order, None
         train, plan, counts, queries = holdout
         target_mask = np.empty(train.n_items, bool)
         target_mask[self.log.stats.position] = plan.target_mask
-        train_statistics = self.load_statistics(train)
-        first_fit = replace(self, model=self.model.holdout_model())
-        task = first_fit._solve_task(train, train_statistics)
-        task = task._replace(target_mask=plan.target_mask)
-        item_weights = solve_rows(self.log, task, None)
         with self.log.run.stage("learn"):
             self._save_snapshots(train, HORIZONS, share_room=False)
-            time = tempo_tasks.load_by_time(train).time
-            fitted = HoldoutFit(
-                make_block(item_weights),
-                train_statistics.repeat_rates,
-                tempo_tasks.load_snapshots(train),
-                counts,
-                (int(time[0]), int(time[-1])),
-                self.model.history_rules(train_statistics),
-            )
-            return learn_params(fitted, queries, target_mask)
+        time = tempo_tasks.load_by_time(train).time
+        time_range = (int(time[0]), int(time[-1]))
+        trend_rows = self._count_trends(train)
+
+        def fit_holdout(is_joint: bool) -> HoldoutFit:
+            """Fit item-item weights to the training rows; is_joint: equal times are unordered."""
+            small = replace(self, model=self.model.holdout_model(is_joint))
+            measured = small.load_statistics(train)
+            task = small._solve_task(trend_rows, measured)
+            folder = "gram-joint" if is_joint else "gram-ordered"
+            task = task._replace(target_mask=plan.target_mask, folder=folder)
+            item_weights = make_block(solve_rows(self.log, task, None))
+            facts = (tempo_tasks.load_snapshots(train), counts, time_range)
+            rules = small.model.history_rules(measured)
+            return HoldoutFit(item_weights, measured.repeat_rates, *facts, rules)
+
+        tie_order = statistics.tie_order
+        fits = [fit_holdout(is_joint) for is_joint in select_treatments(tie_order, queries)]
+        with self.log.run.stage("learn"):
+            return learn_params(fits, tie_order, queries, target_mask)
 
     def split_holdout(self, *, every_item: bool) -> ClusterHoldout | None:
         """Save training rows and held-out queries; return both, or None if queries are too few.

@@ -76,10 +76,10 @@ def load_statistics(
         return classify_ties((left, right), ids, lambda: load_first_rows(rows, count, position))
 
     interval = median_in_days(median(list(rows.map_arrays("intervals", count))))
-    is_joint = tempo.resolve_same_time(find_order)
+    tie_order = tempo.resolve_same_time(find_order)
     hits, opportunities, n_later_rows = np.split(sum(rows.map_arrays("repeats", count)), [32, 64])
     return LogStatistics(
-        interval, is_joint, rates_from_counts(hits, opportunities, int(n_later_rows[0]))
+        interval, tie_order, rates_from_counts(hits, opportunities, int(n_later_rows[0]))
     )
 
 

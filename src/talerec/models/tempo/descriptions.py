@@ -23,22 +23,32 @@ def describe_params(params: QueryParams | None, lifetime: Array, auto_names: Set
 
     Query parameters are the weights of lags (rows back), repeats and popularity in tempo's queries,
     with one value per segment (group of requests by inactivity and delay); the first half of the
-    segments is for requests soon after the log's end, the second for later ones. lifetime:
+    segments is for requests soon after the log's end, the second for later ones. Each half may
+    begin with a segment for requests at the time of the user's last event, which is described
+    apart. lifetime:
     microseconds that each popularity horizon spans (infinite: long term). auto_names: which of
     recency, repeats and popularity_weight were left to validation; the others are not described.
     """
     if params is None:
         return ["The log is too small to learn from: the default weights stay."]
-    n = len(params.recency) // 2
-    current, delayed = slice(0, n), slice(n, None)
+    n, first = len(params.recency) // 2, int(params.has_simultaneous_segment)
+    current, delayed = list(range(first, n)), list(range(n + first, 2 * n))
     lines = list(_describe_segments(params, lifetime, current, auto_names))
     if "repeats" in auto_names:
-        lines += _describe_repeats(params)
+        lines += _describe_repeats(params, current + delayed)
     per_segment = (params.recency, params.min_weight, params.popularity_weight)
     if not all(np.array_equal(values[current], values[delayed]) for values in per_segment):
         for line in _describe_segments(params, lifetime, delayed, auto_names):
             if line not in lines:
                 lines.append(f"For requests long after the log's end: {line[0].lower()}{line[1:]}")
+    if params.has_simultaneous_segment:
+        about_ties = list(_describe_segments(params, lifetime, [0], auto_names))
+        if "repeats" in auto_names:
+            about_ties += _describe_repeats(params, [0])
+        for line in about_ties:
+            if line not in lines:
+                requests = "For requests at the time of the user's last event"
+                lines.append(f"{requests}: {line[0].lower()}{line[1:]}")
     if exponent := params.popularity_exponent[0]:
         direction = "raised" if exponent > 0 else "lowered"
         scale = f"item-item weights are multiplied by popularity to the power {exponent:+.2g}"
@@ -47,7 +57,7 @@ def describe_params(params: QueryParams | None, lifetime: Array, auto_names: Set
 
 
 def _describe_segments(
-    params: QueryParams, lifetime: Array, segments: slice, auto_names: Set[str]
+    params: QueryParams, lifetime: Array, segments: list[int], auto_names: Set[str]
 ) -> Iterator[str]:
     """Yield sentences on the weights of lags and of popularity in some segments of requests.
 
@@ -62,7 +72,7 @@ def _describe_segments(
         yield from _describe_popularity(params.popularity_weight[segments].mean(axis=0), lifetime)
 
 
-def _describe_lags(params: QueryParams, segments: slice) -> Iterator[str]:
+def _describe_lags(params: QueryParams, segments: list[int]) -> Iterator[str]:
     """Yield sentences on the weight of a row at lag 8 and on the least weight, if changed.
 
     A row's lag is how many rows back it is (0: the latest); its weight is max(exp(-lag / recency),
@@ -82,20 +92,20 @@ def _describe_lags(params: QueryParams, segments: slice) -> Iterator[str]:
         yield f"Old rows keep {100 * least:.0f} % of the latest row's weight (default 0 %)."
 
 
-def _describe_repeats(params: QueryParams) -> Iterator[str]:
+def _describe_repeats(params: QueryParams, segments: list[int]) -> Iterator[str]:
     """Yield sentences on weights of repeats and frequencies that differ from the default.
 
-    params: query parameters, of which are used, averaged over all segments of requests:
+    params: query parameters, of which are used, averaged over some segments of requests:
     repeat_weight (factor of the rates at which items are repeated, default 1), repeat_decay (of
     that factor by lag, default 0) and the largest frequency_weight (weight of an item's share of
     the history, default 0).
     """
-    if params.frequency_weight.any():
-        largest = f"up to {params.frequency_weight.max():.2g} times"
+    if params.frequency_weight[segments].any():
+        largest = f"up to {params.frequency_weight[segments].max():.2g} times"
         yield f"Often repeated items are raised: {largest} an item's share of the history is added."
-    if (factor := f"{params.repeat_weight.mean():.2g}") != "1":
+    if (factor := f"{params.repeat_weight[segments].mean():.2g}") != "1":
         yield f"Repeat purchases are weighted {factor} times."
-    if (decay := float(params.repeat_decay.mean())) != 0.0:
+    if (decay := float(params.repeat_decay[segments].mean())) != 0.0:
         yield f"Repeats of older rows are weighted {'less' if decay > 0 else 'more'}."
 
 

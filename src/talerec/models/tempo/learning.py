@@ -2,123 +2,212 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from talerec.data import Histories
-from talerec.models.core import HoldoutQueries
-from talerec.models.tempo.log_statistics import allows_repeats, lag_bucket
-from talerec.models.tempo.popularity import HORIZONS, PopularitySnapshots, log_popularity
-from talerec.models.tempo.query import (
-    HistoryRules,
-    RequestHistories,
-    assign_segments,
-    compute_inactivity,
-)
+from talerec.data import Log
+from talerec.models.core import FitCache, HoldoutQueries, split_holdout
+from talerec.models.tempo.holdout_fit import HoldoutComponents, HoldoutFit
+from talerec.models.tempo.log_statistics import LogStatistics, allows_repeats, measure_repeat_rates
+from talerec.models.tempo.popularity import HORIZONS, TimedRows, build_snapshots
+from talerec.models.tempo.query import HistoryRules, compute_inactivity
 from talerec.models.tempo.query_params import (
-    DEFAULT_RECENCY,
     FREQUENCY_DECAYS,
+    HISTORY_WEIGHT,
     LAG_KNOTS,
-    N_LAG_BUCKETS,
+    SIMULTANEOUS_EDGE,
     QueryParams,
 )
-from talerec.models.tempo.search import (
-    CoordinateSearch,
-    ScoreComponents,
-    merge_candidates,
-    sum_components,
-)
-from talerec.ranking import (
-    Block,
-    GroupedQueries,
-    IdentityBlock,
-    Mask,
-    Query,
-    Weights,
-    make_block,
-    top_items,
-)
-from talerec.runtime import Array, kernel, template
+from talerec.models.tempo.search import CoordinateSearch
+from talerec.models.tempo.tie_order import TieOrder
+from talerec.ranking import Block
+from talerec.runtime import Array
 
 _MIN_Z = 1.9  # standard errors that a single change must gain
 #: Standard errors that all changes together must gain over the defaults, or none is kept. The
 #: search tries hundreds of changes: on logs of noise the best of them gain more in 1 of 25 logs.
 _MIN_TOTAL_Z = 2.9
 _ROUNDS = 2
+#: Share of held-out queries at the time of the user's last event from which ties are frequent.
+_MIN_TIES = 0.1
+_MIN_TIE_Z = 1.0  # standard errors by which queries must contradict the test of the ties' order
 _MAX_STEPS = 3  # successive steps with one parameter
 _K = 20  # ranks that count; half of them if only half of the items are ranked, or seen ones are
-_MAX_ROWS = 256  # newest rows of a history that the search looks at
 
-#: Candidates per query: (recency, items beyond the k that count) of several queries, and items of
-#: each popularity horizon beyond k. Shorter lists would leave out rivals of changed weights, so
-#: that the change seems to gain.
-_CANDIDATE_LISTS = ((DEFAULT_RECENCY, 20), (1.0, 5), (60.0, 5))
-_POPULAR_CANDIDATES = 5
+#: What a search changes: a parameter, its column or None, and the segments of requests.
+_Coordinate = tuple[str, int | None, list[int]]
 
 
-class HoldoutFit(NamedTuple):
-    """A small tempo fitted to training rows, to learn query parameters on held-out queries.
+#: Fits item-item weights (B, source x target) to rows; returns them, statistics of the rows, and
+#: how histories are used. Takes the rows, a flag per target item, whether a user's rows with equal
+#: times are unordered, and a cache of the fit's steps.
+_HoldoutFitter = Callable[[Log, Array, bool, FitCache], tuple[Block, LogStatistics, HistoryRules]]
 
-    Snapshots hold items' shares of recent rows over time, at several horizons (how quickly rows are
-    forgotten).
+
+def learn_from_log(
+    fit_weights: _HoldoutFitter, log: Log, tie_order: TieOrder, span: float, cache: FitCache
+) -> tuple[TieOrder, QueryParams | None]:
+    """Return how equal times are treated, and query parameters learned on held-out queries.
+
+    A smaller model is fitted to the rows that are not held out, and ranks the held-out items: all
+    items if users repeat items (the seen ones among half of them are few), else a sample of large
+    catalogues. If held-out queries are too few, the parameters are None and tie_order stays.
+
+    fit_weights: fits the smaller model. tie_order: whether a user's rows with equal times are
+    ordered, by tests of the log. span: how quickly popularity is forgotten, in rows per item.
+    cache: keeps the holdout, and caches of the fits, for other fits to this log.
     """
+    every_item = allows_repeats(measure_repeat_rates(log))  # seen items are few
+    holdout = cache.cached("held back", log, lambda: split_holdout(log, every_item=every_item))
+    if holdout is None:
+        return tie_order, None
+    train, target_mask, query_sets = holdout.train, holdout.target_mask, holdout[1:3]
+    rows = TimedRows.from_log(train)
+    snapshots = build_snapshots(rows, span, HORIZONS, share_room=False)
+    facts = (snapshots, train.counts(), (int(rows.time[0]), int(rows.time[-1])))
+    fits = []
+    for is_joint in select_treatments(tie_order, query_sets):
+        fit_cache = cache.cached(f"first fit, joint {is_joint}", log, FitCache)
+        weights, statistics, rules = fit_weights(train, target_mask, is_joint, fit_cache)
+        fits.append(HoldoutFit(weights, statistics.repeat_rates, *facts, rules))
+    return learn_params(fits, tie_order, query_sets, target_mask)
 
-    item_weights: Block  # B, source item x target item
-    repeat_rates: Array  # by lag bucket (0, 1-2, 3-6, ... rows back), of the training rows
-    snapshots: PopularitySnapshots  # at all horizons
-    counts: Array  # weighted rows of each item
-    time_range: tuple[int, int]  # times of the first row and of the last, in microseconds
-    rules: HistoryRules  # which rows of a history are used, and their weight after inactivity
+
+def select_treatments(tie_order: TieOrder, query_sets: Sequence[HoldoutQueries]) -> list[bool]:
+    """Return whether models for `learn_params` treat simultaneous rows as unordered, by model.
+
+    The first model treats them as `tie_order` says. If `tie_order` is open and ties are frequent
+    (one query in ten has the time of the user's last event), a second does the opposite.
+    query_sets: held-out queries.
+    """
+    is_joint = not tie_order.is_ordered
+    is_asked = tie_order.is_open and _has_frequent_ties(_inactivity(query_sets))
+    return [is_joint, not is_joint] if is_asked else [is_joint]
 
 
 def learn_params(
-    fit: HoldoutFit, query_sets: Sequence[HoldoutQueries], target_mask: Array
-) -> QueryParams:
-    """Return the query parameters that rank held-out targets best, or the defaults.
+    fits: Sequence[HoldoutFit], tie_order: TieOrder, query_sets: Sequence[HoldoutQueries],
+    target_mask: Array,
+) -> tuple[TieOrder, QueryParams]:  # fmt: skip
+    """Return how simultaneous rows are treated, and the learned query parameters.
 
-    The search starts from the defaults and changes one parameter at a time; its result replaces
-    them only if its total gain in DCG is significant.
+    Of two models, the second replaces the first (and `tie_order`) if it ranks the held-out targets
+    better by more than one standard error, after a short search for both: an order tells nothing
+    unless the latest rows weigh more than those before them.
 
-    fit: a model of the training rows. query_sets: histories with a held-out target item each,
-    current ones (the target is a user's last row before a cutoff) and delayed ones (the first after
-    it). target_mask: a flag per item that is ranked. The edges between segments (groups of requests
-    with parameters of their own) are the terciles of the queries' inactivity: the time since a
-    user's last event.
+    fits: models of the training rows, one or two, with the treatments of `select_treatments`.
+    tie_order: the treatment by tests of the log. query_sets: held-out queries, current ones (the
+    target is a user's last row before a cutoff) and delayed ones (the first after it). target_mask:
+    a flag per item that is ranked.
     """
-    inactivity = np.concatenate([_inactivity(queries.histories) for queries in query_sets])
-    params = QueryParams.default(np.unique(np.quantile(inactivity, (1 / 3, 2 / 3))))
-    has_repeats = allows_repeats(fit.repeat_rates)
-    rates = fit.repeat_rates if has_repeats else fit.repeat_rates[:0]
-    k = _K if target_mask.all() and not has_repeats else _K // 2
-    evaluator = _Components(fit, target_mask, k)
-    components = [evaluator.compute(queries, params.edges) for queries in query_sets]
-    is_scaled = np.arange(evaluator.n_components) < len(LAG_KNOTS)
-    weights = params.component_weights(rates)
-    search = CoordinateSearch(components, weights, is_scaled, has_repeats, k)
-    defaults = params
-    for name, column, segments in _coordinates(len(params.recency), has_repeats):
-        for _ in range(_MAX_STEPS):
-            candidates = list(params.candidate_steps(name, column, segments))
-            best = search.step((new.component_weights(rates) for new in candidates), _MIN_Z)
-            if best is None:
-                break
-            params = candidates[best]
-    return params if search.total_z() > _MIN_TOTAL_Z else defaults
+    search, *others = (_ParamSearch(fit, query_sets, target_mask) for fit in fits)
+    for other in others:
+        first, second = (x.run(_short_coordinates(x.params))[0] for x in (search, other))
+        if second.z_over(first) > _MIN_TIE_Z:
+            search = other
+            reason = ": held-out queries are ranked better that way"
+            tie_order = TieOrder(not tie_order.is_ordered, reason)
+    return tie_order, search.learn_params()
 
 
-def _coordinates(n_segments: int, has_repeats: bool) -> Iterator[tuple[str, int | None, list[int]]]:
+class _ParamSearch:
+    """Search for the query parameters that rank held-out targets best, from the defaults on.
+
+    A held-out query is a history whose next item, the target, was not trained on. `params` has the
+    default parameters.
+    """
+
+    def __init__(
+        self, fit: HoldoutFit, query_sets: Sequence[HoldoutQueries], target_mask: Array
+    ) -> None:
+        """Compute the score components of the queries' candidates.
+
+        fit: a model of the training rows. query_sets: held-out queries, current ones (the target is
+        a user's last row before a cutoff) and delayed ones (the first after it). target_mask: a
+        flag per item that is ranked.
+        """
+        self.params = QueryParams.default(_segment_edges(_inactivity(query_sets)))
+        self.has_repeats = allows_repeats(fit.repeat_rates)
+        self.rates = fit.repeat_rates if self.has_repeats else fit.repeat_rates[:0]
+        self.k = _K if target_mask.all() and not self.has_repeats else _K // 2
+        evaluator = HoldoutComponents(fit, target_mask, self.k)
+        self.components = [evaluator.compute(queries, self.params.edges) for queries in query_sets]
+        self.is_scaled = np.arange(evaluator.n_components) < len(LAG_KNOTS)
+
+    def run(self, coordinates: Iterable[_Coordinate]) -> tuple[CoordinateSearch, QueryParams]:
+        """Return the search after visits of all coordinates, and the parameters it arrives at.
+
+        coordinates: parameters to change, one after the other; see `_coordinates`.
+        """
+        params, rates = self.params, self.rates
+        weights, k = params.component_weights(rates), self.k
+        search = CoordinateSearch(self.components, weights, self.is_scaled, self.has_repeats, k)
+        for name, column, segments in coordinates:
+            for _ in range(_MAX_STEPS):
+                candidates = list(params.candidate_steps(name, column, segments))
+                best = search.step((new.component_weights(rates) for new in candidates), _MIN_Z)
+                if best is None:
+                    break
+                params = candidates[best]
+        return search, params
+
+    def learn_params(self) -> QueryParams:
+        """Return the parameters that the search arrives at, or the defaults.
+
+        The search changes one parameter at a time; its result replaces the defaults only if its
+        total gain in DCG is significant.
+        """
+        search, params = self.run(_coordinates(self.params, self.has_repeats))
+        return params if search.total_z() > _MIN_TOTAL_Z else self.params
+
+
+def _segment_edges(inactivity: Array) -> Array:
+    """Return the inactivity (microseconds) that separates segments of requests: 1 to 3 edges.
+
+    Segments are groups of requests with parameters of their own. inactivity: the time since the
+    user's last event, of each held-out query; its terciles are edges. If one query in ten or more
+    has the time of the user's last event, such requests are a segment of their own: the first edge
+    is then 1.
+    """
+    edges = np.quantile(inactivity, (1 / 3, 2 / 3))
+    if _has_frequent_ties(inactivity):
+        edges = np.maximum(np.append(edges, SIMULTANEOUS_EDGE), SIMULTANEOUS_EDGE)
+    return np.unique(edges)
+
+
+def _has_frequent_ties(inactivity: Array) -> bool:
+    """Return whether one query in ten or more has the time of the user's last event.
+
+    inactivity: the time from the user's last event to each query; 0 if they are simultaneous.
+    """
+    return bool(np.count_nonzero(inactivity == 0) >= _MIN_TIES * len(inactivity))
+
+
+def _short_coordinates(params: QueryParams) -> list[_Coordinate]:
+    """Return the search order that compares two treatments of simultaneous rows.
+
+    It changes the decay of history weights, and for requests at the time of the user's last event
+    also the weight of the history. params: have segments for such requests.
+    """
+    every = list(range(len(params.recency)))
+    simultaneous = [0, len(every) // 2]
+    first, second = ("recency", None, every), (HISTORY_WEIGHT, None, simultaneous)
+    return [first, second, ("recency", None, simultaneous)]
+
+
+def _coordinates(params: QueryParams, has_repeats: bool) -> Iterator[_Coordinate]:
     """Yield the search order: parameter, column and segments that a change applies to.
 
     Parameters are fields of `QueryParams`. Segments group requests by inactivity and delay: the
     first half of their numbers is for requests soon after the log. column: number of the frequency
     decay or popularity horizon; None for parameters with one value per segment. Each of two rounds
     visits all parameters for all segments; the second then visits them for each half of the
-    segments.
+    segments. Two more rounds, where there are such segments, are for those of requests at the time
+    of the user's last event; they begin with the weight of the history against everything else.
     """
-    every = list(range(n_segments))
-    current, delayed = every[: n_segments // 2], every[n_segments // 2 :]
+    every = list(range(len(params.recency)))
+    current, delayed = every[: len(every) // 2], every[len(every) // 2 :]
     columns: list[tuple[str, int | None]] = [("recency", None), ("min_weight", None)]
     if has_repeats:
         columns += [("repeat_weight", None), ("repeat_decay", None)]
@@ -131,191 +220,19 @@ def _coordinates(n_segments: int, has_repeats: bool) -> Iterator[tuple[str, int 
         for name, column in reversed(columns) if turn else ():
             for segments in (current, delayed):
                 yield name, column, segments
+    for _ in range(_ROUNDS if params.has_simultaneous_segment else 0):
+        for name, column in [(HISTORY_WEIGHT, None), *columns]:
+            yield name, column, [current[0], delayed[0]]
 
 
-class _Components:
-    """Score components of held-out queries, computed with the weights of a `HoldoutFit`.
+def _inactivity(query_sets: Sequence[HoldoutQueries]) -> Array:
+    """Return the microseconds from the history's last event to the request, for all queries.
 
-    A score is a weighted sum of components; a component is what one kind of source adds, with
-    weight 1: lag knots (history items by lag; other lags are interpolated), then lag buckets of
-    repeats and frequencies (if users repeat items), then popularity horizons. `weights` are the
-    stacked matrices [B; I; P]: item-item weights, repeats, popularity snapshots.
+    query_sets: held-out queries, whose histories must have request times. 0 for a history whose
+    last event has no time.
     """
-
-    def __init__(self, fit: HoldoutFit, target_mask: Array, k: int) -> None:
-        """Stack the weights of a fitted model, and count the score components.
-
-        fit: a small tempo fitted to the training rows. target_mask: a flag per item that may be
-        ranked. k: ranks of a list that count.
-        """
-        self.fit, self.target_mask, self.k = fit, target_mask, k
-        repeats = IdentityBlock(items=fit.item_weights.items)
-        self.weights = Weights([fit.item_weights, repeats, make_block(fit.snapshots.shares)])
-        self.has_repeats = allows_repeats(fit.repeat_rates)
-        n_repeats = N_LAG_BUCKETS + len(FREQUENCY_DECAYS) if self.has_repeats else 0
-        self.n_components = len(LAG_KNOTS) + n_repeats + len(HORIZONS)
-
-    def compute(self, queries: HoldoutQueries, edges: Array) -> ScoreComponents:
-        """Return the score components (parts of scores, by kind of source) of queries' candidates.
-
-        Candidates of a query are its target and the items of several lists. queries: histories with
-        a held-out target each. edges: inactivity (microseconds) that separates the segments of
-        requests, see `QueryParams`.
-        """
-        fit = self.fit
-        rules = fit.rules._replace(max_history=min(_MAX_ROWS, fit.rules.max_history))
-        requests = RequestHistories.build(self.weights, queries.histories, rules, fit.time_range[1])
-        segments = assign_segments(edges, requests.inactivity, requests.now, *fit.time_range)
-        latest = fit.snapshots.latest(queries.histories)
-        lists = list(self._candidate_lists(queries.histories, requests, latest))
-        candidates = merge_candidates(queries, lists, self.target_mask)
-        freshness = fit.snapshots.freshness(queries.histories, fit.time_range[1])
-        popularity = freshness / requests.left[:, None]
-        n_items, options = self.weights.items, (latest, popularity, _MAX_ROWS)
-        grouped = GroupedQueries(*_group_sources(requests, n_items, self.has_repeats, *options))
-        values = sum_components(self.weights, grouped, candidates, self.n_components)
-        log_pop = log_popularity(fit.counts)[candidates.items].astype(np.float32)
-        counts, seen = candidates.counts, candidates.seen
-        return ScoreComponents(values, counts, seen, segments, log_pop, queries.user)
-
-    def _candidate_lists(
-        self, histories: Histories, requests: RequestHistories, latest: Array
-    ) -> Iterator[Array]:
-        """Yield arrays query x rank of items to compare with the targets; -1 stands for none.
-
-        First the best unseen items by each of three recencies (decay of history weights, in rows);
-        then the most popular items of each query's snapshots; if users repeat items, also the
-        newest items of the history. requests: the histories as arrays, with lags. latest: query x
-        horizon, the number of the last popularity snapshot before the request, or -1.
-        """
-        unseen = Mask.make(histories, hide_seen=True, allowed=self.target_mask.astype(np.uint8))
-        for recency, beyond in _CANDIDATE_LISTS:
-            x = Query(requests.indptr, requests.item, np.exp(-requests.lag / recency))
-            yield top_items(self.weights, x, unseen, min(self.k + beyond, self.weights.items))[0]
-        shares = self.fit.snapshots.shares
-        csr = (shares.indptr.astype(np.int64), shares.indices, shares.data)
-        yield _largest_entries(*csr, latest, self.k + _POPULAR_CANDIDATES)
-        if self.has_repeats:
-            # all of them: a target would outrank items that are left out, whatever their weights
-            yield _first_entries(requests.indptr, requests.item, _MAX_ROWS)
-
-
-def _inactivity(histories: Histories) -> Array:
-    """Return the microseconds from each history's last event to its request time.
-
-    0 for a history whose last event has no time. Histories must have request times.
-    """
-    assert histories.now is not None
-    return compute_inactivity(histories.last(), histories.now)
-
-
-def _first_entries(indptr: Array, item: Array, count: int) -> Array:
-    """Return the first `count` items of each query's run of `item`, padded with -1.
-
-    The run of query q is item[indptr[q]:indptr[q + 1]]. The result is query x count.
-    """
-    at = indptr[:-1, None] + np.arange(count)
-    exists = at < indptr[1:, None]
-    return np.where(exists, item[np.minimum(at, max(len(item) - 1, 0))] if len(item) else -1, -1)
-
-
-@kernel
-def _largest_entries(indptr: Array, indices: Array, values: Array, rows: Array, top: int) -> Array:
-    """Return the columns of the `top` largest values of rows of a CSR matrix, padded with -1.
-
-    indptr, indices, values: the matrix, popularity snapshot x item. rows: query x horizon, numbers
-    of matrix rows, -1 for none. Returns query x (horizon * top): the columns by descending value
-    for each horizon, one after the other.
-    """
-    columns = np.full((len(rows), rows.shape[1] * top), -1, np.int32)
-    best = np.empty(top)
-    for q in range(len(rows)):
-        for m in range(rows.shape[1]):
-            row, out, count = rows[q, m], columns[q, m * top : (m + 1) * top], 0
-            for e in range(indptr[row] if row >= 0 else 0, indptr[row + 1] if row >= 0 else 0):
-                if count == top and values[e] <= best[top - 1]:
-                    continue
-                at = min(count, top - 1)
-                while at > 0 and best[at - 1] < values[e]:
-                    best[at], out[at] = best[at - 1], out[at - 1]
-                    at -= 1
-                best[at], out[at] = values[e], indices[e]
-                count = min(count + 1, top)
-    return columns
-
-
-_LAST_KNOT = len(LAG_KNOTS) - 1
-_N_BUCKETS, _SHORT_DECAY, _LONG_DECAY = N_LAG_BUCKETS, FREQUENCY_DECAYS[0], FREQUENCY_DECAYS[1]
-
-
-@template
-def _interpolate_lag(lag: int) -> tuple[int, float]:
-    """Return the number of the last lag knot up to a lag, and the weight of the next knot.
-
-    A lag is how many rows back an event is. Knots, lags with a weight of their own, are 2^n - 1 (0,
-    1, 3, ..., 127); other lags interpolate linearly in log2(1 + lag), so the first knot's weight is
-    1 minus the second result. Beyond the last knot: that knot, and 0.
-    """
-    z = np.log2(1.0 + lag)
-    if z >= _LAST_KNOT:
-        return _LAST_KNOT, 0.0
-    return int(z), z - int(z)
-
-
-@kernel
-def _group_sources(
-    requests: RequestHistories, n_items: int, has_repeats: bool, latest: Array, popularity: Array,
-    max_rows: int,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """Return the sources of each query by score component: (indptr, source, share, component).
-
-    A source is a row of the stacked weights [B; I; P] (items, repeats, popularity snapshots); its
-    share is its weight within the component. Query q has the entries indptr[q]..indptr[q + 1] of
-    the other arrays. Components are numbered: lag knots (lags 0, 1, 3, ..., between which history
-    items are interpolated), lag buckets of repeats, two frequencies (shares of the history's rows,
-    weighted by a short and a long decay), popularity horizons.
-
-    requests: the histories. n_items: the number of items. has_repeats: add repeats and frequencies.
-    latest: query x horizon, the snapshot to use or -1. popularity: query x horizon, the share of
-    that snapshot. max_rows: newest rows that count for frequencies.
-    """
-    indptr, item, lag = requests.indptr, requests.item, requests.lag
-    start, stop, rows = requests.start, requests.stop, requests.rows
-    n_knots, n_horizons = _LAST_KNOT + 1, latest.shape[1]
-    room = 3 * len(item) + n_horizons * len(start)
-    for q in range(len(start) if has_repeats else 0):
-        room += 2 * min(stop[q] - start[q], max_rows)
-    starts, source = np.zeros(len(indptr), np.int64), np.empty(room, np.int64)
-    share, component, end = np.empty(room), np.empty(room, np.int64), 0
-    for q in range(len(start)):
-        for r in range(indptr[q], indptr[q + 1]):
-            knot, next_share = _interpolate_lag(lag[r])
-            source[end], share[end], component[end] = item[r], 1.0 - next_share, knot
-            end += 1
-            if next_share > 0.0:
-                source[end], share[end], component[end] = item[r], next_share, knot + 1
-                end += 1
-        for r in range(indptr[q], indptr[q + 1] if has_repeats else indptr[q]):
-            source[end], share[end] = n_items + item[r], 1.0
-            component[end] = n_knots + min(lag_bucket(lag[r]), _N_BUCKETS - 1)
-            end += 1
-        low = max(start[q], stop[q] - max_rows) if has_repeats else stop[q]
-        for d in range(2):
-            decay, weight_sum, first = (_SHORT_DECAY if d == 0 else _LONG_DECAY), 0.0, end
-            for r in range(low, stop[q]):
-                weight = np.exp((r + 1 - stop[q]) / decay)
-                weight_sum += weight
-                if rows[r] >= 0:
-                    source[end], share[end] = n_items + rows[r], weight
-                    component[end] = n_knots + _N_BUCKETS + d
-                    end += 1
-            for x in range(first, end):
-                share[x] /= weight_sum
-        n_repeats = _N_BUCKETS + 2 if has_repeats else 0
-        for m in range(n_horizons):
-            if latest[q, m] >= 0:
-                source[end], share[end] = 2 * n_items + latest[q, m], popularity[q, m]
-                component[end] = n_knots + n_repeats + m
-                end += 1
-        starts[q + 1] = end
-    return starts, source[:end], share[:end], component[:end]
+    values = []
+    for queries in query_sets:
+        assert queries.histories.now is not None
+        values.append(compute_inactivity(queries.histories.last(), queries.histories.now))
+    return np.concatenate(values)

@@ -31,26 +31,13 @@ from talerec.models.core import (
     accept_former_names,
     is_auto,
     param,
-    split_holdout,
 )
 from talerec.models.linear import dropout_penalty
 from talerec.models.tempo.descriptions import describe_params
-from talerec.models.tempo.learning import HoldoutFit, learn_params
-from talerec.models.tempo.log_statistics import (
-    LogStatistics,
-    TieOrder,
-    allows_repeats,
-    find_tie_order,
-    measure_repeat_rates,
-    median_interval,
-)
+from talerec.models.tempo.learning import learn_from_log
+from talerec.models.tempo.log_statistics import LogStatistics, measure_repeat_rates, median_interval
 from talerec.models.tempo.plan_cache import PlanCachingModel
-from talerec.models.tempo.popularity import (
-    HORIZONS,
-    PopularitySnapshots,
-    TimedRows,
-    build_snapshots,
-)
+from talerec.models.tempo.popularity import PopularitySnapshots, TimedRows, build_snapshots
 from talerec.models.tempo.query import (
     FIRST_HORIZON,
     POPULARITY_BLOCK,
@@ -64,13 +51,12 @@ from talerec.models.tempo.query import (
     split_blocks,
 )
 from talerec.models.tempo.query_params import FitConstants, QueryParams
-from talerec.ranking import Query, Weights, latest_row_weights, make_block
+from talerec.models.tempo.tie_order import TieOrder, find_tie_order
+from talerec.ranking import Block, Query, Weights, latest_row_weights, make_block
 from talerec.runtime import Array, Clock, Matrix, as_readonly
 from talerec.solvers import Solution, lower_triangle, solve_gram
 
 logger = logging.getLogger("talerec")
-
-_HOLDOUT_NEIGHBORS = 30  # sources per target of the fit that validation ranks with
 
 
 @accept_former_names
@@ -149,7 +135,7 @@ class Tempo(PlanCachingModel):
         update, `_fixed` has the decay (days), the share and the treatment of equal times of the
         first fit; else they are measured on the log.
         """
-        rows, is_joint = self._count_trends(log), self._is_joint(log)
+        rows, is_joint = self._count_trends(log), not self._tie_order(log).is_ordered
         if self._fixed is not None:
             term = tale_term(rows, self._weighting(self._fixed.decay, is_joint))
             return term.build(self.budget).add_reverse(self._fixed.reverse_share)
@@ -183,29 +169,36 @@ class Tempo(PlanCachingModel):
             return 0.0
         return simultaneous_weight(rows, self.window, self.trend, self.max_history)
 
-    def _is_joint(self, log: Log) -> bool:
-        """Return whether a user's rows with equal times are unordered; updates keep the fit's."""
+    def _tie_order(self, log: Log) -> TieOrder:
+        """Return whether a user's rows with equal times are ordered; updates keep the fit's."""
         if self._fixed is not None:
-            return bool(self._fixed.is_joint)
+            return TieOrder(not self._fixed.is_joint)
         return self.resolve_same_time(lambda: find_tie_order(log))
 
-    def resolve_same_time(self, find_order: Callable[[], TieOrder]) -> bool:
-        """Return whether rows of a user with equal times are unordered.
+    def resolve_same_time(self, find_order: Callable[[], TieOrder]) -> TieOrder:
+        """Return whether rows of a user with equal times are ordered, without held-out queries.
 
         `find_order` tests the log for a meaningful order of such rows; it is called only if
         same_time is "auto".
         """
-        if self.same_time != "auto":
-            return self.same_time == "joint"
-        is_ordered, reason = find_order()
-        state = "ordered" if is_ordered else "unordered"
-        logger.info("Rows with equal times are treated as %s%s.", state, reason)
-        return not is_ordered
+        return find_order() if is_auto(self.same_time) else TieOrder(self.same_time == "ordered")
+
+    def with_tie_order(self, tie_order: TieOrder) -> Tempo:
+        """Return an unfitted copy that treats a user's rows with equal times as `tie_order` says.
+
+        Its `same_time` is "ordered" or "joint"; if this model's is "auto", the choice is logged.
+        """
+        if is_auto(self.same_time):
+            state = "ordered" if tie_order.is_ordered else "unordered"
+            logger.info("Rows with equal times are treated as %s%s.", state, tie_order.reason)
+        model = replace(self, same_time="ordered" if tie_order.is_ordered else "joint")
+        model._cache = self._cache
+        return model
 
     # -- fitting --
     def measure(self, log: Log) -> LogStatistics:
         """Return a log's median interval, repeat rates, and whether equal times are unordered."""
-        return LogStatistics(median_interval(log), self._is_joint(log), measure_repeat_rates(log))
+        return LogStatistics(median_interval(log), self._tie_order(log), measure_repeat_rates(log))
 
     def penalty(self, diagonal: Array) -> Array:
         return dropout_penalty(diagonal, self.reg, self.dropout)
@@ -220,57 +213,66 @@ class Tempo(PlanCachingModel):
         return solve_gram(gram, penalty, solver=solver, neighbors=neighbors, targets=target_mask)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        """Return the weights (item-item, repeats, popularity; stacked) and the solver's name."""
-        item_weights, solver = super().learn_weights(log, clock)
-        return self.complete_weights(item_weights.matrix, log, clock), solver
+        """Return the weights (item-item, repeats, popularity; stacked) and the solver's name.
+
+        Query parameters and the treatment of equal times are learned if `learn` is auto; during an
+        update, they are the fit's (`_fixed`).
+        """
+        if self._fixed is not None:
+            model, params = self, self._fixed.params
+        else:
+            tie_order, params = self._tie_order(log), None
+            if self.learn == AUTO:
+                cache = FitCache() if self._cache is None else self._cache
+                with clock("learn"):
+                    facts = (log, tie_order, self.span, cache)
+                    tie_order, params = learn_from_log(self._fit_holdout, *facts)
+            model = self.with_tie_order(tie_order)
+        item_weights, solver = super(Tempo, model).learn_weights(log, clock)
+        return model._stack_weights(item_weights.matrix, params, log, clock), solver
 
     def complete_weights(self, item_weights: Matrix, log: Log, clock: Clock) -> Weights:
-        """Return all weights, stacked: the given item-item ones, repeats and popularity.
+        """Return all weights of an update, stacked: the given ones, repeats and popularity.
 
-        Query parameters are learned if `learn` is auto; during an update, they are the fit's
-        (`_fixed`), as is the decay in days. item_weights: source x target item. clock: measures the
-        seconds of each stage, by name.
+        Query parameters and decay are the fit's. item_weights: source x target item.
         """
-        params = None
-        if self._fixed is not None:
-            params = self._fixed.params
-        elif self.learn == AUTO:
-            params = self._learn_params(log, clock)
+        assert self._fixed is not None
+        return self._stack_weights(item_weights, self._fixed.params, log, clock)
+
+    def _stack_weights(
+        self, item_weights: Matrix, params: QueryParams | None, log: Log, clock: Clock
+    ) -> Weights:
+        """Return all weights, stacked: item-item ones (source x target), repeats, popularity.
+
+        params: learned query parameters; None for the defaults. clock: measures seconds by stage.
+        """
         with clock("habits"):
             statistics, rows = self.measure(log), TimedRows.from_log(log)
             decay = self._fixed.decay if self._fixed else self.pace * statistics.median_interval
             measured = (make_block(item_weights), statistics, decay, params, log.counts())
             return assemble_weights(*measured, lambda h: build_snapshots(rows, self.span, h))
 
-    def _learn_params(self, log: Log, clock: Clock) -> QueryParams | None:
-        """Return the query parameters learned on held-out queries; None if there are too few.
+    def _fit_holdout(
+        self, train: Log, target_mask: Array, is_joint: bool, cache: FitCache
+    ) -> tuple[Block, LogStatistics, HistoryRules]:
+        """Fit item-item weights to a holdout's rows; return them, statistics and history rules.
 
-        A smaller model is fitted to the rows that are not held out, and ranks the held-out items:
-        all items if users repeat items (the seen ones among half of them are few), else a sample of
-        large catalogues. Holdout and Gram are cached for other fits to this log.
+        target_mask: a flag per target item. is_joint: equal times are unordered. cache: of steps.
         """
-        cache = FitCache() if self._cache is None else self._cache
-        every_item = allows_repeats(measure_repeat_rates(log))  # seen items are few
-        holdout = cache.cached("held back", log, lambda: split_holdout(log, every_item=every_item))
-        if holdout is None:
-            return None
-        model, train = self.holdout_model(), holdout.train
-        model._cache = cache.cached("first fit", log, FitCache)
-        with clock("learn"):
-            gram = model.cached(LEARN, train, lambda: model.gram(train))
-            item_weights = make_block(model.solution(gram, holdout.target_mask).weights)
-            rows = TimedRows.from_log(train)
-            snapshots = build_snapshots(rows, self.span, HORIZONS, share_room=False)
-            time_range = (int(rows.time[0]), int(rows.time[-1]))
-            statistics, counts = self.measure(train), train.counts()
-            rules = self.history_rules(statistics)
-            rates = statistics.repeat_rates
-            fit = HoldoutFit(item_weights, rates, snapshots, counts, time_range, rules)
-            return learn_params(fit, (holdout.current, holdout.delayed), holdout.target_mask)
+        model = self.holdout_model(is_joint)
+        model._cache = cache
+        gram = model.cached(LEARN, train, lambda: model.gram(train))
+        item_weights = make_block(model.solution(gram, target_mask).weights)
+        statistics = model.measure(train)
+        return item_weights, statistics, model.history_rules(statistics)
 
-    def holdout_model(self) -> Tempo:
-        """Return the unfitted model for a holdout's rows: at most 30 neighbors, no learning."""
-        return replace(self, learn="off", neighbors=min(self.neighbors, _HOLDOUT_NEIGHBORS))
+    def holdout_model(self, is_joint: bool) -> Tempo:
+        """Return the unfitted model for a holdout's rows: at most 30 neighbors, no learning.
+
+        is_joint: whether it treats a user's rows with equal times as unordered.
+        """
+        neighbors, same_time = min(self.neighbors, 30), "joint" if is_joint else "ordered"
+        return replace(self, learn="off", same_time=same_time, neighbors=neighbors)
 
     def history_rules(self, statistics: LogStatistics) -> HistoryRules:
         """Return how histories are used: equal times, length, decay (days) and least weight."""

@@ -23,6 +23,10 @@ N_LAG_BUCKETS = len(LAG_KNOTS)  # buckets 0, 1-2, 3-6, ... of lags; the last one
 FREQUENCY_DECAYS = (10.0, 100.0)
 
 DEFAULT_RECENCY, DEFAULT_POPULARITY_WEIGHT = 6.0, 0.3
+#: Inactivity (microseconds) below which a request has the time of the user's last event.
+SIMULTANEOUS_EDGE = 1.0
+#: Name of the search steps that weight the history's items against repeats and popularity.
+HISTORY_WEIGHT = "history_weight"
 
 
 class QueryParams(NamedTuple):
@@ -71,6 +75,15 @@ class QueryParams(NamedTuple):
             popularity_weight=popularity_weight,
             popularity_exponent=np.zeros(1),
         )
+
+    @property
+    def has_simultaneous_segment(self) -> bool:
+        """Whether requests at the time of the user's last event have segments of their own.
+
+        These segments are then the first of those for requests soon after the log's end, and the
+        first of those for later requests.
+        """
+        return len(self.edges) > 0 and bool(self.edges[0] == SIMULTANEOUS_EDGE)
 
     def to_arrays(self) -> dict[str, Array]:
         """Return the arrays that an artifact stores: the fields under the artifact's names.
@@ -182,11 +195,15 @@ class QueryParams(NamedTuple):
     ) -> Iterator[QueryParams]:
         """Yield copies with one parameter moved by each search step in the given segments.
 
-        name: a field. column: its frequency decay or popularity horizon; None for fields with one
-        value per segment. segments: numbers of groups of requests; values of others stay. Steps
-        multiply a value, add to it or replace it, by a table for each field; copies that equal this
-        are left out.
+        name: a field, or `HISTORY_WEIGHT`. column: its frequency decay or popularity horizon; None
+        for fields with one value per segment. segments: numbers of groups of requests; values of
+        others stay. Steps multiply a value, add to it or replace it, by a table for each field;
+        copies that equal this are left out. `HISTORY_WEIGHT` multiplies the weight of a history's
+        items by dividing that of everything else: ranks depend on ratios of weights alone.
         """
+        if name == HISTORY_WEIGHT:
+            yield from (self._weight_history(factor, segments) for factor in (1 / 3, 3.0))
+            return
         values = getattr(self, name)
         at: Any = (segments, column) if column is not None else (segments,)
         for step in _STEPS[name]:
@@ -194,6 +211,19 @@ class QueryParams(NamedTuple):
             changed[at] = [step(value) for value in values[at]]
             if not np.array_equal(changed, values):
                 yield self._replace(**{name: changed})
+
+    def _weight_history(self, factor: float, segments: list[int]) -> QueryParams:
+        """Return a copy with weights of repeats, frequencies and popularity divided by `factor`.
+
+        segments: the numbers of the groups of requests to which this applies.
+        """
+        divisor = np.ones((len(self.recency), 1))
+        divisor[segments] = factor
+        return self._replace(
+            repeat_weight=self.repeat_weight / divisor[:, 0],
+            frequency_weight=self.frequency_weight / divisor,
+            popularity_weight=self.popularity_weight / divisor,
+        )
 
 
 class FitConstants(NamedTuple):

@@ -119,10 +119,9 @@ def _train(
     """
     import lightgbm
 
-    small = learn.sum() < _SMALL
     params = {
         "objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "learning_rate": 0.05,
-        "num_leaves": 15 if small else 31, "min_data_in_leaf": 100, "feature_fraction": 0.7,
+        "num_leaves": 15, "min_data_in_leaf": 300, "feature_fraction": 0.7,
         "bagging_fraction": 0.8, "bagging_freq": 1, "lambdarank_truncation_level": 20,
         "num_threads": thread_count(), "verbose": -1, "seed": 0, "deterministic": True,
         "force_col_wise": True, "zero_as_missing": False,

@@ -14,9 +14,10 @@ from talerec.errors import require_extra
 from talerec.features import FAMILIES
 from talerec.models.core import AUTO, Fitted, RecommenderModel, TopItems, join_reasons, param
 from talerec.models.ranker.candidates import Requests
+from talerec.models.ranker.explaining import are_candidates, explain_by_trees
 from talerec.models.ranker.fitting import FitPlan, fit_ranker
 from talerec.models.ranker.parts import build_parts, default_parts
-from talerec.models.ranker.second_stage import SecondStage, select_mask
+from talerec.models.ranker.second_stage import select_mask
 from talerec.models.ranker.state import KINDS, RankerState
 from talerec.ranking import ExplainedLists, Mask, Ranked, Weights
 from talerec.runtime import Array, Clock
@@ -192,9 +193,14 @@ class Ranker(_RankerState):
         The reasons of an item are the `n_reasons` history items that contribute most to its score.
         """
         lists = TopItems(*self.rank_masked(histories, mask, k)[:3])
-        contributions = self._explain(histories, lists.listed(), hide_seen=mask.hide)
-        rows = (each[:, :-1] for each in contributions)
-        return join_reasons(histories, lists, rows, n_reasons)
+        kinds, listed = self._requests(histories)[1], lists.listed()
+        flags = []
+        for h, items in enumerate(listed):
+            second = self._state.find_second(int(kinds[h]), hide_seen=mask.hide)
+            floor = -np.inf if second is None else second.floor
+            flags.append(lists.scores[h, : len(items)] > floor)
+        contributions = self._explain(histories, listed, flags, hide_seen=mask.hide)
+        return join_reasons(histories, lists, (rows[:, :-1] for rows in contributions), n_reasons)
 
     def explain_targets(self, histories: Histories, targets: Sequence[Array]) -> Iterator[Array]:
         """Yield, per history, what each row (column) adds to the scores of its targets (rows).
@@ -202,17 +208,23 @@ class Ranker(_RankerState):
         targets: an array of item positions per history. The contributions of families of features
         that stand for rows of the history are divided among these rows.
         """
-        hide_seen = not self._state.first.joins_history
-        return (each[:, :-1] for each in self._explain(histories, targets, hide_seen=hide_seen))
+        parts = self._explain(histories, targets, None, hide_seen=self._hides_seen)
+        return (rows[:, :-1] for rows in parts)
+
+    @property
+    def _hides_seen(self) -> bool:
+        """Whether explanations are of lists without seen items: users do not repeat items."""
+        return not self._state.first.joins_history
 
     def base_score(self, history: Histories, target: int) -> float | None:
         """Return the part of an item's score that no history row contributes; None without one."""
         kinds = self._requests(history)[1]
-        kind, hide_seen = int(kinds[0]), not self._state.first.joins_history
+        kind, hide_seen = int(kinds[0]), self._hides_seen
         if self._state.find_second(kind, hide_seen=hide_seen) is None:
             part = self._state.best_part(kind, hide_seen=hide_seen)
             return part.base_score(history, target)
-        (parts,) = next(self._explain(history, [np.array([target])], hide_seen=hide_seen))
+        targets = [np.array([target])]
+        (parts,) = next(self._explain(history, targets, None, hide_seen=hide_seen))
         return float(parts[-1])
 
     def explain_families(self, history: Histories, target: int) -> list[tuple[str, float]] | None:
@@ -222,81 +234,34 @@ class Ranker(_RankerState):
         part answers, or the item is no candidate: then trees do not decide its score.
         """
         requests, kinds = self._requests(history)
-        hide_seen = not self._state.first.joins_history
-        second = self._state.find_second(int(kinds[0]), hide_seen=hide_seen)
-        if second is None or not self._are_candidates(second, requests, np.array([target]))[0]:
+        second = self._state.find_second(int(kinds[0]), hide_seen=self._hides_seen)
+        if second is None or not are_candidates(second, requests, np.array([target]))[0]:
             return None
         parts = second.explain(requests, np.array([target]))[0][0]
         names = [*(family.description for family in FAMILIES), "every candidate"]
         return list(zip(names, parts.tolist(), strict=True))
 
     def _explain(
-        self, histories: Histories, targets: Sequence[Array], *, hide_seen: bool
-    ) -> Iterator[Array]:
-        """Yield, per history, contributions: target x (history rows, then what no row adds)."""
+        self, histories: Histories, targets: Sequence[Array], flags: list[Array] | None, *,
+        hide_seen: bool,
+    ) -> Iterator[Array]:  # fmt: skip
+        """Yield, per history, contributions: target x (history rows, then what no row adds).
+
+        flags: of each target, whether it is a candidate; None: it is if it is one without filters.
+        hide_seen: whether the lists that are explained leave out seen items.
+        """
         state = self._state
         for h, items in enumerate(targets):
             history = histories.slice(h, h + 1)
             requests, kinds = self._requests(history)
             second = state.find_second(int(kinds[0]), hide_seen=hide_seen)
             if second is not None:
-                yield self._explain_by_trees(second, requests, items)
+                is_candidate = flags[h] if flags else are_candidates(second, requests, items)
+                yield explain_by_trees(second, requests, items, is_candidate)
                 continue
             part = state.best_part(int(kinds[0]), hide_seen=hide_seen)
             rows = next(iter(part.explain_targets(history, [items])))
             yield np.column_stack([rows, np.zeros(len(items))])
-
-    def _explain_by_trees(self, second: SecondStage, requests: Requests, items: Array) -> Array:
-        """Return contributions to the scores of one request's items: item x (rows, rest).
-
-        What the parts' family adds is divided among rows by the contributions to the score of the
-        part that ranks the item best; what repeats add belongs to the item's last row. An item that
-        is no candidate is explained by the first part.
-        """
-        history = requests.histories
-        n_rows = len(history.item)
-        out = np.zeros((len(items), n_rows + 1))
-        if not len(items):
-            return out
-        families, scores, ranks = second.explain(requests, items)
-        is_candidate = self._are_candidates(second, requests, items)
-        parts = second.first.parts
-        best = np.where(np.isnan(ranks), np.inf, ranks).argmin(axis=0)
-        for number, part in enumerate(parts):
-            chosen = np.flatnonzero((best == number) & is_candidate)
-            if chosen.size:
-                rows = next(iter(part.explain_targets(history, [items[chosen]])))
-                sizes = np.abs(rows)
-                bases = [part.base_score(history, int(item)) or 0.0 for item in items[chosen]]
-                total = sizes.sum(axis=1) + np.abs(bases)
-                share = sizes / np.where(total > 0, total, 1.0)[:, None]
-                out[chosen, :n_rows] = share * families[chosen, :1]
-        repeats = [family.name for family in FAMILIES].index("repeats")
-        last = {item: row for row, item in enumerate(history.item.tolist())}
-        for n, item in enumerate(items.tolist()):
-            if is_candidate[n] and item in last:
-                out[n, last[item]] += families[n, repeats]
-        out[:, -1] = scores - out[:, :-1].sum(axis=1)
-        others = np.flatnonzero(~is_candidate)
-        if others.size:
-            first = parts[0]
-            rows = next(iter(first.explain_targets(history, [items[others]])))
-            everything = Mask.make(history, hide_seen=False)
-            top = float(first.rank_masked(history, everything, 1).scores[0, 0])
-            bases = [first.base_score(history, int(item)) or 0.0 for item in items[others]]
-            out[others, :n_rows] = rows
-            out[others, -1] = np.array(bases) - top + second.floor
-        return out
-
-    def _are_candidates(self, second: SecondStage, requests: Requests, items: Array) -> Array:
-        """Return a flag per item: whether it is a candidate of the request without a filter."""
-        histories = requests.histories
-        flags = np.zeros(len(items), bool)
-        for hide_seen in (False, True):
-            mask = Mask.make(histories, hide_seen=hide_seen)
-            candidates = second.first.find_candidates(histories, mask)
-            flags |= np.isin(items, candidates.items[0, : candidates.counts[0]])
-        return flags
 
     def describe_learned(self) -> list[str]:
         """Return sentences on which parts and trees answer, and what decides the order."""

@@ -57,7 +57,7 @@ def _explain_candidates(second: SecondStage, requests: Requests, items: Array) -
 
 
 def _explain_others(second: SecondStage, requests: Requests, items: Array) -> Array:
-    """Return contributions to the scores of other items, which follow in the first part's order."""
+    """Return contributions to the scores of items that are no candidates."""
     history, first = requests.histories, second.first.parts[0]
     rows = next(iter(first.explain_targets(history, [items])))
     everything = Mask.make(history, hide_seen=False)

@@ -17,6 +17,7 @@ from talerec.models.ranker.candidates import Requests
 from talerec.models.ranker.explaining import are_candidates, explain_by_trees
 from talerec.models.ranker.fitting import FitPlan, fit_ranker
 from talerec.models.ranker.parts import build_parts, default_parts
+from talerec.models.ranker.queries import default_rows_back
 from talerec.models.ranker.second_stage import select_mask
 from talerec.models.ranker.state import KINDS, RankerState
 from talerec.ranking import ExplainedLists, Mask, Ranked, Weights
@@ -62,7 +63,9 @@ class Ranker(_RankerState):
     candidates: int = param(
         150, "items of the parts' lists that are ordered", low=10, high=1000, search=(60, 400)
     )
-    rows_back: int = param(2, "last rows of a user to learn from", low=1, high=20)
+    rows_back: int = param(
+        0, "last rows of a user to learn from; 0: 2 to 4, more for few users", low=0, high=20
+    )
     seed: int = param(0, "seed of the division of users", low=0)
 
     def __post_init__(self) -> None:
@@ -95,7 +98,8 @@ class Ranker(_RankerState):
             return self._state.update_parts(log, clock), None
         self.check_ready()
         text = default_parts(log) if self.parts.strip() == AUTO else self.parts
-        plan = FitPlan(text, self.candidates, self.rows_back, self.seed)
+        rows_back = self.rows_back or default_rows_back(log)
+        plan = FitPlan(text, self.candidates, rows_back, self.seed)
         return fit_ranker(plan, log, clock), None
 
     def update_obstacle(self) -> str | None:

@@ -9,15 +9,18 @@ from talerec.models.core import Model, build_model, parse_settings, registry
 
 _RANKER = "ranker"  # the only model of the library that cannot be a part
 _MAX_PARTS = 20
-_DENSE_ITEMS = 20_000  # items up to which dense item-item models are fitted in seconds
-
-_PARTS = "tempo,slist,sknn,rules,ease,trending"
+#: Largest number of items, and the parts of a log with at most as many, which fit in seconds.
+_PARTS = (
+    (6_000, "tempo,slist,swalk,sknn,rules,ease,trending"),
+    (20_000, "tempo,slist,sknn,rules,ease,trending"),
+)
 _LARGE_PARTS = "tempo,sknn,rules,markov,trending"
 
 
 def default_parts(log: Log) -> str:
     """Return the parts of a ranker for a log of this size, as text; the first one is tempo."""
-    return _PARTS if len(log.items) <= _DENSE_ITEMS else _LARGE_PARTS
+    sizes = (parts for n_items, parts in _PARTS if len(log.items) <= n_items)
+    return next(sizes, _LARGE_PARTS)
 
 
 def build_parts(text: str) -> list[Model]:

@@ -23,7 +23,8 @@ from talerec.runtime import Array
 
 _MAX_QUERIES = 20_000  # of each kind
 _ROWS_HELD = 3  # rows of a user per row that is held back
-_MAX_DELAYED_ROWS = 3  # delayed queries of one user
+_ENOUGH = 12_000  # current queries, for which logs of few users hold back more rows of each
+_ROWS_BACK = (2, 4)  # fewest and most rows that are held back by default
 
 
 class QueryRound(NamedTuple):
@@ -36,6 +37,12 @@ class QueryRound(NamedTuple):
     train: Log
     queries: HoldoutQueries
     known_until: int
+
+
+def default_rows_back(log: Log) -> int:
+    """Return how many last rows of each user are queries: 2 to 4, more in logs of few users."""
+    n_users = int(np.count_nonzero(np.diff(log.ptr)))
+    return int(np.clip(_ENOUGH // max(n_users, 1), *_ROWS_BACK))
 
 
 def current_round(log: Log, rows_back: int) -> QueryRound:

@@ -39,5 +39,8 @@ def maker(name: str, **settings: Any) -> Any:
     kind = MODELS[name]
     if kind.extra is None:
         return partial(kind, **settings)
+    if kind.extra == "rank":
+        pytest.importorskip("lightgbm")
+        return partial(kind, **settings)
     need_torch()
     return partial(kind, **{**small(name), **settings})

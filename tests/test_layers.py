@@ -167,7 +167,8 @@ def test_public_names_are_these_and_load():
         [
             "Association", "Blend", "EASE", "EDLAE", "Evaluation", "FPMC", "Gram", "Histories",
                 "InvalidLogError", "Log", "MODELS", "Markov", "Model", "NotFittedError", "Popular",
-                "Query", "RDLAE", "Rules", "BERT4Rec", "BSARec", "DuoRec", "ESASRec", "FEARec",
+                "Query", "RDLAE", "Ranker", "Rules",
+                "BERT4Rec", "BSARec", "DuoRec", "ESASRec", "FEARec",
                 "GRU4Rec", "GSASRec", "HSTU", "LRURec", "LinRec", "SASRec", "TCPSRec", "TiCoSeRec",
                 "TiSASRec", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk", "Split", "TALE",
                 "TalerecError", "Tempo", "Trending", "UnknownIdError", "Weights", "__version__",

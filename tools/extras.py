@@ -40,6 +40,7 @@ READY_S = 120.0  # seconds that a service may take to start
 REFUSED = {
     "spark": ("fit none.parquet -o m.tale --engine spark", "evaluate none.parquet --engine spark"),
     "tune": ("tune none.csv",),
+    "rank": ("fit none.csv -o m.tale --model ranker", "evaluate none.csv --model ranker"),
     "serve": ("serve none.tale",),
     "torch": (
         "fit none.csv -o m.tale --model sasrec",
@@ -284,12 +285,21 @@ def use_spark(environment: Environment) -> None:
     expect(any((environment.work / "lists").glob("*.parquet")), "Spark wrote no lists")
 
 
+def use_rank(environment: Environment) -> None:
+    """Fit a ranker, which learns trees, and ask it."""
+    environment.talerec("fit log.csv -o rank.tale --model ranker --set parts=markov,ease")
+    lists = json.loads(environment.talerec("recommend rank.tale --users 5 -k 3 --json"))
+    expect(bool(lists), "the ranker recommends nothing")
+    environment.talerec("verify rank.tale")
+
+
 #: What each extra that users install is for. Others (dev, docs, browser ...) are of this project.
 JOBS: dict[str, Callable[[Environment], None]] = {
     "tune": use_tune,
     "serve": use_serve,
     "trace": use_trace,
     "databases": use_databases,
+    "rank": use_rank,
     "torch": use_torch,
     "spark": use_spark,
 }

@@ -59,6 +59,7 @@ from talerec.models.networks.recurrent import GRU4Rec as GRU4Rec
 from talerec.models.networks.recurrent import LRURec as LRURec
 from talerec.models.networks.spectral import BSARec as BSARec
 from talerec.models.networks.spectral import FEARec as FEARec
+from talerec.models.ranker.model import Ranker as Ranker
 from talerec.models.tempo.model import Tempo as Tempo
 from talerec.models.updates import update as update
 from talerec.ranking.weights import Query as Query

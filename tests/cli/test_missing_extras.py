@@ -13,6 +13,11 @@ from command import talerec
     ("arguments", "module", "line"),
     [
         (["tune", "none.csv"], "optuna", "tuning needs the extra `tune` (optuna is missing)"),
+        (
+            ["fit", "none.csv", "-o", "m.tale", "--model", "ranker"],
+            "lightgbm",
+            "the ranker needs the extra `rank` (lightgbm is missing)",
+        ),
         (["fit", "none.csv", "-o", "m.tale", "--model", "sasrec"], "torch", "needs torch"),
         (
             ["evaluate", "none.csv", "--model", "blend", "--set", "parts=tempo,sasrec"],

@@ -415,7 +415,9 @@ def test_evaluate_predicts_purchases_and_counts_users_without_any(tmp_path: Path
 
 @pytest.mark.parametrize(
     "name",
-    sorted(set(MODELS) - {"tale", "tempo", "trending", "sknn", "stan", "blend"} - set(NEURAL)),
+    sorted(
+        set(MODELS) - {"tale", "tempo", "trending", "sknn", "stan", "blend", "ranker"} - set(NEURAL)
+    ),
 )
 def test_models_that_need_no_time_are_fitted_without(name: str, tmp_path: Path) -> None:
     frame = weighed_frame().sort("user_id", maintain_order=True)
@@ -430,7 +432,7 @@ def test_models_that_need_no_time_are_fitted_without(name: str, tmp_path: Path) 
     assert same.equals(result)
 
 
-@pytest.mark.parametrize("name", ["tale", "tempo", "trending", "sknn", "stan"])
+@pytest.mark.parametrize("name", ["tale", "tempo", "trending", "sknn", "stan", "ranker"])
 def test_models_that_need_times_refuse_a_log_without(name: str, tmp_path: Path) -> None:
     frame = weighed_frame().select("user_id", "item_id")
     frame.write_csv(tmp_path / "log.csv")

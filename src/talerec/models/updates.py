@@ -167,8 +167,8 @@ def check_updatable(model: Model, tolerance: float = TOLERANCE) -> None:
     if not tolerance >= 0:
         raise TalerecError(f"`tolerance` is {tolerance}; it takes a number from 0 on", "tolerance")
     values = model.params
-    if not model.supports_update:
-        raise TalerecError(f"{model.name} cannot be updated: refit it")
+    if (obstacle := model.update_obstacle()) is not None:
+        raise TalerecError(obstacle)
     if values.get("decay_user"):
         raise TalerecError("decay_user changes every row with the log's end: refit the model")
     if values.get("norm") == "symmetric":
@@ -275,7 +275,7 @@ def _learn_rows(
     assert state is not None
     updated = model.for_update(state)
     if state.residual is None or not isinstance(updated, RidgeModel):
-        return updated.learn_weights(log, clock)[0], state, len(log.items)
+        return updated.learn_from(log, clock)[0], state, len(log.items)
     with clock("gram"):
         equations = _update_equations(updated, state, log, is_new)
         triangle, K = equations.triangle, equations.K

@@ -85,7 +85,7 @@ def rank_with_hash_scores(
             size = _search(blocks, sources, shares, store, flags, top)
         else:
             for x in range(len(sources)):
-                _add_source(blocks, sources[x : x + 1], shares[x : x + 1], store)
+                add_source(blocks, sources[x : x + 1], shares[x : x + 1], store)
             size = hash_size(store)
         target = find_target(get_hash, store, flags, targets[q] if len(targets) else -1)
         seen_above = 0
@@ -114,7 +114,7 @@ def _has_bounds(blocks: Blocks) -> bool:
 
 
 @template
-def _add_source(blocks: Blocks, source: Array, share: Array, store: HashScores) -> None:
+def add_source(blocks: Blocks, source: Array, share: Array, store: HashScores) -> None:
     """Add a source's row of the weights B, times its share, to the scores of a hash table.
 
     source, share: arrays of one entry; the source is numbered through all blocks of B. blocks: a
@@ -172,7 +172,7 @@ def _search(
                             blocks, sources[y], shares[y], store.items[c]
                         )
                 return left
-        _add_source(blocks, sources[x : x + 1], shares[x : x + 1], store)
+        add_source(blocks, sources[x : x + 1], shares[x : x + 1], store)
     return hash_size(store)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +17,7 @@ from talerec.models.blend.parts import (
     parse_parts,
     part_class,
 )
+from talerec.models.blend.stacking import join_queries, stack_parts, unstack_parts
 from talerec.models.core import (
     AUTO,
     Fitted,
@@ -261,7 +261,7 @@ class Blend(_BlendState):
         A part is a model of the blend; its weights are a slice of the blend's stacked weights.
         """
         if self._parts_cache is None or self._parts_cache[0] is not self.fitted:
-            self._parts_cache = (self.fitted, _unstack_parts(self.build_parts(), self.fitted))
+            self._parts_cache = (self.fitted, unstack_parts(self.build_parts(), self.fitted))
         return self._parts_cache[1]
 
     def query(self, histories: Histories) -> Query:
@@ -274,7 +274,7 @@ class Blend(_BlendState):
             x = part.query(histories)
             queries.append(Query(x.ptr, x.source + first_source, x.weight * weight))
             first_source += sum(block.sources for block in part.fitted.weights.blocks)
-        return queries[0] if len(queries) == 1 else _join_queries(queries)
+        return queries[0] if len(queries) == 1 else join_queries(queries)
 
     def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
         """Return what each row of a history (column) adds to targets' scores (rows), over parts.
@@ -324,76 +324,3 @@ def _validate_parts(parts: list[Model], log: Log) -> Array | None:
     repeats = allows_repeats(measure_repeat_rates(holdout.train))
     query_sets, n_items = (holdout.current, holdout.delayed), len(holdout.train.items)
     return learn_part_weights(fitted, query_sets, n_items, repeats=repeats)
-
-
-def stack_parts(parts: list[Model | None], weights: Array, is_learned: bool) -> Weights:
-    """Return the weights of a blend: the blocks (matrices) of its fitted parts, stacked.
-
-    parts: in order, None for a part with weight 0. weights: the factor of each part's scores.
-    is_learned: False if the log was too small to learn them. Base scores (of items without a
-    history) are summed. Arrays that a part's queries need get its number as prefix.
-    """
-    blocks: list[Any] = []
-    arrays = {"part_weight": weights, "part_learned": np.array([is_learned])}
-    n_blocks, base = np.zeros(len(parts), np.int64), None
-    for number, part in enumerate(parts):
-        if part is None:
-            continue
-        stored = part.fitted.weights
-        blocks += stored.blocks
-        n_blocks[number] = len(stored.blocks)
-        arrays |= {f"part{number}_{name}": array for name, array in stored.query_arrays.items()}
-        if stored.base is not None:
-            arrays[f"part{number}_base"] = np.nan_to_num(stored.base)
-            base = _add_base(base, stored.base * weights[number])
-    return Weights(blocks, base, {**arrays, "part_blocks": n_blocks})
-
-
-def _add_base(total: Array | None, base: Array) -> Array:
-    """Return the sum of two arrays of base scores per item (scores without a history).
-
-    NaN means no base score; the sum has one if either array has one. total: None for no scores yet.
-    """
-    if total is None:
-        return base
-    sums: Array = np.nan_to_num(total) + np.nan_to_num(base)
-    return np.where(np.isnan(total) & np.isnan(base), np.nan, sums)
-
-
-def _unstack_parts(parts: list[Model], fitted: Fitted) -> list[tuple[float, Model]]:
-    """Return (weight, fitted part) of the parts that `stack_parts` stacked in `fitted`.
-
-    parts: all parts (models of the blend), not fitted. The fit of a part is the blend's, with the
-    part's blocks and arrays (named "part0_...") only. Parts with weight 0 are left out.
-    """
-    stacked, first, unstacked = fitted.weights.query_arrays, 0, []
-    for number, part in enumerate(parts):
-        count, prefix = int(stacked["part_blocks"][number]), f"part{number}_"
-        if not count:
-            continue
-        names = [name for name in stacked if name.startswith(prefix)]
-        arrays = {name.removeprefix(prefix): stacked[name] for name in names}
-        blocks = list(fitted.weights.blocks[first : first + count])
-        weights = Weights(blocks, arrays.pop("base", None), arrays)
-        part = copy.copy(part)
-        part.set_fitted(replace(fitted, weights=weights))
-        unstacked.append((float(stacked["part_weight"][number]), part))
-        first += count
-    return unstacked
-
-
-def _join_queries(queries: list[Query]) -> Query:
-    """Join the queries of parts into one: per history the sources of part 0, then part 1, ...
-
-    A query has, per history (ptr), sources (rows of the weights) and their weights. The sources are
-    numbered through all parts already.
-    """
-    lengths = np.array([np.diff(x.ptr) for x in queries])  # part x history
-    indptr = np.concatenate([[0], np.cumsum(lengths.sum(axis=0))])
-    source, weight = np.empty(indptr[-1], np.int64), np.empty(indptr[-1])
-    start = indptr[:-1].copy()
-    for x, length in zip(queries, lengths, strict=True):
-        at = np.arange(len(x.source)) + np.repeat(start - x.ptr[:-1], length)
-        source[at], weight[at] = x.source, x.weight
-        start += length
-    return Query(indptr, source, weight)

@@ -34,7 +34,8 @@ _MIN_Z = 2.0  # standard errors by which a part must help
 _ROUNDS = 3
 _STEPS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6, 2.5)  # weights relative to the best part
 
-_BLEND = "blend"  # the only model of the library that cannot be a part
+#: Models of the library that cannot be a part of a blend: their scores are no stack of blocks.
+_NO_PARTS = ("blend", "ranker")
 
 _PART = re.compile(r"\s*([A-Za-z0-9_]+)\s*(?:\(([^()]*)\))?\s*(?:,|$)")
 
@@ -61,25 +62,25 @@ def parse_parts(text: str) -> list[tuple[str, list[str]]]:
 
 
 def part_class(name: str) -> type[Model]:
-    """Return the class of a part by its model name: any model of the library but blends.
+    """Return the class of a part by its model name: any linear model, but no blend.
 
-    TalerecError for another name.
+    TalerecError for another name, or a model that is not one of the library.
     """
-    if name not in registry.LIBRARY_MODELS or name == _BLEND:
-        names = ", ".join(part for part in registry.LIBRARY_MODELS if part != _BLEND)
+    if name not in registry.LIBRARY_MODELS or name in _NO_PARTS:
+        names = ", ".join(part for part in registry.LIBRARY_MODELS if part not in _NO_PARTS)
         raise TalerecError(f"parts names {name!r}; the models that blend are {names}")
     return registry.LIBRARY_MODELS[name]
 
 
-def fit_part(model: Model, log: Log) -> Model:
-    """Fit a model to a log and return it; a TalerecError names it as a part of the blend.
+def fit_part(model: Model, log: Log, whole: str = "blend") -> Model:
+    """Fit a model to a log and return it; a TalerecError names it as a part of the `whole`.
 
-    A blend is a weighted sum of the scores of models, its parts.
+    whole: the name of a model that is made of models, its parts.
     """
     try:
         return model.fit(log)
     except TalerecError as error:
-        message = f"{model.name}, a part of the blend, cannot be fitted: {error}"
+        message = f"{model.name}, a part of the {whole}, cannot be fitted: {error}"
         raise TalerecError(message) from error
 
 

@@ -9,6 +9,7 @@ from talerec.models.core.checks import check_update_state as check_update_state
 from talerec.models.core.checks import require as require
 from talerec.models.core.conditions import MAX_CONDITION as MAX_CONDITION
 from talerec.models.core.conditions import match_rows as match_rows
+from talerec.models.core.contract import RecommenderModel as RecommenderModel
 from talerec.models.core.filters import Ids as Ids
 from talerec.models.core.filters import ItemFilter as ItemFilter
 from talerec.models.core.filters import RecommendOptions as RecommendOptions
@@ -64,3 +65,5 @@ from talerec.models.core.recommender import iterate_lists as iterate_lists
 from talerec.models.core.recommender import user_histories as user_histories
 from talerec.models.core.recommender import weight_factor as weight_factor
 from talerec.models.core.recommender import write_lists as write_lists
+from talerec.models.core.scorer import TopItems as TopItems
+from talerec.models.core.scorer import join_reasons as join_reasons

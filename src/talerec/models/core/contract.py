@@ -263,6 +263,10 @@ class RecommenderModel(HasParams, Recommender):
         """
         return UpdateState()
 
+    def update_obstacle(self) -> str | None:
+        """Return why `update` cannot add rows to the model, as a sentence; None if it can."""
+        return None if self.supports_update else f"{self.name} cannot be updated: refit it"
+
     def for_update(self, state: UpdateState) -> Self:
         """Return a copy of the model that learns from old and new rows together.
 

@@ -32,6 +32,7 @@ _FAMILIES = {
     "networks": "SASRec GSASRec ESASRec GRU4Rec BERT4Rec DuoRec FEARec BSARec TiSASRec TCPSRec "
     "TiCoSeRec LinRec LRURec HSTU",
     "blend": "Blend",
+    "ranker": "Ranker",
 }
 
 

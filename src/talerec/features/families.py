@@ -1,0 +1,54 @@
+"""All families of features, and the one function that computes them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from talerec.features.inputs import FeatureFamily, FeatureInputs
+from talerec.features.parts import PARTS
+from talerec.features.popularity import POPULARITY
+from talerec.features.repeats import REPEATS
+from talerec.features.user import USER
+from talerec.runtime import Array, run_chunks, sized_chunks
+
+#: Every family of features, in the order of their columns. A new family is a module and an entry.
+FAMILIES: tuple[FeatureFamily, ...] = (PARTS, POPULARITY, USER, REPEATS)
+
+_BATCH = 256  # requests a thread takes at a time
+
+
+def feature_names(parts: list[str]) -> list[str]:
+    """Return the name of each feature (column); parts: the names of the first stage's models."""
+    return [name for family in FAMILIES for name in family.names(parts)]
+
+
+def feature_families(parts: list[str]) -> Array:
+    """Return the number of each feature's family in FAMILIES (int64, one per feature).
+
+    parts: the names of the first stage's models.
+    """
+    sizes = [len(family.names(parts)) for family in FAMILIES]
+    return np.repeat(np.arange(len(FAMILIES)), sizes)
+
+
+def build_features(inputs: FeatureInputs, parts: list[str]) -> tuple[Array, Array]:
+    """Return where each request's rows begin (indptr), and a row of features per candidate.
+
+    The rows (float32, candidates x features) of request q are indptr[q]..indptr[q + 1], in the
+    order of its candidates. parts: the names of the first stage's models. The result does not
+    depend on how requests are grouped. Works on all cores.
+    """
+    sizes = [len(family.names(parts)) for family in FAMILIES]
+    columns = np.concatenate([[0], np.cumsum(sizes)])
+    indptr = np.concatenate([[0], np.cumsum(inputs.counts)]).astype(np.int64)
+    out = np.empty((indptr[-1], columns[-1]), np.float32)
+
+    def work(a: int, b: int) -> None:
+        for family, column in zip(FAMILIES, columns.tolist(), strict=False):
+            family.fill(inputs, indptr, a, b, out, column)
+
+    if len(inputs.counts) == 1:  # needs no chunks, threads or progress bars
+        work(0, 1)
+    else:
+        run_chunks("features", work, sized_chunks(len(inputs.counts), _BATCH))
+    return indptr, out

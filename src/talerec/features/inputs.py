@@ -1,0 +1,64 @@
+"""The inputs of features: requests, candidate items, part scores and times of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from talerec.features.item_times import ItemTimes
+from talerec.runtime import Array, template
+
+MINUTE = 60_000_000  # microseconds
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+
+class PartScores(NamedTuple):
+    """What the models of the first stage (parts) say of each candidate item.
+
+    All arrays are parts x requests x columns. The unseen items of a request are those outside its
+    history.
+    """
+
+    scores: Array  # float64: of each candidate (column); NaN if the part does not score it
+    ranks: Array  # float32: rank from 0 among unseen items (a seen one: among all); NaN: beyond
+    tops: Array  # float64, two columns: the part's highest score of any item, and of an unseen one
+
+
+class FeatureInputs(NamedTuple):
+    """Requests with candidate items, from which features are computed.
+
+    Request q has the history item[start[q]:stop[q]], oldest first (-1: an unknown item), with the
+    times `time` in microseconds; times before `UNTIMED` mean none. It is made at now[q] by a model
+    that knows rows before known_until[q]; its candidates are the first counts[q] of candidates[q].
+    """
+
+    start: Array
+    stop: Array
+    item: Array
+    time: Array
+    now: Array
+    known_until: Array
+    candidates: Array  # int32, request x column
+    counts: Array
+    parts: PartScores
+    log: ItemTimes  # of the rows that may be counted, those before each request
+
+
+class FeatureFamily(NamedTuple):
+    """A group of features that one kernel computes.
+
+    fill(inputs, indptr, a, b, out, column) writes the features of requests a..b to the columns of
+    `out` from `column` on; the row of candidate c of request q is indptr[q] + c.
+    """
+
+    name: str
+    description: str  # one line, as reasons show it
+    names: Callable[[list[str]], list[str]]  # names of the features, from the names of the parts
+    fill: Callable[[FeatureInputs, Array, int, int, Array, int], None]
+
+
+@template
+def known_end(now: int, known_until: int) -> int:
+    """Return the time before which a request counts rows: its own, or the end of known rows."""
+    return min(now, known_until)

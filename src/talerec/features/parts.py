@@ -1,0 +1,53 @@
+"""Family `parts`: score, rank and relative score of each model of the first stage."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from talerec.features.inputs import FeatureFamily, FeatureInputs
+from talerec.runtime import Array, kernel
+
+_JOINED = 10.0  # rank at which an entry of a list counts half as much as the first one
+_PER_PART = 3
+
+
+def _names(parts: list[str]) -> list[str]:
+    """Return the names of the features of these parts (names of models)."""
+    names = [f"{part}_{name}" for part in parts for name in ("score", "rank", "ratio")]
+    return [*names, "joined_rank", "n_lists"]
+
+
+@kernel
+def _fill(
+    inputs: FeatureInputs, indptr: Array, a: int, b: int, out: Array, column: int
+) -> None:  # fmt: skip
+    """Write score, rank and score over the first score of each part, then two joint features.
+
+    The first score is that of an unseen item for candidates with a rank among unseen items. joined:
+    sum of 1 / (rank + 10) over parts; n_lists: parts that rank the candidate at all. See
+    `FeatureFamily` for the arguments.
+    """
+    scores, ranks, tops = inputs.parts.scores, inputs.parts.ranks, inputs.parts.tops
+    n_parts = len(scores)
+    for q in range(a, b):
+        for c in range(inputs.counts[q]):
+            row = indptr[q] + c
+            seen = 1
+            for r in range(inputs.start[q], inputs.stop[q]):
+                if inputs.item[r] == inputs.candidates[q, c]:
+                    seen = 0
+                    break
+            joined, n_lists = 0.0, 0
+            for p in range(n_parts):
+                at, score, rank = column + 3 * p, scores[p, q, c], ranks[p, q, c]
+                out[row, at], out[row, at + 1] = score, rank
+                top = tops[p, q, seen]
+                out[row, at + 2] = score / top if top > 0 else np.nan
+                if not np.isnan(rank):
+                    joined += 1.0 / (rank + _JOINED)
+                    n_lists += 1
+            out[row, column + 3 * n_parts] = joined
+            out[row, column + 3 * n_parts + 1] = n_lists
+
+
+PARTS = FeatureFamily("parts", "follows what the history has", _names, _fill)

@@ -1,0 +1,54 @@
+"""Family `popularity`: shares of an item in the rows of recent windows, and its age."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from talerec.features.inputs import DAY, HOUR, FeatureFamily, FeatureInputs, known_end
+from talerec.features.item_times import count_before
+from talerec.runtime import Array, kernel
+
+#: Windows before the request, in microseconds, and their names.
+_WINDOWS = (6 * HOUR, DAY, 7 * DAY, 30 * DAY, 180 * DAY)
+_NAMES = ["share_6h", "share_day", "share_week", "share_month", "share_half_year"]
+
+
+def _names(parts: list[str]) -> list[str]:
+    """Return the names of the features; they do not depend on the parts."""
+    return [*_NAMES, "share_ever", "log_count", "age_days", "idle_days"]
+
+
+@kernel
+def _fill(
+    inputs: FeatureInputs, indptr: Array, a: int, b: int, out: Array, column: int
+) -> None:  # fmt: skip
+    """Write shares of rows in windows before the request, log count, age and idle days.
+
+    Windows and ages end at the request, or at the end of known rows if that is earlier. Idle days
+    are those since the item's last row; both ages are NaN for an item without earlier rows. See
+    `FeatureFamily` for the arguments.
+    """
+    log, n_windows = inputs.log, len(_WINDOWS)
+    n_rows = len(log.all_times)
+    totals = np.empty(n_windows + 1)
+    for q in range(a, b):
+        end = known_end(inputs.now[q], inputs.known_until[q])
+        n_before = count_before(log.all_times, 0, n_rows, end)
+        for w in range(n_windows):
+            totals[w] = n_before - count_before(log.all_times, 0, n_rows, end - _WINDOWS[w])
+        totals[n_windows] = n_before
+        for c in range(inputs.counts[q]):
+            row, item = indptr[q] + c, inputs.candidates[q, c]
+            low, high = log.indptr[item], log.indptr[item + 1]
+            count = count_before(log.times, low, high, end)
+            for w in range(n_windows):
+                older = count_before(log.times, low, low + count, end - _WINDOWS[w])
+                out[row, column + w] = (count - older) / max(totals[w], 1.0)
+            at = column + n_windows
+            out[row, at] = count / max(totals[n_windows], 1.0)
+            out[row, at + 1] = np.log1p(count)
+            out[row, at + 2] = (end - log.times[low]) / DAY if count else np.nan
+            out[row, at + 3] = (end - log.times[low + count - 1]) / DAY if count else np.nan
+
+
+POPULARITY = FeatureFamily("popularity", "popular lately", _names, _fill)

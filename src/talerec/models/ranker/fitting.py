@@ -1,0 +1,104 @@
+"""Fit a ranker: parts on training rows, trees on held-out queries, parts on all rows."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import numpy as np
+
+from talerec.data import Log
+from talerec.features import FAMILIES, ItemTimes, feature_families, feature_names
+from talerec.models.blend import fit_part
+from talerec.models.core import Model
+from talerec.models.ranker.candidates import FirstStage
+from talerec.models.ranker.examples import Examples, build_examples, has_seen_target
+from talerec.models.ranker.learning import (
+    MIN_QUERIES,
+    Learned,
+    Verdict,
+    learn_trees,
+    share_of_families,
+)
+from talerec.models.ranker.parts import build_parts, name_parts
+from talerec.models.ranker.queries import QueryRound, current_round, delayed_round
+from talerec.models.ranker.state import KINDS, LearnedTrees, store
+from talerec.models.ranker.trees import parse_trees
+from talerec.models.tempo import allows_repeats, measure_repeat_rates
+from talerec.ranking import Weights
+from talerec.runtime import Array, Clock
+
+logger = logging.getLogger("talerec")
+
+_OTHER_MODE = 4  # one query in four is asked in the mode (seen hidden or not) that is less usual
+_SHARE_ROWS = 500  # candidates by which the shares of feature families are measured
+
+
+class FitPlan(NamedTuple):
+    """What a ranker is fitted with.
+
+    parts: their names. candidates: items that are ordered. rows_back: queries per user.
+    """
+
+    parts: str
+    candidates: int
+    rows_back: int
+    seed: int
+
+
+def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
+    """Return the weights of a ranker fitted to a log: those of its parts, and its trees.
+
+    clock: adds up the seconds of each stage.
+    """
+    repeats = bool(allows_repeats(measure_repeat_rates(log)))
+    times = ItemTimes.from_log(log)
+    names = name_parts(build_parts(plan.parts))
+    texts: list[bytes] = []
+    verdicts: list[list[Verdict | None]] = []
+    shares = np.zeros((len(KINDS), len(FAMILIES)))
+    for number, held_out in enumerate((current_round(log, plan.rows_back), delayed_round(log))):
+        trained, examples = None, []
+        if len(held_out.queries) >= MIN_QUERIES:
+            with clock("parts of held-out rows"):
+                models = build_parts(plan.parts)
+                parts = [fit_part(part, held_out.train, "ranker") for part in models]
+            stage = FirstStage(parts, names, times, repeats, plan.candidates)
+            with clock("features"):
+                examples = _ask(stage, held_out, repeats)
+            with clock("trees"):
+                trained = learn_trees(examples, feature_names(names), plan.seed)
+        texts.append(b"" if trained is None else trained.text)
+        verdicts.append([None, None] if trained is None else trained.verdicts)
+        if trained is not None:
+            shares[number] = _family_shares(trained, examples, names)
+    with clock("parts"):
+        fitted: list[Model | None] = [
+            fit_part(part, log, "ranker") for part in build_parts(plan.parts)
+        ]
+    return store(fitted, plan.parts, log, repeats, LearnedTrees(texts, verdicts, shares))
+
+
+def _ask(stage: FirstStage, held_out: QueryRound, repeats: bool) -> list[Examples]:
+    """Return the examples of a round: with seen items allowed, and with them hidden.
+
+    If users repeat items, all queries are asked with seen items, and those for unseen items without
+    them, too. Otherwise all are asked without seen items, and one in four with them, so that the
+    trees learn what to make of seen items.
+    """
+    every = np.arange(len(held_out.queries))
+    is_unseen = ~has_seen_target(held_out.queries)
+    allowed = every if repeats else every[::_OTHER_MODE]
+    hidden = every[is_unseen]
+    return [
+        build_examples(stage, held_out, allowed, hide_seen=False),
+        build_examples(stage, held_out, hidden, hide_seen=True),
+    ]
+
+
+def _family_shares(trained: Learned, examples: list[Examples], names: list[str]) -> Array:
+    """Return how much each family of features decides of the order of candidates."""
+    rows = np.concatenate([each.rows for each in examples])
+    sample = rows[np.linspace(0, len(rows) - 1, min(_SHARE_ROWS, len(rows))).astype(np.int64)]
+    trees = parse_trees(trained.text, feature_names(names))
+    return share_of_families(trees, sample, feature_families(names), len(FAMILIES))

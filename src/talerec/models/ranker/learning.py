@@ -1,0 +1,198 @@
+"""Learn trees that order candidates, and decide where they may answer in place of a part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from talerec.models.ranker.examples import Examples
+from talerec.models.ranker.second_stage import score_rows, start_scores
+from talerec.models.ranker.trees import Trees, parse_trees, trim_text
+from talerec.runtime import Array, thread_count
+
+MIN_QUERIES = 200  # queries with a candidate target below which nothing is learned
+_MIN_Z = 2.0  # standard errors by which the trees must beat the best part
+_MAX_TREES, _PATIENCE = 400, 30  # trees, and trees without a gain after which learning stops
+_SMALL = 6000  # queries up to which users are cross-fitted
+_FOLDS = 5
+
+
+class Verdict(NamedTuple):
+    """Whether trees beat the best part on users that took no part in learning nor choosing.
+
+    best: number of the best part. gain, part_gain: NDCG@10 of the trees and of that part, over
+    `n_users`. z: the mean difference in standard errors.
+    """
+
+    best: int
+    gain: float
+    part_gain: float
+    z: float
+    n_users: int
+
+    @property
+    def uses_trees(self) -> bool:
+        """Whether the trees answer: they are ahead by two standard errors."""
+        return self.z >= _MIN_Z
+
+
+class Learned(NamedTuple):
+    """The text of the trees, and a verdict for each set of examples (None: too few queries)."""
+
+    text: bytes
+    verdicts: list[Verdict | None]
+
+
+def learn_trees(examples: Sequence[Examples], names: list[str], seed: int) -> Learned | None:
+    """Return trees learned from sets of examples together, with a verdict on each set.
+
+    names: of the features. None if there are too few queries. On small logs, users are divided
+    into five folds: trees of three folds, with as many trees as suit a fourth, order the candidates
+    of the fifth, and the trees that are returned learn from all users. On large logs, one such
+    division is made, and its trees are returned.
+    """
+    data = _join(examples)
+    n_queries = len(data.sizes)
+    if n_queries < MIN_QUERIES:
+        return None
+    is_small = n_queries <= _SMALL
+    fold = _assign_folds(examples, seed)
+    scores, n_trees, text = np.full(len(data.rows), np.nan), [], b""
+    for guard in range(_FOLDS if is_small else 1):
+        row_fold = np.repeat(fold[data.user], data.sizes)
+        stop = (guard + 1) % _FOLDS
+        query_fold = fold[data.user]
+        is_learning = (query_fold != guard) & (query_fold != stop)
+        booster = _train(data, is_learning, query_fold == stop, names)
+        text = trim_text(booster.model_to_string(num_iteration=booster.best_iteration))
+        in_guard = row_fold == guard
+        scores[in_guard] = score_rows(parse_trees(text, names), data.rows[in_guard])
+        n_trees.append(booster.best_iteration)
+    if is_small:
+        every = np.ones(n_queries, bool)
+        count = max(1, int(np.median(n_trees)))
+        booster = _train(data, every, None, names, count)
+        text = trim_text(booster.model_to_string(num_iteration=count))
+    verdicts, first = [], 0
+    guards = range(_FOLDS if is_small else 1)
+    for each in examples:
+        part = scores[first : first + len(each.rows)]
+        verdicts.append(_compare(each, part, fold, guards))
+        first += len(each.rows)
+    return Learned(text, verdicts)
+
+
+class _Data(NamedTuple):
+    """Rows of features of all queries with rows, for LightGBM."""
+
+    rows: Array
+    is_target: Array
+    sizes: Array  # rows of each query
+    user: Array  # of each query
+
+
+def _join(examples: Sequence[Examples]) -> _Data:
+    """Return the queries with rows of several sets of examples, one set after the other."""
+    sizes = [np.diff(each.row_ptr) for each in examples]
+    user = np.concatenate([each.user[size > 0] for each, size in zip(examples, sizes, strict=True)])
+    rows = np.concatenate([each.rows for each in examples])
+    is_target = np.concatenate([each.is_target for each in examples])
+    return _Data(rows, is_target, np.concatenate([size[size > 0] for size in sizes]), user)
+
+
+def _assign_folds(examples: Sequence[Examples], seed: int) -> Array:
+    """Return the fold (0 to 4) of each user number, at random."""
+    n_users = 1 + max(int(each.user.max(initial=0)) for each in examples)
+    fold: Array = np.random.default_rng(seed).integers(0, _FOLDS, n_users)
+    return fold
+
+
+def _train(
+    data: _Data, learn: Array, stop: Array | None, names: list[str], n_trees: int = _MAX_TREES
+) -> Any:
+    """Return a LightGBM booster that orders candidates (LambdaMART, NDCG@10).
+
+    learn, stop: flags of the queries that are learned from, and of those on which the number of
+    trees is chosen; stop None: `n_trees` trees. names: of the features.
+    """
+    import lightgbm
+
+    params = {
+        "objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "learning_rate": 0.05,
+        "num_leaves": 15, "min_data_in_leaf": 300, "feature_fraction": 0.7,
+        "bagging_fraction": 0.8, "bagging_freq": 1, "lambdarank_truncation_level": 20,
+        "num_threads": thread_count(), "verbose": -1, "seed": 0, "deterministic": True,
+        "force_col_wise": True, "zero_as_missing": False,
+    }  # fmt: skip
+
+    def dataset(queries: Array, reference: Any = None) -> Any:
+        rows = np.repeat(queries, data.sizes)
+        return lightgbm.Dataset(
+            data.rows[rows], data.is_target[rows], group=data.sizes[queries], feature_name=names,
+            init_score=start_scores(data.rows[rows]), reference=reference,
+        )  # fmt: skip
+
+    learning = dataset(learn)
+    if stop is None or not stop.any():
+        return lightgbm.train(params, learning, n_trees)
+    callbacks: list[Any] = [lightgbm.early_stopping(_PATIENCE, verbose=False)]
+    validation = dataset(stop, learning)
+    return lightgbm.train(params, learning, n_trees, valid_sets=[validation], callbacks=callbacks)
+
+
+def _compare(examples: Examples, scores: Array, fold: Array, guards: range) -> Verdict | None:
+    """Return the verdict on the trees' scores by users of the guard folds; None without any.
+
+    scores: of each row, from trees that its user's fold took no part in; NaN elsewhere. The best
+    part is chosen, for each guard fold, by the users of all other folds.
+    """
+    gains = examples.gains(np.nan_to_num(scores, nan=-np.inf))
+    query_fold = fold[examples.user]
+    differences, users, tree_gain, best_gain = [], [], [], []
+    for guard in guards:
+        is_guard = query_fold == guard
+        if not is_guard.any() or is_guard.all():
+            continue
+        best = _best_part(examples.part_gain[~is_guard])
+        part_gain = examples.part_gain[is_guard, best]
+        differences.append(gains[is_guard] - part_gain)
+        users.append(examples.user[is_guard])
+        tree_gain.append(gains[is_guard])
+        best_gain.append(part_gain)
+    if not users:
+        return None
+    user, difference = np.concatenate(users), np.concatenate(differences)
+    different, number = np.unique(user, return_inverse=True)
+    sums, n = np.bincount(number, difference), len(different)
+    error = float(np.sqrt(n) * sums.std())  # of the sum: users are independent, queries are not
+    z = float(sums.sum() / error) if error > 0 else 0.0
+    best = _best_part(examples.part_gain)
+    gain, part = float(np.concatenate(tree_gain).mean()), float(np.concatenate(best_gain).mean())
+    return Verdict(best, gain, part, z, n)
+
+
+def _best_part(part_gain: Array) -> int:
+    """Return the number of the best part; the first one unless another is clearly ahead.
+
+    part_gain: query x part, NDCG@10. Ahead is a part whose mean gain is larger by a standard error:
+    the best of many parts on few queries is often so by chance.
+    """
+    best = int(part_gain.mean(axis=0).argmax())
+    difference = part_gain[:, best] - part_gain[:, 0]
+    error = float(difference.std() / np.sqrt(len(difference)))
+    return best if float(difference.mean()) > error else 0
+
+
+def share_of_families(trees: Trees, rows: Array, families: Array, n_families: int) -> Array:
+    """Return the share of each family of features in what orders candidates; they add up to 1.
+
+    rows: features of candidates. families: the family number of each feature. A family's weight is
+    the mean absolute sum of its features' contributions.
+    """
+    parts = trees.contributions(rows)
+    sums = np.stack([parts[:, families == f].sum(axis=1) for f in range(n_families)], axis=1)
+    weights = np.abs(sums - sums.mean(axis=0)).mean(axis=0)
+    shares: Array = weights / max(weights.sum(), 1e-300)
+    return shares

@@ -1,0 +1,272 @@
+"""Ranker: gradient-boosted trees over the candidates of several models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from talerec.data import Histories, Log
+from talerec.errors import require_extra
+from talerec.features import FAMILIES
+from talerec.models.core import AUTO, Fitted, RecommenderModel, TopItems, join_reasons, param
+from talerec.models.ranker.candidates import Requests
+from talerec.models.ranker.explaining import are_candidates, explain_by_trees
+from talerec.models.ranker.fitting import FitPlan, fit_ranker
+from talerec.models.ranker.parts import build_parts, default_parts
+from talerec.models.ranker.queries import default_rows_back
+from talerec.models.ranker.second_stage import select_mask
+from talerec.models.ranker.state import KINDS, RankerState
+from talerec.ranking import ExplainedLists, Mask, Ranked, Weights
+from talerec.runtime import Array, Clock
+
+_DELAY_SHARE = 0.01  # of the log's time span: requests later than this after its end are delayed
+
+
+class _RankerState(RecommenderModel):
+    """The cache of a ranker's fitted parts and trees, which is no parameter and is not saved."""
+
+    _state_cache: tuple[Fitted, RankerState] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes to pickle: all but the cache."""
+        return {name: value for name, value in vars(self).items() if name != "_state_cache"}
+
+
+@dataclass(eq=False, kw_only=True)
+class Ranker(_RankerState):
+    """Several models propose candidates, and gradient-boosted trees order them.
+
+    The trees learn from held-out rows what to make of the models' scores, of popularity in recent
+    windows, of the user's pace and of repeats. Where they do not beat the best model by two
+    standard errors on users that took no part in learning, that model answers.
+
+    Examples
+    --------
+    >>> import talerec as tr
+    >>> log = tr.synthetic_log(2000, seed=1)
+    >>> model = tr.Ranker(parts="markov,ease").fit(log)  # doctest: +SKIP
+    """
+
+    name = "ranker"
+    summary = "The most accurate lists: trees over the candidates of several models"
+    extra = "rank"
+    needs_time = True
+
+    parts: str = param(
+        AUTO, "names of models, with settings: tempo,ease(reg=500); auto: by the log's size",
+        text=True,
+    )  # fmt: skip
+    candidates: int = param(
+        150, "items of the parts' lists that are ordered", low=10, high=1000, search=(60, 400)
+    )
+    rows_back: int = param(
+        0, "last rows of a user to learn from; 0: 2 to 4, more for few users", low=0, high=20
+    )
+    seed: int = param(0, "seed of the division of users", low=0)
+
+    def __post_init__(self) -> None:
+        """Check the parameters; TalerecError if parts cannot be used."""
+        super().__post_init__()
+        if self.parts.strip() != AUTO:
+            build_parts(self.parts)
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether all parts use the weights of rows; those chosen by the log's size do not."""
+        is_auto = self.parts.strip() == AUTO
+        return not is_auto and all(part.takes_weights for part in build_parts(self.parts))
+
+    def check_ready(self) -> None:
+        """Raise TalerecError, before a fit, if a library that is needed is not installed."""
+        require_extra("rank", "the ranker", ["lightgbm"])
+        if self.parts.strip() != AUTO:
+            for part in build_parts(self.parts):
+                part.check_ready()
+
+    # -- fitting --
+
+    def learn_from(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        """Return the stacked weights of the parts, with trees and times of rows; no solver.
+
+        During an update, the parts learn from all rows and the trees stay.
+        """
+        if self._update_state is not None:
+            return self._state.update_parts(log, clock), None
+        self.check_ready()
+        text = default_parts(log) if self.parts.strip() == AUTO else self.parts
+        rows_back = self.rows_back or default_rows_back(log)
+        plan = FitPlan(text, self.candidates, rows_back, self.seed)
+        return fit_ranker(plan, log, clock), None
+
+    def update_obstacle(self) -> str | None:
+        """Return why the model cannot be updated, naming the parts that cannot; None if it can."""
+        names = [part.name for part in self._state.first.parts if not part.supports_update]
+        text = ", ".join(names)
+        return f"{text}, a part of the ranker, cannot be updated: refit it" if names else None
+
+    @property
+    def _state(self) -> RankerState:
+        """The fitted parts, the trees and the verdicts; cached for the fit."""
+        if self._state_cache is None or self._state_cache[0] is not self.fitted:
+            self._state_cache = (self.fitted, RankerState.restore(self.fitted, self.candidates))
+        return self._state_cache[1]
+
+    def _check_loaded(self) -> None:
+        """Raise TalerecError if trees or arrays, loaded from an artifact, cannot be used."""
+        self._state.check()
+
+    # -- queries --
+
+    def _requests(self, histories: Histories) -> tuple[Requests, Array]:
+        """Return requests with times, and the kind of each (0: current, 1: delayed).
+
+        Histories without request times are queried right after the end of the log and of their
+        rows. Delayed are requests later than the log's end by over 1 % of its time span.
+        """
+        first, last = (self.fitted.training[name] for name in ("first_time", "last_time"))
+        now = histories.now
+        if now is None:
+            now = np.maximum(histories.last(), last) + 1
+        known_until = np.full(len(histories), last + 1, np.int64)
+        kind = (now - last > _DELAY_SHARE * (last - first)).astype(np.int64)
+        return Requests(histories, now, known_until), kind
+
+    def rank_masked(
+        self, histories: Histories, mask: Mask, k: int, targets: Array | None = None
+    ) -> Ranked:
+        """Return the top k items that a mask allows, and ranks of `targets` (one per history).
+
+        mask: which items may be listed for each history. targets: item positions; None: no ranks.
+        Trees order the candidates; where they did not beat the best part, that part answers.
+        """
+        requests, kinds = self._requests(histories)
+        n = len(histories)
+        items, scores = np.full((n, k), -1, np.int32), np.full((n, k), np.nan)
+        counts, ranks = np.zeros(n, np.int64), np.zeros((0 if targets is None else n, 2), np.int64)
+        for kind in range(len(KINDS)):
+            rows = np.flatnonzero(kinds == kind)
+            if not rows.size:
+                continue
+            some, shown = requests.take(rows), select_mask(mask, rows)
+            some_targets = None if targets is None else targets[rows]
+            for hide_seen in (False, True):
+                if hide_seen != mask.hide and targets is None:
+                    continue
+                length = k if hide_seen == mask.hide else 0
+                which = shown._replace(hide=hide_seen)
+                answer = self._rank_kind(kind, some, which, length, some_targets)
+                if hide_seen == mask.hide:
+                    items[rows], scores[rows], counts[rows] = answer[:3]
+                if targets is not None:
+                    ranks[rows, int(hide_seen)] = answer.ranks
+        return Ranked(items, scores, counts, ranks)
+
+    def _rank_kind(
+        self, kind: int, requests: Requests, mask: Mask, k: int, targets: Array | None
+    ) -> Ranked:
+        """Return the lists of requests of one kind; ranks has one column, for the mask's lists."""
+        second = self._state.find_second(kind, hide_seen=mask.hide)
+        if second is not None:
+            return Ranked(*second.rank(requests, mask, k, targets))
+        part = self._state.best_part(kind, hide_seen=mask.hide)
+        answer = part.rank_masked(requests.histories, mask, k, targets)
+        return answer if targets is None else answer._replace(ranks=answer.ranks[:, int(mask.hide)])
+
+    def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
+        """Return the first part's items after one item alone: columns item_id, score, rank.
+
+        item: an external id; an unknown one is a TalerecError. k: the length of the list.
+        """
+        return self._state.first.parts[0].similar_items(item, k)
+
+    def row_weights(self, history: Histories) -> Array | None:
+        """Return how much each row of one history counts for the first part; None if unknown."""
+        return self._state.first.parts[0].row_weights(history)
+
+    # -- explanations --
+
+    def rank_masked_with_reasons(
+        self, histories: Histories, mask: Mask, k: int, n_reasons: int
+    ) -> ExplainedLists:
+        """Return the top k items that a mask allows, each with its reasons.
+
+        The reasons of an item are the `n_reasons` history items that contribute most to its score.
+        """
+        lists = TopItems(*self.rank_masked(histories, mask, k)[:3])
+        kinds, listed = self._requests(histories)[1], lists.listed()
+        flags = []
+        for h, items in enumerate(listed):
+            second = self._state.find_second(int(kinds[h]), hide_seen=mask.hide)
+            floor = -np.inf if second is None else second.floor
+            flags.append(lists.scores[h, : len(items)] > floor)
+        contributions = self._explain(histories, listed, flags, hide_seen=mask.hide)
+        return join_reasons(histories, lists, (rows[:, :-1] for rows in contributions), n_reasons)
+
+    def explain_targets(self, histories: Histories, targets: Sequence[Array]) -> Iterator[Array]:
+        """Yield, per history, what each row (column) adds to the scores of its targets (rows).
+
+        targets: an array of item positions per history. The contributions of families of features
+        that stand for rows of the history are divided among these rows.
+        """
+        parts = self._explain(histories, targets, None, hide_seen=self._hides_seen)
+        return (rows[:, :-1] for rows in parts)
+
+    @property
+    def _hides_seen(self) -> bool:
+        """Whether explanations are of lists without seen items: users do not repeat items."""
+        return not self._state.first.joins_history
+
+    def base_score(self, history: Histories, target: int) -> float | None:
+        """Return the part of an item's score that no history row contributes; None without one."""
+        kinds = self._requests(history)[1]
+        kind, hide_seen = int(kinds[0]), self._hides_seen
+        if self._state.find_second(kind, hide_seen=hide_seen) is None:
+            part = self._state.best_part(kind, hide_seen=hide_seen)
+            return part.base_score(history, target)
+        targets = [np.array([target])]
+        (parts,) = next(self._explain(history, targets, None, hide_seen=hide_seen))
+        return float(parts[-1])
+
+    def explain_families(self, history: Histories, target: int) -> list[tuple[str, float]] | None:
+        """Return what each family of features adds to an item's score, as (description, number).
+
+        history: one history. target: an item position. The numbers add up to the score; None if a
+        part answers, or the item is no candidate: then trees do not decide its score.
+        """
+        requests, kinds = self._requests(history)
+        second = self._state.find_second(int(kinds[0]), hide_seen=self._hides_seen)
+        if second is None or not are_candidates(second, requests, np.array([target]))[0]:
+            return None
+        parts = second.explain(requests, np.array([target]))[0][0]
+        names = [*(family.description for family in FAMILIES), "every candidate"]
+        return list(zip(names, parts.tolist(), strict=True))
+
+    def _explain(
+        self, histories: Histories, targets: Sequence[Array], flags: list[Array] | None, *,
+        hide_seen: bool,
+    ) -> Iterator[Array]:  # fmt: skip
+        """Yield, per history, contributions: target x (history rows, then what no row adds).
+
+        flags: of each target, whether it is a candidate; None: it is if it is one without filters.
+        hide_seen: whether the lists that are explained leave out seen items.
+        """
+        state = self._state
+        for h, items in enumerate(targets):
+            history = histories.slice(h, h + 1)
+            requests, kinds = self._requests(history)
+            second = state.find_second(int(kinds[0]), hide_seen=hide_seen)
+            if second is not None:
+                is_candidate = flags[h] if flags else are_candidates(second, requests, items)
+                yield explain_by_trees(second, requests, items, is_candidate)
+                continue
+            part = state.best_part(int(kinds[0]), hide_seen=hide_seen)
+            rows = next(iter(part.explain_targets(history, [items])))
+            yield np.column_stack([rows, np.zeros(len(items))])
+
+    def describe_learned(self) -> list[str]:
+        """Return sentences on which parts and trees answer, and what decides the order."""
+        return self._state.describe()

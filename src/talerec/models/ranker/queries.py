@@ -1,0 +1,96 @@
+"""Held-out queries that the ranker learns from: current ones and delayed ones.
+
+Current queries ask for the last rows of users, with every earlier row known; delayed queries for
+the first rows after a cutoff, by a model that knows the rows before it alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from talerec.data import Histories, Log
+from talerec.models.core import (
+    HoldoutQueries,
+    TimeCut,
+    candidate_cutoffs,
+    choose_cutoff,
+    count_users_across,
+    select_answerable,
+)
+from talerec.runtime import Array
+
+_MAX_QUERIES = 20_000  # of each kind
+_ROWS_HELD = 3  # rows of a user per row that is held back
+_ENOUGH = 12_000  # current queries, for which logs of few users hold back more rows of each
+_ROWS_BACK = (2, 4)  # fewest and most rows that are held back by default
+
+
+class QueryRound(NamedTuple):
+    """Queries held out from training rows, which the parts are fitted to.
+
+    known_until: time (microseconds) until which rows may be counted: the cutoff of delayed queries;
+    for current ones, a time after all rows.
+    """
+
+    train: Log
+    queries: HoldoutQueries
+    known_until: int
+
+
+def default_rows_back(log: Log) -> int:
+    """Return how many last rows of each user are queries: 2 to 4, more in logs of few users."""
+    n_users = int(np.count_nonzero(np.diff(log.ptr)))
+    return int(np.clip(_ENOUGH // max(n_users, 1), *_ROWS_BACK))
+
+
+def current_round(log: Log, rows_back: int) -> QueryRound:
+    """Return queries for users' last rows, up to `rows_back` of each, and the other rows.
+
+    A user with n rows has n // 3 queries at most; the history of a query is all earlier rows. If
+    there are too many queries, they are those of an even sample of users.
+    """
+    length = np.diff(log.ptr)
+    n_held = np.minimum(length // _ROWS_HELD, rows_back)
+    users = np.flatnonzero(n_held)
+    users = _sample(users, int(_MAX_QUERIES / max(n_held[users].mean(), 1)) if users.size else 0)
+    n_held = n_held[users]
+    user = np.repeat(users, n_held)
+    first = log.ptr[users + 1] - n_held
+    row = np.arange(len(user)) + np.repeat(first - np.cumsum(n_held) + n_held, n_held)
+    is_train = np.ones(log.rows, bool)
+    is_train[row] = False
+    histories = Histories(log.ptr[user], row, log.item, log.time, log.time[row], log.weight)
+    queries = HoldoutQueries(histories, log.item[row].astype(np.int64), user)
+    end = int(log.time.max()) + 1
+    return _answerable(log.keep(is_train), queries, end)
+
+
+def delayed_round(log: Log) -> QueryRound:
+    """Return queries for the first rows of users after a cutoff, and the rows before it.
+
+    The cutoff has about 85 % of the rows before it; the history of a query is the user's rows
+    before the cutoff.
+    """
+    cutoffs = candidate_cutoffs(np.sort(log.time))
+    cutoff = choose_cutoff(cutoffs, count_users_across(log, cutoffs))
+    cut = TimeCut.at(log, cutoff)
+    every_item = np.ones(len(log.items), bool)
+    users = _sample(cut.eligible_users(every_item)[1], _MAX_QUERIES)
+    queries = cut.delayed_queries(users, every_item, 1)
+    return _answerable(cut.before, queries, cutoff)
+
+
+def _answerable(train: Log, queries: HoldoutQueries, known_until: int) -> QueryRound:
+    """Return a round with the queries whose target occurs in the training rows."""
+    in_train = np.bincount(train.item, minlength=len(train.items)) > 0
+    return QueryRound(train, select_answerable(queries, in_train), known_until)
+
+
+def _sample(users: Array, size: int) -> Array:
+    """Return an evenly spread sample of at most `size` users."""
+    if len(users) <= size:
+        return users
+    sample: Array = users[np.linspace(0, len(users) - 1, size).astype(np.int64)]
+    return sample

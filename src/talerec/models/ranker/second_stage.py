@@ -1,0 +1,218 @@
+"""The second stage: order candidates by trees, rank targets, and explain scores."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from talerec.features import FAMILIES, feature_families
+from talerec.models.core import TopItems
+from talerec.models.ranker.candidates import CandidateItems, FirstStage, Requests
+from talerec.models.ranker.trees import Trees
+from talerec.ranking import Mask, rank_queries, score_items
+from talerec.runtime import Array, kernel, sized_chunks
+
+_BLOCK = 1024  # histories at a time: memory does not grow with the number of users
+_TIE = 1e-6  # of the first part's relative score, which orders candidates of equal leaves
+_START = 0.7  # weight of the first part's log rank, with which learning starts
+_UNRANKED = 300.0  # rank of an item that the first part does not rank
+
+
+class SecondStage(NamedTuple):
+    """Trees that order the candidates of the first stage.
+
+    The score of a candidate (`score_rows`) does not depend on filters. Other items follow in the
+    first part's order: such an item has the first part's score less its highest one, plus a number
+    below the scores of all candidates (`floor`).
+    """
+
+    first: FirstStage
+    trees: Trees
+
+    @property
+    def floor(self) -> float:
+        """A score below that of every candidate, from which the scores of other items go down."""
+        return float(self.trees.lowest - _START * np.log(_UNRANKED + 3.0)) - 1.0
+
+    def rank(
+        self, requests: Requests, mask: Mask, k: int, targets: Array | None = None
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return (items, scores, counts, ranks) of the top k items that a mask allows.
+
+        The first three are a row per request, as in `Ranked`; ranks: of the target among the items
+        that the mask lists, from 1, 0 for none. targets: an item position per request; None: no
+        ranks.
+        """
+        n = len(requests.now)
+        items, scores = np.full((n, k), -1, np.int32), np.full((n, k), np.nan)
+        counts, ranks = np.zeros(n, np.int64), np.zeros(0 if targets is None else n, np.int64)
+        for a, b in sized_chunks(n, _BLOCK):
+            rows = np.arange(a, b)
+            some, part = requests.take(rows), select_mask(mask, rows)
+            block_targets = None if targets is None else targets[a:b]
+            block = self._rank_block(some, part, k, block_targets)
+            items[a:b], scores[a:b], counts[a:b] = block[:3]
+            if targets is not None:
+                ranks[a:b] = block[3]
+        return items, scores, counts, ranks
+
+    def _rank_block(
+        self, requests: Requests, mask: Mask, k: int, targets: Array | None
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return (items, scores, counts, ranks) as `rank` does, of a limited number of requests."""
+        candidates = self.first.find_candidates(requests.histories, mask)
+        score, tops = self.score(requests, candidates)
+        order = _order_candidates(candidates.items, candidates.counts, score)
+        items = np.take_along_axis(candidates.items, order, axis=1)
+        scores = np.take_along_axis(score, order, axis=1)
+        counts = candidates.counts
+        ranks = np.zeros(0, np.int64)
+        if targets is not None:
+            ranks = self._rank_targets(mask, candidates, items, targets)
+        if k > items.shape[1] or (counts < k).any():
+            items, scores, counts = self._append_others(mask, candidates, items, scores, tops, k)
+        return items[:, :k], scores[:, :k], np.minimum(counts, k), ranks
+
+    def score(self, requests: Requests, candidates: CandidateItems) -> tuple[Array, Array]:
+        """Return candidates' scores (request x column, -inf beyond) and the first part's highest.
+
+        The latter has one number per request, over all items; NaN if the part scores none.
+        """
+        _, rows, parts = self.first.build_features(requests, candidates)
+        scores = np.full(candidates.items.shape, -np.inf)
+        is_candidate = np.arange(candidates.items.shape[1]) < candidates.counts[:, None]
+        scores[is_candidate] = score_rows(self.trees, rows)
+        return scores, parts.tops[0, :, 0]
+
+    def _rank_targets(
+        self, mask: Mask, candidates: CandidateItems, ordered: Array, targets: Array
+    ) -> Array:
+        """Return the rank of each target among the items that the mask lists, from 1; 0: none.
+
+        ordered: the candidates, best first. A target that is no candidate ranks behind all
+        candidates, and behind the other items that the first part ranks before it.
+        """
+        is_target = ordered == targets[:, None]
+        position = is_target.argmax(axis=1)
+        is_found = is_target[np.arange(len(targets)), position] & (targets >= 0)
+        part, query = self.first.parts[0], candidates.queries[0]
+        weights, column = part.fitted.weights, int(mask.hide)
+        rank = rank_queries(weights, query, mask, 0, targets).ranks[:, column]
+        with_target = np.concatenate([candidates.items, targets[:, None].astype(np.int32)], axis=1)
+        with_target[:, -1] = np.maximum(with_target[:, -1], 0)
+        sizes = np.full(len(targets), with_target.shape[1])
+        safe = np.where(with_target >= 0, with_target, 0)
+        scores = score_items(weights, query, safe, sizes)
+        score, others = scores[:, -1:], scores[:, :-1]
+        is_candidate = np.arange(others.shape[1]) < candidates.counts[:, None]
+        is_tie = (others == score) & (candidates.items < targets[:, None])
+        n_before = (is_candidate & ((others > score) | is_tie)).sum(axis=1)
+        behind = np.where(rank > 0, candidates.counts + rank - n_before, 0)
+        ranks: Array = np.where(is_found, position + 1, np.where(targets >= 0, behind, 0))
+        return ranks
+
+    def _append_others(
+        self,
+        mask: Mask,
+        candidates: CandidateItems,
+        items: Array,
+        scores: Array,
+        tops: Array,
+        k: int,
+    ) -> TopItems:
+        """Return lists of up to k items: candidates, then the first part's other items in order."""
+        part, query = self.first.parts[0], candidates.queries[0]
+        weights = part.fitted.weights
+        depth = min(k + items.shape[1], weights.items)
+        ranked = rank_queries(weights, query, mask, depth)
+        shifted = ranked.scores - tops[:, None] + self.floor
+        lists = TopItems.empty(len(items), k)
+        first = TopItems(items, scores, candidates.counts)
+        others = TopItems(ranked.items, shifted, ranked.counts)
+        _append_unlisted(first, others, weights.items, lists)
+        return lists
+
+    # -- explanations --
+
+    def explain(self, requests: Requests, items: Array) -> tuple[Array, Array, Array]:
+        """Return the families' contributions to one request's items, scores, and part ranks.
+
+        items: item positions, all treated as candidates. Contributions: item x family, of which the
+        last column is what no family adds; rows add up to the scores. Ranks: part x item.
+        """
+        history = requests.histories
+        queries = [part.query(history) for part in self.first.parts]
+        grid = np.ascontiguousarray(items[None, :], np.int32)
+        candidates = CandidateItems(grid, np.array([len(items)]), queries)
+        _, rows, parts = self.first.build_features(requests, candidates)
+        families = feature_families(self.first.names)
+        by_feature = self.trees.contributions(rows)
+        sums = [by_feature[:, families == f].sum(axis=1) for f in range(len(FAMILIES))]
+        sums[0] = sums[0] + start_scores(rows)
+        scores = score_rows(self.trees, rows)
+        rest = scores - np.sum(sums, axis=0)
+        return np.column_stack([*sums, rest]), scores, parts.ranks[:, 0, :]
+
+
+def start_scores(rows: Array) -> Array:
+    """Return the score of each row of features before any tree is added (float64).
+
+    It falls with the logarithm of the first part's rank (column 1), from which learning starts. A
+    millionth of that part's relative score (column 2) orders candidates with equal leaves.
+    """
+    rank = np.nan_to_num(rows[:, 1].astype(np.float64), nan=_UNRANKED)
+    ratio = np.clip(np.nan_to_num(rows[:, 2].astype(np.float64)), 0.0, 1.0)
+    scores: Array = _TIE * ratio - _START * np.log(rank + 3.0)
+    return scores
+
+
+def score_rows(trees: Trees, rows: Array) -> Array:
+    """Return the score of each row of features: the sum of its leaves and its start score."""
+    return trees.predict(rows) + start_scores(rows)
+
+
+def select_mask(mask: Mask, rows: Array) -> Mask:
+    """Return the mask of the requests at positions `rows`."""
+    return mask._replace(start=mask.start[rows], stop=mask.stop[rows])
+
+
+@kernel
+def _order_candidates(items: Array, counts: Array, scores: Array) -> Array:
+    """Return the order of each request's candidates: by falling score, then by position.
+
+    items, scores: request x column, of which the first counts[q] are filled; other columns stay.
+    """
+    order = np.empty(items.shape, np.int64)
+    for q in range(len(items)):
+        by_item = np.argsort(items[q, : counts[q]])
+        by_score = np.argsort(-scores[q, : counts[q]][by_item], kind="mergesort")
+        for c in range(counts[q]):
+            order[q, c] = by_item[by_score[c]]
+        for c in range(counts[q], items.shape[1]):
+            order[q, c] = c
+    return order
+
+
+@kernel
+def _append_unlisted(first: TopItems, others: TopItems, n_items: int, out: TopItems) -> None:
+    """Write the items of the first lists, then `others` that are not among them, to `out`.
+
+    n_items: of the model. The lists end at the columns of `out`.
+    """
+    is_listed, k = np.zeros(n_items, np.uint8), out.items.shape[1]
+    for q in range(len(first.items)):
+        n = min(first.counts[q], k)
+        for c in range(first.counts[q]):
+            is_listed[first.items[q, c]] = 1
+        for c in range(n):
+            out.items[q, c], out.scores[q, c] = first.items[q, c], first.scores[q, c]
+        for c in range(others.counts[q]):
+            if n == k:
+                break
+            if not is_listed[others.items[q, c]]:
+                out.items[q, n], out.scores[q, n] = others.items[q, c], others.scores[q, c]
+                n += 1
+        for c in range(first.counts[q]):
+            is_listed[first.items[q, c]] = 0
+        out.counts[q] = n

@@ -1,0 +1,208 @@
+"""A fitted ranker's parts, trees and verdicts, and the arrays that store them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from talerec.data import Log
+from talerec.errors import TalerecError
+from talerec.features import FAMILIES, ItemTimes, feature_names
+from talerec.models.blend import stack_parts, unstack_parts
+from talerec.models.core import Fitted, Model, check_indptr, require
+from talerec.models.ranker.candidates import FirstStage
+from talerec.models.ranker.learning import Verdict
+from talerec.models.ranker.parts import build_parts, name_parts
+from talerec.models.ranker.second_stage import SecondStage
+from talerec.models.ranker.trees import parse_trees
+from talerec.ranking import Weights
+from talerec.runtime import Array, Clock
+
+#: Kinds of queries: soon after the rows that the model knows, or long after their end.
+KINDS = CURRENT, DELAYED = ("current", "delayed")
+_MODES = ("with seen items", "without seen items")
+_PREFIX = "ranker_"
+_ARRAYS = ("parts", "repeats", "verdicts", "shares", "item_indptr", "item_times", "all_times")
+
+
+class LearnedTrees(NamedTuple):
+    """The result of learning: texts of trees, verdicts, and the shares of feature families.
+
+    texts: by kind of query, empty for none. verdicts: kind x (seen allowed, seen hidden). shares:
+    kind x family, how much each family decides of the order.
+    """
+
+    texts: list[bytes]
+    verdicts: list[list[Verdict | None]]
+    shares: Array
+
+
+class RankerState(NamedTuple):
+    """A fitted ranker: the first stage, and a second stage for each kind of query, or None."""
+
+    parts_text: str
+    first: FirstStage
+    second: list[SecondStage | None]
+    trained: LearnedTrees
+
+    @classmethod
+    def restore(cls, fitted: Fitted, size: int) -> RankerState:
+        """Return the state that a fit stores; TalerecError if its arrays cannot be used.
+
+        size: the largest number of candidates.
+        """
+        arrays = fitted.weights.query_arrays
+        stored = {name: arrays[_PREFIX + name] for name in _ARRAYS}
+        text = _as_text(stored["parts"])
+        models = build_parts(text)
+        _check_parts(arrays, len(models), len(fitted.weights.blocks))
+        parts = [part for _, part in unstack_parts(models, fitted)]
+        names, n_items = name_parts(parts), len(fitted.items)
+        times = ItemTimes(stored["item_indptr"], stored["item_times"], stored["all_times"])
+        check_indptr("item_indptr", times.indptr, n_items, len(times.times))
+        for name, array in zip(times._fields[1:], times[1:], strict=True):
+            require(array.dtype == np.int64 and array.ndim == 1, f"{name} is not a list of times")
+        require(len(times.times) == len(times.all_times), "there are other times than rows")
+        first = FirstStage(parts, names, times, bool(stored["repeats"][0]), size)
+        texts = [_tree_text(arrays.get(f"{_PREFIX}trees{number}")) for number in range(len(KINDS))]
+        second = [
+            SecondStage(first, parse_trees(trees, feature_names(names))) if trees else None
+            for trees in texts
+        ]
+        verdicts = _restore_verdicts(stored["verdicts"], len(parts))
+        shape = (len(KINDS), len(FAMILIES))
+        require(stored["shares"].shape == shape, "shares of families have another shape")
+        return cls(text, first, second, LearnedTrees(texts, verdicts, stored["shares"]))
+
+    def check(self) -> None:
+        """Raise TalerecError if arrays of a part, loaded from an artifact, are inconsistent."""
+        for part in self.first.parts:
+            part._check_loaded()
+
+    def find_second(self, kind: int, *, hide_seen: bool) -> SecondStage | None:
+        """Return the trees that answer queries of a kind (0: current, 1: delayed); None: a part."""
+        verdict = self.trained.verdicts[kind][int(hide_seen)]
+        return self.second[kind] if verdict is not None and verdict.uses_trees else None
+
+    def best_part(self, kind: int, *, hide_seen: bool) -> Model:
+        """Return the part that answers if the trees do not: the best one; unknown: the first."""
+        verdict = self.trained.verdicts[kind][int(hide_seen)]
+        return self.first.parts[0 if verdict is None else verdict.best]
+
+    def describe(self) -> list[str]:
+        """Return sentences on which parts and trees answer, and what decides the order."""
+        names, lines = self.first.names, [f"Candidates come from {', '.join(self.first.names)}."]
+        verdicts, shares_of = self.trained.verdicts, self.trained.shares
+        for kind, row, shares in zip(KINDS, verdicts, shares_of, strict=True):
+            for mode, verdict in zip(_MODES, row, strict=True):
+                lines.append(describe_verdict(kind, mode, verdict, names))
+            if any(verdict is not None and verdict.uses_trees for verdict in row):
+                pairs = sorted(zip(shares.tolist(), FAMILIES, strict=True), key=lambda p: -p[0])
+                words = [f"{family.name} {share:.0%}" for share, family in pairs]
+                lines.append(f"The order of candidates of {kind} requests: {', '.join(words)}.")
+        return lines
+
+    def update_parts(self, log: Log, clock: Clock) -> Weights:
+        """Return weights of the parts learned from all rows of a log; the trees stay.
+
+        What the parts' first fit fixed for updates, such as tempo's query parameters, stays too.
+        """
+        updated: list[Model | None] = []
+        for part in self.first.parts:
+            before = part.prepare_update()
+            assert before.update_state is not None
+            with clock(part.name):
+                weights, solver = part.for_update(before.update_state).learn_from(log, clock)
+            other = type(part)(**part.params)
+            updated.append(other.set_fitted(Fitted.from_log(log, weights, solver, {})))
+        return store(updated, self.parts_text, log, self.first.joins_history, self.trained)
+
+
+def describe_verdict(kind: str, mode: str, verdict: Verdict | None, names: list[str]) -> str:
+    """Return a sentence on who answers requests of a kind and mode, and why.
+
+    names: of the parts.
+    """
+    who = f"{kind.capitalize()} requests, {mode}"
+    if verdict is None:
+        return f"{who}: too few held-out queries to learn from; {names[0]} answers."
+    best = names[verdict.best]
+    answers = "the trees answer" if verdict.uses_trees else f"{best} answers"
+    figures = f"NDCG@10 {verdict.gain:.4f} against {verdict.part_gain:.4f} of {best}"
+    detail = f"{figures}, {verdict.z:+.1f} standard errors, {verdict.n_users:,} users"
+    return f"{who}: {answers} ({detail})."
+
+
+def store(
+    parts: list[Model | None], text: str, log: Log, repeats: bool, trained: LearnedTrees
+) -> Weights:
+    """Return the weights of a ranker: the stacked blocks of its fitted parts, and its arrays.
+
+    text: names of the parts. log: the rows that the parts know. repeats: whether users repeat
+    items. trained: trees and verdicts.
+    """
+    stacked = stack_parts(parts, np.ones(len(parts)), True)
+    times = ItemTimes.from_log(log)
+    arrays = {
+        "parts": np.frombuffer(text.encode(), np.uint8),
+        "repeats": np.array([repeats]),
+        "verdicts": _store_verdicts(trained.verdicts),
+        "shares": trained.shares,
+        "item_indptr": times.indptr,
+        "item_times": times.times,
+        "all_times": times.all_times,
+    }
+    for number, trees in enumerate(trained.texts):
+        if trees:
+            arrays[f"trees{number}"] = np.frombuffer(trees, np.uint8)
+    ours = {_PREFIX + name: array for name, array in arrays.items()}
+    return Weights(stacked.blocks, stacked.base, {**stacked.query_arrays, **ours})
+
+
+def _tree_text(codes: Array | None) -> bytes:
+    """Return the bytes of a stored text of trees; none if there is no array.
+
+    TalerecError if the array is no text.
+    """
+    if codes is None:
+        return b""
+    require(codes.dtype == np.uint8 and codes.ndim == 1, "the trees are no text")
+    return codes.tobytes()
+
+
+def _as_text(codes: Array) -> str:
+    """Return the text of an array of ASCII codes; TalerecError if it is none."""
+    require(codes.dtype == np.uint8 and codes.ndim == 1 and codes.size < 10_000, "parts is no text")
+    try:
+        return codes.tobytes().decode("ascii")
+    except UnicodeDecodeError:
+        raise TalerecError("parts is no text") from None
+
+
+def _check_parts(arrays: dict[str, Array], n_parts: int, n_blocks: int) -> None:
+    """Raise TalerecError unless each part has blocks, and these are all blocks."""
+    counts = arrays["part_blocks"]
+    require(counts.shape == (n_parts,) and counts.dtype.kind in "iu", "there are other parts")
+    require((counts > 0).all() and counts.sum() == n_blocks, "the parts have other blocks")
+
+
+def _store_verdicts(verdicts: list[list[Verdict | None]]) -> Array:
+    """Return verdicts as an array, kind x mode x field; a row of -1 stands for none."""
+    none = [-1.0] * len(Verdict._fields)
+    rows = [[none if each is None else list(map(float, each)) for each in row] for row in verdicts]
+    return np.array(rows)
+
+
+def _restore_verdicts(array: Array, n_parts: int) -> list[list[Verdict | None]]:
+    """Return the verdicts that `_store_verdicts` stored; TalerecError for another array."""
+    shape = (len(KINDS), 2, len(Verdict._fields))
+    require(array.shape == shape and array.dtype == np.float64, "verdicts have another shape")
+    require(bool((array[:, :, 0] < n_parts).all()), "a verdict names an unknown part")
+    return [[_restore_verdict(row.tolist()) for row in kind] for kind in array]
+
+
+def _restore_verdict(row: list[float]) -> Verdict | None:
+    """Return the verdict of a stored row of its fields; None if the first one is below 0."""
+    best, gain, part_gain, z, n_users = row
+    return None if best < 0 else Verdict(int(best), gain, part_gain, z, int(n_users))

@@ -1,0 +1,354 @@
+"""Gradient-boosted trees: LightGBM's text parsed and checked, walked and explained.
+
+LightGBM is needed to learn trees. Loaded trees are never passed to it: the text is parsed into
+arrays, every index and number is checked, and kernels of this module walk them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from talerec.errors import TalerecError
+from talerec.runtime import Array, kernel, template
+
+_MAX_BYTES = 64 * 2**20  # of the text of all trees
+_MAX_TREES = 5000
+_MAX_LEAVES = 1024  # of one tree
+_MAX_LINE = 2**20  # characters
+_END = "end of trees"
+
+_CATEGORICAL, _DEFAULT_LEFT = 1, 2  # bits of a decision type; from bit 2 on: missing values
+_ZERO_IS_MISSING, _NAN_IS_MISSING = 1, 2
+_ZERO = 1e-35  # LightGBM's zero: numbers up to this size
+
+
+class Trees(NamedTuple):
+    """A sum of decision trees, as arrays over the nodes and leaves of all trees.
+
+    Tree t has the nodes node_ptr[t]..node_ptr[t + 1] and the leaves leaf_ptr[t]..leaf_ptr[t + 1]. A
+    child n >= 0 is the tree's node n, a child below 0 its leaf -1 - n.
+    """
+
+    node_ptr: Array
+    leaf_ptr: Array
+    feature: Array  # of each node: the feature that it compares
+    threshold: Array  # at most this: to the left
+    decision: Array  # bits: 2 for "missing values go left"; decision >> 2: what is missing
+    left: Array
+    right: Array
+    parent: Array  # the node above each node, -1 for a root
+    node_count: Array  # training rows in each node, and in each leaf
+    leaf_value: Array
+    leaf_count: Array
+    leaf_parent: Array  # the node above each leaf, -1 if the tree is a single leaf
+
+    @property
+    def n_trees(self) -> int:
+        """The number of trees."""
+        return len(self.leaf_ptr) - 1
+
+    @property
+    def lowest(self) -> float:
+        """A score that no sum of leaves is below."""
+        bounds = zip(self.leaf_ptr[:-1], self.leaf_ptr[1:], strict=True)
+        return float(sum(self.leaf_value[a:b].min() for a, b in bounds))
+
+    @property
+    def expected(self) -> float:
+        """The mean score of the training rows: the sum of the trees' mean leaf values."""
+        bounds = zip(self.leaf_ptr[:-1], self.leaf_ptr[1:], strict=True)
+        means = (np.average(self.leaf_value[a:b], weights=self.leaf_count[a:b]) for a, b in bounds)
+        return float(sum(means))
+
+    def predict(self, rows: Array) -> Array:
+        """Return the score of each row of features (float64): the sum of its leaves' values."""
+        return _predict(self, rows)
+
+    def contributions(self, rows: Array) -> Array:
+        """Return what each feature (column) adds to the score of each row (TreeSHAP, float64).
+
+        With `expected`, the contributions of a row add up to its score.
+        """
+        return _contributions(self, rows)
+
+
+# -- the text of LightGBM --------------------------------------------------------------------------
+
+
+def trim_text(text: str) -> bytes:
+    """Return the trees of LightGBM's model text, without its parameters, as bytes to store."""
+    return (text[: text.index(_END)] + _END + "\n").encode()
+
+
+def parse_trees(text: bytes, names: Sequence[str]) -> Trees:
+    """Return the trees of LightGBM's model text; TalerecError for text that is not valid.
+
+    names: the features that the trees must have been learned with, in order. Checked are sizes,
+    child numbers (each node and leaf has one parent, above it in order, so that walks end), feature
+    numbers, counts, and that numbers are finite.
+    """
+    if len(text) > _MAX_BYTES:
+        raise TalerecError(f"the trees have {len(text):,} bytes; {_MAX_BYTES:,} are allowed")
+    try:
+        lines = bytes(text).decode("ascii").split("\n")
+    except UnicodeDecodeError:
+        raise TalerecError("the text of the trees is not ASCII") from None
+    sections = _sections(lines)
+    header = next(sections)
+    _require(header.get("feature_names", "").split() == list(names), "have other features")
+    _require(header.get("num_class") == "1", "have several classes")
+    _require(header.get("num_tree_per_iteration") == "1", "have several classes")
+    trees = []
+    for number, section in enumerate(sections):
+        _require(number < _MAX_TREES, f"are more than {_MAX_TREES}")
+        _require(section.get("Tree") == str(number), "are not in order")
+        trees.append(_parse_tree(section, len(names)))
+    _require(bool(trees), "are none")
+    nodes = np.cumsum([0] + [len(tree[0]) for tree in trees])
+    leaves = np.cumsum([0] + [len(tree[7]) for tree in trees])
+    return Trees(nodes, leaves, *(np.concatenate(column) for column in zip(*trees, strict=True)))
+
+
+def _require(condition: bool, problem: str) -> None:
+    """Raise TalerecError that the trees have this problem, unless the condition holds."""
+    if not condition:
+        raise TalerecError(f"the trees {problem}")
+
+
+def _sections(lines: list[str]) -> Iterator[dict[str, str]]:
+    """Yield the sections of LightGBM's text as dicts: the header, then one per tree.
+
+    A section is lines `name=value`; that of a tree begins with Tree=NUMBER. TalerecError if the
+    text does not end with `end of trees`, a line is too long or a name occurs twice.
+    """
+    section: dict[str, str] = {}
+    for line in lines:
+        _require(len(line) <= _MAX_LINE, "have a line that is too long")
+        if line == _END:
+            yield section
+            return
+        name, sign, value = line.partition("=")
+        if name == "Tree" and sign:
+            yield section
+            section = {}
+        if sign:
+            _require(name not in section, f"have two lines {name[:40]!r}")
+            section[name] = value
+    raise TalerecError("the text of the trees is cut off")
+
+
+def _parse_tree(section: dict[str, str], n_features: int) -> tuple[Array, ...]:
+    """Return the arrays of one tree, in the order of `Trees` from `feature` on.
+
+    section: the tree's lines by name. TalerecError for numbers that no tree can have.
+    """
+    n_leaves = int(_parse_numbers(section, "num_leaves", 1)[0])
+    _require(1 <= n_leaves <= _MAX_LEAVES, f"have {n_leaves} leaves")
+    _require(section.get("num_cat") == "0", "have categories")
+    _require(section.get("is_linear", "0") == "0", "have linear leaves")
+    value = _parse_numbers(section, "leaf_value", n_leaves)
+    if n_leaves == 1:
+        none, no_numbers = np.empty(0, np.int32), np.empty(0)
+        nodes = (none, no_numbers, np.empty(0, np.uint8), none, none, none, no_numbers)
+        return *nodes, value, np.ones(1), np.full(1, -1, np.int32)
+    n_nodes = n_leaves - 1
+    names = ("split_feature", "left_child", "right_child", "decision_type", "internal_count")
+    integers = (_parse_integers(section, name, n_nodes) for name in names)
+    feature, left, right, decision, node_count = integers
+    leaf_count = _parse_integers(section, "leaf_count", n_leaves)
+    _require(bool(((feature >= 0) & (feature < n_features)).all()), "have a feature out of range")
+    _require(bool(((decision >= 0) & (decision < 12)).all()), "have an unknown decision")
+    _require(not (decision & _CATEGORICAL).any(), "have categories")
+    parent, leaf_parent = _parents(left, right, n_nodes, n_leaves)
+    counts = np.concatenate([node_count, leaf_count])
+    _require(bool((counts > 0).all()), "have a count that is not positive")
+    left_at, right_at = (np.where(side >= 0, side, n_nodes - 1 - side) for side in (left, right))
+    _require(bool((counts[left_at] + counts[right_at] == node_count).all()), "do not add up")
+    threshold = _parse_numbers(section, "threshold", n_nodes, finite=False)
+    nodes = (
+        feature.astype(np.int32), threshold, decision.astype(np.uint8), left.astype(np.int32),
+        right.astype(np.int32), parent.astype(np.int32), node_count.astype(np.float64),
+    )  # fmt: skip
+    return *nodes, value, leaf_count.astype(np.float64), leaf_parent.astype(np.int32)
+
+
+def _parents(left: Array, right: Array, n_nodes: int, n_leaves: int) -> tuple[Array, Array]:
+    """Return the parent of each node (-1: the root) and of each leaf.
+
+    left, right: children; below 0: leaf -1 - n. TalerecError unless each node but the first, and
+    each leaf, is the child of one node, and nodes come after their parents.
+    """
+    parent, leaf_parent = np.full(n_nodes, -1), np.full(n_leaves, -1)
+    for node in range(n_nodes):
+        for child in (int(left[node]), int(right[node])):
+            if child >= 0:
+                _require(node < child < n_nodes, "have a node whose child is not after it")
+                _require(parent[child] < 0, "have a node with two parents")
+                parent[child] = node
+            else:
+                _require(-1 - child < n_leaves, "have a leaf out of range")
+                _require(leaf_parent[-1 - child] < 0, "have a leaf with two parents")
+                leaf_parent[-1 - child] = node
+    return parent, leaf_parent
+
+
+def _parse_numbers(section: dict[str, str], name: str, count: int, *, finite: bool = True) -> Array:
+    """Return `count` numbers of a line (float64); TalerecError if it has others, or NaN.
+
+    finite: whether infinity is an error, too.
+    """
+    words = section.get(name, "").split(" ")
+    _require(len(words) == count, f"have a line {name} of other length")
+    try:
+        values = np.array([float(word) for word in words])
+    except ValueError:
+        raise TalerecError(f"the trees have a line {name} that is not numbers") from None
+    is_valid = np.isfinite(values) if finite else ~np.isnan(values)
+    _require(bool(is_valid.all()), f"have a line {name} that is not finite")
+    return values
+
+
+def _parse_integers(section: dict[str, str], name: str, count: int) -> Array:
+    """Return `count` whole numbers of a line (int64), of at most 2^31; else TalerecError."""
+    values = _parse_numbers(section, name, count)
+    _require(bool((np.abs(values) < 2**31).all()), f"have a line {name} out of range")
+    whole = values.astype(np.int64)
+    _require(bool((whole == values).all()), f"have a line {name} that is not whole numbers")
+    return whole
+
+
+# -- walking ---------------------------------------------------------------------------------------
+
+
+@template
+def _goes_left(value: float, threshold: float, decision: int) -> bool:
+    """Return whether a row goes to a node's left child, by LightGBM's rules.
+
+    value: of the node's feature. decision: bit 1 set: missing values go left; decision >> 2: 0 if
+    no value counts as missing (NaN is 0 then), 1 if zeros do, 2 if NaN does.
+    """
+    missing = decision >> 2
+    if np.isnan(value):
+        if missing == _NAN_IS_MISSING:
+            return bool(decision & _DEFAULT_LEFT)
+        value = 0.0
+    if missing == _ZERO_IS_MISSING and abs(value) <= _ZERO:
+        return bool(decision & _DEFAULT_LEFT)
+    return value <= threshold
+
+
+@kernel
+def _predict(trees: Trees, rows: Array) -> Array:
+    """Return the sum of the leaf values of each row of features; trees are added in order."""
+    out = np.zeros(len(rows))
+    feature, threshold, decision = trees.feature, trees.threshold, trees.decision
+    left, right, leaf_value = trees.left, trees.right, trees.leaf_value
+    for t in range(len(trees.leaf_ptr) - 1):
+        first, first_leaf = trees.node_ptr[t], trees.leaf_ptr[t]
+        has_nodes = trees.node_ptr[t + 1] > first
+        for r in range(len(rows)):
+            child = 0 if has_nodes else -1
+            while child >= 0:
+                node = first + child
+                value = np.float64(rows[r, feature[node]])
+                is_left = _goes_left(value, threshold[node], decision[node])
+                child = left[node] if is_left else right[node]
+            out[r] += leaf_value[first_leaf - 1 - child]
+    return out
+
+
+@kernel
+def _contributions(trees: Trees, rows: Array) -> Array:
+    """Return the Shapley values of features (rows x features), by paths to leaves.
+
+    A path has, for each different feature on it, `ratio`, the share of training rows that follow it
+    if the feature is not known, and `follows`: whether the row follows it. For a leaf of value v,
+    feature i gets v (follows_i - ratio_i) times the mean, over orders of the other features, of the
+    product of follows (features before i) and ratio (after i). The sum over subsets is a
+    polynomial, from which the factor of i is divided out.
+    """
+    out = np.zeros(rows.shape)
+    n_features = rows.shape[1]  # as many different ones can be on a path
+    features = np.empty(n_features, np.int64)
+    ratio, follows = np.empty(n_features), np.empty(n_features)
+    poly = np.empty(n_features + 1)
+    for t in range(len(trees.leaf_ptr) - 1):
+        first, first_leaf = trees.node_ptr[t], trees.leaf_ptr[t]
+        for r in range(len(rows)):
+            for leaf in range(first_leaf, trees.leaf_ptr[t + 1]):
+                n = _leaf_path(
+                    trees, rows[r], first, leaf, leaf - first_leaf, features, ratio, follows
+                )
+                if n == 0:
+                    continue
+                _path_polynomial(ratio, follows, n, poly)
+                value = trees.leaf_value[leaf]
+                for i in range(n):
+                    if follows[i] != ratio[i]:
+                        share = _without_feature(poly, ratio[i], follows[i], n)
+                        out[r, features[i]] += value * (follows[i] - ratio[i]) * share
+    return out
+
+
+@template
+def _leaf_path(
+    trees: Trees, row: Array, first: int, leaf: int, number: int, features: Array, ratio: Array,
+    follows: Array,
+) -> int:  # fmt: skip
+    """Write the different features on the path to a leaf, with `ratio` and `follows` of each.
+
+    Returns their number. first: the tree's first node. number: of the leaf in its tree.
+    """
+    n, node, child = 0, trees.leaf_parent[leaf], -1 - number
+    count = trees.leaf_count[leaf]
+    while node >= 0:
+        at = first + node
+        feature = trees.feature[at]
+        value = np.float64(row[feature])
+        is_left = _goes_left(value, trees.threshold[at], trees.decision[at])
+        step = 1.0 if is_left == (trees.left[at] == child) else 0.0
+        x = 0
+        while x < n and features[x] != feature:
+            x += 1
+        if x == n:
+            features[x], ratio[x], follows[x] = feature, 1.0, 1.0
+            n += 1
+        ratio[x] *= count / trees.node_count[at]
+        follows[x] *= step
+        count, child, node = trees.node_count[at], node, trees.parent[at]
+    return n
+
+
+@template
+def _path_polynomial(ratio: Array, follows: Array, n: int, poly: Array) -> None:
+    """Write the coefficients of the product of (ratio_k + follows_k y), k < n, to `poly`."""
+    poly[0] = 1.0
+    for k in range(n):
+        poly[k + 1] = poly[k] * follows[k]
+        for d in range(k, 0, -1):
+            poly[d] = poly[d] * ratio[k] + poly[d - 1] * follows[k]
+        poly[0] *= ratio[k]
+
+
+@template
+def _without_feature(poly: Array, ratio: float, follows: float, n: int) -> float:
+    """Return the weighted sum of the coefficients of poly / (ratio + follows y).
+
+    Coefficient s of the quotient has the weight s! (n - 1 - s)! / n!: the share of orders in which
+    s given features come before feature i and the others after it.
+    """
+    total, weight = 0.0, 1.0 / n  # s = n - 1: (n - 1)! 0! / n!
+    if follows != 0.0:
+        quotient = 0.0
+        for s in range(n - 1, -1, -1):
+            quotient = (poly[s + 1] - ratio * quotient) / follows
+            total += weight * quotient
+            weight *= (n - s) / max(s, 1)
+        return total
+    for s in range(n - 1, -1, -1):
+        total += weight * poly[s] / ratio
+        weight *= (n - s) / max(s, 1)
+    return total

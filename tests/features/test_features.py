@@ -1,0 +1,188 @@
+"""Features against slow twins, and that they know nothing of the future."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import talerec as tr
+from logs import DAY, log_of
+from talerec.data import UNTIMED, Histories
+from talerec.features import (
+    FAMILIES,
+    FeatureInputs,
+    ItemTimes,
+    PartScores,
+    build_features,
+    feature_families,
+    feature_names,
+)
+
+HOUR = DAY // 24
+START = 1_600_000_000 * 10**6
+WINDOWS = {
+    "share_6h": 6 * HOUR, "share_day": DAY, "share_week": 7 * DAY, "share_month": 30 * DAY,
+    "share_half_year": 180 * DAY, "share_ever": 10**18,
+}  # fmt: skip
+
+
+def random_log(seed: int = 0, users: int = 30, items: int = 25, rows: int = 600) -> tr.Log:
+    rng = np.random.default_rng(seed)
+    times = START + rng.integers(0, 300, rows) * DAY // 7  # many rows at equal times
+    columns = (rng.integers(0, users, rows), rng.integers(0, items, rows), times)
+    return log_of([(int(u), int(i), int(t)) for u, i, t in zip(*columns, strict=True)])
+
+
+def make_inputs(log: tr.Log, counted: tr.Log, seed: int = 1) -> FeatureInputs:
+    """Requests of all users, at a time within their rows, with random candidates and scores."""
+    rng = np.random.default_rng(seed)
+    n, n_items, width = len(log.users), len(log.items), 9
+    stop = log.ptr[:-1] + (np.diff(log.ptr) * rng.random(n)).astype(np.int64)
+    now = log.time[stop]
+    candidates = np.stack([rng.permutation(n_items)[:width] for _ in range(n)]).astype(np.int32)
+    counts = rng.integers(0, width + 1, n)
+    scores = rng.normal(size=(2, n, width))
+    scores[rng.random(scores.shape) < 0.2] = np.nan
+    ranks = rng.integers(0, 50, scores.shape).astype(np.float32)
+    ranks[rng.random(scores.shape) < 0.3] = np.nan
+    tops = rng.normal(size=(2, n, 2))
+    known_until = np.where(rng.random(n) < 0.3, now - 20 * DAY, now + DAY)
+    return FeatureInputs(
+        log.ptr[:-1], stop, log.item, log.time, now, known_until, candidates, counts,
+        PartScores(scores, ranks, tops), ItemTimes.from_log(counted),
+    )  # fmt: skip
+
+
+def slow_features(inputs: FeatureInputs, counted: tr.Log, q: int, c: int) -> dict[str, float]:
+    """Every feature of one candidate, by loops over rows."""
+    item, now = int(inputs.candidates[q, c]), int(inputs.now[q])
+    end = min(now, int(inputs.known_until[q]))
+    history = [
+        (int(i), int(t))
+        for i, t in zip(
+            inputs.item[inputs.start[q] : inputs.stop[q]],
+            inputs.time[inputs.start[q] : inputs.stop[q]],
+            strict=True,
+        )
+    ]
+    out: dict[str, float] = {}
+    is_seen = any(i == item for i, _ in history)
+    joined, n_lists = 0.0, 0
+    for p, part in enumerate(("a", "b")):
+        score, rank = inputs.parts.scores[p, q, c], inputs.parts.ranks[p, q, c]
+        top = inputs.parts.tops[p, q, 0 if is_seen else 1]
+        out |= {f"{part}_score": score, f"{part}_rank": rank}
+        out[f"{part}_ratio"] = score / top if top > 0 else math.nan
+        if not math.isnan(rank):
+            joined, n_lists = joined + 1 / (rank + 10), n_lists + 1
+    out |= {"joined_rank": joined, "n_lists": n_lists}
+    before = [(int(i), int(t)) for i, t in zip(counted.item, counted.time, strict=True) if t < end]
+    times = sorted(t for i, t in before if i == item)
+    for name, window in WINDOWS.items():
+        total = sum(t >= end - window for _, t in before)
+        out[name] = sum(t >= end - window for t in times) / max(total, 1)
+    out["log_count"] = math.log1p(len(times))
+    out["age_days"] = (end - times[0]) / DAY if times else math.nan
+    out["idle_days"] = (end - times[-1]) / DAY if times else math.nan
+    out["n_rows"] = len(history)
+    is_timed = bool(history) and history[-1][1] > UNTIMED
+    span = max((history[-1][1] - history[0][1]) / DAY, 1.0) if is_timed else math.nan
+    out["inactive_days"] = max(now - history[-1][1], 0) / DAY if is_timed else math.nan
+    out["rows_per_day"] = len(history) / span
+    out["stale_days"] = max(now - int(inputs.known_until[q]), 0) / DAY
+    newest = [i for i, _ in history[-20:]]
+    out["distinct_share"] = len(set(newest)) / max(len(newest), 1)
+    logs = [math.log1p(sum(j == i for j, _ in before)) for i in newest]
+    out["taste_popularity"] = sum(logs) / len(logs) if logs else 0.0
+    out["popularity_gap"] = out["log_count"] - out["taste_popularity"]
+    rows = [(len(history) - n, t, n) for n, (i, t) in enumerate(history) if i == item]
+    out["seen_count"] = len(rows)
+    out["seen_lag"] = rows[-1][0] if rows else math.nan
+    hours = [max(now - t, HOUR / 60) / HOUR for _, t, _ in rows]
+    out["seen_hours"] = hours[-1] if rows else math.nan
+    out["seen_by_lag"] = sum(lag**-0.5 for lag, _, _ in rows)
+    out["seen_by_age"] = sum((h + 1) ** -0.5 for h in hours)
+    for name, period, width in (("seen_at_hour", 24, 1.5), ("seen_at_weekday", 168, 3.0)):
+        out[name] = 0.0
+        for lag, t, _ in rows:
+            gap = abs((t / HOUR) % period - (now / HOUR) % period)
+            out[name] += lag**-0.5 * math.exp(-((min(gap, period - gap) / width) ** 2))
+    out["seen_after_last"] = sum(
+        lag**-0.5 for lag, _, n in rows if n and history[n - 1][0] == history[-1][0]
+    )
+    out["seen_due"] = math.nan
+    if len(rows) > 1 and rows[-1][1] > rows[0][1]:
+        interval = (rows[-1][1] - rows[0][1]) / (len(rows) - 1)
+        out["seen_due"] = (now - rows[-1][1]) / interval
+    return out
+
+
+def test_every_feature_equals_its_slow_twin():
+    log = random_log()
+    inputs = make_inputs(log, log)
+    indptr, rows = build_features(inputs, ["a", "b"])
+    names = feature_names(["a", "b"])
+    for q in range(len(inputs.counts)):
+        for c in range(inputs.counts[q]):
+            slow = slow_features(inputs, log, q, c)
+            expected = np.array([slow[name] for name in names], np.float32)
+            np.testing.assert_allclose(rows[indptr[q] + c], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_names_are_different_and_every_family_has_some():
+    names = feature_names(["a", "b"])
+    assert len(set(names)) == len(names)
+    assert set(feature_families(["a", "b"]).tolist()) == set(range(len(FAMILIES)))
+    assert all(family.description for family in FAMILIES)
+
+
+def test_one_request_gets_the_same_bits_as_a_batch():
+    log = random_log()
+    inputs = make_inputs(log, log)
+    indptr, rows = build_features(inputs, ["a", "b"])
+    for q in range(len(inputs.counts)):
+        parts = PartScores(*(array[:, q : q + 1] for array in inputs.parts))
+        per_request = ("start", "stop", "now", "known_until", "candidates", "counts")
+        single = {name: getattr(inputs, name)[q : q + 1] for name in per_request}
+        alone = build_features(inputs._replace(**single, parts=parts), ["a", "b"])[1]
+        assert alone.tobytes() == rows[indptr[q] : indptr[q + 1]].tobytes()
+
+
+@pytest.mark.parametrize("shift", [0, 1, DAY])
+def test_planted_rows_of_the_future_change_no_counted_feature(shift: int):
+    """Rows at the time of a request, of others or of the user's own target, and later ones."""
+    log = random_log()
+    inputs = make_inputs(log, log)
+    _, rows = build_features(inputs, ["a", "b"])
+    latest = int(max(inputs.now.max(), inputs.known_until.max()))
+    plain: list[Any] = [
+        (int(u), int(i), int(t))
+        for u, i, t in zip(log.user_codes(), log.item, log.time, strict=True)
+    ]
+    for q in range(len(inputs.now)):
+        end = int(min(inputs.now[q], inputs.known_until[q]))
+        planted = [(u, i, end + shift) for u in (0, q) for i in range(len(log.items))]
+        other = log_of(plain + planted + [(1, 1, latest + 1)])
+        assert other.items.ids.equals(log.items.ids)
+        again = build_features(inputs._replace(log=ItemTimes.from_log(other)), ["a", "b"])
+        part = slice(again[0][q], again[0][q + 1])
+        assert again[1][part].tobytes() == rows[part].tobytes()
+
+
+def test_histories_without_times_or_rows_and_unknown_items_have_features():
+    log = random_log()
+    histories = Histories.untimed([[1, 999, 2, 1], []], log.items, "skip")
+    now = np.full(2, int(log.time.max()) + 1)
+    scores = PartScores(np.zeros((1, 2, 2)), np.zeros((1, 2, 2), np.float32), np.ones((1, 2, 2)))
+    inputs = FeatureInputs(
+        histories.start, histories.stop, histories.item, histories.time, now, now,
+        np.array([[0, 1], [2, 3]], np.int32), np.array([2, 2]), scores, ItemTimes.from_log(log),
+    )  # fmt: skip
+    rows = dict(zip(feature_names(["a"]), build_features(inputs, ["a"])[1].T, strict=True))
+    assert np.isnan(rows["inactive_days"]).all()
+    assert np.isnan(rows["seen_hours"]).all()
+    first = log.items.positions([1], "item", "error")[0]
+    assert rows["seen_count"].tolist() == [2.0 * (i == first) for i in range(2)] + [0.0, 0.0]

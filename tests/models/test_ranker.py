@@ -1,0 +1,325 @@
+"""The ranker: where trees answer and where a part does, filters, explanations, saving, updates."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+import talerec as tr
+from logs import tiny_log
+from talerec.artifact import Bundle, read_artifact, write_artifact
+from talerec.data import Histories
+from talerec.errors import ArtifactError, TalerecError
+from talerec.models.core import ItemFilter, rank_targets, rank_top, rank_with_reasons
+from talerec.models.ranker.examples import gain_at_rank
+from talerec.models.ranker.queries import current_round, delayed_round
+
+pytest.importorskip("lightgbm")
+
+HOUR, DAY, START = 3600.0, 86_400.0, 1.6e9
+PARTS = "markov,popular"
+
+
+def hour_log(users: int = 420, rows: int = 12, items: int = 40, seed: int = 0) -> tr.Log:
+    """Every user has one item in the morning and another one in the evening, in random order.
+
+    No part knows hours: only the family `repeats` tells which of the two comes next.
+    """
+    rng = np.random.default_rng(seed)
+    log = []
+    for user in range(users):
+        pair = rng.permutation(items)[:2]
+        day = rng.integers(0, 60)
+        for step in range(rows):
+            evening = int(rng.integers(0, 2))
+            hour = 8 + 12 * evening + rng.random() / 2
+            log.append((user, int(pair[evening]), START + (day + step) * DAY + hour * HOUR))
+    return tiny_log(log)
+
+
+def noise_log(seed: int = 0) -> tr.Log:
+    """Items are drawn at random: nothing can be learned."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(0, [400, 60, 10**7], (5000, 3))
+    return tiny_log([(int(u), int(i), START + float(t)) for u, i, t in drawn])
+
+
+@pytest.fixture(scope="module")
+def log() -> tr.Log:
+    info = pl.DataFrame({"item_id": list(range(40)), "color": ["red", "blue"] * 20})
+    return hour_log().with_items(info)
+
+
+@pytest.fixture(scope="module")
+def model(log) -> tr.Ranker:
+    return tr.Ranker(parts=PARTS, candidates=10).fit(log)
+
+
+def second_stage(model: tr.Ranker):
+    return model._state.find_second(0, hide_seen=False)
+
+
+def test_trees_answer_where_they_know_what_parts_do_not(model, log):
+    assert second_stage(model) is not None
+    verdict = model._state.trained.verdicts[0][0]
+    assert verdict.gain > 1.2 * verdict.part_gain
+    text = "\n".join(model.describe_learned())
+    assert "the trees answer" in text
+    assert "repeats" in text
+
+
+def test_the_hour_of_the_request_decides(model, log):
+    hits = 0
+    for user in range(40):
+        items = log.item[log.ptr[user] : log.ptr[user + 1]]
+        hours = (log.time[log.ptr[user] : log.ptr[user + 1]] / 3.6e9) % 24
+        last = int(log.time[log.ptr[user + 1] - 1] / DAY / 1e6)
+        for hour in (8.2, 20.2):
+            at = pl.Series([int(((last + 1) * DAY + hour * HOUR) * 1e6)]).cast(pl.Datetime("us"))
+            best = model.recommend([user], k=1, as_of=at[0])["item_id"][0]
+            usual = items[np.abs(hours - hour) < 2]
+            hits += usual.size and best == log.items.ids[int(usual[0])]
+    assert hits >= 70
+
+
+def test_noise_is_answered_by_a_part_and_reported():
+    model = tr.Ranker(parts="markov,popular").fit(noise_log())
+    state = model._state
+    assert all(
+        state.find_second(kind, hide_seen=hidden) is None
+        for kind in (0, 1)
+        for hidden in (False, True)
+    )
+    assert not any("the trees answer" in line for line in model.describe_learned())
+    users = list(range(20))
+    best = state.best_part(0, hide_seen=False)
+    assert model.recommend(users, k=9).equals(best.recommend(users, k=9))
+
+
+def test_ranks_of_targets_are_positions_in_the_lists(model, log):
+    """With seen items and without, candidates or not, the whole catalogue long."""
+    histories = Histories.of_users(log, np.arange(60))
+    rng = np.random.default_rng(3)
+    targets = rng.integers(0, len(log.items), 60)
+    targets[0] = -1
+    ranks = rank_targets(model, histories, targets).ranks
+    for column, hide_seen in enumerate((False, True)):
+        lists = rank_top(model, histories, len(log.items), ItemFilter(hide_seen=hide_seen))
+        for h in range(60):
+            listed = lists.items[h, : lists.counts[h]].tolist()
+            expected = listed.index(targets[h]) + 1 if targets[h] in listed else 0
+            assert ranks[h, column] == expected
+
+
+def test_other_items_follow_candidates_in_the_first_parts_order(model, log):
+    full = model.recommend([3], k=40)
+    assert full["item_id"].is_unique().all()
+    assert full["score"].is_sorted(descending=True)
+    first = model._state.first.parts[0].recommend([3], k=40)["item_id"].to_list()
+    candidates = full["item_id"].to_list()[:10]
+    rest = [item for item in first if item not in candidates]
+    assert full["item_id"].to_list()[10:] == rest
+
+
+def test_filters_act_before_candidates_are_chosen(model):
+    for options in (
+        {"where": "color = 'red'"}, {"allow": list(range(0, 40, 2))},
+        {"deny": list(range(1, 40, 2))},
+    ):  # fmt: skip
+        items = model.recommend([5], k=12, **options)["item_id"].to_list()
+        assert len(items) == 12
+        assert all(item % 2 == 0 for item in items)
+    limited = model.recommend([5], k=8, per={"color": 4})["item_id"].to_list()
+    assert sum(item % 2 for item in limited) == 4
+    boosted = model.recommend([5], k=10, boost={"color": {"red": 5.0}})["item_id"].to_list()
+    assert all(item % 2 == 0 for item in boosted)
+
+
+def test_scores_do_not_depend_on_filters(model):
+    everything = dict(model.recommend([5], k=40).select("item_id", "score").iter_rows())
+    red = model.recommend([5], k=5, where="color = 'red'")
+    shared = [(item, score) for item, score in red.select("item_id", "score").iter_rows()]
+    top = dict(model.recommend([5], k=10).select("item_id", "score").iter_rows())
+    compared = [(item, score) for item, score in shared if item in top]
+    assert compared
+    assert all(everything[item] == score for item, score in compared)
+
+
+def test_a_batch_equals_single_requests_and_reasons(model, log):
+    users = list(range(30))
+    batch = model.recommend(users, k=5)
+    assert batch.equals(pl.concat([model.recommend([user], k=5) for user in users]))
+    histories = Histories.of_users(log, np.arange(30))
+    lists, _ = rank_with_reasons(model, histories, 5)
+    assert log.items.ids.gather(lists.items).to_list() == batch["item_id"].to_list()
+    assert lists.scores == batch["score"].to_list()
+
+
+def test_contributions_of_rows_and_of_families_add_up(model, log):
+    for user in (0, 7):
+        full = model.recommend([user], k=40)
+        history = Histories.of_users(log, np.array([user])).slice(0, 1)
+        for item, score in full.select("item_id", "score").iter_rows():
+            explained = model.explain_user(user, item)["contribution"].sum()
+            assert explained == pytest.approx(score, abs=1e-6)
+            target = int(log.items.positions([item], "item", "error")[0])
+            families = model.explain_families(history, target)
+            if families is not None:
+                assert sum(value for _, value in families) == pytest.approx(score, abs=1e-6)
+
+
+def test_similar_items_are_the_first_parts(model):
+    first = model._state.first.parts[0]
+    assert model.similar_items(3, k=5).equals(first.similar_items(3, k=5))
+
+
+def test_a_saved_ranker_answers_alike_without_lightgbm(model, tmp_path, monkeypatch):
+    import sys
+
+    path = model.save(tmp_path / "r.tale")
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    loaded = tr.load(path, verify=True)
+    assert loaded.recommend(list(range(30)), k=20).equals(model.recommend(list(range(30)), k=20))
+    assert loaded.explain([1, 2], 3).equals(model.explain([1, 2], 3))
+    assert loaded.describe_learned() == model.describe_learned()
+
+
+def damaged(model: tr.Ranker, path, name: str, change) -> None:
+    bundle = read_artifact(model.save(path))
+    arrays = {key: np.array(array) for key, array in bundle.arrays.items()}
+    name = next(key for key in arrays if key.endswith(name))
+    arrays[name] = change(arrays[name])
+    write_artifact(path, Bundle(bundle.facts, arrays, dict(bundle.tables)))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("ranker_trees0", lambda a: a[: len(a) // 2]),
+        ("ranker_trees0", lambda a: a.astype(np.int64)),
+        ("ranker_parts", lambda a: np.frombuffer(b"ranker", np.uint8)),
+        ("ranker_parts", lambda a: np.frombuffer(b"markov", np.uint8)),
+        ("ranker_parts", lambda a: np.frombuffer(b"popular,markov,ease", np.uint8)),
+        ("ranker_verdicts", lambda a: a + 7),
+        ("ranker_verdicts", lambda a: a[:1]),
+        ("ranker_shares", lambda a: a[:, :2]),
+        ("ranker_item_indptr", lambda a: a[:-1]),
+        ("ranker_item_indptr", lambda a: a * 3),
+        ("ranker_item_times", lambda a: a[:-1]),
+        ("ranker_all_times", lambda a: a.astype(np.float64)),
+        ("part_blocks", lambda a: a + 1),
+        ("part_blocks", lambda a: a * 0),
+    ],
+)
+def test_a_damaged_ranker_is_refused(model, tmp_path, name, change):
+    damaged(model, tmp_path / "r.tale", name, change)
+    with pytest.raises(ArtifactError):
+        tr.load(tmp_path / "r.tale", verify=True)
+
+
+def test_an_update_teaches_the_parts_and_keeps_the_trees(log):
+    old = log.keep(log.time < np.quantile(log.time, 0.9)).compact()
+    model = tr.Ranker(parts=PARTS, candidates=10).fit(old)
+    trees, verdicts = model._state.trained.texts, model._state.trained.verdicts
+    update = tr.update(model, log)
+    assert update.rows > 0
+    assert model._state.trained.texts == trees
+    assert model._state.trained.verdicts == verdicts
+    assert len(model.item_ids) == len(log.items)
+    counts = dict(model._state.first.parts[1].recommend([0], k=3).select("item_id", "score").rows())
+    full = dict(zip(log.items.ids.to_list(), log.counts().tolist(), strict=True))
+    assert all(full[item] == score for item, score in counts.items())
+    times = model._state.first.log
+    assert len(times.all_times) == log.rows
+    assert len(model.recommend([0], k=5)) == 5
+
+
+def test_parts_that_cannot_be_updated_are_named(log):
+    model = tr.Ranker(parts="markov,fpmc(epochs=1; factors=2)").fit(log)
+    with pytest.raises(TalerecError, match="fpmc, a part of the ranker, cannot be updated"):
+        tr.update(model, log)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ("ranker", "parts names 'ranker'"),
+        ("tempo,nonsense", "parts names 'nonsense'"),
+        ("ease(reg=-1)", "reg is -1"),
+        (",".join(["markov"] * 21), "at most 20"),
+    ],
+)
+def test_parts_that_cannot_be_used_are_refused(parts, message):
+    with pytest.raises(TalerecError, match=message):
+        tr.Ranker(parts=parts)
+
+
+def test_a_blend_refuses_a_ranker_and_a_ranker_takes_a_blend(log):
+    with pytest.raises(TalerecError, match="parts names 'ranker'; the models that blend"):
+        tr.Blend(parts="tempo,ranker")
+    model = tr.Ranker(parts="blend(parts=markov,popular; weights_of_parts=1,0.1),markov").fit(log)
+    assert len(model.recommend([1], k=3)) == 3
+
+
+def test_two_parts_of_one_model_have_names_of_their_own(log):
+    model = tr.Ranker(parts="markov,markov(recency=1)", candidates=10).fit(log)
+    assert model._state.first.names == ["markov", "markov2"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(1, 1, START)],  # one user, one item, one instant
+        [(1, i, START + i) for i in range(30)],  # one user
+        [(u, 1, START + u) for u in range(300)],  # one item
+        [(u, i, START) for u in range(300) for i in range(3)],  # one instant
+    ],
+)
+def test_degenerate_logs_fit_and_fall_back(rows, tmp_path):
+    model = tr.Ranker(parts="markov,popular").fit(tiny_log(rows))
+    assert second_stage(model) is None
+    frame = model.recommend([1], k=1)
+    path = model.save(tmp_path / "r.tale")
+    assert tr.load(path, verify=True).recommend([1], k=1).equals(frame)
+
+
+def test_a_log_without_times_is_refused():
+    frame = pl.DataFrame({"user_id": [1, 1], "item_id": [1, 2]})
+    with pytest.raises(TalerecError, match="needs times"):
+        tr.Ranker(parts="markov").fit(tr.Log.from_frame(frame, time=None))
+
+
+def test_a_history_without_known_items_has_an_answer_or_none(model):
+    assert len(model.recommend_histories([[]], k=5)) <= 5
+    assert len(model.recommend_histories([[999]], k=5, unknown="skip")) <= 5
+
+
+# -- held-out queries ------------------------------------------------------------------------------
+
+
+def test_current_queries_ask_for_last_rows_that_parts_do_not_know(log):
+    held_out = current_round(log, 2)
+    assert held_out.train.rows + len(log.users) * 2 == log.rows
+    histories, target, user = held_out.queries
+    for q in range(0, len(target), 37):
+        row = histories.stop[q]
+        assert log.item[row] == target[q]
+        assert histories.start[q] == log.ptr[user[q]]
+        assert histories.now[q] == log.time[row]
+        in_train = held_out.train.ptr[user[q] + 1] - held_out.train.ptr[user[q]]
+        assert row - log.ptr[user[q]] >= in_train
+
+
+def test_delayed_queries_know_no_row_after_the_cutoff(log):
+    held_out = delayed_round(log)
+    assert held_out.train.time.max() < held_out.known_until
+    histories = held_out.queries.histories
+    assert (histories.now >= held_out.known_until).all()
+    for q in range(0, len(held_out.queries), 11):
+        assert histories.time[histories.stop[q] - 1] < held_out.known_until
+
+
+def test_gains_are_those_of_ndcg():
+    expected = [0, 1, 1 / np.log2(3), 1 / np.log2(11), 0]
+    np.testing.assert_allclose(gain_at_rank(np.array([0, 1, 2, 10, 11])), expected)

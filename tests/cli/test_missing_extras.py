@@ -14,6 +14,7 @@ from command import talerec
     [
         (["tune", "none.csv"], "optuna", "tuning needs the extra `tune` (optuna is missing)"),
         (["fit", "none.csv", "-o", "m.tale", "--model", "sasrec"], "torch", "needs torch"),
+        (["evaluate", "none.csv", "--model", "content"], "sklearn", "needs scikit-learn"),
         (
             ["evaluate", "none.csv", "--model", "blend", "--set", "parts=tempo,sasrec"],
             "torch",

@@ -1,4 +1,5 @@
 from talerec.models.core.base import Model as Model
+from talerec.models.core.base import last_rows as last_rows
 from talerec.models.core.base import restore_model as restore_model
 from talerec.models.core.boosts import BoostSpec as BoostSpec
 from talerec.models.core.boosts import ItemBoosts as ItemBoosts

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from talerec.data import Histories, Log
+from talerec.data import Histories, Log, median_interval
 from talerec.errors import TalerecError
 from talerec.gram import (
     Gram,
@@ -42,7 +42,6 @@ from talerec.models.tempo.log_statistics import (
     allows_repeats,
     find_tie_order,
     measure_repeat_rates,
-    median_interval,
 )
 from talerec.models.tempo.plan_cache import PlanCachingModel
 from talerec.models.tempo.popularity import (

@@ -387,3 +387,17 @@ def test_content_is_a_part_of_a_blend_of_the_logs_items(tmp_path: Path) -> None:
     blend.save(tmp_path / "blend.tale")
     loaded = tr.load(tmp_path / "blend.tale", verify=True)
     assert loaded.recommend([1], k=5).equals(blend.recommend([1], k=5))
+
+
+def test_items_without_rows_are_not_popular(tmp_path: Path) -> None:
+    pytest.importorskip("msgspec", reason="needs the extra serve")
+    from talerec.serve.model.catalogue import PopularItems
+
+    model = tr.Content().fit(shop())
+    assert model.fitted.training["unseen_items"] == 6
+    for saved in (True, False):
+        model.add_items(shop_table(40)).save(tmp_path / "m.tale", histories=saved)
+        fitted = tr.load(tmp_path / "m.tale").fitted
+        assert fitted.training["unseen_items"] == 16
+        popular = PopularItems(fitted)
+        assert sorted(popular.ranked()[0].tolist()) == [*range(24)]

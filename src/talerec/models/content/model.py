@@ -24,7 +24,17 @@ from talerec.models.content.features import ItemEncoder
 from talerec.models.content.moments import Moments, add_similarity, solve_bilinear, sum_moments
 from talerec.models.content.shared import describe_shared
 from talerec.models.content.words import import_sklearn
-from talerec.models.core import LEARN, SCORE, SOLVE, FitCache, Model, last_rows, param, require
+from talerec.models.core import (
+    LEARN,
+    SCORE,
+    SOLVE,
+    UNSEEN_ITEMS,
+    FitCache,
+    Model,
+    last_rows,
+    param,
+    require,
+)
 from talerec.ranking import Query, QueryArrays, Weights, make_block, recency_query
 from talerec.runtime import Array, Clock, kernel
 
@@ -223,7 +233,8 @@ class Content(Model):
         info, items = pl.concat([fitted.info, added]), Vocabulary(ids)
         weights = Weights(_feature_block(features.T), query_arrays=fitted.weights.query_arrays)
         log = None if fitted.log is None else replace(fitted.log, items=items, info=info)
-        training = {**fitted.training, "items": len(items)}
+        n_unseen = fitted.training.get(UNSEEN_ITEMS, 0) + len(added)
+        training = {**fitted.training, "items": len(items), UNSEEN_ITEMS: n_unseen}
         extended = replace(
             fitted, weights=weights, items=items, info=info, log=log, training=training
         )

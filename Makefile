@@ -14,7 +14,7 @@ SITE := $(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet -b
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet --no-compile -c constraints.txt
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib || true
 comma := ,
-EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)docs$(comma)torch$(comma)rank$(comma)serve$(comma)browser$(comma)spark$(comma)databases$(comma)stand-ins$(comma)trace)
+EXTRA_LIST := $(if $(filter all,$(EXTRAS)),$(comma)docs$(comma)content$(comma)torch$(comma)rank$(comma)serve$(comma)browser$(comma)spark$(comma)databases$(comma)stand-ins$(comma)trace)
 READY := .venv/.ready-dev$(EXTRAS)
 READY_DOCS := $(if $(filter all,$(EXTRAS)),$(READY),.venv/.ready-docs)
 # Tests start hundreds of processes, each of which would compile every module again.

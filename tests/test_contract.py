@@ -24,10 +24,20 @@ K = 3
 
 
 def loop_log(users: int = 40, items: int = 8, rows: int = 6):
-    """Everybody walks round the same circle of items, from a place of their own, a day a step."""
-    return tiny_log(
+    """Everybody walks round the same circle of items, from a place of their own, a day a step.
+
+    In the item table every item has a direction of its own, for models of content.
+    """
+    log = tiny_log(
         [(u, (u + s) % items, 1.6e9 + u + 86_400 * s) for u in range(users) for s in range(rows)]
     )
+    return described(log)
+
+
+def described(log):
+    """Return the log with an item table in which every item has a direction of its own."""
+    vectors = pl.DataFrame({"item_id": log.items.ids, "vector": np.eye(len(log.items))})
+    return log.with_items(vectors)
 
 
 #: Every model as it comes (neural ones small), and those that have more than one kind of weights.
@@ -250,7 +260,7 @@ def test_an_unfitted_model_says_so():
     "rows", [[(1, 1, 1e9)], [(1, 1, 1e9), (1, 1, 1e9)], [(1, 1, 1e9), (2, 2, 2e9)]]
 )
 def test_the_smallest_logs_fit(make, rows, tmp_path):
-    small = make().fit(tiny_log(rows))
+    small = make().fit(described(tiny_log(rows)))
     frame = small.recommend([1], k=1)
     assert len(frame) <= 1
     small.save(tmp_path / "small.tale")

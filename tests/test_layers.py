@@ -165,9 +165,9 @@ def test_loading_a_model_imports_that_model_alone(tmp_path):
 def test_public_names_are_these_and_load():
     assert sorted(talerec.__all__) == sorted(
         [
-            "Association", "Blend", "EASE", "EDLAE", "Evaluation", "FPMC", "Gram", "Histories",
-                "InvalidLogError", "Log", "MODELS", "Markov", "Model", "NotFittedError", "Popular",
-                "Query", "RDLAE", "Ranker", "Rules",
+            "Association", "Blend", "Content", "EASE", "EDLAE", "Evaluation", "FPMC", "Gram",
+                "Histories", "InvalidLogError", "Log", "MODELS", "Markov", "Model",
+                "NotFittedError", "Popular", "Query", "RDLAE", "Ranker", "Rules",
                 "BERT4Rec", "BSARec", "DuoRec", "ESASRec", "FEARec",
                 "GRU4Rec", "GSASRec", "HSTU", "LRURec", "LinRec", "SASRec", "TCPSRec", "TiCoSeRec",
                 "TiSASRec", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk", "Split", "TALE",

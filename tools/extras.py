@@ -41,6 +41,7 @@ REFUSED = {
     "spark": ("fit none.parquet -o m.tale --engine spark", "evaluate none.parquet --engine spark"),
     "tune": ("tune none.csv",),
     "rank": ("fit none.csv -o m.tale --model ranker", "evaluate none.csv --model ranker"),
+    "content": ("fit none.csv -o m.tale --model content --items none.csv",),
     "serve": ("serve none.tale",),
     "torch": (
         "fit none.csv -o m.tale --model sasrec",
@@ -165,6 +166,16 @@ def use_tune(environment: Environment) -> None:
     """Search for a parameter."""
     result = json.loads(environment.talerec("tune log.csv --model markov --trials 2 --json"))
     expect(len(result["trials"]) == 2, f"a search of 2 trials has {len(result['trials'])}")
+
+
+def use_content(environment: Environment) -> None:
+    """Fit a model of what an item table says, and recommend an item that the log does not have."""
+    lines = [f"{item},{'red' if item % 2 else 'blue'},number {item % 5}" for item in range(30)]
+    table = environment.work / "items.csv"
+    table.write_text("\n".join(["item_id,color,title", *lines]) + "\n", encoding="utf-8")
+    environment.talerec("fit log.csv -o content.tale --model content --items items.csv")
+    shown = environment.talerec("recommend content.tale --users 5 -k 3 --allow 25,26,27 --json")
+    expect(len(json.loads(shown)[0]["items"]) == 3, "new items are not recommended")
 
 
 def use_serve(environment: Environment) -> None:
@@ -296,6 +307,7 @@ def use_rank(environment: Environment) -> None:
 #: What each extra that users install is for. Others (dev, docs, browser ...) are of this project.
 JOBS: dict[str, Callable[[Environment], None]] = {
     "tune": use_tune,
+    "content": use_content,
     "serve": use_serve,
     "trace": use_trace,
     "databases": use_databases,

@@ -28,6 +28,7 @@ from talerec.gram.gram import Gram as Gram
 from talerec.models.blend.model import Blend as Blend
 from talerec.models.catalog import MODELS as MODELS
 from talerec.models.catalog import load as load
+from talerec.models.content.model import Content as Content
 from talerec.models.core.base import Model as Model
 from talerec.models.counting.popular import Popular as Popular
 from talerec.models.counting.popular import Trending as Trending

@@ -9,6 +9,7 @@ RANK = "rank"
 HISTORY = "history"
 SHARE = "contribution"
 BOOST = "boost"
+SHARED = "shared"
 
 #: Names of an item table's column of titles, preferred first.
 TITLES = ("title", "name", "movie_title", "item_name", "product_title")

@@ -19,6 +19,7 @@ from command import talerec
             "the ranker needs the extra `rank` (lightgbm is missing)",
         ),
         (["fit", "none.csv", "-o", "m.tale", "--model", "sasrec"], "torch", "needs torch"),
+        (["evaluate", "none.csv", "--model", "content"], "sklearn", "needs scikit-learn"),
         (
             ["evaluate", "none.csv", "--model", "blend", "--set", "parts=tempo,sasrec"],
             "torch",

@@ -279,25 +279,33 @@ def print_explanation(
     """Print what each row of a history contributes to the score of an item, as table or JSON.
 
     `history` are item ids, oldest first. `frame` has a row per history row, in this order, with
-    the columns item_id and contribution; further rows are the model's base score, which no history
-    row contributes, and boosts, named in the column boost.
+    the columns item_id, contribution and, for models of content, shared (what the two items have in
+    common); further rows are the model's base score, which no history row contributes, and boosts,
+    named in the column boost.
     """
     titles = find_titles(model, [*history, item])
     score, shares = float(frame[columns.SHARE].sum()), frame[columns.SHARE].to_list()
     has_boosts = columns.BOOST in frame.columns
     boosts = frame[columns.BOOST].to_list() if has_boosts else [None] * len(frame)
+    has_links = columns.SHARED in frame.columns
+    links = frame[columns.SHARED].to_list() if has_links else [None] * len(frame)
     if json:
         rows = [
             {
                 **_item_json(source, titles),
                 columns.SHARE: share,
                 **({} if boost is None else {columns.BOOST: boost}),
+                **({} if link is None else {columns.SHARED: link}),
             }
-            for source, share, boost in zip(frame[columns.ITEM], shares, boosts, strict=True)
+            for source, share, boost, link in zip(
+                frame[columns.ITEM], shares, boosts, links, strict=True
+            )
         ]
         print_json({**_item_json(item, titles), columns.SCORE: score, "contributions": rows})
         return
-    labels = [*(format_item(row, titles) for row in history), _BASE_SCORE][: boosts.count(None)]
+    names = [f"{format_item(item, titles)}: {link}" if link else format_item(item, titles)
+             for item, link in zip(history, links, strict=False)]  # fmt: skip
+    labels = [*names, _BASE_SCORE][: boosts.count(None)]
     labels += [f"boost of {boost}" for boost in boosts if boost is not None]
     decimals = count_decimals([*shares, score])
     rows_shown = [*_largest_shares(labels, shares, len(history)), ("score", score)]

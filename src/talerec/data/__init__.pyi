@@ -10,6 +10,7 @@ from talerec.data.frames import require_distinct_columns as require_distinct_col
 from talerec.data.frames import unnest_fields as unnest_fields
 from talerec.data.histories import UNTIMED as UNTIMED
 from talerec.data.histories import Histories as Histories
+from talerec.data.item_rows import select_new_rows as select_new_rows
 from talerec.data.items import CATEGORIES as CATEGORIES
 from talerec.data.items import CATEGORY as CATEGORY
 from talerec.data.items import DATE as DATE
@@ -44,6 +45,9 @@ from talerec.data.row_kernels import user_ends as user_ends
 from talerec.data.summary import count_ties as count_ties
 from talerec.data.summary import describe as describe
 from talerec.data.summary import has_many_ties as has_many_ties
+from talerec.data.summary import median_in_days as median_in_days
+from talerec.data.summary import median_interval as median_interval
+from talerec.data.summary import positive_intervals as positive_intervals
 from talerec.data.summary import tie_share as tie_share
 from talerec.data.summary import tie_warning as tie_warning
 from talerec.data.synthetic import synthetic_log as synthetic_log

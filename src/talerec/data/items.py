@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,7 @@ from typing import Any
 import polars as pl
 
 from talerec import columns
-from talerec.data.frames import require_id_type
-from talerec.data.vocabulary import Vocabulary
 from talerec.errors import InvalidLogError, MissingColumnError
-
-logger = logging.getLogger("talerec")
 
 #: What a column of an item table holds. EMPTY has no value at all, SKIPPED is not used.
 TEXT, CATEGORY, CATEGORIES, NUMBER, DATE, VECTOR, EMPTY, SKIPPED = (
@@ -24,6 +19,7 @@ TEXT, CATEGORY, CATEGORIES, NUMBER, DATE, VECTOR, EMPTY, SKIPPED = (
 _SEPARATORS = (",", ";", "|", "/")  # between the categories of one cell
 _MIN_SEPARATED = 0.05  # share of the cells that must have a separator
 _MAX_PART_WORDS = 4.0  # mean words of a category
+_MAX_PART_SHARE = 0.5  # distinct categories per category
 _MAX_SPACED = 0.25  # distinct words per distinct cell, for a space to be a separator
 _MAX_DISTINCT = 0.75  # distinct cells per filled cell of a column of categories
 _MAX_LONG_DISTINCT, _MAX_CATEGORY_WORDS = 0.5, 8.0  # the same if categories are long
@@ -194,9 +190,10 @@ def _detect_text(name: str, values: pl.Series) -> ItemColumn:
 def _find_separators(cells: pl.Series) -> str:
     """Return the signs that stand between several categories of a cell; "" if there are none.
 
-    A sign is a separator if at least 5 % of the cells have it, the parts are short, and there are
-    fewer different parts than different cells: parts of one cell occur in other cells too, unlike
-    parts of a sentence or of a name. A space must leave a quarter of the different cells.
+    A sign is a separator if at least 5 % of the cells have it, the parts are short and occur twice
+    on average, unlike parts of a sentence, and there are fewer different parts than different cells
+    (unless most cells differ), unlike parts of a name. A space must leave a quarter of the
+    different cells.
     """
     n_cells = cells.n_unique()
     separators = ""
@@ -205,7 +202,8 @@ def _find_separators(cells: pl.Series) -> str:
             continue
         parts = split_categories(cells, sign).explode().drop_nulls()
         n_parts = parts.n_unique()
-        is_shared = n_parts < n_cells and n_parts <= 0.5 * len(parts)
+        are_lists = n_parts < n_cells or n_cells > _MAX_LONG_DISTINCT * len(cells)
+        is_shared = are_lists and n_parts <= _MAX_PART_SHARE * len(parts)
         if is_shared and _mean_words(parts) <= _MAX_PART_WORDS:
             separators += sign
     if separators:
@@ -274,62 +272,6 @@ def column_categories(values: pl.Series, column: ItemColumn) -> pl.Series:
     if isinstance(values.dtype, pl.List | pl.Array):
         return as_lists(values).cast(pl.List(pl.String))
     return split_categories(blank_to_null(values.cast(pl.String)), column.separators)
-
-
-# -- items of a log and of a table -----------------------------------------------------------------
-
-
-def match_items(table: pl.DataFrame, items: Vocabulary) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the rows of an item table for the items of a log, and its rows of other items.
-
-    table: ids are in the column item_id. items: the items of the log. The first frame has a row per
-    item of the log, in their order: the table's first row of that id, or nulls. Ids of both are of
-    the type of `items`; rows whose id cannot have this type are left out. InvalidLogError without
-    the column of ids. How many ids match, and ids that the table has twice, are written to the
-    program's log.
-    """
-    if columns.ITEM not in table.columns:
-        raise InvalidLogError(f"the item table has no column {columns.ITEM!r}: {table.columns}")
-    require_id_type(table[columns.ITEM])
-    side = table.with_columns(items.cast_ids(table[columns.ITEM]).alias(columns.ITEM))
-    side = side.drop_nulls(columns.ITEM)
-    is_first = side[columns.ITEM].is_first_distinct()
-    _report_matches(items.ids, side[columns.ITEM], ~is_first)
-    side = side.filter(is_first)
-    log_items = pl.DataFrame({columns.ITEM: items.ids})
-    info = log_items.join(side, on=columns.ITEM, how="left", maintain_order="left")
-    return info, side.join(log_items, on=columns.ITEM, how="anti", maintain_order="left")
-
-
-def _report_matches(ids: pl.Series, described: pl.Series, repeated: pl.Series) -> None:
-    """Write to the program's log how many items an item table describes; a warning if none.
-
-    `ids` are the ids of the items in the interaction log; `described` is the item table's column of
-    ids, and `repeated` flags its rows whose id an earlier row has, which are a warning too.
-    """
-    n_matching = int(ids.is_in(described.implode()).sum())
-    words = f"{n_matching:,} of {len(ids):,} ids match"
-    if not n_matching:
-        logger.warning(
-            "the item table describes no item of the log: %s (`item_key` names its column of ids)",
-            words,
-            extra={"parameters": ("item_key",)},
-        )
-    else:
-        verb = "does not describe" if n_matching < len(ids) else "describes"
-        logger.info("the item table %s every item of the log: %s", verb, words)
-    if n_repeated := int(repeated.sum()):
-        example = described.filter(repeated)[0]
-        message = "rows of the item table that repeat an id: %s, such as %r; the first row counts"
-        logger.warning(message, f"{n_repeated:,}", example)
-
-
-def described_rows(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of an item table that have a value in any column besides the id."""
-    others = [name for name in table.columns if name != columns.ITEM]
-    if not others:
-        return table.clear()
-    return table.filter(pl.any_horizontal(pl.col(others).is_not_null()))
 
 
 def describe_items(log_items: pl.Series, table: pl.DataFrame, types: list[ItemColumn]) -> Any:

@@ -18,7 +18,8 @@ import polars as pl
 
 from talerec import columns
 from talerec.data.frames import as_polars, clean_ids
-from talerec.data.items import check_column_names, described_rows, match_items
+from talerec.data.item_rows import described_rows, match_items
+from talerec.data.items import check_column_names
 from talerec.data.times import days_to_microseconds, parse_time_column
 from talerec.data.vocabulary import Vocabulary
 from talerec.data.weights import normalize_by_mean, read_weights

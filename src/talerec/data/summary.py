@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from talerec.data.items import describe_items, described_rows, detect_columns
+from talerec.data.item_rows import described_rows
+from talerec.data.items import describe_items, detect_columns
 from talerec.data.log import Log, as_log
 from talerec.data.preprocessing import duplicate_mask
 from talerec.data.times import DAY
 from talerec.errors import InvalidLogError
+from talerec.runtime import Array
 
 
 def describe(log: Log) -> dict[str, Any]:
@@ -133,3 +135,29 @@ def _intervals(log: Log) -> Any:
     within = np.ones(log.rows, bool)
     within[log.ptr[:-1][np.diff(log.ptr) > 0]] = False
     return np.diff(log.time, prepend=log.time[:1])[within]
+
+
+def median_interval(log: Log) -> float:
+    """Return the median positive time between a user's consecutive rows, in days.
+
+    All users' intervals above 0 are taken together; 1 if there are none.
+    """
+    intervals = positive_intervals(log)
+    return median_in_days(float(np.median(intervals)) if intervals.size else None)
+
+
+def positive_intervals(log: Log) -> Array:
+    """Return the times between users' consecutive rows (microseconds) that are above 0.
+
+    One entry per pair of consecutive rows of the same user with different times, in the log's order
+    of rows (by user, then by time).
+    """
+    intervals = np.diff(log.time)
+    first_rows = log.ptr[1:-1][(log.ptr[1:-1] > 0) & (log.ptr[1:-1] < log.rows)]
+    intervals[first_rows - 1] = 0  # the next row is another user's
+    return intervals[intervals > 0]
+
+
+def median_in_days(median: float | None) -> float:
+    """Convert a median interval from microseconds to days; 1 for None (no intervals)."""
+    return 1.0 if median is None else median / DAY

@@ -15,6 +15,7 @@ from talerec.ranking.lists import explain_queries as explain_queries
 from talerec.ranking.lists import rank_queries as rank_queries
 from talerec.ranking.lists import top_items as top_items
 from talerec.ranking.ranks import Mask as Mask
+from talerec.ranking.ranks import QueryArrays as QueryArrays
 from talerec.ranking.ranks import Ranked as Ranked
 from talerec.ranking.reasons import GroupedQueries as GroupedQueries
 from talerec.ranking.reasons import add_group_contributions as add_group_contributions

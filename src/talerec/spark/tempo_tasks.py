@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from talerec.data import Histories, Log, days_to_microseconds
+from talerec.data import Histories, Log, days_to_microseconds, median_in_days, positive_intervals
 from talerec.models.core import (
     RECENT_DAYS,
     HoldoutQueries,
@@ -31,8 +31,6 @@ from talerec.models.tempo import (
     TieOrder,
     TimedRows,
     classify_ties,
-    median_in_days,
-    positive_intervals,
     rates_from_counts,
     repeat_counts,
     simultaneous_pairs,

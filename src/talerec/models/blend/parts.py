@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,9 +77,10 @@ def fit_part(model: Model, log: Log, whole: str = "blend") -> Model:
     """Fit a model to a log and return it; a TalerecError names it as a part of the `whole`.
 
     whole: the name of a model that is made of models, its parts.
+    Parts score the items of the log alone, and not those that only the item table has.
     """
     try:
-        return model.fit(log)
+        return model.fit(replace(log, catalogue=None))
     except TalerecError as error:
         message = f"{model.name}, a part of the {whole}, cannot be fitted: {error}"
         raise TalerecError(message) from error

@@ -1,4 +1,5 @@
 from talerec.models.core.base import Model as Model
+from talerec.models.core.base import last_rows as last_rows
 from talerec.models.core.base import restore_model as restore_model
 from talerec.models.core.boosts import BoostSpec as BoostSpec
 from talerec.models.core.boosts import ItemBoosts as ItemBoosts
@@ -54,6 +55,7 @@ from talerec.models.core.persistence import FINGERPRINT as FINGERPRINT
 from talerec.models.core.persistence import RECENT_DAYS as RECENT_DAYS
 from talerec.models.core.persistence import STORE as STORE
 from talerec.models.core.persistence import STORE_SEQ as STORE_SEQ
+from talerec.models.core.persistence import UNSEEN_ITEMS as UNSEEN_ITEMS
 from talerec.models.core.persistence import FitCache as FitCache
 from talerec.models.core.persistence import Fitted as Fitted
 from talerec.models.core.persistence import UpdateState as UpdateState

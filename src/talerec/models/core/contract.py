@@ -20,7 +20,13 @@ from talerec.data import Histories, Log, as_log
 from talerec.errors import NotFittedError, TalerecError
 from talerec.models.core import registry
 from talerec.models.core.params import SOLVE, HasParams, params_until, use_current_names
-from talerec.models.core.persistence import FitCache, Fitted, UpdateState, count_trends
+from talerec.models.core.persistence import (
+    UNSEEN_ITEMS,
+    FitCache,
+    Fitted,
+    UpdateState,
+    count_trends,
+)
 from talerec.models.core.recommender import Recommender
 from talerec.ranking import Weights
 from talerec.runtime import Array, Clock
@@ -121,6 +127,7 @@ class RecommenderModel(HasParams, Recommender):
             If the log has no rows, or the model cannot be fitted to them.
         """
         log = as_log(log).normalize_weights()
+        n_items = len(log.items)
         if self.scores_catalogue:
             log = log.with_catalogue()
         self._check_log(log)
@@ -131,6 +138,8 @@ class RecommenderModel(HasParams, Recommender):
         finally:
             self._cache = None
         self._fitted = Fitted.from_log(log, weights, solver, clock.seconds)
+        if n_unseen := len(log.items) - n_items:
+            self._fitted.training[UNSEEN_ITEMS] = n_unseen
         if registry.is_third_party(type(self)):
             self._check_loaded()
         return self

@@ -30,6 +30,9 @@ STORE, STORE_SEQ = "store", "store_seq"
 #: Training fact of an artifact without histories: `fingerprint_rows` of its training rows.
 FINGERPRINT = "fingerprint"
 
+#: Training fact: items at the end of the vocabulary that only the item table has; absent for 0.
+UNSEEN_ITEMS = "unseen_items"
+
 _LARGE_WEIGHTS = 16 * 2**20  # bytes of dense weights, from which their size is logged
 
 #: Names of arrays and facts in artifacts of formats 1 and 2 -> their names since format 3.

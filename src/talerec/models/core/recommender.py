@@ -202,6 +202,14 @@ class Recommender(Scorer):
         history = user_histories(log, position, options.request_time(self.fitted.unit))
         return self._explain_history(history, item, options)
 
+    def describe_links(self, items: Array, target: int) -> list[str] | None:
+        """Return what each of some items has in common with a target, as text.
+
+        items, target: item positions. None, as here, for models that do not know the content of
+        items.
+        """
+        return None
+
     def _training_log(self, alternative: str) -> Log:
         """Return the training log; TalerecError if the model was saved without histories.
 
@@ -229,6 +237,8 @@ class Recommender(Scorer):
             names = names.append(pl.Series([None], dtype=names.dtype))
             contributions = np.append(contributions, base)
         frame = pl.DataFrame({columns.ITEM: names, columns.SHARE: contributions})
+        if (links := self.describe_links(history.item, target)) is not None:
+            frame = frame.with_columns(pl.Series(columns.SHARED, links, pl.String))
         if options.boost is None:
             return frame
         item_filter = replace(options, boost=None).build_filter(self)
@@ -286,8 +296,10 @@ def _append_boosts(frame: pl.DataFrame, boosts: list[tuple[str, Any, float]]) ->
     brand=X; it is null for history rows.
     """
     unboosted = frame.with_columns(pl.lit(None, pl.String).alias(columns.BOOST))
-    rows = [(None, score, f"{column}={value}") for column, value, score in boosts]
-    return pl.concat([unboosted, pl.DataFrame(rows, unboosted.schema, orient="row")])
+    names = [f"{column}={value}" for column, value, _ in boosts]
+    rows = {columns.SHARE: [score for *_, score in boosts], columns.BOOST: names}
+    boosted = pl.DataFrame(rows, {name: unboosted.schema[name] for name in rows})
+    return pl.concat([unboosted, boosted], how="diagonal")
 
 
 # -- lists for many users --------------------------------------------------------------------------

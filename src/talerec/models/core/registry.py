@@ -29,6 +29,7 @@ _FAMILIES = {
     "neighbors": "SKNN STAN",
     "counting": "Markov Rules Association Popular Trending",
     "factors": "FPMC",
+    "content": "Content",
     "networks": "SASRec GSASRec ESASRec GRU4Rec BERT4Rec DuoRec FEARec BSARec TiSASRec TCPSRec "
     "TiCoSeRec LinRec LRURec HSTU",
     "blend": "Blend",

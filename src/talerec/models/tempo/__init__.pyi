@@ -6,8 +6,6 @@ from talerec.models.tempo.learning import select_treatments as select_treatments
 from talerec.models.tempo.log_statistics import LogStatistics as LogStatistics
 from talerec.models.tempo.log_statistics import allows_repeats as allows_repeats
 from talerec.models.tempo.log_statistics import measure_repeat_rates as measure_repeat_rates
-from talerec.models.tempo.log_statistics import median_in_days as median_in_days
-from talerec.models.tempo.log_statistics import positive_intervals as positive_intervals
 from talerec.models.tempo.log_statistics import rates_from_counts as rates_from_counts
 from talerec.models.tempo.log_statistics import repeat_counts as repeat_counts
 from talerec.models.tempo.model import Tempo as Tempo

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import DAY, Log
+from talerec.data import Log
 from talerec.models.core import require
 from talerec.models.tempo.tie_order import TieOrder
 from talerec.runtime import Array, kernel, template
@@ -52,32 +52,6 @@ def check_arrays(arrays: dict[str, Array]) -> None:
     for name in ("decay", "joint"):
         require(arrays[name].shape == (1,), f"{name} is not a single number")
     require(arrays["decay"][0] > 0, "decay is not above 0")
-
-
-def median_interval(log: Log) -> float:
-    """Return the median positive time between a user's consecutive rows, in days.
-
-    All users' intervals above 0 are taken together; 1 if there are none.
-    """
-    intervals = positive_intervals(log)
-    return median_in_days(float(np.median(intervals)) if intervals.size else None)
-
-
-def positive_intervals(log: Log) -> Array:
-    """Return the times between users' consecutive rows (microseconds) that are above 0.
-
-    One entry per pair of consecutive rows of the same user with different times, in the log's order
-    of rows (by user, then by time).
-    """
-    intervals = np.diff(log.time)
-    first_rows = log.ptr[1:-1][(log.ptr[1:-1] > 0) & (log.ptr[1:-1] < log.rows)]
-    intervals[first_rows - 1] = 0  # the next row is another user's
-    return intervals[intervals > 0]
-
-
-def median_in_days(median: float | None) -> float:
-    """Convert a median interval from microseconds to days; 1 for None (no intervals)."""
-    return 1.0 if median is None else median / DAY
 
 
 # -- repeats ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from talerec.data import Histories, Log
+from talerec.data import Histories, Log, median_interval
 from talerec.errors import TalerecError
 from talerec.gram import (
     Gram,
@@ -35,7 +35,7 @@ from talerec.models.core import (
 from talerec.models.linear import dropout_penalty
 from talerec.models.tempo.descriptions import describe_params
 from talerec.models.tempo.learning import learn_from_log
-from talerec.models.tempo.log_statistics import LogStatistics, measure_repeat_rates, median_interval
+from talerec.models.tempo.log_statistics import LogStatistics, measure_repeat_rates
 from talerec.models.tempo.plan_cache import PlanCachingModel
 from talerec.models.tempo.popularity import PopularitySnapshots, TimedRows, build_snapshots
 from talerec.models.tempo.query import (

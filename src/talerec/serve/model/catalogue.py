@@ -13,7 +13,7 @@ import polars as pl
 
 from talerec import columns
 from talerec.data import DAY, Log
-from talerec.models.core import RECENT_DAYS, Fitted
+from talerec.models.core import RECENT_DAYS, UNSEEN_ITEMS, Fitted
 from talerec.runtime import Array
 from talerec.serve import ABSENT, Absent
 from talerec.store import RecentCounts, limit_repeats
@@ -334,14 +334,16 @@ class PopularItems:
 
     @cached_property
     def _log_order(self) -> Array:
-        """All item positions, by rows in the training log's last days, then in the whole log.
+        """Positions of items with rows, by rows in the training log's last days, then in all.
 
         Both in descending order; without a saved log, only the last days count. An item's position
-        is its number in the vocabulary.
+        is its number in the vocabulary; items that only the item table has are at its end.
         """
-        log = self._fitted.log
+        log, n_unseen = self._fitted.log, self._fitted.training.get(UNSEEN_ITEMS, 0)
         totals = self._recent_log_counts if log is None else log.counts()
-        return np.lexsort((-totals, -self._recent_log_counts))
+        order: Array = np.lexsort((-totals, -self._recent_log_counts))
+        with_rows: Array = order[order < len(order) - n_unseen]
+        return with_rows
 
     def _count_with_events(self) -> Array:
         """Return the log rows plus events of each item in the days before the latest event.

@@ -1,0 +1,88 @@
+"""Rows of an item table: those of a log's items, those of other items, and new ones."""
+
+from __future__ import annotations
+
+import logging
+
+import polars as pl
+
+from talerec import columns
+from talerec.data.frames import require_columns, require_id_type
+from talerec.data.vocabulary import Vocabulary
+from talerec.errors import InvalidLogError
+
+logger = logging.getLogger("talerec")
+
+
+def match_items(table: pl.DataFrame, items: Vocabulary) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows of an item table for the items of a log, and its rows of other items.
+
+    table: ids are in the column item_id. items: the items of the log. The first frame has a row per
+    item of the log, in their order: the table's first row of that id, or nulls. Ids of both are of
+    the type of `items`; rows whose id cannot have this type are left out. InvalidLogError without
+    the column of ids. How many ids match, and ids that the table has twice, are written to the
+    program's log.
+    """
+    if columns.ITEM not in table.columns:
+        raise InvalidLogError(f"the item table has no column {columns.ITEM!r}: {table.columns}")
+    require_id_type(table[columns.ITEM])
+    side = table.with_columns(items.cast_ids(table[columns.ITEM]).alias(columns.ITEM))
+    side = side.drop_nulls(columns.ITEM)
+    is_first = side[columns.ITEM].is_first_distinct()
+    _report_matches(items.ids, side[columns.ITEM], ~is_first)
+    side = side.filter(is_first)
+    log_items = pl.DataFrame({columns.ITEM: items.ids})
+    info = log_items.join(side, on=columns.ITEM, how="left", maintain_order="left")
+    return info, side.join(log_items, on=columns.ITEM, how="anti", maintain_order="left")
+
+
+def select_new_rows(table: pl.DataFrame, info: pl.DataFrame, items: Vocabulary) -> pl.DataFrame:
+    """Return rows of an item table whose items are not in a vocabulary, shaped like `info`.
+
+    table: ids are in the column item_id. info: an earlier table, whose columns and types the rows
+    get; columns that `table` does not have are null. The first row of an id counts. InvalidLogError
+    without ids, or if a value cannot have the type of its column.
+    """
+    require_columns(table.columns, [columns.ITEM])
+    require_id_type(table[columns.ITEM])
+    ids = items.cast_ids(table[columns.ITEM])
+    is_new = ids.is_not_null() & ids.is_first_distinct() & ~ids.is_in(items.ids.implode())
+    rows = table.with_columns(ids.alias(columns.ITEM)).filter(is_new)
+    names = [name for name in info.columns if name in rows.columns]
+    try:
+        typed = rows.select(names).cast({name: info.schema[name] for name in names})
+    except pl.exceptions.PolarsError as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidLogError(f"a value does not fit the item table: {reason}") from None
+    return pl.concat([info.clear(), typed], how="diagonal")
+
+
+def _report_matches(ids: pl.Series, described: pl.Series, repeated: pl.Series) -> None:
+    """Write to the program's log how many items an item table describes; a warning if none.
+
+    `ids` are the ids of the items in the interaction log; `described` is the item table's column of
+    ids, and `repeated` flags its rows whose id an earlier row has, which are a warning too.
+    """
+    n_matching = int(ids.is_in(described.implode()).sum())
+    words = f"{n_matching:,} of {len(ids):,} ids match"
+    if not n_matching:
+        logger.warning(
+            "the item table describes no item of the log: %s (`item_key` names its column of ids)",
+            words,
+            extra={"parameters": ("item_key",)},
+        )
+    else:
+        verb = "does not describe" if n_matching < len(ids) else "describes"
+        logger.info("the item table %s every item of the log: %s", verb, words)
+    if n_repeated := int(repeated.sum()):
+        example = described.filter(repeated)[0]
+        message = "rows of the item table that repeat an id: %s, such as %r; the first row counts"
+        logger.warning(message, f"{n_repeated:,}", example)
+
+
+def described_rows(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of an item table that have a value in any column besides the id."""
+    others = [name for name in table.columns if name != columns.ITEM]
+    if not others:
+        return table.clear()
+    return table.filter(pl.any_horizontal(pl.col(others).is_not_null()))

@@ -1,0 +1,1 @@
+from talerec.models.content.model import Content as Content

@@ -1,0 +1,291 @@
+"""Content: a closed form over features of items, which new items have, too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+
+from talerec import columns
+from talerec.data import (
+    Histories,
+    ItemColumn,
+    Log,
+    Vocabulary,
+    detect_columns,
+    median_interval,
+    select_new_rows,
+)
+from talerec.errors import TalerecError
+from talerec.gram import TaleWeighting
+from talerec.models.content.features import ItemEncoder
+from talerec.models.content.moments import Moments, add_similarity, solve_bilinear, sum_moments
+from talerec.models.content.shared import describe_shared
+from talerec.models.content.words import import_sklearn
+from talerec.models.core import (
+    LEARN,
+    SCORE,
+    SOLVE,
+    UNSEEN_ITEMS,
+    FitCache,
+    Model,
+    last_rows,
+    param,
+    require,
+)
+from talerec.ranking import Query, QueryArrays, Weights, make_block, recency_query
+from talerec.runtime import Array, Clock, kernel
+
+_TYPES = "item_columns"  # training fact: the types of the item table's columns
+
+
+@dataclass(eq=False, kw_only=True)
+class Content(Model):
+    """Items by their content: scores x F A F' with A = (F'GF + reg I)^-1 F'KF (F'F + mu I)^-1.
+
+    A row of F has what the item table says of an item (words, categories, numbers, vectors) as a
+    vector of length 1; G and K are TALE's sums over pairs of rows. A share of the identity is added
+    to A (`similarity`), and of K' to K (`reverse`). Items that the log does not have are scored
+    like all others. The log needs an item table (`Log.with_items`).
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import talerec as tr
+    >>> rows = {"user_id": [1, 1, 2, 2], "item_id": ["a", "b", "a", "b"], "timestamp": [1, 2, 1, 2]}
+    >>> table = {"item_id": ["a", "b", "c"], "tags": [["tea"], ["cup"], ["cup"]]}
+    >>> log = tr.Log.from_frame(pl.DataFrame(rows), time_unit="s", any_time=True)
+    >>> model = tr.Content().fit(log.with_items(pl.DataFrame(table)))
+    >>> model.item_ids.to_list()
+    ['a', 'b', 'c']
+    """
+
+    name = "content"
+    summary = "Items that nobody has taken yet, by their text, categories, numbers and vectors"
+    extra = "content"
+    supports_update = False
+    sources_are_items = False
+    needs_time = True
+    takes_weights = True
+    scores_catalogue = True
+
+    dims: int = param(
+        256, "most dimensions of an item's features", low=1, high=4096, search=(64, 512)
+    )
+    reg: float = param(
+        100.0, "ridge penalty of sources", above=0, high=1e12, search=(0.1, 1000), stage=SOLVE
+    )
+    mu: float = param(
+        10.0, "ridge penalty of targets", above=0, high=1e12, search=(0.1, 1000), stage=SOLVE
+    )
+    recency: float = param(
+        6.0, "decay length of history weights, in rows", above=0, search=(1, 32), stage=SCORE
+    )
+    similarity: float = param(
+        1.0, "share of the plain similarity of features in A", low=0, high=1e6, search=(0.0, 3.0),
+        stage=SOLVE,
+    )  # fmt: skip
+    reverse: float = param(
+        0.5, "share of reversed pairs (K') in K", low=0, high=1, search=(0.0, 1.0), stage=SOLVE
+    )
+    pace: float = param(
+        16.0, "decay time, in median gaps between events", above=0, search=(0.25, 64)
+    )
+    floor: float = param(
+        0.15, "least weight of a source, however old", low=0, high=1, search=(0.0, 0.8)
+    )
+    trend: float = param(
+        0.1, "exponent of an item's count around a row, a divisor; 0: off", low=0, high=10
+    )
+    window: float = param(180.0, "days around a row to count its item in", low=0)
+    same_time: str = param(
+        "joint", "order of rows with equal times (joint: none)", choices=("ordered", "joint")
+    )
+    max_history: int = param(2500, "a user's last rows that are used", low=1)
+
+    def check_ready(self) -> None:
+        """Raise TalerecError if scikit-learn is not installed."""
+        import_sklearn("decomposition")
+
+    def fit(self, log: Log | Any, *, cache: FitCache | None = None) -> Self:
+        """Learn from every row of a log, and from its item table; see `Model.fit`.
+
+        The types of the table's columns are saved with the model.
+        """
+        super().fit(log, cache=cache)
+        fitted_log = self.fitted.log
+        assert fitted_log is not None
+        self.fitted.training[_TYPES] = [asdict(column) for column in find_types(fitted_log)]
+        return self
+
+    def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
+        """Return F' as weights (dimension x item), and A and the encoder's arrays for queries.
+
+        log: with an item table, whose items without rows are in the vocabulary. clock: adds up the
+        seconds of each stage. No solver is named (None).
+        """
+        self.check_ready()
+        with clock("gram"):
+            encoder, features, moments = self.cached(LEARN, log, lambda: self._count(log))
+        with clock("solve"):
+            bilinear = solve_bilinear(moments, self.reg, self.mu, self.reverse)
+            bilinear = add_similarity(bilinear, self.similarity)
+        arrays = {"bilinear": bilinear, **encoder.arrays()}
+        return Weights(_feature_block(features), query_arrays=arrays), None
+
+    def _count(self, log: Log) -> tuple[ItemEncoder, Array, Moments]:
+        """Return the encoder of items with rows, the features of all items, and their moments.
+
+        Features are item x dimension, moments F'GF, F'KF and F'F. TalerecError if the log has no
+        item table, or the table describes no item with rows.
+        """
+        types = find_types(log)
+        assert log.info is not None
+        has_rows = np.bincount(log.item, minlength=len(log.items)) > 0
+        encoder = ItemEncoder.fit(log.info.filter(pl.Series(has_rows)), types, self.dims)
+        features = encoder.encode(log.info)
+        if not features[has_rows].any():
+            raise TalerecError(
+                f"the item table says nothing of the log's items: 0 of {int(has_rows.sum()):,} have"
+                " a word, category, number or vector in common with another item",
+                "items",
+            )
+        weighting = TaleWeighting(
+            self.pace * median_interval(log), self.floor, self.window, self.trend, "both",
+            self.same_time, self.max_history,
+        )  # fmt: skip
+        return encoder, features, sum_moments(log, features, weighting)
+
+    def query(self, histories: Histories) -> Query:
+        """Return x F A of each history: a weight per dimension; x_i is exp(-lag / recency).
+
+        A history without items that have features has no sources, and so no scores.
+        """
+        x, weights = self._item_weights(histories).rows(), self.fitted.weights
+        codes = encode_queries(x, weights.matrix, weights.query_arrays["bilinear"])
+        has_code = codes.any(axis=1)
+        indptr = np.concatenate([[0], np.cumsum(has_code * codes.shape[1])])
+        sources = np.tile(np.arange(codes.shape[1]), int(has_code.sum()))
+        return Query(indptr, sources, codes[has_code].ravel())
+
+    def _item_weights(self, histories: Histories) -> Query:
+        """Return the weight exp(-lag / recency) of each distinct known item of each history."""
+        times = histories.moments(joint=self.same_time == "joint")
+        weights = self.fitted.weights
+        return recency_query(weights, histories, times, self.recency, self.max_history)
+
+    def _features(self, items: Array) -> Array:
+        """Return the features of items (positions): item x dimension, float64."""
+        features: Array = self.fitted.weights.matrix[:, items].T.astype(np.float64)
+        return features
+
+    def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
+        """Return what each row of a history (column) adds to targets' scores (rows).
+
+        targets: item positions; `x` is not used. An item's contribution is in its last row.
+        """
+        weights = self._item_weights(history)
+        codes = weights.weight[:, None] * self._features(weights.source)
+        bilinear = self.fitted.weights.query_arrays["bilinear"]
+        shares = np.zeros((len(targets), len(history.item)))
+        rows = last_rows(history, weights.source)
+        shares[:, rows] = self._features(targets) @ (codes @ bilinear).T
+        return shares
+
+    def describe_links(self, items: Array, target: int) -> list[str]:
+        """Return what each item and a target have in common: "same author; tags: horror".
+
+        items, target: item positions, -1 for an unknown item. Categories come first, then the
+        rarest words; "" if they share none.
+        """
+        fitted = self.fitted
+        assert fitted.info is not None
+        weights = dict(
+            zip(*(fitted.weights.query_arrays[name].tolist() for name in ("terms", "idf")),
+                strict=True)
+        )  # fmt: skip
+        return describe_shared(fitted.info, self._types, weights, items, target)
+
+    @property
+    def _types(self) -> list[ItemColumn]:
+        """The types of the columns of the item table, as the fit found them; none in a blend."""
+        return [ItemColumn(**column) for column in self.fitted.training.get(_TYPES, [])]
+
+    def describe_learned(self) -> list[str]:
+        """Return a sentence on the columns of the item table that scores are made of."""
+        used = [f"{c.name} ({c.kind})" for c in self._types if c.kind not in _UNUSED]
+        return [f"Items are compared by {', '.join(used)}."] if used else []
+
+    def add_items(self, table: pl.DataFrame) -> Self:
+        """Return a copy of the fitted model that scores more items, without a new fit.
+
+        table: rows of the item table, with ids in item_id; columns of the fit that it does not have
+        are empty. Items that the model has already stay as they are.
+        """
+        fitted = self.fitted
+        assert fitted.info is not None
+        added = select_new_rows(table, fitted.info, fitted.items)
+        encoder = ItemEncoder.restore(self._types, fitted.weights.query_arrays)
+        features = np.hstack([fitted.weights.matrix, encoder.encode(added).T])
+        ids = pl.concat([fitted.items.ids, added[columns.ITEM].alias("id")])
+        info, items = pl.concat([fitted.info, added]), Vocabulary(ids)
+        weights = Weights(_feature_block(features.T), query_arrays=fitted.weights.query_arrays)
+        log = None if fitted.log is None else replace(fitted.log, items=items, info=info)
+        n_unseen = fitted.training.get(UNSEEN_ITEMS, 0) + len(added)
+        training = {**fitted.training, "items": len(items), UNSEEN_ITEMS: n_unseen}
+        extended = replace(
+            fitted, weights=weights, items=items, info=info, log=log, training=training
+        )
+        return self.with_params().set_fitted(extended)
+
+    def _check_loaded(self) -> None:
+        """Raise TalerecError if arrays, loaded from an artifact, do not fit together."""
+        weights, n_dims = self.fitted.weights, self.fitted.weights.blocks[0].sources
+        shape = weights.query_arrays["bilinear"].shape
+        require(shape == (n_dims, n_dims), f"bilinear has the shape {shape}, not {n_dims} square")
+
+
+_UNUSED = ("empty", "skipped")
+
+
+def find_types(log: Log) -> list[ItemColumn]:
+    """Return the types of a log's item table, detected from the rows of items with rows.
+
+    TalerecError if the log has no item table.
+    """
+    if log.info is None:
+        raise TalerecError(
+            "content needs an item table (`items`) with texts, categories, numbers or vectors",
+            "items",
+        )
+    has_rows = np.bincount(log.item, minlength=len(log.items)) > 0
+    described = log.info.filter(pl.Series(has_rows))
+    return detect_columns(described, text=log.item_text, skip=log.item_skip)
+
+
+def _feature_block(features: Array) -> Any:
+    """Return features (item x dimension) as a block of weights, dimension x item."""
+    values = np.ascontiguousarray(features.T, np.float32)
+    return make_block(values, source_item=np.full(len(values), -1, np.int32))
+
+
+@kernel
+def encode_queries(x: QueryArrays, features: Array, bilinear: Array) -> Array:
+    """Return x F A of each query, query x dimension, always summed in the same order.
+
+    x: items and their weights; features: F', dimension x item; bilinear: A.
+    """
+    n_dims = len(features)
+    codes = np.zeros((len(x.ptr) - 1, n_dims))
+    total = np.empty(n_dims)
+    for q in range(len(codes)):
+        total[:] = 0.0
+        for e in range(x.ptr[q], x.ptr[q + 1]):
+            for f in range(n_dims):
+                total[f] += x.share[e] * features[f, x.source[e]]
+        for f in range(n_dims):
+            for g in range(n_dims):
+                codes[q, g] += total[f] * bilinear[f, g]
+    return codes

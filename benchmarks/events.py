@@ -67,7 +67,7 @@ class Service:
         self.port = free_port()
         self._command = [
             sys.executable, "-c", START, "serve", str(path), "--port", str(self.port),
-            "--workers", str(workers), *more,
+            "--workers", str(workers), "--ids", "text", *more,
         ]  # fmt: skip
         source = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
         self._environment = {**os.environ, "TALEREC_STORE": store, "PYTHONPATH": source}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,3 +38,10 @@ def workers_of(parent: int) -> list[int]:
             if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 workers.append(pid)
     return workers
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Has this process opened the file? A process that has ended has not."""
+    with suppress(OSError):
+        return any(Path(os.readlink(entry)) == path for entry in Path(f"/proc/{pid}/fd").iterdir())
+    return False

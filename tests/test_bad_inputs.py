@@ -48,6 +48,7 @@ FILES = {
     "stars2.csv": HEAD.replace("\n", ",stars\n") + "1,a,2020-01-01,5\n1,b,2020-01-02,1\n",
     "events.csv": HEAD.replace("\n", ",event\n") + "1,a,2020-01-01,view\n1,b,2020-01-02,buy\n",
     "others.csv": "item_id,title\nx1,One\nx2,Two\n",
+    "twice.csv": "item_id,title\ni1,One\ni1,Two\n",
 }
 
 

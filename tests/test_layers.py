@@ -99,7 +99,7 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         ("typer", "cli.main cli.options cli.app cli.completion cli.logs"),
         ("rich", "cli.terminal cli.tables"),
         ("optuna", "evaluation.studies"),
-        ("uvicorn", "serve.process.uvicorn_hooks"),
+        ("uvicorn", "serve.process.http_protocol serve.process.draining_server"),
         (
             "msgspec",
             "serve.schemas serve.errors serve.model.served serve.http.app serve.http.openapi",

@@ -119,6 +119,10 @@ class ArtifactError(TalerecError):
         return type(self)(self.message, folder, self.file)
 
 
+class ReplacedArtifactError(ArtifactError):
+    """A saved model that another process replaced after this one had read it."""
+
+
 def require_extra(extra: str, purpose: str, modules: Iterable[str]) -> None:
     """Raise TalerecError if a module that an extra of this package installs is missing.
 

@@ -193,7 +193,7 @@ def test_evaluate_in_json_has_every_field(log: Path) -> None:
     assert result["params"]["decay"] == 1 / 512
     assert result["solver"] != "auto"
     assert list(result["metrics"]) == METRICS
-    assert result["groups"].keys() == {"popularity", "gap", "length", "kind"}
+    assert result["groups"].keys() == {"popularity", "gap", "length", "kind", "item_rows"}
     assert list(result["metrics_hidden"]) == list(result["intervals"]) == METRICS
     assert all(
         low <= result["metrics"][name] <= high for name, (low, high) in result["intervals"].items()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import talerec as tr
-from command import PYTHONPATH, RUN, run_on_terminal, talerec, works
+from command import PYTHONPATH, RUN, run_on_terminal, talerec, works, write_log
 from talerec.cli import terminal
 from talerec.models.core import Model
 
@@ -144,3 +144,10 @@ def test_spark_without_pyspark_names_the_extra(
     assert outcome.code == 2
     assert "(pyspark is missing)" in outcome.err
     assert "pip install 'talerec[spark]'" in outcome.err
+
+
+@pytest.mark.parametrize("options", [[], ["--refit"]])
+def test_an_evaluation_says_if_validation_rows_were_trained_on(tmp_path: Path, options) -> None:
+    log = write_log(tmp_path / "log.csv")
+    shown = works("evaluate", log, "--model", "popular", *options)
+    assert ("fitted on training and validation rows" in shown) == bool(options)

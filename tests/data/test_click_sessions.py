@@ -47,6 +47,7 @@ def test_any_size_gives_a_well_formed_log(
     assert (np.diff(log.ptr) >= 2).all()
     assert 0 <= log.item.min() <= log.item.max() < items
     assert (pairs(log)[2] >= 5 * SECOND).all()
+    assert (log.time % SECOND == 0).all()
 
 
 def test_equal_arguments_give_equal_logs_and_seeds_differ() -> None:

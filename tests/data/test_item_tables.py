@@ -139,3 +139,20 @@ def test_an_item_tables_titles_may_have_any_name(
     with caplog.at_level("INFO", "talerec"):
         read_items(write("items.csv", "item_id,Bezeichnung\na,12\n"))
     assert "no column of titles (title, name, " in caplog.text
+
+
+def test_text_columns_become_numbers_or_booleans_only_if_every_value_is_one(write: Any) -> None:
+    """A code with leading zeros stays text, whatever its other values are."""
+    columns = {
+        "whole": (["1", "-20", ""], [1, -20, None]),
+        "real": (["1.5", "2", "-3e2"], [1.5, 2.0, -300.0]),
+        "flag": (["True", "false", ""], [True, False, None]),
+        "code": (["007", "1.5", "2"], ["007", "1.5", "2"]),
+        "mixed": (["true", "1", "x"], ["true", "1", "x"]),
+    }
+    lines = [",".join(["item_id", *columns])]
+    for row, values in enumerate(zip(*(texts for texts, _ in columns.values()), strict=True)):
+        lines.append(",".join([f"i{row}", *values]))
+    table = read_items(write("items.csv", "\n".join(lines) + "\n"))
+    for name, (_, expected) in columns.items():
+        assert table[name].to_list() == expected, name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talerec.data import Log, synthetic_log
-from talerec.data.synthetic import END, START
+from talerec.data.synthetic import END, START, _write_times
 from talerec.errors import TalerecError
 from talerec.runtime import Array
 
@@ -38,6 +40,12 @@ def codes(names: pl.Series) -> Array:
 
 
 # -- size and form ---------------------------------------------------------------------------------
+
+
+def test_users_have_ten_rows_on_average_unless_their_number_is_set() -> None:
+    assert len(synthetic_log(1_009, items=50).users) == 100
+    assert len(synthetic_log(9, items=50).users) == 1
+    assert len(synthetic_log(1_000, items=50, users=30).users) == 30
 
 
 @pytest.mark.parametrize("rows", [1, 2, 19, 1000, 20_000])
@@ -71,6 +79,15 @@ def test_one_user_of_many_rows_still_fits_the_two_years() -> None:
     log = synthetic_log(50_000, users=1)
     assert (np.diff(log.time) >= 0).all()
     assert log.time[-1] < END.timestamp() * 10**6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_times_that_do_not_fit_are_shrunk_to_the_whole_two_years(seed: int) -> None:
+    """Gaps lose less than a second each: the first row is at the start, the last near the end."""
+    time, span = np.zeros(5_000, np.int64), int((END - START).total_seconds())
+    _write_times(np.array([seed], np.uint64), time)
+    assert time[0] == 0
+    assert span - 1 - len(time) <= time[-1] <= span - 1
 
 
 def test_columns_are_those_of_any_log(log: Log) -> None:
@@ -128,6 +145,20 @@ def test_the_number_of_threads_does_not_change_the_log(monkeypatch: pytest.Monke
 # -- what real logs have ---------------------------------------------------------------------------
 
 
+def test_a_row_follows_at_once_within_half_an_hour_or_after_seven_hours(log: Log) -> None:
+    """Of users whose rows fit into the two years; the gaps of others are shrunk."""
+    time, span = np.zeros(20, np.int64), int((END - START).total_seconds())
+    gaps = []
+    for seed in range(2_000):
+        _write_times(np.array([seed], np.uint64), time)
+        if time[-1] - time[0] < span / 2:
+            gaps.append(np.diff(time))
+    gap = np.concatenate(gaps)
+    assert (gap >= 0).all()
+    assert gap[(gap > 0) & (gap < 7 * 3600)].min() == 5
+    assert gap[gap < 7 * 3600].max() == 5 + 1800
+
+
 def test_some_rows_are_simultaneous_and_visits_are_bursts(log: Log) -> None:
     _, _, gap = steps(log)
     assert 0.08 < (gap == 0).mean() < 0.2
@@ -141,6 +172,17 @@ def test_some_rows_are_simultaneous_and_visits_are_bursts(log: Log) -> None:
 def test_some_users_buy_an_item_again(log: Log) -> None:
     pairs = np.unique(log.user_codes().astype(np.int64) * len(log.items) + log.item)
     assert 0.01 < 1 - len(pairs) / log.rows < 0.1
+
+
+def test_few_rows_repeat_one_of_the_last_thirty_items(log: Log) -> None:
+    """Three of a hundred rows repeat an item on purpose; others avoid what was just bought."""
+    near = rows = 0
+    for first, end in pairwise(log.ptr[:3_000].tolist()):
+        items = log.item[first:end].tolist()
+        near += sum(items[r] in items[max(r - 30, 0) : r] for r in range(1, len(items)))
+        rows += max(len(items) - 1, 0)
+    assert rows > 10_000
+    assert 0.02 < near / rows < 0.06
 
 
 def test_few_items_have_most_rows_and_most_items_have_some(log: Log) -> None:

@@ -298,6 +298,26 @@ def test_bad_weights_are_refused_by_row(values: list[Any], said: str) -> None:
         tr.Log.from_frame(frame, weight="w")
 
 
+def event_frame(events: list[str]) -> pl.DataFrame:
+    n = len(events)
+    times = [1_600_000_000 + row for row in range(n)]
+    return pl.DataFrame({"user_id": [1] * n, "item_id": [2] * n, "timestamp": times, "e": events})
+
+
+def test_the_first_row_of_an_event_without_a_weight_is_named() -> None:
+    frame = event_frame(["buy", "view", "cart", "view", "cart"])
+    with pytest.raises(TalerecError, match=r"^row 3: e 'cart' has no weight; cart=0 drops such"):
+        tr.Log.from_frame(frame, event="e", event_weights={"buy": 1, "view": 2})
+
+
+def test_there_are_at_most_a_thousand_events() -> None:
+    names = [f"e{number}" for number in range(1001)]
+    weights = dict.fromkeys(names, 1.0)
+    assert tr.Log.from_frame(event_frame(names[1:]), event="e", event_weights=weights).rows == 1000
+    with pytest.raises(TalerecError, match="column 'e' has 1,001 different values: too many"):
+        tr.Log.from_frame(event_frame(names), event="e", event_weights=weights)
+
+
 EVENT = ("--event", "event")
 
 

@@ -184,16 +184,16 @@ def counted(monkeypatch):
 
 
 def test_every_figure_is_computed_once(results, monkeypatch):
-    """All cases and hidden, ten groups, and both for each of three orders and one window."""
+    """All cases and hidden, thirteen groups, and both for each of three orders and one window."""
     fresh = replace(results["tale"])
     made = counted(monkeypatch)
     first = {name: getattr(fresh, name) for name in FIGURES.split()}
-    assert made == {"means": 2 + 10 + 2 * 3 + 2 * 1, "intervals": 2}
+    assert made == {"means": 2 + 13 + 2 * 3 + 2 * 1, "intervals": 2}
     for name, value in first.items():
         assert getattr(fresh, name) is value
     fresh.to_dict()
     repr(fresh), fresh._repr_html_()
-    assert made == {"means": 20, "intervals": 2}
+    assert made == {"means": 23, "intervals": 2}
 
 
 def test_a_report_computes_nothing_twice(results, monkeypatch):
@@ -203,7 +203,7 @@ def test_a_report_computes_nothing_twice(results, monkeypatch):
     fresh = replace(fresh)
     made = counted(monkeypatch)
     report.render_evaluation(fresh, "events.csv")
-    assert made == {"means": 20, "intervals": 2 + groups}
+    assert made == {"means": 23, "intervals": 2 + groups}
 
 
 def test_figures_follow_the_fields_that_are_replaced(results):

@@ -205,6 +205,7 @@ def test_a_verdict_of_hidden_lists_is_one_sentence(opposed):
 def test_a_report_of_a_comparison_says_both(opposed):
     outcome = compare(*opposed)
     groups = {"popularity": "head", "gap": "mid", "length": "mid", "kind": "new"}
+    groups["item_rows"] = "many"
     full = [
         replace(r, frame=r.frame.with_columns(pl.lit(v).alias(c) for c, v in groups.items()))
         for r in opposed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,8 @@ from logs import logs, tiny_log
 from talerec.errors import TalerecError
 from talerec.gram import Gram, accumulate
 from talerec.gram.builders import tale_gram
-from talerec.gram.terms import newest_rows, trend_scale
+from talerec.gram.lag_pairs import slit_sums
+from talerec.gram.terms import late_trend_counts, newest_rows, trend_scale
 from talerec.models.linear import TALE
 from talerec.runtime import arrays
 from talerec.solvers import solve_gram
@@ -99,6 +101,16 @@ def test_trend_scale_counts_rows_of_the_same_item_in_the_window(log, window):
     for side in ("both", "past"):
         counts = oracle.trend_counts(log.item, log.time, window, side)
         np.testing.assert_allclose(trend_scale(log, window, 0.5, side), counts**-0.5)
+
+
+@given(logs(max_users=3, max_items=3, max_rows=20), st.integers(0, 99), st.sampled_from([0.0, 180]))
+@settings(max_examples=100, deadline=None)
+def test_late_trend_counts_are_those_of_the_whole_log_for_new_rows(log, seed, window):
+    is_new = np.random.default_rng(seed).random(log.rows) < 0.3
+    for side in ("both", "past"):
+        whole = oracle.trend_counts(log.item, log.time, window, side)
+        counts = late_trend_counts(log, is_new, window, side)
+        np.testing.assert_array_equal(counts, np.where(is_new, whole, 1))
 
 
 def test_sparse_and_dense_accumulation_agree_to_the_last_bit(monkeypatch):
@@ -267,3 +279,22 @@ def test_old_names_of_methods_work_and_warn(old, new, args):
         assert result == expected
     else:
         np.testing.assert_array_equal(dense(result)[1], dense(expected)[1])
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_sums_of_slits_rows_and_columns_equal_sums_over_all_pairs(multi):
+    rng = np.random.default_rng(3)
+    ptr, rate = np.array([0, 4, 4, 5, 11]), 0.7
+    scale = rng.uniform(0.5, 2.0, ptr[-1])
+    expected = np.zeros((4, ptr[-1]))
+    source, target, as_source, as_target = expected
+    for first, end in pairwise(ptr.tolist()):
+        for r in range(first, end):  # the last row of S; the targets are the rows after it
+            for s in range(first, r + 1):
+                source[r] += scale[s] * rate ** (r - s)
+                as_source[s] += scale[s] * rate ** (r - s) * (r + 1 < end)
+            for h in range(r + 1, end if multi else min(r + 2, end)):
+                target[r] += scale[h] * rate ** (h - r - 1)
+                as_target[h] += scale[h] * rate ** (h - r - 1)
+    for sums, by_hand in zip(slit_sums(ptr, scale, rate, multi), expected, strict=True):
+        assert_rounding(sums, by_hand, 10)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import oracle
 from logs import logs, tiny_log
 from talerec import EASE, EDLAE, RDLAE, SLIS, SLIST, SLIT, TALE, Association, Markov, Rules
+from talerec.data import Histories
 from talerec.errors import TalerecError
 from talerec.gram import Gram, accumulate, lag_counts, slis_gram
 from talerec.gram.builders import slit_gram, tale_gram
@@ -407,3 +408,17 @@ def test_grams_of_the_family_keep_their_indices_in_four_bytes():
         assert result.G.indices.dtype == result.K.indices.dtype == np.int32
         assert (result.G.format, result.K.format) == ("csr", "csc")
         assert solve_gram(result, 1.0, solver="local", neighbors=5).weights.nnz
+
+
+@pytest.mark.parametrize("same_time", ["ordered", "joint"])
+def test_lags_of_tales_query_are_rows_or_distinct_times(same_time):
+    rows = [(1, item, time) for item, time in zip("abcad", [10, 20, 20, 20, 20], strict=True)]
+    log = tiny_log([*rows, (2, "a", 5), (2, "b", 6)])
+    model = TALE(same_time=same_time, recency=2.0, trend=0.0).fit(log)
+    query = model.query(Histories.of_users(log, np.array([0])))
+    items, times = log.item[:5].tolist(), log.time[:5].tolist()
+    expected = oracle.history_weights(items, times, 2.0, joint=same_time == "joint")
+    assert dict(zip(query.source.tolist(), query.weight.tolist(), strict=True)) == pytest.approx(
+        expected
+    )
+    assert len(set(expected.values())) == (1 if same_time == "joint" else 4)

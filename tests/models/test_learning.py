@@ -30,7 +30,7 @@ from talerec.models.tempo import (
     search,
 )
 from talerec.models.tempo.descriptions import describe_params
-from talerec.models.tempo.learning import _Components
+from talerec.models.tempo.learning import _Components, _first_entries
 from talerec.models.tempo.query import (
     HistoryRules,
     assign_segments,
@@ -631,3 +631,14 @@ def test_all_rivals_of_changed_weights_are_candidates():
         unseen = ~components.seen[q, 1 : components.counts[q]]
         rank = int(((values[1:] > values[0]) & unseen).sum())
         assert min(rank, k) == min(true_rank, k)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_first_items_of_each_query_are_padded(count):
+    runs = [[7, 8, 9, 4], [], [5], [6, 2]]
+    ptr = np.cumsum([0, *map(len, runs)])
+    entries = _first_entries(ptr, np.concatenate(runs).astype(np.int32), count)
+    assert entries.tolist() == [(run + [-1] * count)[:count] for run in runs]
+    assert _first_entries(np.array([0, 1]), np.array([5]), 2).tolist() == [[5, -1]]
+    nothing = _first_entries(np.zeros(3, np.int64), np.empty(0, np.int32), count)
+    assert nothing.tolist() == [[-1] * count] * 2

@@ -121,3 +121,24 @@ def test_held_back_rows_are_in_no_sample(counts, most):
     held = set(held_out.row.tolist())
     assert shorter.item.tolist() == [r for r in range(ptr[-1]) if r not in held]
     assert np.diff(shorter.ptr).tolist() == (end - ptr[:-1]).tolist()
+
+
+@quick
+@given(counts=sizes.filter(any), seed=st.integers(0, 99))
+def test_the_last_row_of_some_users_is_taken_away_and_put_back(counts, seed):
+    from talerec.neural.settings import Rows
+
+    rng = np.random.default_rng(seed)
+    ptr = np.concatenate([[0], np.cumsum(counts)])
+    rows = Rows(ptr, rng.integers(0, 9, ptr[-1]), rng.integers(0, 99, ptr[-1]), 9)
+    users = rng.permutation([u for u, count in enumerate(counts) if count])[:3]
+    shorter = rows.without_last(users)
+    for u, count in enumerate(counts):
+        kept = slice(ptr[u], ptr[u] + count - (u in users))
+        now = slice(shorter.ptr[u], shorter.ptr[u + 1])
+        assert shorter.item[now].tolist() == rows.item[kept].tolist()
+        assert shorter.time[now].tolist() == rows.time[kept].tolist()
+    last = ptr[users + 1] - 1
+    again = shorter.with_last(users, rows.item[last], rows.time[last])
+    assert again.fingerprint() == rows.fingerprint()
+    assert shorter.fingerprint() != rows.fingerprint()

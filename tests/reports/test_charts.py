@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from talerec.reports import DotRow, Series
 from talerec.reports.charts import plots as charts
 from talerec.reports.charts import row_charts, scales
-from talerec.reports.charts.drawing import WIDTH
+from talerec.reports.charts.drawing import WIDTH, LegendEntry, draw_head, text_width
+from talerec.reports.page import tag
 
 ODD = st.one_of(st.none(), st.floats(), st.integers(-5, 5))
 NAME = st.text(max_size=30)
@@ -213,6 +214,9 @@ def test_an_interval_of_a_dot_lies_from_low_to_high():
     ends = [at_x(float(line.get(end))) for end in ("x1", "x2")]
     assert ends == pytest.approx([1, 7], abs=unit * 0.02)
     assert [text.text for text in having(root, "value")] == ["3 [1, 7]"]
+    middle = float(line.get("y1"))
+    caps = [e for e in having(root, "whisker") if e is not line]
+    assert [float(cap.get("y1")) + float(cap.get("y2")) for cap in caps] == [2 * middle] * 2
 
 
 @some
@@ -432,3 +436,32 @@ def test_long_names_and_values_leave_room_for_the_plot():
     places = [moved(tick)[0] for tick in having(root, "x-tick")]
     assert len(places) >= 2
     assert max(places) - min(places) > 100
+
+
+def test_samples_of_a_legend_are_centred_before_their_names():
+    entries = [LegendEntry("a", tag("path"), 30), LegendEntry("b", tag("path"), 10)]
+    root = parsed(f"<svg>{draw_head('t', entries, '')[1]}</svg>")
+    names = [float(text.get("x")) for text in having(root, "key")]
+    assert names[0] == 30 + 6
+    for sample, name, entry in zip(root.iter("g"), names, entries, strict=True):
+        assert moved(sample)[0] == pytest.approx(name - 6 - entry.width / 2)
+
+
+def test_labels_of_numbers_stand_in_the_middle_under_their_ticks():
+    root = parsed(charts.line_chart([Series("a", [0, 1], [0, 1])], **LABELS))
+    labels = [tick.find("text") for tick in having(root, "x-tick")]
+    assert {(label.get("x"), label.get("text-anchor")) for label in labels} == {("0", "middle")}
+
+
+def test_no_letter_is_wider_than_its_font_is_high():
+    for letter in "AZaz09.,@W%é漢 ":
+        assert 0 < text_width(letter, 10) <= 10, letter
+
+
+@pytest.mark.parametrize(
+    ("value", "base", "text"),
+    [(1e8, 10, "100,000,000"), (1e9, 10, "1e+09"), (1e-4, 10, "0.0001"), (1e-5, 10, "1e−05"),
+     (2.0**30, 2, "1,073,741,824"), (2.0**-20, 2, "1/1048576"), (1.0, 2, "1")],
+)  # fmt: skip
+def test_powers_are_written_in_full_up_to_a_billion(value, base, text):
+    assert scales.format_power(value, base) == text

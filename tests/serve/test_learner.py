@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import multiprocessing
+import os
 import shutil
 import sqlite3
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,13 @@ import pytest
 
 import talerec as tr
 from talerec.artifact import read_manifest
-from talerec.errors import TalerecError
+from talerec.errors import ReplacedArtifactError, TalerecError
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
-from command import refusal, works
+from command import PYTHONPATH, RUN, refusal, works
+from processes import has_open
 from service import Local, Remote
 from talerec.serve import Settings, parse_interval
 from talerec.serve.model import ServedModel, learnable
@@ -28,7 +31,7 @@ from talerec.serve.process import learner as learning
 from talerec.serve.process.supervisor import Supervisor
 from talerec.serve.users import UserHistories, trained_seq
 from talerec.store import Event, EventTail, Store
-from waiting import until
+from waiting import LONG_S, until
 
 DAY = 86_400 * 10**6
 
@@ -266,6 +269,90 @@ def test_a_model_replaced_during_learning_stays(
     with pytest.raises(TalerecError, match="replaced by another process"):
         learning.learn(path, address)
     assert read_manifest(path)["params"]["reg"] == 500
+
+
+def test_a_model_installed_at_the_last_moment_stays(
+    log: tr.Log, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
+    with Store.open(address) as store:
+        store.append([[Event("1", "5", 1)]])
+    install = learning.install_artifact
+
+    turns: list[tr.Model] = []
+
+    def install_second(*args: Any, **named: Any) -> str:
+        """Another process installs a model just before, each time another one."""
+        turns.append(tr.TALE(reg=500 + len(turns)).fit(log))
+        install(turns[-1].save(tmp_path / f"{len(turns)}.tale"), path, tr.load)
+        return install(*args, **named)
+
+    monkeypatch.setattr(learning, "install_artifact", install_second)
+    with pytest.raises(ReplacedArtifactError, match="was replaced by another process"):
+        learning.learn(path, address)
+    assert read_manifest(path)["params"]["reg"] == 500
+    state = learning._run_round(path, address, {"rounds": 0, "failures": 0})
+    assert state["failures"] == 1
+    assert "was replaced by another process" in state["error"]
+    assert len(turns) == 4
+    assert read_manifest(path)["params"]["reg"] == 503
+
+
+def test_a_round_that_finds_the_model_replaced_starts_over(
+    log: tr.Log, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
+    with Store.open(address) as store:
+        store.append([[Event("1", "5", 1)]])
+    install = learning.install_artifact
+
+    def install_after_another(*args: Any, **named: Any) -> str:
+        monkeypatch.undo()
+        tr.TALE(reg=500).fit(log).save(path)
+        return install(*args, **named)
+
+    monkeypatch.setattr(learning, "install_artifact", install_after_another)
+    state = learning._run_round(path, address, {"rounds": 0, "failures": 0})
+    assert (state["error"], state["learned"]["rows"]) == (None, 1)
+    assert read_manifest(path)["params"]["reg"] == 500
+    assert tr.load(path).fitted.log.rows == log.rows + 1
+
+
+def test_an_update_by_hand_waits_for_the_learner(
+    log: tr.Log, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of both are in the model, although the update began while the learner was learning."""
+    path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale", updatable=True)
+    with Store.open(address) as store:
+        store.append([[Event("1", "5", 1)]])
+    rows = tmp_path / "rows.csv"
+    rows.write_text("user_id,item_id,timestamp\n2,5,2019-01-01\n")
+    learn, updates = learning._learn_model, []
+
+    def update_meanwhile(*arguments: Any) -> Any:
+        command = [*RUN, "update", str(path), str(rows)]
+        updates.append(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": PYTHONPATH}))
+        until(lambda: has_open(updates[0].pid, path / ".talerec.update.lock"))
+        return learn(*arguments)
+
+    monkeypatch.setattr(learning, "_learn_model", update_meanwhile)
+    assert learning.learn(path, address)
+    assert updates[0].wait(LONG_S) == 0
+    assert tr.load(path).fitted.log.rows == log.rows + 2
+
+
+def test_something_else_in_the_place_of_the_lock_is_refused(
+    log: tr.Log, address: str, tmp_path: Path
+) -> None:
+    path = tr.TALE(reg=20).fit(log).save(tmp_path / "shop.tale")
+    room = tmp_path / ".shop.tale.learning"
+    room.mkdir()
+    os.mkfifo(room / "lock")
+    with pytest.raises(TalerecError, match="lock is not a regular file: remove it"):
+        learnable.check_learnable(path)
+    learnable.remove_unfinished(path)
+    state = learning._run_round(path, address, {"rounds": 0, "failures": 0})
+    assert "lock is not a regular file" in state["error"]
 
 
 def test_a_failure_is_reported_and_the_old_model_stays(

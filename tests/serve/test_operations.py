@@ -1,4 +1,4 @@
-"""Operating the service: ids, logs, traces, compression, tags, sockets, TLS, metrics."""
+"""Operating the service: ids, logs, traces, compression, tags, sockets, metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import http.client
 import json
 import logging
 import socket
-import ssl
 import subprocess
 import sys
 import urllib.request
@@ -25,7 +24,7 @@ from service import START, Local, Remote
 from talerec.serve import Settings, shared
 from talerec.serve.http import app as http_app
 from talerec.serve.http import tracing
-from talerec.serve.process.supervisor import JsonLines
+from talerec.serve.process.logs import JsonLines
 from waiting import LONG_S
 
 TOKEN = "a-token-for-tests-alone"
@@ -167,7 +166,7 @@ def test_a_new_model_has_other_tags(models, tmp_path):
     assert tags[0] != tags[1]
 
 
-# -- names, clients, sockets, TLS ------------------------------------------------------------------
+# -- names, clients, sockets -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -257,37 +256,6 @@ def test_it_listens_on_a_unix_socket(models, tmp_path):
         assert process.wait(LONG_S) == 0
     assert not path.exists()
     process.stdout.close()
-
-
-def test_it_serves_https(models, tmp_path):
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command += ["-keyout", str(key), "-out", str(cert)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("needs openssl")
-    process, line = start_service(
-        str(models[0]), "--port", "0", "--tls-cert", str(cert), "--tls-key", str(key)
-    )
-    try:
-        address = line.split(" at ")[1].split()[0]
-        assert address.startswith("https://127.0.0.1:")
-        context = ssl.create_default_context(cafile=str(cert))
-        with urllib.request.urlopen(
-            f"{address}v1/model", timeout=LONG_S, context=context
-        ) as answer:
-            assert json.load(answer)["name"] == "tale"
-    finally:
-        process.terminate()
-        process.wait(LONG_S)
-        process.stdout.close()
-    ran = run_service(str(models[0]), "--tls-cert", str(key), "--tls-key", str(key))
-    assert ran.returncode == 2
-    assert "not a certificate and its key" in ran.stderr
-    with pytest.raises(TalerecError, match="go together"):
-        Settings(path=models[0], tls_cert=cert)
 
 
 def test_an_invalid_choice_lists_the_valid_ones(models):

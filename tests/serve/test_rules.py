@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import talerec as tr
+from talerec.errors import TalerecError
+from talerec.models.core import RecommendOptions, matching_items
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from service import Local
+from talerec.serve.model import queries
 
 HISTORY = [1, 5, 9]
 ROWS = [{"item_id": item} for item in HISTORY]
@@ -179,3 +183,46 @@ def test_the_openapi_document_names_the_columns_that_filters_may_use(service: Lo
     for name, rule in (("RecommendRequest", "per"), ("ExplainRequest", "boost")):
         form = schemas[name]["properties"][rule]["anyOf"][0]
         assert "category" in form["propertyNames"]["enum"]
+
+
+def test_the_latest_conditions_are_cached(model: tr.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[str] = []
+
+    def match(model: tr.Model, where: str) -> Any:
+        evaluated.append(where)
+        return matching_items(model, where)
+
+    monkeypatch.setattr(queries, "matching_items", match)
+    monkeypatch.setattr(queries, "_MAX_CACHED", 2)
+    cache = queries.FilterCache(model)
+    for where in ("item_id = 1", "item_id = 2", "item_id = 1", "item_id = 3", "item_id = 1"):
+        filters = cache.build_filter(RecommendOptions(where=where))
+        assert np.array_equal(filters.allowed, matching_items(model, where))
+    assert evaluated == ["item_id = 1", "item_id = 2", "item_id = 3"]
+    with pytest.raises(TalerecError):
+        cache.build_filter(RecommendOptions(where="item_id ="))
+    cache.build_filter(RecommendOptions(where="item_id = 2"))
+    assert evaluated[-2:] == ["item_id =", "item_id = 2"]
+
+
+def test_a_long_condition_leaves_the_event_loop_until_it_is_cached(
+    model: tr.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = queries.FilterCache(model)
+    options = RecommendOptions(where="item_id = 1 or item_id = 2")
+    assert not cache.is_slow(options)
+    monkeypatch.setattr(queries, "_LONG_CONDITION", 20 * len(model.fitted.items))
+    assert cache.is_slow(options)
+    cache.build_filter(options)
+    assert not cache.is_slow(options)
+    assert cache.is_slow(RecommendOptions(where=options.where, per={"category": 1}))
+    assert not cache.is_slow(RecommendOptions(where="item_id = 1"))
+
+
+@pytest.mark.parametrize(
+    "where", ["case when title = 1 then " * 30, "title = lpad(title, 2000000000, 'x')"]
+)
+def test_a_hostile_condition_is_refused_over_http(service: Local, where: str) -> None:
+    answer = service.post("/v1/recommend", {"history": ROWS, "where": where})
+    assert (answer.status, answer.code) == (422, "invalid")
+    assert "`where` is not valid at character " in answer.json["error"]["message"]

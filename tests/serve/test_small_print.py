@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,11 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 import msgspec
 
 from service import Local
+from talerec.models.core import RecommendOptions
 from talerec.serve import Settings, schemas
+from talerec.serve.http.user_routes import UserRoutes
+from talerec.serve.model.learnable import write_learning_state
+from talerec.serve.model.queries import ModelQuery
 
 TOKEN = "a-token-for-tests-alone"
 
@@ -149,3 +154,30 @@ def test_the_ids_of_the_answers_are_exact(tmp_path):
     assert (
         answer.body == local.post("/v1/recommend", {**body, "history": [{"item_id": big + 1}]}).body
     )
+
+
+@pytest.mark.parametrize("learned", [None, {"at": 9.5, "rows": 70, "seconds": 1.5}])
+def test_metrics_of_background_fits_are_zero_before_the_first(tmp_path, learned):
+    routes = SimpleNamespace(_shared=SimpleNamespace(folder=tmp_path))
+    assert UserRoutes.learning_metrics(routes) == {}
+    state = {"state": "waiting"} if learned is None else {"learned": learned, "failures": 3}
+    write_learning_state(tmp_path, state)
+    assert list(UserRoutes.learning_metrics(routes).values()) == (
+        [0, 0, 0, 0] if learned is None else [9.5, 70, 1.5, 3]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "is_slow"),
+    [
+        ({}, False),
+        ({"allow": range(600), "deny": range(400)}, False),
+        ({"allow": range(600), "deny": range(401)}, True),
+        ({"deny": range(1001)}, True),
+        ({"allow": range(1001)}, True),
+        ({"per": {"genre": 1}}, True),
+    ],
+)
+def test_long_lists_of_ids_and_limits_are_slow_filters(options, is_slow):
+    query = SimpleNamespace(options=RecommendOptions(**options))
+    assert ModelQuery.has_slow_filter.fget(query) is is_slow

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ from logs import logs
 from talerec.errors import TalerecError
 from talerec.gram import Gram
 from talerec.gram.builders import tale_gram
-from talerec.runtime import csr_columns, csr_rows, memory
-from talerec.solvers import exact, local, solve_gram
+from talerec.runtime import CSR, csr_columns, csr_rows, memory
+from talerec.runtime.progress import listening
+from talerec.solvers import exact, local, solve_gram, sources
 from talerec.solvers.solver import choose_solver
 
 SETTINGS = {
@@ -57,6 +59,21 @@ def test_tiles_of_any_size_give_the_same_weights(monkeypatch, tile, kind):
     monkeypatch.setattr(exact, "_TILE", tile)
     result = solve_gram(gram, 2.0, solver="exact").weights
     np.testing.assert_allclose(result, oracle.ridge(S, T, 2.0), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("solver", ["exact", "local"])
+def test_progress_of_a_solve_adds_up_to_its_total(monkeypatch, solver):
+    monkeypatch.setattr(exact, "_TILE", 7)
+    totals, done = Counter(), Counter()
+
+    def listen(name, total):
+        totals[name] += total
+        return lambda amount, words="": done.update({name: amount})
+
+    with listening(listen):
+        solve_gram(random_gram(30)[2], 1.0, solver=solver, neighbors=5)
+    assert totals["solve"] > 0
+    assert done["solve"] == pytest.approx(totals["solve"])
 
 
 def test_the_normal_equations_are_met():
@@ -295,3 +312,18 @@ def test_long_rows_leave_fewer_sources_outside_the_support():
     assert sources[:block].max() < 150
     assert sources[:block].min() >= 50
     assert sources[block:].max() > 250
+
+
+@pytest.mark.parametrize("extra", [0, 1, 65_536])
+def test_sources_are_dropped_only_if_their_rows_have_more_than_65_536_entries(extra):
+    lengths = np.array([65_000, 500, 30, 6 + extra], np.int64)
+    empty = np.empty(0)
+    equations = sources.NormalEquations(
+        CSR(empty, empty, empty), lengths, CSR(empty, empty, empty), np.ones(4), empty, empty
+    )
+    candidates = sources.SourceCandidates(
+        np.array([1.0, 4.0, 3.0, 2.0]), np.arange(4, dtype=np.int32), empty, np.empty(4), empty
+    )
+    count = sources._drop_costly(equations, candidates, 4, 1)
+    assert count == 4 * 65_536 // (65_536 + extra)
+    assert candidates.sources[:count].tolist() == {4: [0, 1, 2, 3], 3: [1, 2, 3], 2: [1, 2]}[count]

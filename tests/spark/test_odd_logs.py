@@ -76,6 +76,22 @@ def test_items_that_are_left_keep_the_order_of_all(session, tmp_path):
     assert stats.time_range == (int(expected.time.min()), int(expected.time.max()))
 
 
+def test_a_core_is_found_in_rounds_that_keep_two_folders(session, tmp_path):
+    """Rows in a chain, of which each round takes the last, beside two users of the same items."""
+    from talerec.spark import ClusterRun, log_stats
+
+    core = [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
+    chain = [("c", "x"), ("c", "z"), ("d", "z"), ("d", "w"), ("e", "w")]
+    events = session.createDataFrame(core + chain, "user string, item string")
+    left = log_stats.filter_k_core(ClusterRun(session, tmp_path), events, 2)
+    assert sorted((row["user"], row["item"]) for row in left.collect()) == core
+    rounds = len(chain) + 1  # the last one takes nothing
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"core-{rounds - 2}",
+        f"core-{rounds - 1}",
+    }
+
+
 def test_ids_in_the_names_of_folders_stay_text(session, tmp_path):
     from talerec.spark import log_columns, read
 
@@ -95,6 +111,7 @@ def test_ids_in_the_names_of_folders_stay_text(session, tmp_path):
     [
         ("item_id", ["\t", "", "\u2003\n\n\n\n\n", "é", "x"], "item_id is empty in 3 of 5 rows"),
         ("timestamp", [-(10**12), 10**9, 10**9, 10**9, 5 * 10**12], "times are of mixed units"),
+        ("timestamp", [5, 10**8, 10**12, 10**12, 10**12], "times are of mixed units"),
         ("worth", [1e308] * 5, "the weights of worth add up to infinity"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 import talerec as tr
 from logs import START
-from talerec.spark import evaluation_tasks, partitions
+from talerec.spark import evaluation_tasks, messages, partitions
 
 
 def save(rows: pl.DataFrame, log: tr.Log, ties: str, limit: int | None, folder) -> list[tr.Log]:
@@ -74,3 +74,37 @@ def test_rows_that_are_evaluated_have_the_order_of_one_machine(tmp_path, ties):
     saved = rows.load_log(0)
     np.testing.assert_array_equal(saved.item, log.item)
     np.testing.assert_allclose(saved.weight, log.weight * log.weight_unit)
+
+
+@pytest.mark.parametrize("limit", [3, 100])
+def test_the_sizes_of_a_partition_count_pairs_of_latest_rows(tmp_path, limit):
+    frame = rows_with_ties()
+    log = tr.Log.from_frame(frame, weight="worth", time_unit="us")
+    save(as_events(frame), log, "file", limit, tmp_path)
+    sizes = sum(messages.read_array(tmp_path, f"sizes-{partition}") for partition in range(2))
+    counts = [min(int(count), limit) for count in np.diff(log.ptr)]
+    n_pairs = sum(1 for count in counts for last in range(count) for _ in range(last + 1))
+    assert sizes[[0, 2]].tolist() == [len(log.users), n_pairs]
+    assert sizes[1] >= sum(counts)  # each batch may send that many rows of a user
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_cuts_of_an_items_times_leave_equal_slices(count):
+    """Of a popular item, sampled by sets of users whose rows differ in number and time."""
+    rng = np.random.default_rng(4)
+    sets = [np.sort(rng.integers(a, b, n)) for a, b, n in [(0, 900, 4_000), (500, 2_000, 700)]]
+    other = partitions._sample_item_times(3, rng.integers(0, 10**6, 500))
+    sampled = [partitions._sample_item_times(7, times) for times in sets]
+    cuts = partitions.cut_times(np.concatenate([other, *sampled], axis=1), 7, count)
+    assert len(cuts) == count - 1
+    times = np.sort(np.concatenate(sets))
+    sizes = np.diff([0, *np.searchsorted(times, cuts), len(times)])
+    np.testing.assert_allclose(sizes, len(times) / count, atol=0.05 * len(times))
+    assert partitions.cut_times(other, 7, count).tolist() == []
+
+
+@pytest.mark.parametrize("values", [[], [1.5], list(range(100))])
+def test_arrays_come_back_empty_ones_too(tmp_path, values):
+    messages.save_array(tmp_path, "x", np.array(values))
+    for read in (messages.map_array, messages.read_array):
+        assert read(tmp_path, "x").tolist() == values

@@ -8,14 +8,17 @@ from itertools import pairwise
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 import talerec as tr
 from logs import logs, quick
 from talerec.data import DAY
 from talerec.gram import trend_counts
+from talerec.gram.accumulate_kernels import SparseSums
 from talerec.runtime import CSR, dense
 from talerec.solvers import RangeProblem, solve_range
 from talerec.solvers.local import solve_local
@@ -335,6 +338,53 @@ def test_entries_of_k_reach_their_targets_once_from_owners_and_from_others(tmp_p
     log = skewed_log(1_000)
     whole = dense(tr.TALE(trend=0).gram(log).K)[np.ix_(ranks(log), ranks(log))]
     np.testing.assert_allclose(K, (whole + share * whole.T) * target_mask, rtol=1e-12)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_sums_of_a_range_of_targets_are_split_by_the_owner_of_each_pair(symmetric):
+    rng = np.random.default_rng(5)
+    n, lo, hi, share = 7, 2, 5, 0.3
+    M, KT = rng.random((2, n, n)) * (rng.random((2, n, n)) < 0.6)
+    at = [(j, i) for j in range(n) for i in range(n) if lo <= j < hi]
+    indptr = np.cumsum([0, *(n * (lo <= j < hi) for j in range(n))])
+    indices, values = np.array([i for _, i in at], np.int32), tuple(np.array(at).T)
+    sums = SparseSums(indptr, indices, M[values], KT[values])
+    split = triangles._split_sums(sums, lo, hi, share, symmetric)
+    owned, other = np.zeros((2, n, n, 2))  # owner x column x (G, K)
+    K = M if symmetric else KT
+    for j, i in at:
+        twice = np.array([2.0, 1.0 + symmetric]) if i == j else 1.0
+        (owned if i <= j else other)[max(i, j), min(i, j)] = (
+            share * np.array([M[j, i], K[j, i]]) * twice
+        )
+    for (ptr, columns, entries), first, expected in (
+        (split[:3], lo, owned[lo:hi]),
+        (split[3:], 0, other),
+    ):
+        assert len(ptr) == len(expected) + 1, first
+        matrix = np.zeros_like(expected)
+        matrix[np.repeat(np.arange(len(expected)), np.diff(ptr)), columns] = entries
+        np.testing.assert_allclose(matrix, expected, rtol=1e-14)
+        assert np.count_nonzero(expected.any(axis=2)) == len(columns)  # no entries of two zeros
+
+
+@pytest.mark.parametrize("factor", [None, np.array([1.0, 10.0, 100.0, 1000.0])])
+def test_weights_are_named_by_the_ids_of_their_source_and_target(monkeypatch, factor):
+    monkeypatch.setattr(tasks, "_NAMED_WEIGHTS", 2)
+    B = sparse.csr_array(
+        np.array([[0.0, 1.0, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0], [3.0, 0.0, 4.0, 0.0]])
+    )
+    schema = pa.schema({"source": pa.string(), "target": pa.string(), "weight": pa.float64()})
+    batches = list(tasks.label_weights(B, 1, pl.Series(list("abcd")), factor, schema))
+    assert [batch.num_rows for batch in batches] == [2, 2]
+    rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    by = [1.0] * 4 if factor is None else factor.tolist()
+    assert rows == [
+        ("b", "b", 1.0 * by[1]),
+        ("b", "d", 2.0 * by[3]),
+        ("d", "a", 3.0 * by[0]),
+        ("d", "c", 4.0 * by[2]),
+    ]
 
 
 def test_trend_counts_of_the_whole_log_are_used_in_a_part_of_it():

@@ -144,7 +144,7 @@ def test_mistakes_are_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.M
     weighted = ("events", "import", path, "--weight", "w", "--store", missing)
     assert "--event-weights are for fit" in refusal(*weighted)
     frame([("x" * 600, "tea", 5)]).write_csv(tmp_path / "long.csv")
-    assert "600 characters" in refusal(
+    assert f"'{'x' * 40}' has 600 characters" in refusal(
         "events", "import", tmp_path / "long.csv", "--store", missing
     )
     monkeypatch.setenv("TALEREC_STORE", f"sqlite:///{tmp_path}/shop.db")

@@ -49,6 +49,11 @@ class Source:
         return list(_nodes_with_owners(self.tree))
 
     @cached_property
+    def encoded_lines(self) -> list[bytes]:
+        """The lines in UTF-8, with their ends: `ast` counts columns in these bytes."""
+        return self.text.encode().splitlines(keepends=True)
+
+    @cached_property
     def docstrings(self) -> list[ast.Constant]:
         """The string node of every docstring: of the module, its classes and functions."""
         return list(_docstring_nodes(self.nodes))

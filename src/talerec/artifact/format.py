@@ -19,7 +19,7 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -32,10 +32,11 @@ import polars as pl
 from talerec import __version__
 from talerec.artifact import integrity
 from talerec.artifact.integrity import FORMAT, MANIFEST
-from talerec.errors import ArtifactError
+from talerec.errors import ArtifactError, ReplacedArtifactError
 from talerec.runtime import Array, atomic_replace, file_lock, sync_folder, write_synced
 
-LOCK = ".talerec.lock"
+LOCK = ".talerec.lock"  # held by a process while it replaces the artifact
+_UPDATE_LOCK = ".talerec.update.lock"  # held from reading the artifact to replacing it
 _CHUNK = 2**24  # bytes written at a time
 _UNFINISHED = re.compile(r"([\w-]+\.npy|[\w-]+\.parquet|manifest\.json)\.new")
 
@@ -140,26 +141,50 @@ def _is_artifact(folder: Path) -> bool:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def write_artifact(path: str | Path, bundle: Bundle) -> Path:
+def write_artifact(path: str | Path, bundle: Bundle, *, replaces: str | None = None) -> Path:
     """Write a saved model to the folder `path`, replacing the one there in one step.
 
-    `bundle` is the model's content: facts (JSON), arrays and tables. Returns the folder.
+    `bundle` is the model's content: facts (JSON), arrays and tables. Returns the folder. With
+    `replaces`, only the model of this version is replaced (`replace_artifact`).
     """
-    return replace_artifact(path, lambda folder: _write_files(folder, bundle))
+    return replace_artifact(path, lambda folder: _write_files(folder, bundle), replaces=replaces)
 
 
-def replace_artifact(path: str | Path, fill: Callable[[Path], None]) -> Path:
+def replace_artifact(
+    path: str | Path, fill: Callable[[Path], None], *, replaces: str | None = None
+) -> Path:
     """Replace the artifact (saved model) in the folder `path` whole or not at all.
 
-    `fill` gets the folder and writes the data files, then the manifest (`write_manifest`). If it
-    fails, the files that it wrote are removed. Other writers wait for a lock. Returns the folder;
-    ArtifactError if it cannot be written.
+    Parameters
+    ----------
+    path : path
+        The folder; it need not exist.
+    fill : function
+        Gets the folder and writes the data files, then the manifest (`write_manifest`). If it
+        fails, the files that it wrote are removed.
+    replaces : str, optional
+        The version that the new model was computed from. It is compared while this process holds
+        the lock that every writer takes, so no other writer can come between.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    ReplacedArtifactError
+        If the folder holds another version than `replaces`, or none; it stays as it is.
+    ArtifactError
+        If the folder cannot be written.
     """
     folder = check_target(path)
     try:
         with _remove_new_folders(folder), file_lock(folder / LOCK):
             files_before = _remove_leftovers(folder)
             try:
+                if replaces is not None:
+                    _check_version(folder, replaces)
                 fill(folder)
             except BaseException:
                 with suppress(OSError):
@@ -168,6 +193,37 @@ def replace_artifact(path: str | Path, fill: Callable[[Path], None]) -> Path:
     except OSError as error:
         raise ArtifactError(f"cannot be written: {error.strerror or error}", folder) from error
     return folder
+
+
+def _check_version(folder: Path, expected: str) -> None:
+    """Raise ReplacedArtifactError unless the folder holds the model of the expected version."""
+    try:
+        version = integrity.read_manifest(folder)["version"]
+    except ArtifactError:
+        version = None
+    if version != expected:
+        raise ReplacedArtifactError(
+            "was replaced by another process meanwhile: run this again", folder
+        )
+
+
+@contextmanager
+def hold_for_update(path: str | Path) -> Iterator[None]:
+    """Hold the update lock of the saved model at `path` during the block.
+
+    A context manager, which waits while another process holds the lock. It is for a process that
+    reads the model, adds rows to it and replaces it, which can take minutes. A fit or an install
+    takes no update lock, so the version still has to be compared when the model is replaced
+    (`replaces` of `write_artifact`). ArtifactError if there is no readable model, or the lock
+    cannot be taken.
+    """
+    integrity.read_manifest(path)  # before a lock file is created in a folder of another kind
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(file_lock(Path(path) / _UPDATE_LOCK))
+        except OSError as error:
+            raise ArtifactError(f"cannot be written: {error.strerror or error}", path) from None
+        yield
 
 
 @contextmanager

@@ -27,7 +27,11 @@ STANDARD_INPUT = "-"
 
 
 def install_artifact(
-    source: str | Path, target: str | Path, check: Callable[[Path], object]
+    source: str | Path,
+    target: str | Path,
+    check: Callable[[Path], object],
+    *,
+    replaces: str | None = None,
 ) -> str:
     """Replace the model at `target` by the one at `source`, and return the new version.
 
@@ -43,6 +47,9 @@ def install_artifact(
     check : function
         Called with the new model's folder before anything changes; it raises TalerecError to refuse
         the model.
+    replaces : str, optional
+        The version of the model that may be replaced. ReplacedArtifactError if another one is at
+        `target` by now; None replaces any.
     """
     check_target(target)
     with _unpack_source(source, Path(target)) as folder:
@@ -50,7 +57,7 @@ def install_artifact(
         if Path(target).exists() and os.path.samefile(folder, target):
             raise TalerecError(f"{source} and {target} are the same folder")
         manifest = read_manifest(folder)
-        replace_artifact(target, lambda place: _copy_files(folder, place))
+        replace_artifact(target, lambda place: _copy_files(folder, place), replaces=replaces)
     return str(manifest["version"])
 
 

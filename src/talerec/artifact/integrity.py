@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from talerec.errors import ArtifactError
-from talerec.runtime import Array, read_table
+from talerec.runtime import Array, read_regular, read_table
 
 #: Format 1 has one block of weights, format 2 several; format 3 renames arrays of histories
 #: and updates.
@@ -71,7 +72,7 @@ def listed_files(folder: Path) -> set[str] | None:
     An empty set without a manifest; None if the manifest cannot be read.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads(read_regular(folder / MANIFEST))
         return {entry["file"] for entry in manifest["files"].values()}
     except FileNotFoundError:
         return set()
@@ -87,7 +88,7 @@ def _parse_manifest(folder: Path) -> dict[str, Any]:
     if not folder.exists():
         raise ArtifactError("does not exist", folder)
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads(read_regular(folder / MANIFEST))
     except (FileNotFoundError, NotADirectoryError):
         raise ArtifactError(f"is not a talerec model: it has no {MANIFEST}", folder) from None
     except OSError as error:
@@ -155,10 +156,12 @@ def report_damage(folder: Path, file: str) -> Iterator[None]:
 
 
 def check_size(path: Path, expected: int) -> None:
-    """Raise ValueError unless a file has the expected number of bytes."""
-    size = path.stat().st_size
-    if size != expected:
-        raise ValueError(f"it has {size:,} bytes instead of {expected:,}")
+    """Raise ValueError unless a path is a regular file with the expected number of bytes."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for ever
+        raise ValueError("it is not a regular file")
+    if status.st_size != expected:
+        raise ValueError(f"it has {status.st_size:,} bytes instead of {expected:,}")
 
 
 def check_hash(path: Path, expected: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from talerec.cli.app import Panel, command
 from talerec.cli.completion import complete_values
 from talerec.cli.groups import EngineOptions, LogSource, ModelChoice
+from talerec.cli.item_tables import ItemTableOptions
 from talerec.cli.options import (
     HideSeen,
     Json,
@@ -63,6 +64,7 @@ def evaluate(
     source: LogSource,
     choice: ModelChoice,
     engine: EngineOptions,
+    table: ItemTableOptions,
     split: SplitName = "leave-one-out",
     refit: Annotated[
         bool, flag("--refit", "Refit on training and validation rows before the test.")
@@ -80,7 +82,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Hold out rows, fit on the rest, and rank all items for each held-out row."""
-    # source, choice, engine: options of the log, the model, and Spark
+    # source, choice, engine, table: options of the log, the model, Spark, and the item table
     from talerec.data import expand_tie_orders
     from talerec.data.split import SplitPlan
 
@@ -88,15 +90,18 @@ def evaluate(
     plan.check(on)
     expand_tie_orders(ties)  # an invalid --ties is an error before the log is read
     engine.check()
+    table.check()
     if engine.is_spark and report is not None:
         raise TalerecError("--report needs --engine local; Spark returns only sums")
-    _check_outputs([path, report], [*source.log, choice.params])
+    if engine.is_spark and table.items is not None:
+        raise TalerecError("--items needs --engine local; models on Spark do not use item tables")
+    _check_outputs([path, report], [*source.log, choice.params, table.items])
     settings = {"on": on, "k": _parse_cutoffs(k), "hide_seen": hide_seen, "ties": ties}
     with reporting(json):
         if engine.is_spark:
             result = _evaluate_on_spark(model, source, plan, engine, path, settings)
         else:
-            result = _evaluate_locally(model, source, plan, path, settings)
+            result = _evaluate_locally(model, source, table, plan, path, settings)
         _write_report(report, "evaluation", result, source.name)
     _print_result("evaluation", result, json)
 
@@ -116,13 +121,18 @@ def _parse_cutoffs(text: str) -> list[int]:
 
 
 def _evaluate_locally(
-    model: Model, source: LogSource, plan: SplitPlan, path: Path | None, settings: dict[str, Any]
+    model: Model,
+    source: LogSource,
+    table: ItemTableOptions,
+    plan: SplitPlan,
+    path: Path | None,
+    settings: dict[str, Any],
 ) -> Evaluation:
     """Evaluate an unfitted model on this machine; save the result to `path` unless it is None.
 
-    `source` has the options to read the log; `plan` is how the log is split; `settings` are the
-    arguments on, k, hide_seen and ties of `evaluate_log`. The result's seconds include those of
-    reading the log.
+    `source` and `table` have the options to read the log and the item table; `plan` is how the log
+    is split; `settings` are the arguments on, k, hide_seen and ties of `evaluate_log`. The result's
+    seconds include those of reading the log.
     """
     from dataclasses import replace
 
@@ -131,7 +141,9 @@ def _evaluate_locally(
 
     clock = Clock()
     with clock("load"):
+        items = table.read(source.item)
         log = source.read(any_order=settings["ties"] != "file", needs_time=model.needs_time)
+        log = table.attach(log, items)
     result = evaluate_log(model, log, plan, **settings)
     result = replace(result, seconds={**result.seconds, **clock.seconds})
     if path is not None:
@@ -195,6 +207,7 @@ Study = Annotated[
 )
 def tune(
     source: LogSource,
+    table: ItemTableOptions,
     model: ModelName = None,
     set: Settings = [],  # noqa: B006 (Typer reads the default, nobody changes it)
     trials: Annotated[int, option("--trials", "N", "Number of settings to try.")] = 50,
@@ -213,7 +226,7 @@ def tune(
     json: Json = False,
 ) -> None:
     """Search for a model's best parameters on validation rows; --set fixes some of them."""
-    # source: options of the log; ties: the order of a user's rows with equal times
+    # source, table: options of the log and item table; ties: the order of rows with equal times
     from talerec.evaluation import check_tuning_ready, tune
     from talerec.models import DEFAULT, model_class
     from talerec.models.core import build_model, parse_settings
@@ -222,9 +235,12 @@ def tune(
     fixed = parse_settings(kind, set)
     fixed_model = build_model(kind, fixed)
     check_tuning_ready(fixed_model, grid)
-    _check_outputs([path, study, report], source.log)
+    table.check()
+    _check_outputs([path, study, report], [*source.log, table.items])
     with reporting(json):
+        items = table.read(source.item)
         log = source.read(any_order=ties != "file", needs_time=fixed_model.needs_time)
+        log = table.attach(log, items)
         result = tune(
             kind, log, split, trials=trials, grid=grid, fixed=fixed, metric=metric,
             ties=ties, hide_seen=hide_seen, study=study, workers=workers, seed=seed,

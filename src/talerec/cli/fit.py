@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from talerec.cli.app import Context, Panel, command, explicit_options, print_warning
 from talerec.cli.completion import complete_models
-from talerec.cli.groups import EngineOptions, ItemTableOptions, LogSource, ModelChoice
+from talerec.cli.groups import EngineOptions, LogSource, ModelChoice
+from talerec.cli.item_tables import ItemTableOptions
 from talerec.cli.options import Artifact, Json, Port, Rows, Seed, Ties, argument, flag, option, out
 from talerec.cli.refit_options import (
     READ_WITH,
@@ -149,7 +150,7 @@ def fit(
             _fit_on_spark(model, source, ties, engine, path, place, items)
         else:
             log = source.read(ties, needs_time=model.needs_time)
-            log = log if items is None else log.with_items(items)
+            log = table.attach(log, items)
             _warn_if_smaller(path, log.rows)
             training = model.fit(log).fitted.training
             # saved with the model: `update` and `lists` read later logs with the same options
@@ -288,29 +289,30 @@ def _update_artifact(
     The log and the item table are read with the options that the fit used; `explicit` names the
     options that the command line sets instead. The returned dict has the path, the counts of
     `models.update`, "described" (an item table was read), the version and the training record.
-    `tolerance` is the error of a weight up to which a target is not solved again.
+    `tolerance` is the error of a weight up to which a target is not solved again. Other updates of
+    the model wait; if a fit or an install replaces it meanwhile, TalerecError.
     """
-    from talerec.artifact import read_manifest
-    from talerec.models import load, update
+    from talerec.artifact import hold_for_update, read_artifact, read_manifest
+    from talerec.models import restore_bundle, update
 
     if source.core is not None:
         raise TalerecError("--core is for fit; an update keeps the model's users and items")
     table.check()
-    manifest = read_manifest(path)
-    if not manifest["training"].get("updatable"):
-        raise TalerecError(f"{path} was fitted without --updatable; refit with --updatable")
-    model = load(path)
-    saved = fit_options(manifest["training"], source, explicit)
-    source, table = restore_options(source, saved), restore_options(table, saved)
-    with naming_options(saved):
-        items = table.read(source.item)
-        rows = read_rows(model, source)
-    counts = update(model, rows, tolerance=tolerance, items=items)
-    if counts.rows or items is not None:
-        if read_manifest(path)["version"] != manifest["version"]:
-            raise TalerecError(f"{path} was replaced by another process; run the update again")
-        model.save(path, updatable=True)
-    after = read_manifest(path)
+    with hold_for_update(path):
+        bundle = read_artifact(path)
+        training = bundle.facts["training"]
+        if not training.get("updatable"):
+            raise TalerecError(f"{path} was fitted without --updatable; refit with --updatable")
+        model = restore_bundle(bundle, path)
+        saved = fit_options(training, source, explicit)
+        source, table = restore_options(source, saved), restore_options(table, saved)
+        with naming_options(saved):
+            items = table.read(source.item)
+            rows = read_rows(model, source)
+        counts = update(model, rows, tolerance=tolerance, items=items)
+        if counts.rows or items is not None:
+            model.save(path, updatable=True, replaces=bundle.facts["version"])
+        after = read_manifest(path)
     return {
         "path": str(path),
         **asdict(counts),

@@ -32,13 +32,11 @@ from talerec.cli.options import (
 from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from talerec.data import Log
     from talerec.models.core import Model, RecommendOptions
 
 _FORMATS = "CSV, TSV, Parquet, JSON lines, RecBole .inter, MovieLens .dat; plain, .gz or .zst."
-_TABLE, _SPARK = "Item table", "Spark"  # headings of help pages
+_SPARK = "Spark"  # heading of help pages
 
 
 # -- logs ------------------------------------------------------------------------------------------
@@ -168,52 +166,7 @@ def format_option(name: str, value: Any) -> str:
     return flag_of(name) + ("" if value is True else f" {shlex.quote(str(value))}")
 
 
-# -- item tables and models ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ItemTableOptions:
-    """Options of an item table: its file, columns of ids and titles, and field separator."""
-
-    items: Annotated[
-        Path | None,
-        option("--items", "FILE", "Table with a column of item ids and, say, a title.", _TABLE),
-    ] = None
-    item_key: Annotated[
-        str | None,
-        option(
-            "--item-key", "COLUMN", "Its column of ids (default: the log's, or item_id).", _TABLE
-        ),
-    ] = None
-    item_title: Annotated[
-        str | None,
-        option(
-            "--item-title", "COLUMN", "Its column of titles (default: title, name, ...).", _TABLE
-        ),
-    ] = None
-    items_sep: Annotated[
-        str | None, option("--items-sep", "SIGN", "Field separator of the table.", _TABLE)
-    ] = None
-
-    def check(self) -> None:
-        """Raise TalerecError if an option of the item table is set without --items, its file."""
-        for part in fields(self):
-            value = getattr(self, part.name)
-            if value is not None and self.items is None:
-                raise TalerecError(f"{format_option(part.name, value)} needs --items")
-
-    def read(self, item: str) -> pl.DataFrame | None:
-        """Return the item table as a Polars frame, or None without --items, the path of its file.
-
-        `item` is the log's column of item ids, the default for that of the table.
-        """
-        from talerec.data.read import read_log_items
-
-        if self.items is None:
-            return None
-        return read_log_items(
-            self.items, self.item_key, item, self.item_title, parse_separator(self.items_sep)
-        )
+# -- models ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -238,15 +191,15 @@ class ModelChoice:
         `self.params`: JSON that `talerec tune` wrote, or None; `self.set`: texts NAME=VALUE.
         TalerecError for unknown names and values, and for a library that is not installed.
         """
-        from talerec.models import DEFAULT, model_class
+        from talerec.models import DEFAULT, model_class, registered_class
         from talerec.models.core import build_model, parse_settings, use_current_names
 
-        name, params = self.model, dict[str, Any]()
+        kind, params = model_class(self.model or DEFAULT), dict[str, Any]()
         if self.params is not None:
             from talerec.evaluation import read_params
 
-            name, params = read_params(self.params, name)
-        kind = model_class(name or DEFAULT)
+            name, params = read_params(self.params, kind.name if self.model else None)
+            kind = kind if self.model else registered_class(name)
         model: Model = build_model(
             kind, {**use_current_names(kind, params), **parse_settings(kind, self.set)}
         )
@@ -350,9 +303,10 @@ class ItemRules:
         str | None,
         option(
             "--where",
-            "SQL",
+            "CONDITION",
             "Recommend only items whose row in the item table meets this condition:"
-            " \"category = 'tents' and price < 100\".",
+            " \"category = 'tents' and price < 100\" (= <> < in like between has is null and or"
+            " not, brackets).",
         ),
     ] = None
     boost: Annotated[
@@ -386,7 +340,7 @@ class ItemRules:
     def build(self, k: int = 10, per: list[str] | None = None) -> RecommendOptions:
         """Return these options as the library takes them, for lists of `k` items.
 
-        The fields of `self` are options as text: ids, an SQL condition, boosts, the request time.
+        The fields of `self` are options as text: ids, a condition, boosts, the request time.
         `per` are texts COLUMN=N: at most N items of a list share a value in that column of the item
         table.
         """

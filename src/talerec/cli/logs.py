@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from talerec.cli.app import Context, Panel, add_group, command, print_warning
 from talerec.cli.completion import complete_values
 from talerec.cli.groups import LogSource
+from talerec.cli.item_tables import ItemTableOptions
 from talerec.cli.options import Json, Rows, Seed, StoreAddress, argument, flag, option, out
 from talerec.cli.terminal import print_json, print_line, reporting
 from talerec.errors import TalerecError
@@ -29,14 +30,18 @@ events = add_group(Panel.LOGS, "events", "Import logs into an event store, or ex
     Panel.LOGS,
     "talerec describe events.csv",
     "talerec describe ratings.tsv --user uid --time ts --core 5",
+    "talerec describe events.csv --items items.csv",
 )
-def describe(source: LogSource, json: Json = False) -> None:
-    """Show counts, density, intervals, ties and repeats of a log."""
-    # source: options of the log; ties: a user's rows with equal times
+def describe(source: LogSource, table: ItemTableOptions, json: Json = False) -> None:
+    """Show counts, density, intervals, ties and repeats of a log, and types of an item table."""
+    # source, table: options of the log and the item table; ties: a user's rows with equal times
     from talerec.data import describe as describe_log
 
+    table.check()
     with reporting(json):
-        statistics = describe_log(source.read(any_order=True, needs_time=False))
+        items = table.read(source.item)
+        log = source.read(any_order=True, needs_time=False)
+        statistics = describe_log(table.attach(log, items))
     if json:
         print_json(statistics)
     else:

@@ -35,7 +35,8 @@ def print_log_statistics(title: str, stats: dict[str, Any]) -> None:
 
     `stats` are the statistics by name that `talerec.describe` returns; `title` names the log.
     """
-    rows = [[_LABELS.get(n, n.replace("_", " ")), _format_stat(n, v)] for n, v in stats.items()]
+    shown = {name: value for name, value in stats.items() if name != "item_table"}
+    rows = [[_LABELS.get(n, n.replace("_", " ")), _format_stat(n, v)] for n, v in shown.items()]
     print_table(title, ["", ""], rows)
     if duplicates := stats["duplicate_rows"]:
         print_line(
@@ -44,6 +45,40 @@ def print_log_statistics(title: str, stats: dict[str, Any]) -> None:
         )
     if remark := tie_warning(stats["ties"] or 0.0, "file"):
         print_line(f"Note: {remark}")
+    if "item_table" in stats:
+        _print_item_table(stats["item_table"])
+
+
+def _print_item_table(table: dict[str, Any]) -> None:
+    """Print the columns of an item table with their types, and which items it describes.
+
+    `table` is the entry item_table of the statistics of a log.
+    """
+    rows = [
+        [column["name"], column["kind"], f"{column['coverage']:.1%}", _format_column(column)]
+        for column in table["columns"]
+    ]
+    print_table(f"Item table, {table['rows']:,} rows", ["column", "type", "filled", ""], rows)
+    print_line(
+        f"{table['matching']:,} items of the log have a row in the table, "
+        f"{table['without_row']:,} have none; "
+        f"{table['without_events']:,} items of the table are not in the log"
+    )
+
+
+def _format_column(column: dict[str, Any]) -> str:
+    """Return what is special of a column of an item table: values, separators, range, width."""
+    parts = []
+    if "distinct" in column:
+        parts.append(f"{column['distinct']:,} values")
+    if "separators" in column:
+        signs = ("space" if sign == " " else sign for sign in column["separators"])
+        parts.append(f"separated by {' '.join(signs)}")
+    if "width" in column:
+        parts.append(f"{column['width']:,} dimensions")
+    if "min" in column:
+        parts.append(f"{column['min']} to {column['max']}")
+    return ", ".join(parts)
 
 
 _LABELS = {"interval_days": "interval", "time_read_as": "times read as"}
@@ -198,8 +233,8 @@ def _print_accuracy(result: Evaluation, title: str) -> None:
 def _print_groups(result: Evaluation) -> None:
     """Print the metrics of an evaluation by group of held-out rows.
 
-    Groups are by popularity of the item, time since the user's previous event, history length, and
-    whether the item is new to the user.
+    Groups are by popularity of the item, time since the user's previous event, history length,
+    whether the item is new to the user, and the item's number of training rows.
     """
     metrics = [name for name in result.metrics if not is_redundant(name)]
     columns = {
@@ -213,11 +248,13 @@ def _print_groups(result: Evaluation) -> None:
     print_columns("By group", ["cases", *metrics], columns)
     print_note(
         "head: the fifth of the items with the most training rows; "
-        "gap: time since the previous event"
+        "gap: time since the previous event; rows: training rows of the item, few: 1 to 4"
     )
 
 
-_GROUP_LABELS = {"popularity": "items", "gap": "gap", "length": "history", "kind": "item"}
+_GROUP_LABELS = {
+    "popularity": "items", "gap": "gap", "length": "history", "kind": "item", "item_rows": "rows",
+}  # fmt: skip
 
 
 # -- tuning and comparing --------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data.frames import as_polars, clean_ids, require_id_type
+from talerec.data.frames import as_polars, clean_ids
+from talerec.data.items import check_column_names, described_rows, match_items
 from talerec.data.times import days_to_microseconds, parse_time_column
 from talerec.data.vocabulary import Vocabulary
 from talerec.data.weights import normalize_by_mean, read_weights
@@ -56,25 +58,6 @@ def _warn_of_null_ids(name: str, ids: Vocabulary, codes: Array) -> None:
         logger.warning(message, f"{n_rows:,}", rows_have, name, word, them)
 
 
-def _report_item_table(ids: pl.Series, described: pl.Series) -> None:
-    """Write to the program's log how many items an item table describes; a warning if none.
-
-    `ids` are the ids of the items in the interaction log; `described` is the item table's column of
-    ids.
-    """
-    n_matching = int(ids.is_in(described.drop_nulls().implode()).sum())
-    words = f"{n_matching:,} of {len(ids):,} ids match"
-    if not n_matching:
-        logger.warning(
-            "the item table describes no item of the log: %s (`item_key` names its column of ids)",
-            words,
-            extra={"parameters": ("item_key",)},
-        )
-    else:
-        verb = "does not describe" if n_matching < len(ids) else "describes"
-        logger.info("the item table %s every item of the log: %s", verb, words)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Log:
     """Interactions of users with items, in time order.
@@ -94,6 +77,10 @@ class Log:
         External ids by position.
     info : polars.DataFrame, optional
         The item table (titles, categories): one row per item, in the order of positions.
+    catalogue : polars.DataFrame, optional
+        The rows of the item table whose items have no row in the log, with the columns of `info`.
+    item_text, item_skip : tuples of str
+        Columns of the item table that are text whatever they look like, and that models ignore.
     unit : str
         The unit that times were read in: s, ms, us, ns or datetime; "none" for a log without times,
         whose rows stay in their order.
@@ -141,6 +128,9 @@ class Log:
     event: Array | None = None
     event_names: tuple[str, ...] = ()
     weight_unit: float | None = None
+    catalogue: pl.DataFrame | None = None
+    item_text: tuple[str, ...] = ()
+    item_skip: tuple[str, ...] = ()
 
     @classmethod
     def from_frame(
@@ -319,6 +309,7 @@ class Log:
 
         Positions are the numbers of users and items in the vocabularies `users` and `items`, whose
         order stays. User u has rows ptr[u]..ptr[u + 1]; `info` is the item table, a row per item.
+        Rows of the item table whose items leave the log move to `catalogue`.
         """
         users = np.flatnonzero(np.diff(self.ptr))
         used = np.bincount(self.item, minlength=len(self.items)) > 0
@@ -331,7 +322,18 @@ class Log:
             users=self.users.take(users),
             items=self.items.take(items),
             info=None if self.info is None else self.info[items],
+            catalogue=self._extend_catalogue(~used),
         )
+
+    def _extend_catalogue(self, leaving: Array) -> pl.DataFrame | None:
+        """Return the catalogue with the item table's rows of items that leave the log.
+
+        `leaving` has a flag per item. Items that the table does not describe are left out; None if
+        the log has no item table.
+        """
+        if self.catalogue is None or self.info is None or not leaving.any():
+            return self.catalogue
+        return pl.concat([described_rows(self.info.filter(pl.Series(leaving))), self.catalogue])
 
     def counts(self, days: float = math.inf) -> Array:
         """Return each item's weighted number of rows (float64) in the log's last `days` days.
@@ -353,19 +355,35 @@ class Log:
         from_end = np.repeat(self.ptr[1:], np.diff(self.ptr)) - np.arange(self.rows)
         return from_end <= limit
 
-    def with_items(self, table: pl.DataFrame) -> Log:
-        """Return the log with an item table (titles, categories) as its `info`.
+    def with_items(
+        self, table: pl.DataFrame, *, text: Collection[str] = (), skip: Collection[str] = ()
+    ) -> Log:
+        """Return the log with an item table (titles, categories) as its `info` and `catalogue`.
 
         `table` has item ids in the column "item_id". `info` has one row per item of the log, in the
-        order of `items`: the table's first row of that id, or nulls if it has none. InvalidLogError
-        without that column. How many items the table describes is written to the program's log.
+        order of `items`: the table's first row of that id, or nulls if it has none. `catalogue` has
+        the rows of other items. `text` and `skip` name columns that are text whatever they look
+        like, and that models ignore. InvalidLogError without the column of ids. How many items the
+        table describes is written to the program's log.
         """
-        if columns.ITEM not in table.columns:
-            raise InvalidLogError(f"the item table has no column {columns.ITEM!r}: {table.columns}")
-        require_id_type(table[columns.ITEM])
-        side = table.with_columns(self.items.cast_ids(table[columns.ITEM]).alias(columns.ITEM))
-        _report_item_table(self.items.ids, side[columns.ITEM])
-        side = side.unique(columns.ITEM, keep="first", maintain_order=True)
-        log_items = pl.DataFrame({columns.ITEM: self.items.ids})
-        info = log_items.join(side, on=columns.ITEM, how="left", maintain_order="left")
-        return replace(self, info=info)
+        info, catalogue = match_items(table, self.items)
+        check_column_names(info, text, skip)
+        names = (tuple(text), tuple(skip))
+        return replace(self, info=info, catalogue=catalogue, item_text=names[0], item_skip=names[1])
+
+    def with_catalogue(self) -> Log:
+        """Return the log with the catalogue's items in its vocabulary, after all others.
+
+        `catalogue` has the rows of the item table whose items have no row in the log; that of the
+        log returned is empty. Without such rows, the log is returned as it is.
+        """
+        return self if self.catalogue is None or self.catalogue.is_empty() else self._extended
+
+    @cached_property
+    def _extended(self) -> Log:
+        """The log whose items are those of this log and then those of `catalogue`."""
+        assert self.info is not None
+        assert self.catalogue is not None
+        ids = pl.concat([self.items.ids, self.catalogue[columns.ITEM].alias("id")])
+        info = pl.concat([self.info, self.catalogue])
+        return replace(self, items=Vocabulary(ids), info=info, catalogue=self.catalogue.clear())

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import polars as pl
 
+from talerec.data.items import describe_items, described_rows, detect_columns
 from talerec.data.log import Log, as_log
 from talerec.data.preprocessing import duplicate_mask
 from talerec.data.times import DAY
@@ -25,6 +27,8 @@ def describe(log: Log) -> dict[str, Any]:
     dict
         Counts of users, items and rows, their density and spread, the days between rows of a user,
         the share of ties, the numbers of repeats and duplicate rows, and the first and last time.
+        If the log has an item table, item_table: the types of its columns, and how many items the
+        log and the table share (see `describe_items`).
 
     Raises
     ------
@@ -61,7 +65,17 @@ def describe(log: Log) -> dict[str, Any]:
         "first_time": str(np.datetime64(int(log.time.min()), "us")) if is_timed else None,
         "last_time": str(np.datetime64(int(log.time.max()), "us")) if is_timed else None,
         "time_read_as": log.unit,
+        **_describe_item_table(log),
     }
+
+
+def _describe_item_table(log: Log) -> dict[str, Any]:
+    """Return {"item_table": its description}, or an empty dict if the log has no item table."""
+    if log.info is None or log.catalogue is None:
+        return {}
+    table = pl.concat([described_rows(log.info), log.catalogue])
+    types = detect_columns(table, text=log.item_text, skip=log.item_skip)
+    return {"item_table": describe_items(log.items.ids, table, types)}
 
 
 def tie_share(log: Log) -> float:

@@ -76,8 +76,11 @@ def evaluate(
     ks, cases = check_cutoffs(k), split.cases(on)
     check_training_rows(model, split, cases)
     clock, longest = Clock(), min(ks[-1], len(model.item_ids))
+    queries = split.cases(on, catalogue=model.scores_catalogue)
     with clock("score"):
-        ranked = rank_targets(model, cases.histories, cases.target, longest, hide_seen=hide_seen)
+        ranked = rank_targets(
+            model, queries.histories, queries.target, longest, hide_seen=hide_seen
+        )
     result = _build_result(model, split, ranked.items, ks, on, hide_seen=hide_seen)
     seconds = {**result.seconds, **clock.seconds, "lists": 0.0}  # lists come with the ranks
     frame = build_case_frame(split, cases, ranked.ranks, ranked.items, ks, hide_seen=hide_seen)
@@ -116,14 +119,16 @@ def _build_result(
 def _check_fitted_to(model: Model, split: Split) -> None:
     """Raise TalerecError unless the model was fitted to the training rows of the split.
 
-    The model's item ids must equal those of the split's training rows.
+    The model's item ids must equal those of the split's training rows; those of a model that
+    scores items of the item table without rows have these items, too.
     """
     if not isinstance(split, Split):
         raise TalerecError(
             "evaluate takes a split, such as leave_one_out(log); "
             "evaluate_log(model, log) splits and fits"
         )
-    if not model.item_ids.equals(split.train.items.ids):
+    train = split.train.with_catalogue() if model.scores_catalogue else split.train
+    if not model.item_ids.equals(train.items.ids):
         raise TalerecError(
             "the model was not fitted to this split's training rows: call model.fit(split.train)"
         )

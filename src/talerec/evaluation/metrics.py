@@ -86,10 +86,9 @@ def novelty(lists: Array, counts: Array) -> Array:
     """Return each list's mean of -log2(share of training rows) over its items; NaN if empty.
 
     `lists` (cases x k) has positions of items, -1 for none; `counts` has each item's training rows.
+    An item without training rows is as novel as one with a single row.
     """
-    with np.errstate(divide="ignore"):
-        bits = -np.log2(counts / counts.sum())
-    return row_means(lists, bits)
+    return row_means(lists, -np.log2(np.maximum(counts, 1.0) / counts.sum()))
 
 
 def row_means(lists: Array, values: Array) -> Array:

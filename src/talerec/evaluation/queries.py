@@ -29,7 +29,9 @@ _METADATA = b"talerec"  # key of the facts in the metadata of a saved result
 _THIRDS = ("short", "mid", "long")
 GROUPS = {
     "popularity": ("head", "tail"), "gap": _THIRDS, "length": _THIRDS, "kind": ("repeat", "new"),
+    "item_rows": ("none", "few", "many"),
 }  # fmt: skip
+MANY_ROWS = 5  # training rows of an item, from which there are many
 TIES, WINDOW, TIME = "ties", "window", "time"
 CASES = "cases"  # number of equal cases that a row stands for; a frame without it has one per row
 NOVELTY, LIST_ROWS = "novelty", "list_rows"
@@ -147,6 +149,7 @@ def build_case_rows(
             "gap": _label_thirds("gap", gap, context.gap),
             "length": _label_thirds("length", length, context.length),
             "kind": _labels("kind", ~_is_repeat(items, cases.target)),
+            "item_rows": _label_rows(_append_zero(counts)[cases.target]),
             "gap_us": gap,
             "history_length": length,
             TARGET_ROWS: _append_zero(counts)[cases.target],
@@ -160,11 +163,12 @@ def _list_columns(lists: Array, counts: Array, ks: Sequence[int]) -> dict[str, p
     """Return columns novelty@k and list_rows@k: means over each list's top k items.
 
     `lists` has positions of items (cases x k, -1: none), and `counts` each item's training rows,
-    the measure of popularity. Novelty is -log2 of an item's share of the training rows; list_rows
-    are its training rows. Null for an empty list.
+    the measure of popularity; items of higher positions have no training row. Novelty is -log2 of
+    an item's share of the training rows; list_rows are its training rows. Null for an empty list.
     """
     series = {}
-    rows = counts.astype(float)
+    n_unseen = max(0, int(lists.max(initial=-1)) + 1 - len(counts))  # items without training rows
+    rows = np.append(counts.astype(float), np.zeros(n_unseen))
     for k in ks:
         series[f"{NOVELTY}@{k}"] = _null_for_nan(novelty(lists[:, :k], rows))
         series[f"{LIST_ROWS}@{k}"] = _null_for_nan(row_means(lists[:, :k], rows))
@@ -211,6 +215,11 @@ def _label_popularity(counts: Array, target: Array) -> pl.Series:
     is_tail = np.ones(len(counts) + 1, bool)  # the last entry is for target -1
     is_tail[np.argsort(-counts, kind="stable")[: round(HEAD_SHARE * len(counts))]] = False
     return _labels("popularity", is_tail[target])
+
+
+def _label_rows(n_rows: Array) -> pl.Series:
+    """Return none, few (1 to 4) or many for each target's number of training rows."""
+    return _labels("item_rows", np.add(n_rows > 0, n_rows >= MANY_ROWS, dtype=np.int8))
 
 
 def _find_thirds(values: Array) -> tuple[float, float]:
@@ -364,4 +373,6 @@ def read_result(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
         message = f"{path} is not a saved result; evaluate with `out` to write one"
         raise TalerecError(message, "out") from None
     frame = pl.DataFrame(table.replace_schema_metadata(None))
+    if "item_rows" not in frame.columns:  # written before version 0.3
+        frame = frame.with_columns(_label_rows(frame[TARGET_ROWS].to_numpy()).alias("item_rows"))
     return frame.with_columns(pl.col(RANK, RANK_HIDDEN).replace(0, None)), facts

@@ -238,7 +238,7 @@ class Evaluation:
 
     @cached_property
     def groups(self) -> dict[str, dict[str, Means]]:
-        """Column (popularity, gap, length, kind) -> group -> number of cases and mean metrics."""
+        """Column of `GROUPS` (popularity, ...) -> group -> number of cases and mean metrics."""
         return {
             column: {name: self._group_means(column, name) for name in parts}
             for column, parts in GROUPS.items()
@@ -392,9 +392,9 @@ def _fact_names() -> dict[str, str]:
 
 def _find_class(model: str) -> type | None:
     """Return the class of a model's name; None for a third-party model that is not imported."""
-    from talerec.models import model_class
+    from talerec.models import registered_class
 
     try:
-        return model_class(model)
+        return registered_class(model)
     except TalerecError:
         return None

@@ -191,7 +191,7 @@ class Objective:
         for split, cache in self._splits:
             model.fit(split.train, cache=cache)
             fits.append(model.fitted.seconds)
-            cases = split.cases(VALIDATION)
+            cases = split.cases(VALIDATION, catalogue=model.scores_catalogue)
             ranks = rank_targets(model, cases.histories, cases.target).ranks
             frame = pl.DataFrame({RANK: ranks[:, 1 if self.task.hide_seen else 0]})
             values_by_split.append(frame.select(self._metric).to_series().to_numpy())

@@ -20,8 +20,19 @@ MODELS: Mapping[str, type[Model]] = registry.LIBRARY_MODELS
 
 
 def model_class(name: str) -> type[Model]:
-    """Return the model class of a name such as "tale", or ``module:Class``.
+    """Return the model class of a name such as "tale", or ``module:Class``, which is imported.
 
+    Only for names that the caller gives; for a name from a file see `registered_class`.
+    TalerecError for an unknown one, or if the module cannot be imported.
+    """
+    return registry.import_class(name) if ":" in name else registered_class(name)
+
+
+def registered_class(name: str) -> type[Model]:
+    """Return the model class of a name that may come from a file, such as an artifact.
+
+    It is looked up among the models of the library, those that this process defines, and those of
+    TALEREC_MODELS (an environment variable) and of entry points; ``module:Class`` is not imported.
     TalerecError, which lists the names, for an unknown one.
     """
     kind = MODELS.get(name) or registry.find_class(name)
@@ -74,7 +85,7 @@ def restore_bundle(bundle: Bundle, path: str | Path, *, verify: bool = False) ->
     if kind is None:
         raise TalerecError(
             f"{path} holds a model {name!r}, which this version does not have; import the module "
-            f"of a third-party model first (for commands: {registry.VARIABLE}=module)"
+            f"of a third-party model first (for commands: {registry.VARIABLE}=module:Class)"
         )
     try:
         model: Model = build_model(kind, bundle.facts["params"])

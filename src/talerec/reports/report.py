@@ -35,6 +35,7 @@ _GROUP_WORDS = {
     "gap": "Time between the target and the previous event",
     "length": "Length of the history",
     "kind": "Whether the target is an item of the history or a new one",
+    "item_rows": "Training rows of the item: none, few (1 to 4) or many",
 }
 
 
@@ -132,8 +133,9 @@ def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> 
     """Return a bar chart of a metric with 95 % intervals, by one grouping of the test cases.
 
     results : evaluations by name of the model, on the same cases (held-out rows); column :
-    "popularity", "gap" (time since the previous event), "length" (of the history) or "kind" (repeat
-    or new item). Groups without cases are left out.
+    "popularity", "gap" (time since the previous event), "length" (of the history), "kind"
+    (repeat or new item) or "item_rows" (training rows of the item). Groups without cases are left
+    out.
     """
     first = next(iter(results.values()))
     cases = {part: first.groups[column][part]["cases"] for part in GROUPS[column]}

@@ -20,6 +20,8 @@ from talerec.runtime.files import atomic_replace as atomic_replace
 from talerec.runtime.files import atomic_write as atomic_write
 from talerec.runtime.files import check_writable as check_writable
 from talerec.runtime.files import file_lock as file_lock
+from talerec.runtime.files import open_regular as open_regular
+from talerec.runtime.files import read_regular as read_regular
 from talerec.runtime.files import sync_file as sync_file
 from talerec.runtime.files import sync_folder as sync_folder
 from talerec.runtime.files import write_synced as write_synced

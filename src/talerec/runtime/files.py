@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +17,7 @@ from talerec.errors import TalerecError
 logger = logging.getLogger("talerec")
 
 _RETRY_SECONDS = 0.05  # until a lock on Windows is requested again
+_MAX_BYTES = 2**24  # of a file that is read whole
 
 
 @contextmanager
@@ -72,6 +75,42 @@ def check_writable(path: Path) -> Path:
     return path
 
 
+# -- files that must be regular --------------------------------------------------------------------
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Open a regular file and return it, without ever waiting; OSError for anything else.
+
+    A FIFO would wait for its other end, a device may never end. `flags` as in `os.open`; with
+    O_RDWR the file can be written, with O_CREAT it is created if there is none. It is not
+    truncated.
+    """
+    with suppress(FileNotFoundError):
+        _require_regular(path, os.stat(path))
+    number = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        _require_regular(path, os.fstat(number))  # it may have been replaced since
+        return os.fdopen(number, "r+b" if flags & os.O_RDWR else "rb")
+    except BaseException:
+        os.close(number)
+        raise
+
+
+def _require_regular(path: Path, status: os.stat_result) -> None:
+    """Raise OSError unless `status`, what the system says of `path`, is of a regular file."""
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, f"{path} is not a regular file")
+
+
+def read_regular(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
+    """Return the bytes of a small regular file; OSError for anything else, or for more bytes."""
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"{path} has more than {max_bytes:,} bytes")
+    return content
+
+
 # -- disk and locks --------------------------------------------------------------------------------
 
 
@@ -109,11 +148,12 @@ def sync_folder(folder: Path) -> None:
 def file_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on the file `path` during the block, after waiting for others.
 
-    The file and its folder are created if needed; the lock ends with the process.
+    The file and its folder are created if needed; the lock ends with the process. OSError if the
+    path is not that of a regular file.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as handle:
+        with open_regular(path, os.O_RDWR | os.O_CREAT) as handle:
             _acquire(handle, path.parent)
             if _is_at(handle, path):  # the previous holder may have removed the file
                 yield

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from talerec.data import Log, Vocabulary, count_ties
-from talerec.data.split import Cases, TimeWindow, build_cases, find_targets
+from talerec.data.split import Cases, RowItems, TimeWindow, build_cases, find_targets
 from talerec.evaluation import (
     THIRDS,
     USER_SUM_COLUMNS,
@@ -71,7 +71,7 @@ def save_window_stats(rows: RowFiles, partition: int, window: TimeWindow, folder
     """
     log = rows.load_log(partition)
     is_train = log.time < window.when
-    cases = build_cases(log, log.item, *find_targets(log, window))
+    cases = build_cases(log, RowItems(log.item), *find_targets(log, window))
     counts = [np.count_nonzero(is_train), *count_ties(log.keep(is_train)), len(cases)]
     messages.save_array(folder, f"counts-{partition}", np.array(counts, np.int64))
     for name, values in (("gap", target_gaps(cases)), ("length", history_lengths(cases))):
@@ -169,7 +169,7 @@ class WindowEvaluation(NamedTuple):
         divided by `mean_weight`.
         """
         log = self.rows.load_log(partition)
-        items = messages.map_array(self.folder, "model_items")[log.item]
+        items = RowItems(messages.map_array(self.folder, "model_items")[log.item])
         weight = None
         if log.weight is not None and self.mean_weight is not None:
             weight = log.weight / self.mean_weight

@@ -1,5 +1,6 @@
 from talerec.store.cached_user import CachedUser as CachedUser
 from talerec.store.clock import now_us as now_us
+from talerec.store.events import ID_KINDS as ID_KINDS
 from talerec.store.events import MAX_NAME as MAX_NAME
 from talerec.store.events import STORE_VARIABLE as STORE_VARIABLE
 from talerec.store.events import AppendResult as AppendResult
@@ -8,7 +9,6 @@ from talerec.store.events import Event as Event
 from talerec.store.events import StoreDamagedError as StoreDamagedError
 from talerec.store.events import StoredRow as StoredRow
 from talerec.store.events import StoreError as StoreError
-from talerec.store.ids import ID_KINDS as ID_KINDS
 from talerec.store.ids import MAX_ID as MAX_ID
 from talerec.store.ids import IdKinds as IdKinds
 from talerec.store.ids import validate_id as validate_id

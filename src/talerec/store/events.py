@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from talerec.errors import TalerecError
 
 STORE_VARIABLE = "TALEREC_STORE"  # environment variable with the address of the store
+INTEGER, TEXT = ID_KINDS = "integer", "text"  # what ids of users and of items can be
 MAX_NAME = 100  # characters of the name of an event
 
 

@@ -13,8 +13,8 @@ from talerec.data import Log
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime import Array, stage
 from talerec.store.clock import now_us
-from talerec.store.events import Event
-from talerec.store.ids import INTEGER, TEXT, IdKinds, validate_id
+from talerec.store.events import INTEGER, TEXT, Event
+from talerec.store.ids import IdKinds, validate_id
 from talerec.store.measurements import MeasurementStore
 from talerec.store.store import Store
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -33,11 +33,10 @@ def read_log(
     item_key: str | None = None,
     item_title: str | None = None,
     items_sep: str | None = None,
-    sep: str | None = None,
-    query: str | None = None,
-    any_order: bool = False,
-    lacks_time: bool = False,
-) -> Log:
+    item_text: Collection[str] = (), item_skip: Collection[str] = (),
+    sep: str | None = None, query: str | None = None,
+    any_order: bool = False, lacks_time: bool = False,
+) -> Log:  # fmt: skip
     """Read a log from files, a folder, standard input, a web address or a database.
 
     Formats: CSV, TSV, Parquet, JSON lines, RecBole `.inter`, MovieLens `.dat`; plain, gzip or zstd;
@@ -51,9 +50,10 @@ def read_log(
         in their order, files of a folder by name.
     user, item, time, time_unit, any_time, weight, event, event_weights
         As in `Log.from_frame`.
-    items, item_key, item_title, items_sep : str or Path, str, str, str, optional
+    items, item_key, item_title, items_sep, item_text, item_skip
         An item table (see `read_items`), its columns of ids (by default named as in the log, or
-        `item_id`) and titles, and its field separator.
+        `item_id`) and titles, its field separator, columns that are text whatever they look like,
+        and columns that models ignore.
     sep : str, optional
         Field separator of text files; by default it follows from their ending.
     query : str, optional
@@ -77,7 +77,7 @@ def read_log(
     log = read_parts(
         path, options, time_unit=time_unit, any_time=any_time, event_weights=event_weights
     )
-    return log if table is None else log.with_items(table)
+    return log if table is None else log.with_items(table, text=item_text, skip=item_skip)
 
 
 def read_items(

@@ -1,5 +1,6 @@
 from talerec.data.split.plans import SplitPlan as SplitPlan
 from talerec.data.split.splits import Cases as Cases
+from talerec.data.split.splits import RowItems as RowItems
 from talerec.data.split.splits import Split as Split
 from talerec.data.split.splits import build_cases as build_cases
 from talerec.data.split.splits import find_targets as find_targets

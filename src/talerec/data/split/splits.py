@@ -6,9 +6,11 @@ Whatever a model learns, its vocabulary too, comes from the training rows of a s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from talerec import columns
 from talerec.data import Histories, Log, TimeLike, Vocabulary, as_log
 from talerec.data.split import windows
 from talerec.data.split.windows import TEST, VALIDATION, NoCasesError, TimeWindow
@@ -28,9 +30,23 @@ class Cases:
     histories: Histories  # the rows before each target
     target: Array  # positions in the training vocabulary; -1 for an unknown item
     target_time: Array  # microseconds since 1970
+    #: item of each row of the split log, in the vocabulary of `Log.with_catalogue`; None: as above
+    catalogue_items: Array | None = None
 
     def __len__(self) -> int:
         return len(self.target)
+
+    def with_catalogue(self) -> Cases:
+        """Return the cases with items of the training log's catalogue, as `Log.with_catalogue`.
+
+        These are items that the item table describes, but that have no training row; they have
+        positions after all others. Without an item table, the cases are returned as they are.
+        """
+        items = self.catalogue_items
+        if items is None:
+            return self
+        histories = replace(self.histories, item=items)
+        return replace(self, histories=histories, target=items[self.histories.stop])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,17 +95,18 @@ class Split:
         shown = [f"{len(cases):,} {on} cases" for cases, on in held_out if cases is not None]
         return f"Split({', '.join([self.name, f'{self.train.rows:,} training rows', *shown])})"
 
-    def cases(self, on: str) -> Cases:
+    def cases(self, on: str, *, catalogue: bool = False) -> Cases:
         """Return the cases held out as `on`: "test" or "validation"; an error if there are none.
 
         A case is a user's history and the item that came next. `self.name` is how the log was
-        split, such as "leave-one-out".
+        split, such as "leave-one-out". With `catalogue`, items that only the item table has are in
+        the vocabulary (`Cases.with_catalogue`); without, they are unknown.
         """
         windows.require_held_out(on)
         cases = self.test if on == TEST else self.validation
         if cases is None:
             raise TalerecError(f"a split {self.name} has no {on} rows")
-        return cases
+        return cases.with_catalogue() if catalogue else cases
 
 
 def leave_one_out(log: Log, *, refit: bool = False, target: str | None = None) -> Split:
@@ -305,26 +322,42 @@ def find_targets(log: Log, window: TimeWindow) -> tuple[Array, Array]:
     return users, target[users]
 
 
-def _training_log(log: Log, train: Array) -> tuple[Log, Array]:
+def _training_log(log: Log, train: Array) -> tuple[Log, RowItems]:
     """Return the training rows as a log with its own vocabulary, and every row's item in it.
 
-    `train` is a boolean mask of the log's rows. The second value has, for every row of `log`, the
-    position of its item among the items of the training rows; -1 if it is not among them.
+    `train` is a boolean mask of the log's rows.
     """
     training = log.keep(train).compact()
     renumber = np.full(len(log.items), -1, np.int32)
     renumber[np.unique(log.item[train])] = np.arange(len(training.items), dtype=np.int32)
-    return training, renumber[log.item]
+    if training.catalogue is None:
+        return training, RowItems(renumber[log.item])
+    codes = Vocabulary(training.catalogue[columns.ITEM]).codes(log.items.ids)
+    is_described = (renumber < 0) & (codes >= 0)
+    extended = np.where(is_described, len(training.items) + codes, renumber).astype(np.int32)
+    return training, RowItems(renumber[log.item], extended[log.item])
 
 
-def build_cases(log: Log, items: Array, users: Array, target: Array) -> Cases:
+class RowItems(NamedTuple):
+    """The item of every row of a log, as a position in the vocabulary of the training rows.
+
+    training   positions among the items of the training rows; -1 for others
+    catalogue  the same, with items of the training log's catalogue (which the item table describes)
+               after all others; None without an item table
+    """
+
+    training: Array
+    catalogue: Array | None = None
+
+
+def build_cases(log: Log, items: RowItems, users: Array, target: Array) -> Cases:
     """Return a case per user: the rows before row `target`, requested at that row's time.
 
     A case is a history and the item that came next. `users` are positions; user u's rows begin at
     log.ptr[u], and `target` has the row number of each user's held-out row. `items` has each row's
-    item in the training vocabulary (-1: not in it).
+    item in the training vocabulary.
     """
     when = log.time[target]
-    rows = (log.ptr[users], target, items, log.time)
+    rows = (log.ptr[users], target, items.training, log.time)
     histories = Histories(*rows, now=when, weight=log.weight)
-    return Cases(users, histories, items[target], when)
+    return Cases(users, histories, items.training[target], when, items.catalogue)

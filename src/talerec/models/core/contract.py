@@ -68,6 +68,14 @@ class RecommenderModel(HasParams, Recommender):
         """Whether the model uses the weights of rows."""
         return False
 
+    @property
+    def scores_catalogue(self) -> bool:
+        """Whether the model scores items that the item table has and the log has not.
+
+        Its vocabulary then has these items after all others; that of other models does not.
+        """
+        return False
+
     def check_ready(self) -> None:
         """Raise an error, before a fit, if an optional library that the model needs is missing."""
 
@@ -113,6 +121,8 @@ class RecommenderModel(HasParams, Recommender):
             If the log has no rows, or the model cannot be fitted to them.
         """
         log = as_log(log).normalize_weights()
+        if self.scores_catalogue:
+            log = log.with_catalogue()
         self._check_log(log)
         clock = Clock()
         self._cache = cache
@@ -198,6 +208,7 @@ class RecommenderModel(HasParams, Recommender):
     def save(
         self, path: str | Path, *, histories: bool = True,
         metrics: dict[str, float | None] | None = None, updatable: bool = False,
+        replaces: str | None = None,
     ) -> Path:  # fmt: skip
         """Write the model to a folder, which appears only once it is complete.
 
@@ -211,6 +222,9 @@ class RecommenderModel(HasParams, Recommender):
             Metrics of an evaluation, for the model's card.
         updatable : bool
             Store what `update` needs, too.
+        replaces : str, optional
+            Version of the saved model that this one was computed from. If another version is at
+            `path` by now, ReplacedArtifactError, and nothing is written.
 
         Returns
         -------
@@ -225,7 +239,7 @@ class RecommenderModel(HasParams, Recommender):
         if metrics is not None:
             finite = {name: value for name, value in metrics.items() if value is not None}
             bundle.facts["metrics"] = {name: float(value) for name, value in finite.items()}
-        return write_artifact(path, bundle)
+        return write_artifact(path, bundle, replaces=replaces)
 
     def prepare_update(self) -> Fitted:
         """Return the fit with trend counts and `UpdateState`, from which `update` continues.

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from functools import wraps
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,10 @@ class LibraryModels(Mapping[str, type[Any]]):
 LIBRARY_MODELS: Mapping[str, type[Any]] = LibraryModels()
 #: Model classes by name that are defined in this process, the library's and others.
 REGISTRY: dict[str, type[Any]] = {}
-#: Environment variable with modules (separated by commas) that define models.
+#: Environment variable: module or module:Class (separated by commas) of third-party models.
 VARIABLE = "TALEREC_MODELS"
+#: Group of entry points by which installed packages offer models; a point has the model's name.
+ENTRY_POINTS = "talerec.models"
 
 #: Attributes of models that were renamed in version 0.3: old name -> new name.
 FORMER_ATTRIBUTES = {
@@ -117,40 +120,73 @@ def check_has_name(kind: type[Any]) -> None:
 
 
 def find_class(name: str) -> type[Any] | None:
-    """Return the class with this name, or at ``module:Class``; None for an unknown name.
+    """Return the model class that is registered under a name; None for an unknown name.
 
-    The modules that the environment variable TALEREC_MODELS names are imported to find it.
-    TalerecError if a module cannot be imported, or has no such model class.
+    The name may come from a file that a stranger wrote: it never decides which code is imported.
+    If the name is not registered yet, what the operator has named is imported: the modules of the
+    environment variable TALEREC_MODELS, and the entry points `talerec.models` of this name.
+    TalerecError if one of these cannot be imported.
     """
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-        kind = getattr(_import_module(module), attribute, None)
-        if not (isinstance(kind, type) and hasattr(kind, "learn_weights")):
-            raise TalerecError(f"{module} has no model {attribute!r}")
-        return kind
     if name not in REGISTRY:
         _import_third_party()
+    if name not in REGISTRY:
+        _load_entry_points(name)
     return REGISTRY.get(name)
 
 
-def third_party_classes() -> list[type[Any]]:
-    """Return the model classes of the modules that TALEREC_MODELS names, importing them.
+def import_class(address: str) -> type[Any]:
+    """Import a module and return its model class; `address` is ``module:Class``.
 
-    TALEREC_MODELS is an environment variable: names of modules, separated by commas.
+    Only for an address that the caller or the operator gives, never for one from a file.
+    TalerecError if the module cannot be imported, or has no such model class.
     """
-    modules = _import_third_party()
-    return [kind for kind in REGISTRY.values() if kind.__module__ in modules]
+    module, _, attribute = address.partition(":")
+    kind = getattr(_import_module(module), attribute, None)
+    if not (isinstance(kind, type) and hasattr(kind, "learn_weights")):
+        raise TalerecError(f"{module} has no model {attribute!r}")
+    return kind
+
+
+def third_party_classes() -> list[type[Any]]:
+    """Return the model classes of TALEREC_MODELS and of entry points, importing them.
+
+    TALEREC_MODELS is an environment variable: addresses ``module`` or ``module:Class``, separated
+    by commas. Installed packages offer models as entry points of the group `talerec.models`.
+    """
+    classes = _load_entry_points()
+    modules = {address.partition(":")[0] for address in _import_third_party()}
+    classes += [kind for kind in REGISTRY.values() if kind.__module__ in modules]
+    return list(dict.fromkeys(classes))
 
 
 def _import_third_party() -> list[str]:
-    """Import the modules that TALEREC_MODELS names, and return their names.
+    """Import the modules that TALEREC_MODELS names, and return its addresses.
 
-    It is an environment variable: names of modules, separated by commas.
+    It is an environment variable: ``module`` or ``module:Class``, separated by commas.
     """
-    modules = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
-    for module in modules:
-        _import_module(module)
-    return modules
+    texts = os.environ.get(VARIABLE, "").split(",")
+    addresses = [text.strip() for text in texts if text.strip()]
+    for address in addresses:
+        (import_class if ":" in address else _import_module)(address)
+    return addresses
+
+
+def _load_entry_points(name: str | None = None) -> list[type[Any]]:
+    """Import the models that installed packages offer, and return their classes.
+
+    They are entry points of the group `talerec.models`. `name`: only the model of this name.
+    TalerecError, naming the entry point, if one cannot be imported.
+    """
+    classes = []
+    for point in entry_points(group=ENTRY_POINTS):
+        if name not in (None, point.name):
+            continue
+        try:
+            classes.append(point.load())
+        except (ImportError, AttributeError) as error:
+            message = f"the model {point.name!r} of an installed package cannot be imported"
+            raise TalerecError(f"{message} ({point.value}): {error}") from None
+    return classes
 
 
 def _import_module(module: str) -> Any:

@@ -126,7 +126,7 @@ class UserRoutes:
 
         Called before users' histories are read or written.
         """
-        if self._settings.token is None and not is_local(self._settings):
+        if not self._settings.needs_token and not is_local(self._settings):
             message = "users' histories need a token, and this service was started without one"
             raise ApiError(403, "no_token", message)
 

@@ -82,11 +82,10 @@ class Catalogue:
 
         {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more.
         """
-        return (
-            {}
-            if self._json_columns is None
-            else {c.name: _describe_column(c) for c in self._json_columns}
-        )
+        info, shown = self._fitted.info, self._json_columns
+        if info is None or shown is None:
+            return {}
+        return {c.name: _describe_column(c, info.schema[c.name]) for c in shown}
 
     def position(self, item_id: int | str) -> int:
         """Return the position of an external item id; -1 if the model does not know it."""
@@ -188,11 +187,17 @@ def _to_json(column: pl.Series) -> pl.Series | None:
     return column.cast(pl.String).str.slice(0, _MAX_TITLE)
 
 
-def _describe_column(column: pl.Series) -> dict[str, Any]:
+def _describe_column(column: pl.Series, dtype: pl.DataType) -> dict[str, Any]:
     """Return a description of a column of the item table for the model card.
 
-    {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more.
+    {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more, and for
+    values that no condition (`where`) can name. column: as JSON shows it; dtype: its type in the
+    item table.
     """
+    if dtype in (pl.Time, pl.Duration):
+        return {}
+    if dtype == pl.Decimal:
+        column = column.cast(pl.Float64)
     if column.dtype.is_numeric():
         return {"min": column.min(), "max": column.max()}
     values = column.drop_nulls().unique()

@@ -12,9 +12,10 @@ from typing import Any
 
 from talerec.artifact import read_manifest
 from talerec.errors import TalerecError
-from talerec.runtime import atomic_replace
+from talerec.runtime import atomic_replace, open_regular
 
 STATE = "learning.json"  # in the folder of a run
+LOCK = "lock"  # in `work_folder`
 
 
 def check_learnable(path: Path) -> dict[str, Any]:
@@ -34,7 +35,8 @@ def _find_obstacle(path: Path, manifest: dict[str, Any]) -> str | None:
     """Return why a saved model cannot be refitted with events, as a message; None if it can.
 
     It needs saved histories with times, no row weights, an order of simultaneous rows (ties) that
-    later rows fit, and a writable parent folder. `manifest` is its JSON description.
+    later rows fit, a writable parent folder, and no other thing in the place of the lock file.
+    `manifest` is its JSON description.
     """
     training = manifest["training"]
     if "ptr" not in manifest["files"]:
@@ -48,6 +50,9 @@ def _find_obstacle(path: Path, manifest: dict[str, Any]) -> str | None:
     parent = path.absolute().parent
     if not os.access(parent, os.W_OK | os.X_OK):
         return f"{parent} cannot be written, so {path} cannot be replaced"
+    lock = work_folder(path) / LOCK
+    if lock.exists() and not lock.is_file():
+        return f"{lock} is not a regular file: remove it"
     return None
 
 
@@ -67,7 +72,8 @@ def remove_unfinished(path: Path) -> None:
     another process holds the lock of the folder.
     """
     folder = work_folder(path)
-    with suppress(OSError), (folder / "lock").open("ab") as lock:
+    flags = os.O_RDWR | os.O_CREAT
+    with suppress(OSError), open_regular(folder / LOCK, flags) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder / "new", ignore_errors=True)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import accumulate
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +41,7 @@ MAX_TIMESTAMP = 9e18  # later than any date, in any unit
 _MAX_CACHED = 64  # values of `where`, `per` and `boost` whose filters are cached,
 _MAX_CACHE_BYTES = 2**26  # as long as they take no more memory than this
 _LONG_LIST = 1000  # ids: finding the positions of fewer takes a fraction of a millisecond
+_LONG_CONDITION = 1_000_000  # characters times items: fewer take about a millisecond
 _HIDE_SEEN = ItemFilter(hide_seen=True)
 _NO_RULES = (None,) * 6  # allow, deny, where, per, boost and as_of of a plain request
 
@@ -154,19 +157,6 @@ class ModelQuery(NamedTuple):
         return self.rows is not None and not len(self.rows)
 
     @property
-    def has_slow_filter(self) -> bool:
-        """Would building the item filter delay other requests in the event loop noticeably?
-
-        True with `per` (a limit of items by column value), `boost` (changes of scores by column
-        value), or more than 1,000 ids in `allow` and `deny`.
-        """
-        options = self.options
-        if not options.has_item_rules:
-            return False
-        n_ids = len(options.allow or ()) + len(options.deny or ())
-        return bool(options.per or options.boost) or n_ids > _LONG_LIST
-
-    @property
     def group_key(self) -> tuple[int, bool, bool] | None:
         """Return a key that queries share if only their histories differ; None: compute alone.
 
@@ -260,8 +250,10 @@ class FilterCache:
     def __init__(self, model: Model) -> None:
         self._model = model
         n_items = max(len(model.fitted.items), 1)
+        self._conditions: OrderedDict[str, Array] = OrderedDict()  # flags per item, latest last
+        self._max_conditions = _cache_size(n_items)
+        self._lock = Lock()  # of `_conditions`: requests are computed in several threads
         # the cached functions hold no reference to this object: a replaced model is freed at once
-        self._matching = lru_cache(_cache_size(n_items))(partial(matching_items, model))
         self._limits = lru_cache(_cache_size(8 * n_items))(partial(limit_column, model))
         self._boosts = lru_cache(_cache_size(8 * n_items))(partial(_build_boosts, model))
 
@@ -269,17 +261,46 @@ class FilterCache:
         """Return the item filter of a request, the same as `options.build_filter(model)`.
 
         A filter has `hide_seen`, the allowed items, the limits per column value and the boosts. The
-        costly parts are taken from the caches (`_matching`, `_limits`, `_boosts`) if an earlier
+        costly parts are taken from the caches (`_conditions`, `_limits`, `_boosts`) if an earlier
         request had the same.
         """
         if not options.has_item_rules:
             return _HIDE_SEEN if options.hide_seen else NO_FILTER
         allowed = allowed_items(self._model, options.allow, options.deny, options.unknown)
         if options.where is not None:
-            allowed = both(allowed, self._matching(options.where))
+            allowed = both(allowed, self._match_condition(options.where))
         limits = tuple(self._limits(*limit) for limit in (options.per or {}).items())
         boosts = self._boosts(_make_hashable(options.boost)) if options.boost else None
         return ItemFilter(options.hide_seen, allowed, limits, boosts)
+
+    def is_slow(self, options: RecommendOptions) -> bool:
+        """Would building the item filter delay other requests in the event loop noticeably?
+
+        True with `per` (a limit of items by column value), `boost` (changes of scores by column
+        value), more than 1,000 ids in `allow` and `deny`, or a condition (`where`) that is not
+        cached and long for the number of items.
+        """
+        if not options.has_item_rules:
+            return False
+        if len(options.allow or ()) + len(options.deny or ()) > _LONG_LIST:
+            return True
+        where = options.where or ""
+        is_long = len(where) * len(self._model.fitted.items) > _LONG_CONDITION
+        return bool(options.per or options.boost) or (is_long and where not in self._conditions)
+
+    def _match_condition(self, where: str) -> Array:
+        """Return a flag (uint8) per item: whether it meets a condition; the latest are cached."""
+        with self._lock:
+            flags = self._conditions.get(where)
+            if flags is not None:
+                self._conditions.move_to_end(where)
+                return flags
+        flags = matching_items(self._model, where)
+        with self._lock:
+            self._conditions[where] = flags
+            if len(self._conditions) > self._max_conditions:
+                self._conditions.popitem(last=False)
+        return flags
 
 
 def _cache_size(entry_bytes: int) -> int:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,12 +24,13 @@ import numpy as np
 import polars as pl
 
 from talerec import columns, models
-from talerec.artifact import install_artifact, read_manifest
+from talerec.artifact import hold_for_update, install_artifact, read_artifact
 from talerec.data import Log, Vocabulary, merge_logs
 from talerec.data.read import remove_secrets
-from talerec.errors import TalerecError
+from talerec.errors import ReplacedArtifactError, TalerecError
 from talerec.models import merge_item_tables, update
 from talerec.models.core import STORE, STORE_SEQ, Model, build_model
+from talerec.runtime import open_regular
 from talerec.serve import Settings
 from talerec.serve.model import learnable
 from talerec.serve.users import read_trained_seq, warn_if_restored
@@ -37,6 +39,7 @@ from talerec.store import IdKinds, Store
 logger = logging.getLogger("talerec")
 
 _READ_ROWS = 20_000  # rows read from the store at a time
+_ATTEMPTS = 3  # in a round, while other processes replace the model
 
 
 def run_learner(settings: Settings, folder: Path) -> None:
@@ -67,7 +70,7 @@ def _run_round(path: Path, address: str, state: dict[str, Any]) -> dict[str, Any
     """
     changes: dict[str, Any] = {"rounds": state["rounds"] + 1, "error": None}
     try:
-        report = learn(path, address)
+        report = _learn_latest(path, address)
     except (TalerecError, OSError, MemoryError, ValueError) as error:
         message = remove_secrets(address, str(error) or type(error).__name__)
         logger.warning("learning failed, the old model stays: %s", message)
@@ -80,6 +83,19 @@ def _run_round(path: Path, address: str, state: dict[str, Any]) -> dict[str, Any
         report["rows"], report["seconds"], report["how"], report["version"]
     )  # fmt: skip
     return {**changes, "learned": {**report, "at": time.time()}}
+
+
+def _learn_latest(path: Path, address: str) -> dict[str, Any] | None:
+    """Return `learn(path, address)`; start over if the saved model is replaced meanwhile.
+
+    A fit or an install can replace it at any time; the next round may be a day away. The last of
+    three attempts raises ReplacedArtifactError.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(ReplacedArtifactError):
+            return learn(path, address)
+        logger.info("the model was replaced meanwhile: learning starts over")
+    return learn(path, address)
 
 
 def learn(path: Path, address: str) -> dict[str, Any] | None:
@@ -97,10 +113,11 @@ def learn(path: Path, address: str) -> dict[str, Any] | None:
     Raises
     ------
     TalerecError
-        If that fails, or if another process learns for this model; the saved model stays.
+        If that fails, or if another process learns for this model; the saved model stays. Also if
+        a fit or an install replaced it meanwhile. Updates of the model wait for each other.
     """
     started = time.monotonic()
-    with _exclusive_folder(path) as folder:
+    with _exclusive_folder(path) as folder, hold_for_update(path):
         manifest = learnable.check_learnable(path)
         training = manifest["training"]
         with Store(address) as store:
@@ -113,12 +130,15 @@ def learn(path: Path, address: str) -> dict[str, Any] | None:
             deleted_users = set(store.read_deletions(seq))
             events = _read_events(store, seq, meta.seq)
             events = _drop_other_kinds(events, store.id_kinds())
-        model, how, n_new = _learn_model(models.load(path), deleted_users, events)
+        bundle = read_artifact(path)
+        if bundle.facts["version"] != manifest["version"]:
+            raise ReplacedArtifactError("was replaced by another process meanwhile", path)
+        old_model = models.restore_bundle(bundle, path)
+        model, how, n_new = _learn_model(old_model, deleted_users, events)
         model.fitted.training.update({STORE: meta.store, STORE_SEQ: meta.seq})
         target = model.save(folder / path.name, updatable=bool(training.get("updatable")))
-        if read_manifest(path)["version"] != manifest["version"]:
-            raise TalerecError(f"{path} was replaced by another process meanwhile")
-        version = install_artifact(target, path, partial(models.load, verify=True))
+        check = partial(models.load, verify=True)
+        version = install_artifact(target, path, check, replaces=manifest["version"])
     report = {"version": version, "rows": n_new, "deleted_users": len(deleted_users)}
     return {**report, "seq": meta.seq, "how": how, "seconds": time.monotonic() - started}
 
@@ -132,7 +152,7 @@ def _exclusive_folder(path: Path) -> Iterator[Path]:
     """
     parent = learnable.work_folder(path)
     parent.mkdir(exist_ok=True)
-    with (parent / "lock").open("wb") as lock:
+    with open_regular(parent / learnable.LOCK, os.O_RDWR | os.O_CREAT) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -24,6 +24,7 @@ from talerec.serve.model import ServedModel
 from talerec.serve.users.histories import UserHistories, trained_seq
 from talerec.serve.users.maintenance import StoreMaintenance
 from talerec.serve.users.saved_deletions import SavedDeletions
+from talerec.serve.users.validation import find_id_kinds
 from talerec.store import (
     AppendResult,
     ConflictError,
@@ -35,7 +36,6 @@ from talerec.store import (
     StoreDamagedError,
     StoreError,
     WriteRequest,
-    find_kind,
 )
 
 logger = logging.getLogger("talerec")
@@ -150,11 +150,7 @@ class UserState:
         ApiError 503 if the store does not answer.
         """
         assert self.tail is not None
-        log, ids = model.model.fitted.log, self._settings.ids
-        kinds = IdKinds(ids, ids)
-        if ids is None:
-            users = None if log is None else find_kind(log.users.ids)
-            kinds = IdKinds(users, find_kind(model.items.ids))
+        kinds, ids = find_id_kinds(self._settings, model), self._settings.ids
         sent = (event.user_id, event.item_id)
         first = IdKinds(*("integer" if isinstance(value, int) else "text" for value in sent))
         try:

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from talerec.errors import TalerecError
-from talerec.serve import ApiError, schemas
-from talerec.serve.model import parse_time
-from talerec.store import MAX_CLOCK_SKEW, Event, IdKinds, now_us, validate_id
+from talerec.serve import ApiError, Settings, schemas
+from talerec.serve.model import ServedModel, parse_time
+from talerec.store import MAX_CLOCK_SKEW, Event, IdKinds, find_kind, now_us, validate_id
+
+
+def find_id_kinds(settings: Settings, model: ServedModel) -> IdKinds:
+    """Return whether events have integer or text ids, by the setting `ids` or the model.
+
+    A kind is None where the model has no ids: the users of an artifact without histories.
+    """
+    if settings.ids is not None:
+        return IdKinds(settings.ids, settings.ids)
+    log = model.model.fitted.log
+    users = None if log is None else find_kind(log.users.ids)
+    return IdKinds(users, find_kind(model.items.ids))
 
 
 def validate_events(

@@ -1,37 +1,24 @@
-"""Everything that rests on parts of uvicorn that are not documented.
+"""The HTTP/1.1 protocol of workers: uvicorn's, with limits and refusals of its own.
 
-`BoundedHttpProtocol` extends uvicorn's httptools protocol; `DrainingServer` its server. Of the
-protocol they use: transport, connections, scheme, loop, url, headers and cycle; the parser's
-callbacks; `send_400_response` and `on_response_complete`. Of the server: startup, shutdown,
-servers, started, should_exit and server_state. uvicorn has no public hook that bounds headers,
-that closes connections which do not read, or that stops listening before it closes connections.
+`BoundedHttpProtocol` rests on parts of uvicorn that are not documented. It uses transport,
+connections, scheme, loop, url, headers, parser, pipeline and cycle (with keep_alive,
+response_started and response_complete); the parser's callbacks; `send_400_response` and
+`on_response_complete`. uvicorn has no public hook that bounds headers, that refuses trailers, or
+that closes connections which do not read.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import socket
-import struct
-import sys
-import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
-import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from talerec.serve import ApiError
 
 _MAX_HEADERS = 32_768  # bytes
-_BACKLOG = 2048  # connections that the system holds before they are accepted
-_ACCEPT_GRACE_S = 0.25  # seconds in which clients that have just connected are still accepted
-_SO_ATTACH_FILTER = 26  # Linux
-
-AsgiApplication = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -60,14 +47,16 @@ class SingleWriteTransport:
         """Write data; the head of a response is held back until its body is written.
 
         The head is the status line and headers, of a status other than 100; `_head` holds it. Both
-        go to the wrapped transport in one call.
+        go to the wrapped transport in one call. On a connection that is closing, as after a
+        malformed request behind the one that is answered, nothing is written.
         """
         is_head = data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100")
         if is_head and not self._head and data.endswith(b"\r\n\r\n"):
             self._head = data
         else:
             data, self._head = self._head + data, b""
-            self._transport.write(data)
+            if not self._transport.is_closing():
+                self._transport.write(data)
 
     def flush(self) -> None:
         """Write a response's head that no body follows; else do nothing.
@@ -85,15 +74,33 @@ class SingleWriteTransport:
 
 
 class _RefusedRequest(Exception):
-    """Stops the parser: the request was refused while its headers were read."""
+    """Stops the parser: the request was refused while its headers or trailers were read."""
+
+
+class _ClosedHeaders(list[tuple[bytes, bytes]]):
+    """The headers of a request whose body has begun: a trailer that is added is refused.
+
+    Trailers are header fields after a chunked body. The parser reports them as headers, and uvicorn
+    would add them to the request that is being answered. refuse: sends the error response.
+    """
+
+    def __init__(self, headers: list[tuple[bytes, bytes]], refuse: Callable[[], None]) -> None:
+        super().__init__(headers)
+        self._refuse = refuse
+
+    def append(self, header: tuple[bytes, bytes], /) -> None:
+        """Refuse the request, and raise `_RefusedRequest`, which stops the parser."""
+        self._refuse()
+        raise _RefusedRequest
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 protocol with limits of connections, header size and time.
 
     Limits: open connections, the bytes and seconds of a request's headers, the seconds in which a
-    client reads a response. A request beyond a limit gets an error response without reaching the
-    application; a client that does not read its response in time is disconnected.
+    client reads a response. A request beyond a limit, with trailers, or without a clear Host gets
+    an error response without reaching the application; a client that does not read its response in
+    time is disconnected. A response before the end of the request's body ends the connection.
     """
 
     def __init__(self, *arguments: Any, limits: ConnectionLimits, **options: Any) -> None:
@@ -103,6 +110,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._read_timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0  # received since the headers began
         self._last_bytes = 0  # received by the last call of `data_received`
+        self._keep_alive = False  # whether the client lets the connection stay open
+        #: Bytes received since the header of a chunk; None unless its data, or the end of the body,
+        #: are still to come.
+        self._trailer_bytes: int | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Start the header timer; refuse the connection with 503 if there are too many.
@@ -134,14 +145,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Parse received bytes; refuse the request with 431 if its headers are too large.
 
         asyncio calls this. While the header timer runs, the headers of a request are still
-        arriving: all bytes count, up to 32 KiB.
+        arriving: all bytes count, up to 32 KiB. Blank lines before a request count too: the parser
+        ignores them. Of a trailer, the parser reports nothing before its end: a second byte that is
+        neither data of a chunk nor the end of the body belongs to one.
         """
         self._last_bytes = len(data)
         if self._header_timer is not None:
             self._header_bytes += self._last_bytes
+        elif self.cycle is not None and self.cycle.response_complete:
+            self._start_header_timer()
+            self._header_bytes = self._last_bytes
         super().data_received(data)
         if self._header_timer is not None and self._header_bytes > _MAX_HEADERS:
             self._refuse_headers()
+        if self._trailer_bytes is not None:
+            self._trailer_bytes += self._last_bytes
+            if self._trailer_bytes > 1:
+                self._refuse_trailers()
 
     def on_message_begin(self) -> None:
         """Start the header timer of the next request of a connection, unless it runs already.
@@ -153,11 +173,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._start_header_timer()
 
     def on_headers_complete(self) -> None:
-        """Pass the request to the application; refuse it with 431 if its headers are too large.
+        """Pass the request to the application, unless its headers are refused.
 
-        The parser calls this once all headers have arrived; their timer is cancelled. If the
-        received bytes, which may include a body, exceed 32 KiB, the size of the headers alone is
-        computed. Raises `_RefusedRequest`, which stops the parser, for a refused request.
+        The parser calls this once all headers have arrived; their timer is cancelled. Refused are
+        headers of more than 32 KiB (431), two Host or Authorization headers, and HTTP/1.1 without a
+        Host header (400). If the received bytes, which may include a body, exceed 32 KiB, the size
+        of the headers alone is computed. Raises `_RefusedRequest`, which stops the parser, for a
+        refused request. Until the body has arrived, a response closes the connection.
         """
         upper_bound = self._header_bytes + self._last_bytes  # the data may hold more than headers
         if upper_bound > _MAX_HEADERS:
@@ -165,8 +187,39 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if size > _MAX_HEADERS:
                 self._refuse_headers()
                 raise _RefusedRequest
+        names = [name for name, _ in self.headers]
+        if names.count(b"host") != 1 or names.count(b"authorization") > 1:
+            self._check_unique(names)
         self._header_timer = _cancel(self._header_timer)
         super().on_headers_complete()
+        self._keep_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
+
+    def on_chunk_header(self) -> None:
+        """Expect the data of a chunk, or the end of a chunked body; refuse any trailer.
+
+        The parser calls this for the line with the size of a chunk, which is 0 before the end.
+        """
+        if not isinstance(self.headers, _ClosedHeaders):
+            self.headers = _ClosedHeaders(self.headers, self._refuse_trailers)
+        self._trailer_bytes = -self._last_bytes  # `data_received` adds those of the current call
+
+    def on_body(self, body: bytes) -> None:
+        """Pass a part of the body to the application: it is no trailer. The parser calls this."""
+        self._trailer_bytes = None
+        super().on_body(body)
+
+    def on_chunk_complete(self) -> None:
+        """Note the end of a chunk, which had no trailer. The parser calls this."""
+        self._trailer_bytes = None
+
+    def on_message_complete(self) -> None:
+        """Note the end of a request: from now on a response may leave the connection open.
+
+        The parser calls this. A response that has begun has announced the connection's end.
+        """
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = self._keep_alive
+        super().on_message_complete()
 
     def _start_header_timer(self) -> None:
         """Limit the time, by `timeout`, in which the headers of the next request must arrive."""
@@ -224,6 +277,29 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Refuse a request that is not HTTP with 400 and the parser's message `msg`."""
         self._refuse(400, "malformed_http", msg)
 
+    def _refuse_trailers(self) -> None:
+        """Refuse with 400 a request that has trailers, header fields after its chunked body."""
+        self._trailer_bytes = None
+        self._refuse(400, "trailers_refused", "send header fields before the body, not after it")
+
+    def _check_unique(self, names: list[bytes]) -> None:
+        """Refuse with 400 two Host or Authorization headers, and HTTP/1.1 without a Host header.
+
+        `names` are the names of all headers, in lower case. Two programs that read such a request,
+        as a proxy and this service, may disagree about its meaning. Raises `_RefusedRequest`, which
+        stops the parser, for a refused request.
+        """
+        for name in (b"host", b"authorization"):
+            if names.count(name) > 1:
+                message = f"the request has more than one {name.decode()} header"
+                break
+        else:
+            if b"host" in names or self.parser.get_http_version() == "1.0":
+                return
+            message = "the request has no host header"
+        self._refuse(400, "malformed_http", message)
+        raise _RefusedRequest
+
     def _refuse_headers(self) -> None:
         """Refuse with 431 a request whose headers are larger than 32 KiB."""
         message = f"the headers are larger than {_MAX_HEADERS} bytes"
@@ -233,12 +309,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Send an error response without calling the application, and close the connection.
 
         `status` is the HTTP status, `code` a name of the error for programs. Counted as a dropped
-        connection. Does nothing if the connection is closing already.
+        connection. Does nothing if the connection is closing already. While other responses of the
+        connection are being sent or are due first, it is closed without an error response.
         """
         self._header_timer = _cancel(self._header_timer)
         if self.transport.is_closing():
             return
         self._limits.on_drop()
+        cycle = self.cycle
+        if self.pipeline or (cycle and cycle.response_started and not cycle.response_complete):
+            self.transport.abort()
+            return
         body = ApiError(status, code, message).body()
         head = f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
         head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -251,94 +332,3 @@ def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
     if timer is not None:
         timer.cancel()
     return None
-
-
-class DrainingServer(uvicorn.Server):
-    """A uvicorn server that stops in steps, so that no request is dropped.
-
-    The steps: announce the stop, serve on, refuse new connections, finish open requests.
-
-    Parameters
-    ----------
-    config : uvicorn.Config
-        The configuration of uvicorn.
-    on_started : function
-        Called once the server listens; returns whether to stop at once.
-    on_drain : function
-        Called when the server begins to stop.
-    drain : float
-        Seconds to serve on after that.
-    """
-
-    def __init__(
-        self, config: uvicorn.Config, on_started: Callable[[], bool],
-        on_drain: Callable[[], None], drain: float,
-    ) -> None:  # fmt: skip
-        super().__init__(config)
-        self._on_started, self._on_drain, self._drain = on_started, on_drain, drain
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen on the sockets and call `on_started`; stop at once if it returns True.
-
-        uvicorn calls this, and stops when `should_exit` is set.
-        """
-        await super().startup(sockets)
-        if self.started and self._on_started():
-            self.should_exit = True
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop in steps, so that no request is dropped.
-
-        uvicorn calls this. Announce the stop (`_on_drain`) and serve on for `_drain` seconds,
-        refuse new connections, stop listening, and wait (again at most `_drain` seconds) for open
-        requests.
-        """
-        self._on_drain()
-        await asyncio.sleep(self._drain)
-        for listener in sockets or []:
-            _stop_accepting(listener)
-        await asyncio.sleep(_ACCEPT_GRACE_S)
-        for server in self.servers:
-            server.close()
-        end = time.monotonic() + self._drain
-        while self._has_unanswered() and time.monotonic() < end:
-            await asyncio.sleep(0.01)
-        await super().shutdown(sockets)
-
-    def _has_unanswered(self) -> bool:
-        """Is there an open connection whose request has no complete response yet?
-
-        `cycle` is uvicorn's request and response of a connection; None before the first request.
-        """
-        connections: set[Any] = self.server_state.connections
-        return any(c.cycle is None or not c.cycle.response_complete for c in connections)
-
-
-def _stop_accepting(listener: socket.socket) -> None:
-    """Make the system refuse new connections; those already made can still be accepted.
-
-    Closing the socket would cut off clients that are connected but not yet accepted. On Linux, a
-    filter that drops every packet keeps new clients out. A Unix socket stays as it is, since other
-    worker processes listen on it.
-    """
-    if listener.family == socket.AF_UNIX:  # other workers listen on the same one
-        return
-    with suppress(OSError):
-        listener.listen(0)
-        drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
-        if sys.platform == "linux":
-            program = struct.pack("HP", 1, ctypes.addressof(drop_all))
-            listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-
-
-def make_config(app: AsgiApplication, limits: ConnectionLimits, **options: Any) -> uvicorn.Config:
-    """Return a uvicorn configuration that serves `app` within `limits`.
-
-    `options` are further arguments of `uvicorn.Config`, such as the TLS files.
-    """
-    protocol = cast(type[asyncio.Protocol], partial(BoundedHttpProtocol, limits=limits))
-    return uvicorn.Config(
-        app, http=protocol, ws="none", loop="uvloop", lifespan="on", interface="asgi3",
-        proxy_headers=False, log_config=None, access_log=False, server_header=False,
-        backlog=_BACKLOG, timeout_graceful_shutdown=max(1, round(limits.timeout)), **options,
-    )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 import talerec as tr
-from attacked import START, Attack, Outcome, Service, Shop, within
+from attacked import PATIENCE, START, Attack, Outcome, Service, Shop, within
 
 EVENTS = 60  # sent before an attack, and after it
 FAR = 10**6  # ids of users that the model does not know begin here
@@ -36,9 +36,11 @@ def send(service: Service, *events: dict[str, Any]) -> int:
 
 
 def send_some(service: Service, begin: int) -> set[str]:
-    """Send events one by one; return the ids of those that are acknowledged."""
-    acknowledged = set()
+    """Send events one by one, for some seconds; return the ids of those acknowledged."""
+    acknowledged, end = set(), time.monotonic() + PATIENCE
     for n in range(begin, begin + EVENTS):
+        if time.monotonic() > end:  # a store that fails slowly
+            break
         event = {"user_id": FAR + n % 9, "item_id": n % 150 + 1, "event_id": f"e{n}"}
         if send(service, event) == 202:
             acknowledged.add(f"e{n}")

@@ -196,7 +196,7 @@ def make_events(count: int, seed: int) -> list[dict[str, Any]]:
     rng, start = random.Random(seed), 1_700_000_000
     return [
         {
-            "user_id": f"u{rng.randrange(5000)}",
+            "user_id": str(10**6 + rng.randrange(5000)),
             "item_id": str(rng.randrange(1, 500)),
             "timestamp": start * 10**6 + n * 1000 + seed,
             "event": rng.choice(["view", "buy"]),
@@ -403,7 +403,7 @@ async def freshness(port: int, trials: int, workers: int, at_once: int) -> dict[
         rng = random.Random(seed)
         for n in left:
             first, *others = rng.sample(every, len(every))
-            user, item = f"fresh-{n}", rng.randrange(1, 50)
+            user, item = str(10**7 + n), rng.randrange(1, 50)
             sent = {"events": [{"user_id": user, "item_id": item}]}
             status, _ = await first.ask("POST", "/v1/events", sent)
             since = time.perf_counter()

@@ -201,7 +201,8 @@ class StoreConnection:
             connection.execute("begin immediate" if is_sqlite else "begin")
             try:
                 yield Session(connection, is_sqlite)
-                self._check_files()
+                if self._files is not None:
+                    self._files.check_place()
             except TalerecError:
                 connection.execute("rollback")
                 raise

@@ -16,7 +16,7 @@ from talerec.store.events import StoreDamagedError
 
 _HEADER_BYTES = 100  # of a SQLite file
 _CHANGES, _MARK = slice(24, 28), slice(60, 64)  # change counter and `user_version` in the header
-_WAL_MAGIC = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")  # a write-ahead log begins with one of them
+_WAL_BEGINS = (b"", b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")  # of a write-ahead log
 _WAY_OUT = "put the file back, or restart the service"
 
 FileId = tuple[int, int]  # device and inode
@@ -125,7 +125,7 @@ class OpenFiles:
     def __init__(
         self, name: str, path: Path, connection: Any, before: FileId | None, identity: StoreIdentity
     ) -> None:
-        self._name, self._path, self._identity = name, path, identity
+        self._name, self._place, self._identity = name, str(path), identity
         self._connection = connection
         connection.execute("select count(*) from sqlite_master").fetchone()  # creates -wal, -shm
         self._descriptor, file = _borrow_descriptor(path)
@@ -135,9 +135,8 @@ class OpenFiles:
                 raise self._replaced(path)
             identity.file = file
             real = os.path.realpath(path)
-            self._log_files = {
-                f"{real}{end}": find_file(Path(real + end)) for end in ("-wal", "-shm")
-            }
+            names = (f"{real}-wal", f"{real}-shm")
+            self._log_files = [(name, find_file(Path(name))) for name in names]
             self._wal_descriptor = os.open(f"{real}-wal", os.O_RDONLY | os.O_CLOEXEC)
             header = os.pread(self._descriptor, _HEADER_BYTES, 0)
             mark = connection.execute("pragma user_version").fetchone()[0].to_bytes(4, "big")
@@ -158,6 +157,14 @@ class OpenFiles:
         state = "is another file now" if os.path.exists(path) else "was removed or moved"
         return StoreDamagedError(f"{self._name}: {path} {state}; {_WAY_OUT}")
 
+    def check_place(self) -> None:
+        """Raise StoreDamagedError unless the database file at the path is the one opened.
+
+        Quick, for the moment before a commit; `check` sees more.
+        """
+        self._identity.require_undamaged(self._name)
+        self._find_size(self._place, self._file)
+
     def check(self) -> None:
         """Raise StoreDamagedError unless the files at the path are those opened, and whole.
 
@@ -167,27 +174,34 @@ class OpenFiles:
         """
         identity = self._identity
         identity.require_undamaged(self._name)
-        try:
-            stat = os.stat(self._path)
-        except OSError:
-            raise self._replaced(self._path) from None
-        if (stat.st_dev, stat.st_ino) != self._file:
-            raise self._replaced(self._path)
-        for path, file in self._log_files.items():
-            if find_file(Path(path)) != file:
-                raise self._replaced(path)
-        if stat.st_size < identity.size:
-            sizes = f"shrank from {identity.size} to {stat.st_size} bytes"
+        size = self._find_size(self._place, self._file)
+        for path, file in self._log_files:
+            self._find_size(path, file)
+        if size < identity.size:
+            sizes = f"shrank from {identity.size} to {size} bytes"
             raise identity.report_damage(self._name, f"the file {sizes}")
-        identity.size = stat.st_size
+        identity.size = size
         header = os.pread(self._descriptor, _HEADER_BYTES, 0)
         changes = int.from_bytes(header[_CHANGES], "big")
         is_same = header[:18] == self._start and header[_MARK] in self._marks
         if not is_same or changes < identity.changes:
             raise identity.report_damage(self._name, "the file was overwritten with another one")
         identity.changes = changes
-        if os.pread(self._wal_descriptor, 4, 0) not in (b"", *_WAL_MAGIC):
+        if os.pread(self._wal_descriptor, 4, 0) not in _WAL_BEGINS:
             raise identity.report_damage(self._name, "the write-ahead log was overwritten")
+
+    def _find_size(self, path: str, file: FileId | None) -> int:
+        """Return the bytes of the file at `path`; StoreDamagedError if it is not `file`.
+
+        `file` has the device and inode of the file that was opened.
+        """
+        try:
+            stat = os.stat(path)
+        except OSError:
+            raise self._replaced(path) from None
+        if (stat.st_dev, stat.st_ino) != file:
+            raise self._replaced(path)
+        return stat.st_size
 
     def move_log_into_file(self) -> None:
         """Copy the write-ahead log into the opened database file, wherever that file is now.
@@ -195,7 +209,7 @@ class OpenFiles:
         For a file that was moved without its log: it then holds all committed rows by itself.
         Nothing is done while another database has its own log at the path.
         """
-        for path, file in self._log_files.items():
+        for path, file in self._log_files:
             if find_file(Path(path)) not in (file, None):
                 return
         self._connection.execute("pragma wal_checkpoint(truncate)")

@@ -198,8 +198,7 @@ class EventTail:
     def _evict(self) -> None:
         """Drop the least recently used users while the cache holds too many events; keep one user.
 
-        `_users` has the least recently used user first; `_size` counts the events of all. The
-        caller holds the lock.
+        `_users` has the least recently used user first. The caller holds the lock.
         """
         while self._size > self._max_events and len(self._users) > 1:
             self._size -= self._users.popitem(last=False)[1].size
@@ -238,20 +237,22 @@ class EventTail:
     # -- polling --
 
     def read_last_seq(self) -> int:
-        """Return the number of the store's last row, which this process may not have read yet."""
+        """Return the number of the store's last row; this process may not have read it yet."""
         return self._poller.meta().seq
 
-    def poll(self) -> None:
+    def poll(self, *, checks_files: bool = True) -> None:
         """Read all new rows of the store: pass them to the listeners and update the cache.
 
         Rows are events and deletions; `self.seq` is the number of the last row that was read, -1
         before the store has first answered. If more than 200,000 rows are new, the oldest are
-        skipped. Calls `_on_poll` at the end. StoreError if the store does not answer.
+        skipped. Calls `_on_poll` at the end. StoreError if the store does not answer, or its files
+        are damaged; right after a commit, which has checked them, `checks_files` may be false.
         """
         with self._poll_lock:
             if self.seq < 0:
                 self._begin()
-            self._poller.check()
+            if checks_files:
+                self._poller.check()
             self._check_last_seq()
             while rows := self._poller.read_after(self.seq, _POLL_ROWS):
                 self._apply(rows)
@@ -279,10 +280,9 @@ class EventTail:
                 self.subscribe(listener)
 
     def subscribe(self, listener: Listener) -> None:
-        """Call a listener with all rows (events and deletions) that are polled from now on.
+        """Call a listener, a function of a list of rows, with all rows polled from now on.
 
-        A listener is a function of a list of rows. A bound method is held weakly: it is dropped
-        once its object is freed.
+        A bound method is held weakly: it is dropped once its object is freed.
         """
         is_method = hasattr(listener, "__self__") and hasattr(listener, "__func__")
         self._listeners.append(weakref.WeakMethod(listener) if is_method else lambda: listener)

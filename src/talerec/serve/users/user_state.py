@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,8 @@ class UserState:
         """
         if self.tail is not None and self._writer is None:
             store = self.tail.open_writer()
-            self._writer = EventWriter(store, _deliver_results, self.tail.poll)
+            poll = partial(self.tail.poll, checks_files=False)
+            self._writer = EventWriter(store, _deliver_results, poll)
             run, stop = self.tail.run, (self._stop,)
             self._poll_thread = threading.Thread(target=run, args=stop, name="poll", daemon=True)
             self._poll_thread.start()

@@ -72,7 +72,8 @@ class ItemTableOptions:
     def attach(self, log: Log, table: pl.DataFrame | None) -> Log:
         """Return the log with the item table that `read` returned; None: as it is.
 
-        `self.item_text` and `self.item_skip` name columns of the table, separated by commas.
+        The columns that `self.item_text` names (separated by commas) are read as text, and those of
+        `self.item_skip` are left out.
         """
         if table is None:
             return log

@@ -129,7 +129,8 @@ def _detect(column: pl.Series, ids: pl.Series, is_text: bool, is_skipped: bool) 
 def _detect_list(column: pl.Series, ids: pl.Series, filled: int) -> ItemColumn:
     """Return the type of a column of lists: vector (numbers of one width), or categories.
 
-    Lists of whole numbers with different widths are categories. `ids` are the items of the rows,
+    Lists of whole numbers with different widths are categories; lists of lists and of records are
+    skipped (not used, and reported as such). `ids` are the items of the rows,
     for messages; `filled` is the number of rows with a value. InvalidLogError as `detect_columns`.
     """
     inner: Any = column.dtype.inner  # type: ignore[attr-defined]
@@ -192,8 +193,8 @@ def _find_separators(cells: pl.Series) -> str:
 
     A sign is a separator if at least 5 % of the cells have it, the parts are short and occur twice
     on average, unlike parts of a sentence, and there are fewer different parts than different cells
-    (unless most cells differ), unlike parts of a name. A space must leave a quarter of the
-    different cells.
+    (unless most cells differ), unlike parts of a name. Only if no other sign is a separator, a
+    space is one if there are at most a quarter as many different words as different cells.
     """
     n_cells = cells.n_unique()
     separators = ""

@@ -71,6 +71,7 @@ def _score_hash(
 ) -> None:  # fmt: skip
     """Write the scores of the items of queries a..b to `out`, summed in a hash table.
 
+    Scores are x @ B, without the base scores of items; NaN for an item that no source reaches.
     items: query x column, the first counts[q] of query q. scratch: the thread's work space, clear
     before and after.
     """

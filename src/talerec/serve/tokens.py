@@ -181,9 +181,10 @@ class TokenWatch:
                 logger.info("new tokens are in use: %d may write, %d may only read", *counts)
 
     def start(self, interval: float, stop: threading.Event) -> None:
-        """Refresh the tokens every `interval` seconds in a daemon thread, until `stop` is set.
+        """Read the token file again every `interval` seconds, if it changed, until `stop` is set.
 
-        Nothing happens without a file.
+        The service accepts the tokens of the last valid file. A daemon thread does it; without a
+        token file, nothing is started.
         """
 
         def watch() -> None:

@@ -154,7 +154,9 @@ class StoreConnection:
     def _translate(self, error: Any, module: Any) -> StoreError:
         """Return the StoreError for an error of the driver `module`, sqlite3 or psycopg.
 
-        Damage that SQLite finds in the file lasts until the process ends.
+        RefusedError if the database refuses the values. StoreDamagedError if SQLite finds the file
+        damaged (this process then uses the store no more), or if a store that was in use is gone: a
+        ProgrammingError says that its tables are missing. Otherwise a plain StoreError.
         """
         message = driver_message(self.address, error)
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF

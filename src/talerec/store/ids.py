@@ -19,7 +19,7 @@ class IdKinds(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """Are both kinds known?"""
+        """Return whether the kinds of user ids and of item ids are both settled."""
         return None not in self
 
     def or_else(self, other: IdKinds) -> IdKinds:

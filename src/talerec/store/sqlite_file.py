@@ -147,7 +147,11 @@ class OpenFiles:
             raise
 
     def close(self) -> None:
-        """Give the descriptors back; the caller has closed the connection before."""
+        """Close the descriptors of the files; the caller has closed SQLite's connection before.
+
+        The descriptor of the database may be shared by several objects; the last one closes it. The
+        order matters: closing a descriptor first would end the locks of SQLite.
+        """
         _return_descriptor(self._file)
         if self._wal_descriptor >= 0:
             os.close(self._wal_descriptor)

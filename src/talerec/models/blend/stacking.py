@@ -17,8 +17,9 @@ def stack_parts(parts: list[Model | None], weights: Array, is_learned: bool) -> 
     """Return the weights of a blend: the blocks (matrices) of its fitted parts, stacked.
 
     parts: in order, None for a part with weight 0. weights: the factor of each part's scores.
-    is_learned: False if the log was too small to learn them. Base scores (of items without a
-    history) are summed. Arrays that a part's queries need get its number as prefix.
+    is_learned: False if the log was too small to learn them. The factors are stored, and multiply a
+    part's queries; base scores (what an item scores whatever the history) are multiplied and summed
+    here. Arrays that a part's queries need get its number as prefix.
     """
     blocks: list[Any] = []
     arrays = {"part_weight": weights, "part_learned": np.array([is_learned])}

@@ -182,9 +182,10 @@ class Content(Model):
         return features
 
     def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
-        """Return what each row of a history (column) adds to targets' scores (rows).
+        """Return what each row of one history adds to scores of items, target x history row.
 
-        targets: item positions; `x` is not used. An item's contribution is in its last row.
+        history: the rows of exactly one user, oldest first. targets: item positions; `x` is not
+        used. The contribution of an item that has several rows is in its last one, 0 in the others.
         """
         weights = self._item_weights(history)
         codes = weights.weight[:, None] * self._features(weights.source)

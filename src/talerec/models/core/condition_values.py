@@ -169,9 +169,11 @@ def build_comparison(symbol: str, left: Operand, right: Operand) -> pl.Expr:
 
 
 def build_membership(operand: Operand, literals: list[Operand]) -> pl.Expr:
-    """Return the test whether the operand equals one of the literals; null if it is missing.
+    """Return the test whether the operand equals one of the literals, as a Polars expression.
 
-    TalerecError if a literal is of another kind.
+    The test is null in rows in which the operand, a column, has no value. A column without any
+    value (kind EMPTY) equals nothing: the test is false everywhere. TalerecError if a literal is of
+    another kind than the operand.
     """
     if operand.kind == ValueKind.EMPTY:
         return _NEVER

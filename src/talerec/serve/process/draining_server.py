@@ -106,9 +106,10 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _has_unanswered(self) -> bool:
-        """Is there an open connection whose request has no complete response yet?
+        """Return whether an open connection still waits for a request or for a whole response.
 
-        `cycle` is uvicorn's request and response of a connection; None before the first request.
+        `cycle` is uvicorn's request and response of a connection; None before the first request. A
+        connection without a request counts: its client may be about to send one.
         """
         connections: set[Any] = self.server_state.connections
         return any(c.cycle is None or not c.cycle.response_complete for c in connections)

@@ -19,8 +19,9 @@ class SavedDeletions:
     """The file `deletions-N` of a worker, to which new deletions are appended.
 
     The first line is the id of the store as JSON, each other line a list of a user id and the seq
-    of the user's deletion (its number among the rows of the store). `folder` is the folder that all
-    workers of a run share, and `worker` the number N of this one.
+    of the user's deletion (its number among the rows of the store). The file is for a worker that
+    starts while the store cannot be reached: it hides deleted users all the same. `folder` is the
+    folder that all workers of a run share, and `worker` the number N of this one.
     """
 
     def __init__(self, folder: Path, worker: int) -> None:
@@ -36,8 +37,9 @@ class SavedDeletions:
     def save(self, tail: EventTail) -> None:
         """Append the collected deletions to the file; `tail` is the follower that passed them.
 
-        The file is written anew by the first call, after the follower has skipped rows, and when
-        most lines are outdated. A failure is logged, and the next call writes the file anew.
+        The file is written anew by the first call, after the follower has skipped rows (it was too
+        far behind, and read only the list of deletions), and when most lines are of users with a
+        later deletion. A failure is logged, and the next call writes the file anew.
         """
         is_outdated = self._n_lines > _MIN_LINES + 2 * len(tail.deleted)
         is_complete = self._n_skips == tail.n_skips and not is_outdated
@@ -59,9 +61,10 @@ class SavedDeletions:
             logger.warning("deletions could not be saved outside the store: %s", error)
 
     def restore(self, tail: EventTail) -> None:
-        """Pass the deletions that all workers saved to `tail`, which uses them without the store.
+        """Pass the deletions that all workers saved to `tail`, for as long as it has no store.
 
-        A last line that a killed worker did not finish is left out.
+        Unfinished files (with a suffix, of an interrupted `save`) are left out, and so is a last
+        line that a killed worker did not finish.
         """
         for file in sorted(self._folder.glob("deletions-*")):
             if file.suffix:

@@ -57,14 +57,17 @@ def has_answer(client: socket.socket, seconds: float = 1.0) -> bool:
 class Service:
     """`talerec serve` of a checkout, in its own processes."""
 
-    def __init__(self, checkout: Path, path: Path, *options: str, **environment: str) -> None:
+    def __init__(
+        self, checkout: Path, path: Path, *options: str, errors: Any = None, **environment: str
+    ) -> None:
+        """Start it; `errors` is an open file for its log (None: the log is dropped)."""
         command = [sys.executable, "-c", START, "serve", str(path), "--port", "0", *options]
         variables = {**os.environ, "PYTHONPATH": str(checkout / "src"), "TALEREC_TOKEN": TOKEN}
         self.process = subprocess.Popen(
             command,
             env=variables | environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=errors or subprocess.DEVNULL,
             text=True,
         )  # fmt: skip
         self.port = 0

@@ -144,15 +144,22 @@ class Local:
 class Remote:
     """`talerec serve`, in its own processes."""
 
-    def __init__(self, path: Path, *options: str, token: str | None = None) -> None:
+    def __init__(
+        self, path: Path, *options: str, token: str | None = None, log: Path | None = None,
+        **variables: str,
+    ) -> None:  # fmt: skip
         environment = {name: value for name, value in os.environ.items() if name != "TALEREC_TOKEN"}
+        environment |= variables
         if token:
             environment["TALEREC_TOKEN"] = token
+        if "--store" in options and "--ids" not in options:
+            options = (*options, "--ids", "text")  # as `service_with_store`
         command = [sys.executable, "-c", START, "serve", str(path), "--port", "0", *options]
         self.token = token
-        self.process = subprocess.Popen(
-            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+        with (log or Path(os.devnull)).open("w") as errors:
+            self.process = subprocess.Popen(
+                command, env=environment, text=True, stdout=subprocess.PIPE, stderr=errors
+            )
         assert self.process.stdout is not None
         listening = select.poll()  # accepts descriptors above 1,024, unlike select
         listening.register(self.process.stdout, select.POLLIN)

@@ -19,6 +19,8 @@ LIMITS = [
     ("serving", "Responses from 4 kB on are", "serve.http.messages", "_MIN_GZIP", 4096),
     ("serving", "Bodies of more than 64 kB", "serve.http.routes", "_LARGE_BODY", 65_536),
     ("serving", "32 kB of headers", "serve.process.http_protocol", "_MAX_HEADERS", 32_768),
+    ("serving", "`--hang-timeout` seconds (20)", "serve.settings", "Settings.hang_timeout", 20),
+    ("serving", "`--start-timeout` seconds (900)", "serve.settings", "Settings.start_timeout", 900),
     ("serving", "(`--max-body`, 1 MB:", "serve.settings", "Settings.max_body", 1_000_000),
     ("serving", "responses occupy 64 MB", "serve.settings", "Settings.max_unread", 64_000_000),
     ("serving", "(10,000 at most,", "serve.settings", "Settings.max_events", 10_000),

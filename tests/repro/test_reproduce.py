@@ -42,6 +42,18 @@ def span_of(days):
     )
 
 
+def test_results_of_another_log_with_equal_counts_are_not_used(tmp_path):
+    """Rows, users, items and the sum of times are equal; two items are exchanged."""
+    rows = {"user_id": [1, 1, 2, 2], "timestamp": [1, 2, 3, 4]}
+    dataset = next(iter(paper.datasets().values()))
+    results = []
+    for number, items in enumerate(([1, 2, 1, 3], [1, 2, 3, 1])):
+        log = tr.Log.from_frame(pl.DataFrame({**rows, "item_id": items}))
+        study = experiments.Study(dataset, tmp_path / "log", log, None, tmp_path / "kept")
+        results.append([study._cached("x", None, lambda n=number + turn: n) for turn in (0, 10)])
+    assert results == [[0, 0], [1, 1]]
+
+
 @given(logs(max_users=5, max_items=5, max_rows=30))
 @quick
 def test_co_occurrence_counts_pairs_by_their_mean_interval(log):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date, time
+
 import numpy as np
 import polars as pl
 import pytest
@@ -10,6 +12,7 @@ import talerec as tr
 
 pytest.importorskip("msgspec", reason="needs the extra serve")
 
+from talerec.models.core import matching_items
 from talerec.serve import ABSENT
 from talerec.serve.model import catalogue
 from talerec.store import StoredRow
@@ -79,3 +82,20 @@ def test_popular_items_before_a_time_are_those_of_the_rows_and_events_before_it(
     middle = int(np.median(log.time))
     earlier = catalogue.PopularItems(tr.Popular().fit(log.keep(log.time < middle)).fitted)
     assert popular.top_before(middle, None, nothing, k) == earlier.ranked()[0][:k].tolist()
+
+
+def test_the_card_offers_values_that_a_condition_can_name():
+    log = tr.synthetic_log(2000, users=200, items=100, seed=3)
+    n = pl.Series(range(len(log.info)))
+    cents = (n % 7).cast(pl.Decimal(10, 2)).alias("cents")
+    made = pl.Series("made", [date(2024, 1, 1 + i % 3) for i in n])
+    opens = pl.Series("opens", [time(i % 5) for i in n])
+    is_new = (n % 2 == 0).alias("is_new")
+    model = tr.Popular().fit(log.with_items(log.info.with_columns(cents, made, opens, is_new)))
+    columns = catalogue.Catalogue(model.fitted).columns
+    assert columns["cents"] == {"min": 0.0, "max": 6.0}
+    assert columns["opens"] == {}
+    assert columns["is_new"] == {"values": [False, True]}
+    assert columns["made"]["values"] == ["2024-01-01", "2024-01-02", "2024-01-03"]
+    for text in ("cents <= 3", "is_new <> true", "made <> '2024-01-02'"):
+        assert 0 < matching_items(model, text).sum() < len(n)

@@ -49,7 +49,7 @@ def test_every_example_in_the_openapi_document_is_answered(service):
 
 def test_the_openapi_document_has_the_limits_of_this_service(saved, tmp_path):
     local = Local(saved, tmp_path, max_history=7, token=TOKEN)
-    document = local.get("/openapi.json").json
+    document = local.get("/openapi.json", authorization=f"Bearer {TOKEN}").json
     schema = document["components"]["schemas"]["RecommendRequest"]["properties"]
     assert [form["maxItems"] for form in schema["history"]["anyOf"]] == [7, 7]
     assert schema["k"]["maximum"] == 150

@@ -13,7 +13,7 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from service import Local, rows
-from talerec.serve import Settings, read_token
+from talerec.serve import Settings
 from waiting import LONG_S
 
 TOKEN = "a-token-for-tests-alone"
@@ -176,25 +176,6 @@ def test_listening_on_other_addresses_needs_a_token_or_open(tmp_path):
     with pytest.raises(TalerecError, match="shorter than 16"):
         Settings(path=tmp_path, token="short")
     assert TOKEN not in repr(Settings(path=tmp_path, token=TOKEN))
-
-
-def test_tokens_come_from_a_file_or_the_environment(tmp_path):
-    file = tmp_path / "token"
-    file.write_text(f"{TOKEN}\n")
-    file.chmod(0o644)
-    with pytest.raises(TalerecError, match="can be read by everybody"):
-        read_token(file, {})
-    file.chmod(0o600)
-    assert read_token(file, {"TALEREC_TOKEN": "another"}) == TOKEN
-    assert read_token(None, {"TALEREC_TOKEN": "another"}) == "another"
-    assert read_token(None, {}) is None
-    with pytest.raises(TalerecError, match="is empty"):
-        read_token(None, {"TALEREC_TOKEN": " "})
-    file.write_text("")
-    with pytest.raises(TalerecError, match="is empty"):
-        read_token(file, {})
-    with pytest.raises(TalerecError, match="cannot be read"):
-        read_token(tmp_path / "nowhere", {})
 
 
 def test_pages_of_other_origins_need_cors(saved, service, tmp_path):

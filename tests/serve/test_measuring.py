@@ -177,7 +177,7 @@ def test_events_after_a_deletion_are_measured_although_they_are_read_together(ad
     with Store.open(address) as store:
         store.append([[Event(user, "tea", next(times)) for user in ("ann", "bob", "ann")]])
         rows = store.read_after(0)
-        store.delete_user("ann", int(NOW * MICRO))
+        store.delete_user("ann", next(times))
         store.append([[Event("ann", "cup", next(times))]])
         rows += store.read_after(3)
     progress = evaluator._progress

@@ -142,24 +142,33 @@ def replay_rank(
     return shown.index(str(event.item)) + 1 if event.item in shown else 0
 
 
+def count_users(rows: list[tuple[str, str, int]], since: int, most: int) -> Counter[str]:
+    """Count the rows of each item since a time, at most `most` of a user and an item."""
+    pairs = Counter((user, item) for user, item, when in rows if when >= since)
+    counts: Counter[str] = Counter()
+    for (_, item), n in pairs.items():
+        counts[item] += min(n, most)
+    return counts
+
+
 def replay_popular(trained: Trained, event: StoredRow, arrived: list[StoredRow]) -> list[str]:
     """Return the ten most popular items right before an event."""
-    rows = [(item, when) for _, item, when in trained.rows if when < event.time]
+    rows = [row for row in trained.rows if row[2] < event.time]
     new = [
-        (str(row.item), row.time)
+        (row.user, str(row.item), row.time)
         for row in arrived
         if row.item is not None and row.seq > trained.seq and row.time < event.time
     ]
-    end = max((when for _, when in rows), default=0)
-    recent = Counter(item for item, when in rows if when >= end - 7 * DAY)
-    total = Counter(item for item, _ in rows) if trained.has_rows else recent
+    end = max((when for *_, when in rows), default=0)
+    recent = count_users(rows, end - 7 * DAY, 3 if trained.has_rows else len(rows))
+    total = Counter(item for _, item, _ in rows) if trained.has_rows else recent
     counts = recent
     if new:
-        since = (max(when for _, when in new) // HOUR - 7 * 24) * HOUR
-        counts = Counter(item for item, when in rows if when >= since)
+        since = (max(when for *_, when in new) // HOUR - 7 * 24) * HOUR
+        counts = count_users(rows, since, 3)
         if not trained.has_rows:  # an artifact without rows has the counts of its last days only
             counts = Counter(recent) if end >= since else Counter()
-        counts.update(item for item, when in new if when >= since)
+        counts += count_users(new, since, 3)
     names = trained.model.item_ids.to_list()
     first = [n for n in range(len(names)) if counts[names[n]]]
     rest = [n for n in range(len(names)) if not counts[names[n]]]
@@ -262,13 +271,14 @@ def test_online_figures_equal_those_of_an_offline_replay(
                 if not lagging:
                     drain(evaluator, now_s)
                 user = deletions[n]
-                seq = deleted[user] = store.delete_user(user, now)
+                seq = deleted[user] = store.delete_user(user, now - DAY)
                 gone = {row.seq for row in arrived if row.user == user}
                 wanted = {key: value for key, value in wanted.items() if key[0] not in gone}
                 if lagging:  # their rows are gone before anything is read
                     arrived = [row for row in arrived if row.user != user]
             seq = store.meta().seq + 1
-            store.append([[event]])
+            if store.append([[event]])[0].deleted:  # it is not later than its user's deletion
+                continue
             row = StoredRow(seq, event.user, event.item, event.time)
             arrived.append(row)
             if not lagging and n % 7 == 0:

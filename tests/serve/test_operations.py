@@ -24,7 +24,7 @@ from service import START, Local, Remote
 from talerec.serve import Settings, shared
 from talerec.serve.http import app as http_app
 from talerec.serve.http import tracing
-from talerec.serve.process.supervisor import JsonLines
+from talerec.serve.process.logs import JsonLines
 from waiting import LONG_S
 
 TOKEN = "a-token-for-tests-alone"

@@ -98,8 +98,8 @@ def test_a_deleted_user_has_no_events_and_may_return(address: str, opened: Any) 
     assert store.delete_user("ann", 77) == 3
     assert store.read_user("ann", 10) == []
     assert store.read_after(0) == [StoredRow(2, "bob", "tea", 5), StoredRow(3, "ann", None, 77)]
-    store.append([[ann("cup", 4, event_id="e1")]])
-    assert store.read_user("ann", 10) == [StoredRow(4, "ann", "cup", 4, None, "e1")]
+    store.append([[ann("cup", 78, event_id="e1")]])
+    assert store.read_user("ann", 10) == [StoredRow(4, "ann", "cup", 78, None, "e1")]
     assert store.delete_user("ann", 99) == 5
     assert store.read_deletions() == {"ann": StoredRow(5, "ann", None, 99)}
     assert store.read_deletions(5) == {}
@@ -345,7 +345,7 @@ def test_an_id_of_maximal_length_is_stored(address: str, opened: Any) -> None:
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("event"), st.sampled_from("abc"), st.integers(0, 9)),
-        st.tuples(st.just("delete"), st.sampled_from("abc"), st.just(0)),
+        st.tuples(st.just("delete"), st.sampled_from("abc"), st.integers(0, 5)),
         st.tuples(st.just("load"), st.sampled_from("abc"), st.just(0)),
         st.tuples(st.just("poll"), st.just(""), st.just(0)),
     ),
@@ -364,12 +364,15 @@ def test_the_cache_equals_a_dictionary(
     heard: list[StoredRow] = []
     tail.subscribe(heard.extend)
     expected: dict[str, list[tuple[int, int]]] = {user: [] for user in "abc"}
+    until = dict.fromkeys("abc", -1)  # up to which time events of a deleted user are ignored
     for n, (what, user, time) in enumerate(steps):
         if what == "event":
             store.append([[Event(user, f"i{n}", time)]])
-            expected[user].append((time, n))
+            if time > until[user]:
+                expected[user].append((time, n))
         elif what == "delete":
-            store.delete_user(user, n)
+            store.delete_user(user, time)
+            until[user] = max(until[user], time, *(when for when, _ in expected[user]))
             expected[user] = []
         elif what == "load":
             tail.get(user) or tail.load(user)

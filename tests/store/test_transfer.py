@@ -101,9 +101,9 @@ def test_a_user_deleted_during_an_import_stays_deleted(
     log = tr.Log.from_frame(frame([("ann", "x", n) for n in range(6)]), time_unit="s")
     add, calls = store.append_missing, []
 
-    def with_a_deletion(events: list[Event]) -> Any:
+    def with_a_deletion(events: list[Event], now: int) -> Any:
         calls.append(events)
-        result = add(events)
+        result = add(events, now)
         if len(calls) == 1:
             other.delete_user("ann", 4_000_000)
         return result

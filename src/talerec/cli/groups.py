@@ -303,9 +303,10 @@ class ItemRules:
         str | None,
         option(
             "--where",
-            "SQL",
+            "CONDITION",
             "Recommend only items whose row in the item table meets this condition:"
-            " \"category = 'tents' and price < 100\".",
+            " \"category = 'tents' and price < 100\" (= <> < in like between has is null and or"
+            " not, brackets).",
         ),
     ] = None
     boost: Annotated[
@@ -339,7 +340,7 @@ class ItemRules:
     def build(self, k: int = 10, per: list[str] | None = None) -> RecommendOptions:
         """Return these options as the library takes them, for lists of `k` items.
 
-        The fields of `self` are options as text: ids, an SQL condition, boosts, the request time.
+        The fields of `self` are options as text: ids, a condition, boosts, the request time.
         `per` are texts COLUMN=N: at most N items of a list share a value in that column of the item
         table.
         """

@@ -16,6 +16,10 @@ from talerec.errors import TalerecError
 from talerec.store import ID_KINDS, STORE_VARIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from polars import DataFrame
+
     from talerec.data import Log
     from talerec.store import Store
 
@@ -169,11 +173,21 @@ def import_(
 
 
 @command(
-    Panel.LOGS, "talerec events export --store sqlite:///shop.db -o events.parquet", within=events
+    Panel.LOGS,
+    "talerec events export --store sqlite:///shop.db -o events.parquet",
+    "talerec events export --user ann --artifact shop.tale -o ann.ndjson",
+    within=events,
 )
 def export(
     path: Annotated[Path, out("FILE", "A .parquet, .csv, .ndjson or .jsonl file.")],
     store: StoreAddress = None,
+    user: Annotated[
+        str | None, option("--user", "ID", "Everything that is kept of this user, and only that.")
+    ] = None,
+    artifact: Annotated[
+        list[Path] | None,
+        option("--artifact", "NAME.tale", "With --user: the user's rows of this model, too."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write all events to a file, in the order in which they were stored."""
@@ -181,19 +195,34 @@ def export(
     from talerec.store import export_events
 
     check_table_format(check_writable(path))
+    if artifact and user is None:
+        raise TalerecError("--artifact needs --user")
     rows = 0
-    with (
-        _open_store(_store_address(store)) as opened,
-        reporting(json),
-        append_tables(path) as append,
-    ):
-        for frame in export_events(opened):
+    address = _store_address(store)
+    with _open_store(address) as opened, reporting(json), append_tables(path) as append:
+        frames = export_events(opened) if user is None else _user_records(address, user, artifact)
+        for frame in frames:
             append(frame)
             rows += len(frame)
     if json:
         print_json({"path": str(path), "rows": rows})
     else:
-        print_line(f"{path}: {rows:,} events")
+        print_line(f"{path}: {rows:,} {'events' if user is None else 'records'}")
+
+
+def _user_records(address: str, user: str, artifacts: list[Path] | None) -> Iterator[DataFrame]:
+    """Yield what is kept of a user: records of the store, and training rows of saved models.
+
+    `address` is that of the store; `artifacts` are the folders of the saved models.
+    """
+    from talerec.artifact import read_manifest
+    from talerec.models import load
+    from talerec.store import MeasurementStore, export_history, export_user
+
+    with MeasurementStore(address) as store:
+        yield export_user(store, user)
+    for path in artifacts or ():
+        yield export_history(load(path).fitted.log, user, read_manifest(path)["version"])
 
 
 @command(
@@ -206,12 +235,10 @@ def delete_user(
     user: Annotated[str, argument("USER", "The id of the user.")], store: StoreAddress = None
 ) -> None:
     """Delete a user's events; services, fits and imports then ignore the user's earlier rows."""
-    import time
-
-    from talerec.store import validate_id
+    from talerec.store import now_us, validate_id
 
     with _open_store(_store_address(store)) as opened:
-        opened.delete_user(validate_id(user, "user"), time.time_ns() // 1000)
+        opened.delete_user(validate_id(user, "user"), now_us())
     print_line(f"{opened.name}: deleted user {user}")
 
 

@@ -95,7 +95,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class EventOptions:
-    """Options of `talerec serve`: the event store, the kind of ids, the interval of refits."""
+    """Options of `talerec serve`: the event store, what it keeps, the interval of refits."""
 
     store: Annotated[
         str | None,
@@ -108,6 +108,10 @@ class EventOptions:
     ] = None
     learn: Annotated[
         str | None, option("--learn", "every=10m", "Refit interval: 30s, 10m, 2h, 1d.", _EVENTS)
+    ] = None
+    keep_events: Annotated[
+        str | None,
+        option("--keep-events", "400d", "Remove events from the store after this time.", _EVENTS),
     ] = None
     ids: Annotated[
         str | None,
@@ -173,6 +177,13 @@ class LimitOptions:
     watch: Annotated[
         float, option("--watch", "SECONDS", "Interval of checks for a new model.", _LIMITS)
     ] = 1.0
+    hang_timeout: Annotated[
+        float,
+        option("--hang-timeout", "SECONDS", "Replace a worker that is silent so long.", _LIMITS),
+    ] = 20.0
+    start_timeout: Annotated[
+        float, option("--start-timeout", "SECONDS", "For the start of a worker.", _LIMITS)
+    ] = 900.0
     copies: Annotated[
         Path | None, option("--copies", "DIR", "Folder for private copies of models.", _LIMITS)
     ] = None
@@ -193,7 +204,11 @@ def serve(
     limits: LimitOptions,
     token_file: Annotated[
         Path | None,
-        option("--token-file", "FILE", "File with the bearer token (default: TALEREC_TOKEN)."),
+        option(
+            "--token-file",
+            "FILE",
+            "Bearer tokens, re-read when the file changes (default: TALEREC_TOKEN).",
+        ),
     ] = None,
 ) -> None:
     """Serve a model over HTTP, with a page at / to try it.
@@ -208,7 +223,8 @@ def serve(
     settings["host_names"] = settings.pop("host_name")
     settings["images"] = settings.pop("image_host")
     settings["store"] = events.store or os.environ.get(STORE_VARIABLE) or None
-    settings["ids"] = events.ids
+    settings["ids"], keep = events.ids, events.keep_events
+    settings["keep_events"] = None if keep is None else parse_interval(keep, "keep_events")
     settings["learn"] = None if events.learn is None else parse_interval(events.learn)
     run_service(model, token_file, **settings)
 
@@ -216,7 +232,8 @@ def serve(
 def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
     """Serve the model saved at `model` over HTTP until a signal stops the process.
 
-    `token_file` has the bearer token of requests; if None, it is read from TALEREC_TOKEN.
+    `token_file` has the bearer tokens of requests; if None, they are read from the variables
+    TALEREC_TOKEN and TALEREC_READ_TOKEN.
     `settings` are fields of `serve.Settings`.
     """
     try:
@@ -226,10 +243,11 @@ def run_service(model: Path, token_file: Path | None, **settings: Any) -> None:
             "serve runs on Linux and macOS only; recommend --users all writes lists to a file"
         ) from None
     os.environ.setdefault("TALEREC_THREADS", "1")  # more workers, not threads, use more cores
-    from talerec.serve import Settings, read_token
+    from talerec.serve import Settings, read_environment
     from talerec.serve.process import supervisor
 
-    supervisor.run(Settings(path=model, token=read_token(token_file), **settings), print_line)
+    tokens = {"token_file": token_file} if token_file is not None else read_environment()
+    supervisor.run(Settings(path=model, **tokens, **settings), print_line)
 
 
 @command(

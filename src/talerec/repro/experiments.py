@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from talerec import __version__, columns
-from talerec.data import Log, describe, has_many_ties
+from talerec.data import Log, describe, fingerprint_log, has_many_ties
 from talerec.data.read import read_items
 from talerec.data.split import VALIDATION, Split, leave_one_out
 from talerec.errors import TalerecError
@@ -71,6 +71,11 @@ class Study:
         log = dataset.read(path)
         return cls(dataset, path, log, leave_one_out(log), folder / "kept", neural)
 
+    @cached_property
+    def _fingerprint(self) -> str:
+        """Return a hash of the log's rows, which names the files of its results."""
+        return fingerprint_log(self.log)
+
     @property
     def figure_solver(self) -> str:
         """Return the solver of models behind figures: "exact" up to 4,000 items, else "local"."""
@@ -88,12 +93,11 @@ class Study:
         """Return the saved result for these settings, log and version, or run the experiment.
 
         name : of the experiment, part of the file name; settings : what the result depends on,
-        hashed into the file name with facts of the log and talerec's version. The result must be
-        JSON values; a new one is saved in the folder `self.saved`.
+        hashed into the file name with the log's fingerprint and talerec's version. The result must
+        be JSON values; a new one is saved in the folder `self.saved`.
         """
-        log = self.log
-        rows = [log.rows, len(log.users), len(log.items), int(log.time.sum() % 10**12), log.ties]
-        key = hashlib.sha256(json.dumps([settings, rows, __version__], default=str).encode())
+        facts = [settings, self._fingerprint, self.log.ties, __version__]
+        key = hashlib.sha256(json.dumps(facts, default=str).encode())
         path = self.saved / f"{self.dataset.key}-{name}-{key.hexdigest()[:12]}.json"
         if path.exists():
             result: Result = json.loads(path.read_text(encoding="utf-8"))

@@ -13,6 +13,10 @@ from talerec.serve.settings import Settings as Settings
 from talerec.serve.settings import is_local as is_local
 from talerec.serve.settings import is_loopback as is_loopback
 from talerec.serve.settings import parse_interval as parse_interval
-from talerec.serve.settings import read_token as read_token
+from talerec.serve.shared import RestartCounters as RestartCounters
 from talerec.serve.shared import SharedState as SharedState
 from talerec.serve.shared import resident_bytes as resident_bytes
+from talerec.serve.tokens import WRITE as WRITE
+from talerec.serve.tokens import Tokens as Tokens
+from talerec.serve.tokens import TokenWatch as TokenWatch
+from talerec.serve.tokens import read_environment as read_environment

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from talerec.models.core import MAX_CONDITION
 from talerec.serve.errors import ApiError
 from talerec.store import MAX_NAME
 
@@ -15,7 +16,7 @@ T = TypeVar("T")
 Id = int | str
 Moment = int | float | str
 Positive = Annotated[int, Meta(ge=1)]
-Condition = Annotated[str, Meta(min_length=1, max_length=2000)]
+Condition = Annotated[str, Meta(min_length=1, max_length=MAX_CONDITION)]
 Boosts = dict[str, dict[str, Annotated[float, Meta(ge=-1000, le=1000)]]]
 #: The value of a field that the JSON omits, and its type.
 ABSENT: UnsetType = UNSET
@@ -234,6 +235,7 @@ class EventsAdded(Struct):
 
     accepted: int  # stored by this request
     duplicates: int  # stored before under the same event_id
+    deleted: int | Absent = ABSENT  # ignored: not later than the deletion of their user
 
 
 class UserDeleted(Struct):

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
-import stat
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from talerec.errors import TalerecError
+from talerec.serve.tokens import TOKEN_VARIABLE, Tokens, check_token, parse_tokens, read_token_file
 from talerec.store import ID_KINDS
 
-TOKEN_VARIABLE = "TALEREC_TOKEN"
 CANDIDATE_SHARE = 0.1  # default share of users that a candidate answers
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _INTERVAL = re.compile(r"(?:every=)?(\d+(?:\.\d+)?)([smhd])")
-_MIN_TOKEN = 16  # characters
 _ORIGIN = re.compile(r"https?://[\w.:\[\]-]+")
 _MINIMA = {
     **dict.fromkeys(("workers", "max_body", "max_history", "max_k", "max_batch", "max_items"), 1),
     **dict.fromkeys(("max_unread", "max_events", "concurrency", "connections"), 1),
     **dict.fromkeys(("timeout", "watch"), 0.01),
+    **dict.fromkeys(("hang_timeout", "start_timeout"), 1),
     **dict.fromkeys(("drain", "per_client"), 0),
 }
 _CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
@@ -41,6 +38,8 @@ class Settings:
     port: int = 8080
     workers: int = 1  # processes
     token: str | None = field(default=None, repr=False)  # clients send it as a bearer token
+    read_token: str | None = field(default=None, repr=False)  # may ask; not write or delete
+    token_file: Path | None = None  # has the tokens instead; read again when it changes
     open: bool = False  # listen beyond this machine without a token
     cors: tuple[str, ...] = ()  # origins whose pages may use the API
     unix: Path | None = None  # listen on this Unix socket instead of host and port
@@ -68,9 +67,12 @@ class Settings:
     drain: float = 1.0  # seconds after SIGTERM during which new requests are still accepted
     store: str | None = field(default=None, repr=False)  # address of the event database
     ids: str | None = None  # kind of ids in events: integer or text; None: that of the model
+    keep_events: float | None = None  # seconds after which events leave the store; None: never
     learn: float | None = None  # seconds between two fits in the background; None: no fits
     max_events: int = 10_000  # events in one request
     watch: float = 1.0  # seconds between checks for a new artifact
+    hang_timeout: float = 20.0  # seconds without a sign of life until a worker is replaced
+    start_timeout: float = 900.0  # seconds for loading models and compiling kernels at the start
     copies: Path | None = None  # folder of the service's model copies; None: a temporary folder
 
     def __post_init__(self) -> None:
@@ -79,9 +81,8 @@ class Settings:
                 self._refuse(name, f"it must be at least {least}")
         if not 0 <= self.port <= 65_535:
             self._refuse("port", "it must be from 0 to 65535")
-        if self.token is not None and len(self.token) < _MIN_TOKEN:
-            raise TalerecError(f"the token is shorter than {_MIN_TOKEN} characters")
-        if not (is_local(self) or self.token or self.open):
+        self._check_tokens()
+        if not (is_local(self) or self.needs_token or self.open):
             raise TalerecError(
                 f"{self.host} can be reached from other machines: set {TOKEN_VARIABLE} or"
                 " `token_file`, or use `open` to serve everybody without a token",
@@ -89,9 +90,45 @@ class Settings:
             )  # fmt: skip
         if self.learn is not None and self.store is None:
             raise TalerecError("`learn` learns from events: give `store` too", "learn", "store")
+        if self.keep_events is not None and self.store is None:
+            message = "`keep_events` removes events from a store: give `store` too"
+            raise TalerecError(message, "keep_events", "store")
         self._check_origins()
         self._check_choices()
         self._check_shares()
+
+    @property
+    def needs_token(self) -> bool:
+        """Return whether requests need a token."""
+        return not (self.token is None and self.read_token is None and self.token_file is None)
+
+    def load_tokens(self) -> Tokens | None:
+        """Return the tokens that the service accepts; None if requests need none.
+
+        They come from the file `token_file` or from the settings `token` (may write) and
+        `read_token` (may only ask). TalerecError if the file cannot be used.
+        """
+        if self.token_file is not None:
+            return parse_tokens(read_token_file(self.token_file), self.token_file)
+        if not self.needs_token:
+            return None
+        writers, readers = (
+            () if token is None else (token.encode(),) for token in (self.token, self.read_token)
+        )
+        return Tokens(writers, readers)
+
+    def _check_tokens(self) -> None:
+        """Raise TalerecError for short or equal tokens, or a file of tokens that cannot be used."""
+        for token in (self.token, self.read_token):
+            if token is not None:
+                check_token(token)
+        if self.token is not None and self.token == self.read_token:
+            message = "`token` and `read_token` are the same: one of them may write"
+            raise TalerecError(message, "token", "read_token")
+        if self.token_file is not None and (self.token or self.read_token):
+            message = "`token_file` has the tokens: give neither `token` nor `read_token`"
+            raise TalerecError(message, "token_file")
+        self.load_tokens()
 
     def _refuse(self, name: str, rule: str) -> None:
         """Raise TalerecError with the setting `name`, its value, and the rule that it breaks.
@@ -137,7 +174,7 @@ class Settings:
 
         `cors` has the origins whose pages may use the API, `images` those of item pictures.
         """
-        if "*" in self.cors and self.token is None:
+        if "*" in self.cors and not self.needs_token:
             message = "`cors` '*' lets the pages of every site use the API: set a token"
             raise TalerecError(message, "cors")
         for origin in (*self.cors, *self.images):
@@ -163,15 +200,17 @@ class Settings:
             raise TalerecError("two models of `beside` have the same name", "beside")
 
 
-def parse_interval(text: str) -> float:
+def parse_interval(text: str, name: str = "learn") -> float:
     """Return the seconds of an interval such as "every=10m" or "30s" (s, m, h or d).
 
-    Anything else, and zero, raises TalerecError.
+    Anything else, and zero, raises TalerecError; `name` is the parameter in the message.
     """
     match = _INTERVAL.fullmatch(text.strip())
     if match is None or not float(match[1]):
-        message = f"`learn` is {text!r}; it takes every=30s, every=10m, every=2h or every=1d"
-        raise TalerecError(message, "learn")
+        message = f"`{name}` is {text!r}; it takes every=30s, every=10m, every=2h or every=1d"
+        if name != "learn":
+            message = message.replace("every=", "")
+        raise TalerecError(message, name)
     return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -189,24 +228,3 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def read_token(file: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the access token from a file, else from the variable TALEREC_TOKEN; None without.
-
-    Raises TalerecError if the file or variable is empty, or the file is readable by everybody.
-    """
-    if file is None:
-        text = environment.get(TOKEN_VARIABLE)
-        if text is not None and not text.strip():
-            raise TalerecError(f"{TOKEN_VARIABLE} is empty: set it to the token or unset it")
-        return text.strip() if text else None
-    try:
-        if file.stat().st_mode & stat.S_IROTH:
-            raise TalerecError(f"{file} can be read by everybody: run chmod 600 on it")
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TalerecError(f"{file} cannot be read: {error}") from None
-    if not token:
-        raise TalerecError(f"{file} is empty: it must contain the token")
-    return token

@@ -48,11 +48,14 @@ HELP = {
     "talerec_dropped_connections_total": "Connections refused, or closed for slow clients.",
     "talerec_workers_ready": "Workers that serve a model.",
     "talerec_model_workers": "Workers by the version of the model that they serve.",
+    "talerec_workers_replaced_total": "Workers that ended, or were killed, and were replaced.",
+    "talerec_workers_hung_total": "Workers that were killed for giving no sign of life.",
     "talerec_requests_total": "Requests by route and status.",
     "talerec_request_seconds": "Time from a request's headers to its response.",
     "talerec_model_saved_timestamp_seconds": "When the model in use was saved, in Unix seconds.",
     "talerec_model_loaded_timestamp_seconds": "When the model in use was loaded, in Unix seconds.",
 }
+_RESTARTS = ("workers_replaced", "workers_hung")
 _VERSION, _READY, _SEQ, _STATE_COLUMNS = 0, 1, 2, 3
 
 
@@ -257,6 +260,28 @@ class SharedState:
             lines.append(f'talerec_request_seconds_sum{{route="{route}"}} {seconds!r}')
             lines.append(f'talerec_request_seconds_count{{route="{route}"}} {counts[-1]:.0f}')
         return lines
+
+
+class RestartCounters:
+    """Counts of the workers that the supervisor replaced, in a file that all processes share.
+
+    The supervisor starts and replaces the workers, and alone counts; workers report the counts.
+    folder: the folder of the run of the service.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._values = _map_array(folder / "restarts", (1, len(_RESTARTS)), np.float64)[0]
+
+    def increment(self, name: str) -> None:
+        """Add 1 to a counter: "workers_replaced" or "workers_hung"."""
+        self._values[_RESTARTS.index(name)] += 1
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counts by the full names of their metrics."""
+        return {
+            f"talerec_{name}_total": float(value)
+            for name, value in zip(_RESTARTS, self._values, strict=True)
+        }
 
 
 def _metric_header(name: str, kind: str) -> list[str]:

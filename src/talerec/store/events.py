@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from talerec.errors import TalerecError
 
 STORE_VARIABLE = "TALEREC_STORE"  # environment variable with the address of the store
+INTEGER, TEXT = ID_KINDS = "integer", "text"  # what ids of users and of items can be
 MAX_NAME = 100  # characters of the name of an event
 
 
@@ -69,16 +70,17 @@ class StoredRow(NamedTuple):
     seq: int  # numbers events and deletions together, in the order of their commits
     user: str
     item: str | None
-    time: int  # of the event or the deletion, in microseconds since 1970
+    time: int  # of the event, in microseconds since 1970; of a deletion: until when it holds
     event: str | None = None  # the name of the event, such as "view"
     event_id: str | None = None  # the client's id, by which retries are recognised
 
 
 class AppendResult(NamedTuple):
-    """How many events of one request were stored now, and how many already before."""
+    """How many events of one request were stored now, how many before, and how many never."""
 
     accepted: int  # stored by this request
     duplicates: int  # not stored again: events with the same `event_id` and contents exist
+    deleted: int = 0  # not stored: their user was deleted, and they are not later than that
 
 
 # -- tables ----------------------------------------------------------------------------------------

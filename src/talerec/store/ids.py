@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from talerec.data import parse_integer
 from talerec.errors import TalerecError
+from talerec.store.events import INTEGER, TEXT
 
 MAX_ID = 500  # characters of an id: databases index no more than 2,700 bytes
-INTEGER, TEXT = "integer", "text"
-ID_KINDS = (INTEGER, TEXT)
 
 
 class IdKinds(NamedTuple):

@@ -7,7 +7,7 @@ its event and the role of the model, so no event is counted twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -83,24 +83,23 @@ class MeasurementStore(Store):
 
     def save(
         self, holder: str, measurements: Sequence[Measurement], progress: MeasurementProgress,
-        deleted_users: Iterable[int],
     ) -> bool:  # fmt: skip
-        """Delete the stored measurements of deleted users, then store new ones and the progress.
+        """Store measurements and the progress; return False if the lease is lost.
 
-        A measurement is the rank of an event's item in a model's list; one that is stored already,
-        for the same event and role of the model, is ignored. `deleted_users` are user hashes as in
-        `Measurement.user`; `measurements` may have such users if they are of events after the
-        deletion. Returns False, and changes nothing, if the process named `holder` no longer has
-        the lease, the right to write.
+        A measurement is the rank of an event's item in a model's list. One that is stored already,
+        for the same event and role of the model, is ignored, and so is one of an event that was
+        deleted meanwhile. Nothing changes if the process named `holder` no longer has the lease,
+        the right to write.
         """
         with self._transaction() as session:
             lock_seq(session)
             if session.fetch_value("select holder from talerec_measuring") != holder:
                 return False
-            delete = "delete from talerec_measured where user_hash = ?"
-            session.execute_many(delete, [(user,) for user in deleted_users])
-            insert = "insert into talerec_measured values (?, ?, ?, ?, ?, ?) on conflict do nothing"
-            session.execute_many(insert, [tuple(row) for row in measurements])
+            insert = (
+                "insert into talerec_measured select seq, ?, ?, ?, ?, ?"
+                " from talerec_events where seq = ? on conflict do nothing"
+            )
+            session.execute_many(insert, [(*row[1:], row.seq) for row in measurements])
             session.execute("update talerec_measuring set seq = ?, left_out = ?", tuple(progress))
         return True
 
@@ -144,6 +143,15 @@ class MeasurementStore(Store):
             " where moment >= ? order by seq, role"
         )
         return [Measurement(*row) for row in self._read(query, (oldest,))]
+
+    def read_measurements(self, user: str) -> list[tuple[str, Measurement]]:
+        """Return the measurements of a user's events, each after the id of the event's item."""
+        query = (
+            "select e.item_id, m.seq, m.role, m.version, m.moment, m.user_hash, m.place"
+            " from talerec_measured m join talerec_events e on e.seq = m.seq"
+            " where e.user_id = ? order by m.seq, m.role"
+        )
+        return [(item, Measurement(*row)) for item, *row in self._read(query, (user,))]
 
     def read_summary(self) -> str | None:
         """Return the JSON text of the metrics published last; None if none were published.

@@ -36,15 +36,34 @@ class Session(NamedTuple):
         return query if self.is_sqlite else query.replace("?", "%s")
 
 
-def lock_seq(session: Session) -> int:
-    """Return the number (seq) of the last stored row, and keep other writers out.
+def lock_meta(session: Session) -> tuple[int, int]:
+    """Return the last row's number (seq) and `deleted_until`; keep other writers out.
 
-    Rows, events and deletions alike, are numbered in the order of their commits. Until the end of
-    the transaction of `session`, no other connection can write: PostgreSQL locks the row of
+    Rows, events and deletions alike, are numbered in the order of their commits. `deleted_until` is
+    the latest time, in microseconds since 1970, up to which a deletion of a user holds. Until the
+    end of the transaction of `session`, no other connection can write: PostgreSQL locks the row of
     `talerec_meta`, and a SQLite file is locked by the transaction itself.
     """
     lock = "" if session.is_sqlite else " for update"
-    return int(session.fetch_value(f"select seq from talerec_meta{lock}"))
+    row = session.execute(f"select seq, deleted_until from talerec_meta{lock}").fetchone()
+    return int(row[0]), int(row[1])
+
+
+def lock_seq(session: Session) -> int:
+    """Return the number (seq) of the last stored row, and keep other writers out.
+
+    They wait until the end of the transaction of `session` (see `lock_meta`).
+    """
+    return lock_meta(session)[0]
+
+
+def find_deletions(session: Session, users: set[str]) -> dict[str, int]:
+    """Return, for those of `users` who were deleted, the time up to which the deletion holds.
+
+    Ids are text, times microseconds since 1970.
+    """
+    query = "select user_id, time from talerec_deletions where user_id"
+    return dict(select_in(session, query, users).fetchall())
 
 
 def select_in(session: Session, query: str, values: set[str]) -> Any:

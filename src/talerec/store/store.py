@@ -27,11 +27,19 @@ from talerec.store.events import (
     upgrade_tables,
 )
 from talerec.store.ids import IdKinds
-from talerec.store.session import count_equal_events, insert_events, lock_seq, select_in
+from talerec.store.session import (
+    count_equal_events,
+    find_deletions,
+    insert_events,
+    lock_meta,
+    lock_seq,
+    select_in,
+)
 from talerec.store.sqlite_file import mark_of
 
 _BATCH_ROWS = 5000  # rows read, and ids looked up, by one statement
 _TABLES_LOCK = 0x7A1E  # PostgreSQL advisory lock, held while tables are created
+MAX_CLOCK_SKEW = 86_400_000_000  # microseconds that the time of an event may be ahead: a day
 EVENT_COLUMNS = "seq, user_id, item_id, time, event, event_id"
 
 
@@ -104,11 +112,14 @@ class Store(StoreConnection):
 
         A request is a list of events; its result is the number of events stored now and before. An
         event whose `event_id` is stored with the same contents is a duplicate and is not stored
-        again. A request with an `event_id` that is stored with other contents is refused as a
-        whole: its result is a ConflictError, and the other requests are stored.
+        again. Nor is an event of a deleted user up to the time for which the deletion holds. A
+        request with an `event_id` that is stored with other contents is refused as a whole: its
+        result is a ConflictError, and the other requests are stored.
         """
         with self._transaction() as session:
-            seq = lock_seq(session)
+            seq, deleted_until = lock_meta(session)
+            old_users = {e.user for request in requests for e in request if e.time <= deleted_until}
+            deleted = find_deletions(session, old_users) if old_users else {}
             ids = {e.event_id for request in requests for e in request if e.event_id}
             columns = "user_id, item_id, time, event, event_id, timed"
             query = f"select {columns} from talerec_events where event_id"
@@ -117,25 +128,30 @@ class Store(StoreConnection):
             results: list[AppendResult | ConflictError] = []
             rows: list[Event] = []
             for request in requests:
-                result, new = _find_new(request, stored)
+                result, new = _find_new(request, stored, deleted)
                 results.append(result)
                 rows += new
             insert_events(session, seq, rows)
         return results
 
-    def append_missing(self, events: Sequence[Event]) -> tuple[int, int]:
+    def append_missing(self, events: Sequence[Event], now: int) -> tuple[int, int]:
         """Store the events that the store lacks; return how many, and how many were ignored.
 
         The events have no `event_id`: events with equal user, item and time (`event[:3]`) are the
         same event, and each is stored as often as it occurs in `events`. Ignored are events of a
-        deleted user that are not later than the deletion; events that were stored before count in
-        neither number.
+        deleted user up to the time for which the deletion holds, and those more than a day later
+        than `now` (microseconds since 1970). Events that were stored before count in neither
+        number.
         """
+        latest = now + MAX_CLOCK_SKEW
         with self._transaction() as session:
             seq = lock_seq(session)
-            query = "select user_id, time from talerec_deletions where user_id"
-            deleted = dict(select_in(session, query, {event.user for event in events}))
-            valid = [e for e in events if e.time > deleted.get(e.user, e.time - 1)]
+            deleted = find_deletions(session, {event.user for event in events})
+            valid = [
+                event
+                for event in events
+                if event.user not in deleted or deleted[event.user] < event.time <= latest
+            ]
             counts = count_equal_events(session, valid)
             missing = []
             for event in valid:
@@ -146,19 +162,63 @@ class Store(StoreConnection):
             insert_events(session, seq, missing)
         return len(missing), len(events) - len(valid)
 
-    def delete_user(self, user: str, time: int) -> int:
-        """Delete the events of a user, record the deletion, and return the deletion's seq.
+    def delete_user(self, user: str, time: int, *, always_record: bool = True) -> int:
+        """Delete a user's events and their measurements; return the seq of the recorded deletion.
 
         The seq numbers events and deletions in the order of their commits. `time` is the time of
-        the deletion in microseconds since 1970; it replaces an earlier deletion of the same user.
+        the deletion in microseconds since 1970. The deletion holds for events up to that time, and
+        up to the latest of the deleted events if its clock was ahead (by a day at most): they are
+        not stored again. If `always_record` is false, and the store has neither events nor a
+        deletion of the user, nothing is recorded; the seq is then that of the last row.
         """
         with self._transaction() as session:
-            seq = lock_seq(session) + 1
-            session.execute("delete from talerec_events where user_id = ?", (user,))
+            seq, deleted_until = lock_meta(session)
+            query = "select max(time) from talerec_events where user_id = ?"
+            latest = session.execute(query, (user,)).fetchone()[0]
+            earlier = find_deletions(session, {user})
+            if latest is None and not earlier and not always_record:
+                return seq
+            until = max(time, min(latest or time, time + MAX_CLOCK_SKEW), *earlier.values())
+            of_user = "from talerec_events where user_id = ?"
+            delete = f"delete from talerec_measured where seq in (select seq {of_user})"
+            session.execute(delete, (user,))
+            session.execute(f"delete {of_user}", (user,))
             session.execute("delete from talerec_deletions where user_id = ?", (user,))
-            session.execute("insert into talerec_deletions values (?, ?, ?)", (user, seq, time))
-            session.execute(f"update talerec_meta set seq = {seq}")
-        return seq
+            values = (user, seq + 1, until)
+            session.execute("insert into talerec_deletions values (?, ?, ?)", values)
+            update = "update talerec_meta set seq = ?, deleted_until = ?"
+            session.execute(update, (seq + 1, max(until, deleted_until)))
+        return seq + 1
+
+    def prune(self, after: int, before: int) -> int | None:
+        """Delete old events among the next 5,000; return the last seq of these, None at the end.
+
+        `after` is the seq (number in commit order) after which to look; events with a time before
+        `before`, in microseconds since 1970, go with their measurements. Other writers wait only
+        while rows are deleted.
+        """
+        query = "select max(seq) from (select seq from talerec_events where seq > ? order by seq"
+        last = self._read(f"{query} limit {_BATCH_ROWS}) as batch", (after,))[0][0]
+        if last is None:
+            return None
+        old = "from talerec_events where seq > ? and seq <= ? and time < ?"
+        parameters = (after, last, before)
+        if self._read(f"select 1 {old} limit 1", parameters):
+            with self._transaction() as session:
+                lock_seq(session)
+                measured = f"delete from talerec_measured where seq in (select seq {old})"
+                session.execute(measured, parameters)
+                session.execute(f"delete {old}", parameters)
+        return int(last)
+
+    def empty_log(self) -> None:
+        """Copy SQLite's write-ahead log into its file and empty it, so that deleted rows leave it.
+
+        Nothing happens while another connection uses the log; PostgreSQL has no such log.
+        """
+        if self.kind == "sqlite":
+            with self._connected() as connection:
+                connection.execute("pragma wal_checkpoint(truncate)").fetchall()
 
     def settle_id_kinds(self, kinds: IdKinds, *, is_final: bool = False) -> IdKinds:
         """Record whether ids are integers or text, where that is open, and return the kinds.
@@ -220,24 +280,30 @@ class Store(StoreConnection):
 
 
 def _find_new(
-    request: Sequence[Event], stored: dict[str, Event]
+    request: Sequence[Event], stored: dict[str, Event], deleted: dict[str, int]
 ) -> tuple[AppendResult | ConflictError, list[Event]]:
     """Return the result of one request and those of its events that are not stored yet.
 
-    `request` is a list of events, `stored` maps event ids to events. The new events that have an
-    `event_id` are added to `stored` in place. On a conflict (same id, other contents) the result is
-    a ConflictError, the list is empty and `stored` is unchanged.
+    `request` is a list of events, `stored` maps event ids to events, and `deleted` maps deleted
+    users to the time up to which their events are ignored. The new events that have an `event_id`
+    are added to `stored` in place. On a conflict (same id, other contents) the result is a
+    ConflictError, the list is empty and `stored` is unchanged.
     """
     new: list[Event] = []
     new_by_id: dict[str, Event] = {}
+    n_deleted = 0
     for index, event in enumerate(request):
         event_id = event.event_id
         before = None if event_id is None else new_by_id.get(event_id) or stored.get(event_id)
-        if before is None:
+        if before is not None:
+            if not event.is_repeat_of(before):
+                return ConflictError(index, str(event_id)), []
+        elif deleted and event.time <= deleted.get(event.user, -1):
+            n_deleted += 1
+        else:
             new.append(event)
             if event_id is not None:
                 new_by_id[event_id] = event
-        elif not event.is_repeat_of(before):
-            return ConflictError(index, str(event_id)), []
     stored |= new_by_id
-    return AppendResult(len(new), len(request) - len(new)), new
+    n_duplicates = len(request) - len(new) - n_deleted
+    return AppendResult(len(new), n_duplicates, n_deleted), new

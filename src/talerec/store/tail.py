@@ -63,6 +63,8 @@ class EventTail:
         The seq of the last deletion of each deleted user, by user id.
     last_deletion : int
         The largest of these seqs.
+    n_skips : int
+        How often rows were skipped, which listeners did not get.
     fault : str or None
         Why an operator has to act: the store's file was removed, replaced or damaged.
     """
@@ -86,7 +88,7 @@ class EventTail:
         self._lock = threading.Lock()  # of the cache
         self._poll_lock = threading.Lock()
         self._has_failed = False  # until a poll succeeds
-        self._n_skips = 0  # how often rows were skipped
+        self.n_skips = 0  # how often rows were skipped
         self.store, self.seq = known_store, -1
         self.fault: str | None = None
         self.deleted: dict[str, int] = {}
@@ -153,11 +155,11 @@ class EventTail:
 
         Rows of the user that the polling thread reads meanwhile, which it appends to the list
         `polled` through `_loading`, are applied too. If polling has skipped rows meanwhile
-        (`_n_skips`), the events are read again. Raises StoreError if the store does not answer.
+        (`n_skips`), the events are read again. Raises StoreError if the store does not answer.
         """
         if not self.is_available:
             raise StoreError(f"{self._reader.name} is unavailable")
-        n_skips = self._n_skips
+        n_skips = self.n_skips
         polled: list[StoredRow] = []  # rows of the user that are polled meanwhile
         with self._lock:
             self._loading.setdefault(user, []).append(polled)
@@ -174,7 +176,7 @@ class EventTail:
                     self._loading[user] = pending
                 if events is not None:
                     cached = self._cache(user, events, polled)
-        return cached if n_skips == self._n_skips else self.load(user)
+        return cached if n_skips == self.n_skips else self.load(user)
 
     def _cache(self, user: str, events: list[StoredRow], polled: list[StoredRow]) -> CachedUser:
         """Cache a user's `events` read from the store, then apply the rows `polled` meanwhile.
@@ -225,6 +227,12 @@ class EventTail:
         size = cached.size
         cached.apply(row, self._max_user_events)
         self._size += cached.size - size
+
+    def drop_before(self, time: int) -> None:
+        """Remove events with a time before `time`, in microseconds since 1970, from the cache."""
+        with self._lock:
+            for user in [u for u, c in self._users.items() if c.events and c.events[0].time < time]:
+                self._size -= self._users.pop(user).size
 
     # -- polling --
 
@@ -316,7 +324,7 @@ class EventTail:
     def _skip_backlog(self) -> None:
         """Skip to the last 200,000 rows if more rows than that are unread, as after an import.
 
-        Only then is the cache emptied, are the deletions read anew and is `_n_skips` increased.
+        Only then is the cache emptied, are the deletions read anew and is `n_skips` increased.
         Listeners do not get skipped rows. `self.seq` is the number of the last row that was read.
         """
         last_seq = self.read_last_seq()
@@ -325,7 +333,7 @@ class EventTail:
         self._read_deletions()
         with self._lock:
             self._users.clear()
-            self._size, self._n_skips = 0, self._n_skips + 1
+            self._size, self.n_skips = 0, self.n_skips + 1
             self.seq = last_seq - MAX_BACKLOG
 
     def _read_deletions(self) -> None:

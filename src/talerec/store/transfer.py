@@ -12,8 +12,10 @@ from talerec import columns
 from talerec.data import Log
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime import Array, stage
-from talerec.store.events import Event
-from talerec.store.ids import INTEGER, TEXT, IdKinds, validate_id
+from talerec.store.clock import now_us
+from talerec.store.events import INTEGER, TEXT, Event
+from talerec.store.ids import IdKinds, validate_id
+from talerec.store.measurements import MeasurementStore
 from talerec.store.store import Store
 
 _COMMIT_ROWS = 5000  # rows of one commit
@@ -37,7 +39,8 @@ def import_log(store: Store, log: Log, ids: str | None = None) -> ImportResult:
     """Write the rows of a log that an event store lacks, in time order; return their counts.
 
     Rows with equal user, item and time are the same event, stored as often as the log has it. Rows
-    of a deleted user are skipped unless they are later than the deletion. Each commit has about
+    of a deleted user are skipped unless they are later than the deletion, and at most a day ahead
+    of this machine's clock. Each commit has about
     5,000 rows, after which progress is reported. InvalidLogError, and nothing is written, if an id
     cannot be stored or is no integer in a store of integer ids. `ids` ("integer" or "text") settles
     the kind of the store's ids; by default it stays, and an empty store takes that of the log.
@@ -61,7 +64,7 @@ def import_log(store: Store, log: Log, ids: str | None = None) -> ImportResult:
             Event(users[user], items[item], time, name)
             for user, item, time, name in zip(*arrays, names, strict=True)
         ]
-        n_added, n_deleted = store.append_missing(events)
+        n_added, n_deleted = store.append_missing(events, now_us())
         added, deleted = added + n_added, deleted + n_deleted
         tick(len(rows))
     return ImportResult(log.rows, added, log.rows - added - deleted, deleted)
@@ -124,3 +127,56 @@ def export_events(store: Store) -> Iterator[pl.DataFrame]:
         yield frame.with_columns(pl.col(columns.TIME).cast(_SCHEMA[columns.TIME]))
         tick(min(rows[-1].seq, last_seq) - seq)
         seq = rows[-1].seq
+
+
+_USER_SCHEMA: dict[str, Any] = {
+    "record": pl.String, **_SCHEMA, "model": pl.String, "rank": pl.Int64
+}  # fmt: skip
+
+
+def export_user(store: MeasurementStore, user: str) -> pl.DataFrame:
+    """Return everything that an event store has of a user, as a frame with a row per record.
+
+    `record` is "event", "measurement" (the `rank` that the event's item had in the list of a
+    `model`, at the time of the measurement) or "deletion" (up to the time for which it holds). The
+    other columns are user_id, item_id, timestamp (UTC), event and event_id; null where a record has
+    no such value. A measurement below 0 is the reason why there is no rank.
+    """
+    events = store.read_user(user, 2**62)
+    rows: list[tuple[Any, ...]] = [("event", *event[1:], None, None) for event in events]
+    for item, measured in store.read_measurements(user):
+        time = 1_000_000 * measured.measured_at
+        rows.append(("measurement", user, item, time, None, None, measured.version, measured.rank))
+    deletion = store.read_deletions().get(user)
+    if deletion is not None:
+        rows.append(("deletion", user, None, deletion.time, None, None, None, None))
+    return _build_user_frame(rows)
+
+
+def export_history(log: Log | None, user: str, model: str) -> pl.DataFrame:
+    """Return a user's rows of the log of a saved model, as records "training row".
+
+    The columns are those of `export_user`; `model` is the version of the saved model. No rows
+    without a saved log or without the user.
+    """
+    position = -1 if log is None else int(log.users.text_positions([user])[0])
+    if log is None or position < 0:
+        return _build_user_frame([])
+    rows = slice(log.ptr[position], log.ptr[position + 1])
+    items = log.items.ids.gather(log.item[rows]).cast(pl.String).to_list()
+    times = log.time[rows].tolist()
+    return _build_user_frame(
+        [
+            ("training row", user, item, time, None, None, model, None)
+            for item, time in zip(items, times, strict=True)
+        ]
+    )
+
+
+def _build_user_frame(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+    """Return records of a user as a frame, with times (microseconds) as UTC.
+
+    Each row has the columns of `export_user`.
+    """
+    frame = pl.DataFrame(rows, {**_USER_SCHEMA, columns.TIME: pl.Int64}, orient="row")
+    return frame.with_columns(pl.col(columns.TIME).cast(_SCHEMA[columns.TIME]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from talerec.errors import TalerecError
+from talerec.store.clock import now_us
 from talerec.store.events import (
     AppendResult,
     ConflictError,
@@ -36,6 +37,7 @@ class WriteRequest:
 
     events: Sequence[Event] = ()
     deleted_user: str | None = None  # a user id, for a deletion
+    always_record: bool = True  # whether to record a deletion although the store has no such user
     waiter: Any = None  # any object by which the caller finds out who waits for the result
     # For events their counts, for a deletion its number in commit order, else what went wrong.
     result: AppendResult | int | Exception | None = None
@@ -175,7 +177,8 @@ class EventWriter:
         user = requests[0].deleted_user
         results: Sequence[AppendResult | ConflictError | int]
         if user is not None:
-            results = [self.store.delete_user(user, time.time_ns() // 1000)]
+            record = {"always_record": requests[0].always_record}
+            results = [self.store.delete_user(user, now_us(), **record)]
         else:
             results = self.store.append([request.events for request in requests])
         try:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,8 @@ from service import Local, send, service_with_store
 from talerec.serve import SharedState
 from talerec.serve.model import ServedModel
 from talerec.serve.users import UserHistories
-from talerec.store import EventTail, StoreError
+from talerec.serve.users.saved_deletions import SavedDeletions
+from talerec.store import EventTail, Store, StoreError
 from waiting import LONG_S, until
 
 # -- deleting --------------------------------------------------------------------------------------
@@ -36,7 +40,9 @@ def test_a_deleted_user_is_unknown_in_the_next_answer(service: Local, log: tr.Lo
     assert answer["fallback"] == "trending"
     assert user not in service.get("/v1/users?limit=100").json["users"]
     assert user not in service.get(f"/v1/users?q={user}").json["users"]
-    send(service, {"user_id": user, "item_id": 11, "timestamp": 1_700_000_000})
+    old = send(service, {"user_id": user, "item_id": 10, "timestamp": 1_700_000_000})
+    assert (old.status, old.json) == (202, {"accepted": 0, "duplicates": 0, "deleted": 1})
+    assert send(service, {"user_id": user, "item_id": 11}).json["accepted"] == 1
     (row,) = service.get(f"/v1/users/{user}").json["history"]
     assert row["item_id"] == 11
 
@@ -112,6 +118,50 @@ def test_a_worker_started_without_the_store_hides_deleted_users(
         down[0] = False
         until(lambda: local.get("/v1/stats").json["store"]["seq"] == 1)
         assert local.get(f"/v1/users/{user}").code == "unknown_user"
+
+
+def test_a_deletion_of_a_user_whom_nobody_knows_is_not_recorded(
+    service: Local, log: tr.Log, tmp_path: Path
+) -> None:
+    """Neither in the store nor in the files of the run; users of the store or the model are."""
+    known = ["stored", str(log.users.ids[4])]
+    send(service, {"user_id": "stored", "item_id": 9})
+    for n in range(20):
+        assert service.ask("DELETE", f"/v1/users/nobody{n}").json["deleted"]
+    for user in (*known, *known):
+        assert service.ask("DELETE", f"/v1/users/{user}").status == 200
+    with Store(f"sqlite:///{tmp_path}/shop.db") as store:
+        assert set(store.read_deletions()) == set(known)
+        assert store.meta().seq == 5
+    lines = (tmp_path / "run" / "deletions-0").read_text().splitlines()
+    assert [json.loads(line)[0] for line in lines[1:]] == [*known, *known]
+
+
+def test_saved_deletions_are_appended_and_shortened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is written anew when most lines are outdated; an unfinished line is left out."""
+    monkeypatch.setattr("talerec.serve.users.saved_deletions._MIN_LINES", 5)
+    address = f"sqlite:///{tmp_path}/shop.db"
+    tail, store, saved = EventTail(address, 10), Store(address), SavedDeletions(tmp_path, 0)
+    tail.subscribe(saved.collect)
+    sizes = []
+    for n in range(40):
+        store.delete_user(f"u{n % 3}", n)
+        tail.poll()
+        saved.save(tail)
+        sizes.append(len((tmp_path / "deletions-0").read_text().splitlines()))
+    assert max(sizes) <= 5 + 2 * 3 + 1
+    assert sorted({b - a for a, b in itertools.pairwise(sizes)})[1:] == [1]
+    with (tmp_path / "deletions-0").open("a") as file:
+        file.write('["u9", 4')
+    other = EventTail.__new__(EventTail)
+    other._poll_lock, other.seq, other.deleted = threading.Lock(), -1, {}
+    SavedDeletions(tmp_path, 1).restore(other)
+    assert other.deleted == tail.deleted
+    assert other.store == tail.store
+    tail.close()
+    store.close()
 
 
 # -- the cache of users ----------------------------------------------------------------------------

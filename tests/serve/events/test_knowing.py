@@ -286,6 +286,34 @@ def test_unknown_users_get_popular_items_filled_up_to_k(service: Local, log: tr.
     assert len(some["items"]) == 5
 
 
+def test_one_sender_does_not_lead_the_popular_items_even_after_a_fit(
+    service: Local, log: tr.Log, saved: Path, tmp_path: Path
+) -> None:
+    """A user counts three times per item: as events, and as rows of the next model's log."""
+    first, second = log.items.ids[:2].to_list()
+    late = int(log.time.max()) + SECOND
+    rows = [{"user_id": user, "item_id": first, "timestamp": late} for user in range(1, 11)]
+    rows += [{"user_id": 1, "item_id": second, "timestamp": late + n} for n in range(500)]
+
+    def scores(local: Local) -> dict[Any, float]:
+        answer = local.post("/v1/recommend", {"user_id": "nobody", "k": 50}).json["items"]
+        return {each["item_id"]: each["score"] for each in answer}
+
+    before = scores(service)
+    assert send(service, *rows).json["accepted"] == 510
+    until(lambda: scores(service)[first] >= 10)
+    most = before.get(second, 0) + 3
+    until(lambda: scores(service).get(second, 0) <= most)
+    assert next(iter(scores(service))) == first
+    frame = log.to_frame().with_columns(pl.col("timestamp").dt.epoch("us"))
+    whole = pl.concat([frame, pl.DataFrame(rows, schema=frame.schema)])
+    path = tr.TALE(reg=20).fit(tr.Log.from_frame(whole, time_unit="us")).save(tmp_path / "n.tale")
+    with service_with_store(path, tmp_path / "new", f"sqlite:///{tmp_path}/new.db") as local:
+        after = scores(local)
+        assert next(iter(after)) == first
+        assert after[second] <= most
+
+
 def test_events_make_old_rows_unpopular(service: Local, log: tr.Log) -> None:
     """A week after its end, rows of the log no longer count, but fill up the list."""
     before = service.post("/v1/recommend", {"user_id": "nobody", "k": 5}).json["items"]

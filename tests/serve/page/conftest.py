@@ -37,8 +37,9 @@ def chromium():
 @pytest.fixture(scope="session")
 def log():
     log_without_prices = tr.synthetic_log(3000, users=300, items=150, seed=3)
-    price = pl.Series("price", np.arange(len(log_without_prices.info)) % 50 + 0.5)
-    return log_without_prices.with_items(log_without_prices.info.with_columns(price))
+    number = np.arange(len(log_without_prices.info))
+    price, is_new = pl.Series("price", number % 50 + 0.5), pl.Series("is_new", number % 3 == 0)
+    return log_without_prices.with_items(log_without_prices.info.with_columns(price, is_new))
 
 
 @pytest.fixture(scope="session")

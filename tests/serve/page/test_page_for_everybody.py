@@ -19,6 +19,7 @@ from service import Remote
 from waiting import LONG_S
 
 TOKEN = "a-token-for-tests-alone"
+READER = "a-token-that-only-reads"
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -38,8 +39,11 @@ def test_errors_are_shown_as_toasts(chromium, model, tmp_path):
     window.context.close()
 
 
-def test_a_service_with_a_token_asks_for_it_and_reports_a_wrong_one(chromium, model, tmp_path):
-    guarded = Remote(model.save(tmp_path / "m.tale"), token=TOKEN)
+@pytest.mark.parametrize("token", [TOKEN, READER])
+def test_a_service_with_a_token_asks_for_it_and_reports_a_wrong_one(
+    chromium, model, tmp_path, token
+):
+    guarded = Remote(model.save(tmp_path / "m.tale"), token=TOKEN, TALEREC_READ_TOKEN=READER)
     try:
         page = chromium.new_page()
         page.set_default_timeout(1000 * LONG_S)
@@ -50,10 +54,11 @@ def test_a_service_with_a_token_asks_for_it_and_reports_a_wrong_one(chromium, mo
         page.keyboard.press("Enter")
         page.wait_for_selector("#wrong-token:not([hidden])")
         assert page.evaluate("document.activeElement.id") == "token"
-        page.keyboard.type(f" {TOKEN} ")
+        page.keyboard.type(f" {token} ")
         page.keyboard.press("Enter")
         page.wait_for_selector("#answer li")
         assert page.is_hidden("#login")
+        assert page.locator(".toast").count() == 0
         page.close()
     finally:
         guarded.stop()

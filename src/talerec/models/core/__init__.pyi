@@ -7,6 +7,8 @@ from talerec.models.core.checks import check_indptr as check_indptr
 from talerec.models.core.checks import check_range as check_range
 from talerec.models.core.checks import check_update_state as check_update_state
 from talerec.models.core.checks import require as require
+from talerec.models.core.conditions import MAX_CONDITION as MAX_CONDITION
+from talerec.models.core.conditions import match_rows as match_rows
 from talerec.models.core.filters import Ids as Ids
 from talerec.models.core.filters import ItemFilter as ItemFilter
 from talerec.models.core.filters import RecommendOptions as RecommendOptions

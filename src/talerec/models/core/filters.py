@@ -13,14 +13,11 @@ import polars as pl
 from talerec.data import TimeLike, time_to_microseconds
 from talerec.errors import TalerecError
 from talerec.models.core.boosts import BoostSpec, ItemBoosts, build_boosts
+from talerec.models.core.conditions import match_rows
 from talerec.models.core.persistence import Fitted
 from talerec.runtime import Array
 
 Ids = Sequence[Any] | pl.Series
-
-_MAX_CONDITION = 2000  # characters of a `where` condition
-_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-_CONDITION_ERRORS = (*_POLARS_ERRORS, ValueError, TypeError)
 
 
 class HasFit(Protocol):
@@ -45,7 +42,7 @@ class RecommendOptions:
     allow, deny : ids, optional
         The only items that may be recommended, and items that may not.
     where : str, optional
-        SQL condition on the item table that recommended items meet.
+        Condition on the item table that recommended items meet: ``"price < 100"``.
     per : dict, optional
         Largest number of items of a list with the same value of a column: ``{"category": 2}``.
     boost : dict, optional
@@ -156,27 +153,10 @@ def item_table(model: HasFit, parameter: str) -> pl.DataFrame:
 def matching_items(model: HasFit, where: str) -> Array:
     """Return a flag (uint8) per item: whether its row of the item table meets a condition.
 
-    where: SQL, such as "price < 100". A condition that is null for an item is not met. TalerecError
-    for an unknown column, for SQL that cannot be used, or if the model has no item table.
+    where: a condition such as "price < 100" (`conditions`). TalerecError if it is not valid, or if
+    the model has no item table.
     """
-    info = item_table(model, "where")
-    if not isinstance(where, str) or not where.strip() or len(where) > _MAX_CONDITION:
-        limit = f"of at most {_MAX_CONDITION:,} characters"
-        raise TalerecError(f"`where` is a condition such as price < 100, {limit}", "where")
-    try:
-        flags = info.select(pl.sql_expr(where).alias("where")).to_series()
-    except pl.exceptions.ColumnNotFoundError as error:
-        message = str(error).splitlines()[0]
-        name = message.split('"')[1] if '"' in message else message
-        missing = f"the item table has no column {name}; it has {', '.join(info.columns)}"
-        raise TalerecError(f"`where` {where!r}: {missing}", "where") from None
-    except _CONDITION_ERRORS as error:
-        reason = str(error).strip().splitlines()[0]
-        raise TalerecError(f"`where` {where!r} cannot be used: {reason}", "where") from None
-    if flags.dtype != pl.Boolean or len(flags) not in (1, len(info)):
-        raise TalerecError(f"`where` {where!r} is not a true/false condition", "where")
-    matching: Array = flags.fill_null(False).cast(pl.UInt8).to_numpy(writable=True)
-    return np.full(len(info), matching[0], np.uint8) if len(matching) < len(info) else matching
+    return match_rows(item_table(model, "where"), where)
 
 
 def limit_column(model: HasFit, column: str, limit: Any) -> ColumnLimit:

@@ -47,8 +47,8 @@ class Recommender(Scorer):
         hide_seen : bool
             Leave out the items of the user's history.
         allow, deny, where : lists of ids, str, optional
-            The only items that may be recommended, items that may not, and an SQL condition on the
-            item table.
+            The only items that may be recommended, items that may not, and a condition on the item
+            table: ``"category = 'tents' and price < 100"``.
         per : dict, optional
             By the item table: ``{"category": 2}`` for at most two items of a category in a list.
         boost : dict, optional
@@ -100,8 +100,8 @@ class Recommender(Scorer):
         k, hide_seen
             Length of each list; leave out the items of its history.
         allow, deny, where
-            Ids of the only items that may be recommended, ids of items that may not, and an SQL
-            condition on the item table.
+            Ids of the only items that may be recommended, ids of items that may not, and a
+            condition on the item table: ``"category = 'tents' and price < 100"``.
         per, boost
             Largest number of items with the same value of a column, ``{"category": 2}``; fractions
             of the score range to add by column and value, ``{"brand": {"X": 0.2}}``.

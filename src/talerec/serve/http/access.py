@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from talerec.serve import ApiError, Settings, busy, is_loopback, too_many
+from talerec.serve import WRITE, ApiError, Settings, TokenWatch, busy, is_loopback, too_many
 from talerec.serve.http.messages import HttpRequest
 
 _LOOPBACK = ("localhost", "ip6-localhost")
@@ -19,12 +18,11 @@ class Access:
     """Accepts or refuses the requests of one worker process; refusals are ApiErrors.
 
     Checked are the Host header, the bearer token, the Origin header, and the number of concurrent
-    requests, in total and per client address.
+    requests, in total and per client address. tokens: the tokens that the process accepts.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._token = settings.token.encode() if settings.token else None
+    def __init__(self, settings: Settings, tokens: TokenWatch) -> None:
+        self._settings, self._tokens = settings, tokens
         self._origins = {origin.encode() for origin in settings.cors}
         self._host_names = _host_names(settings)  # None: every name is accepted
         self.accepted_hosts: set[bytes | None] = {None}  # a cache of Host headers
@@ -47,19 +45,33 @@ class Access:
         if len(self.accepted_hosts) < _MAX_HOSTS:
             self.accepted_hosts.add(host)
 
-    def admit(self, http: HttpRequest, in_flight: int) -> None:
-        """Raise ApiError 401 without the token, 503 or 429 with too many concurrent requests.
+    def find_right(self, http: HttpRequest) -> str | None:
+        """Return what the token of a request allows, "write" or "read"; None without a valid one.
 
+        Without tokens, a service allows everything to everybody.
+        """
+        tokens = self._tokens.current
+        if tokens is None:
+            return WRITE
+        scheme, _, token = http.headers.get(b"authorization", b"").partition(b" ")
+        return tokens.find_right(token.strip()) if scheme.lower() == b"bearer" else None
+
+    def admit(self, http: HttpRequest, in_flight: int, *, writes: bool) -> None:
+        """Raise ApiError 401 or 403 without the right token, 503 or 429 with too many requests.
+
+        `writes` is whether the request changes something; a token that may only read gives 403.
         `in_flight` is the number of requests in progress in this worker process, this one included:
         more than the setting `concurrency` give 503. `_clients` counts them by client address: more
         than the setting `per_client` give 429.
         """
-        if self._token is not None:
-            scheme, _, token = http.headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
+        if self._tokens.current is not None:
+            right = self.find_right(http)
+            if right is None:
                 headers = ((b"www-authenticate", b"Bearer"),)
                 message = "the token is missing or wrong: send Authorization: Bearer TOKEN"
                 raise ApiError(401, "unauthorized", message, headers)
+            if writes and right != WRITE:
+                raise ApiError(403, "read_only", "this token may only read")
         if in_flight > self._settings.concurrency:
             raise busy(f"more than {self._settings.concurrency} requests are in progress")
         if self.counts_clients and self._clients[http.client] > self._settings.per_client:

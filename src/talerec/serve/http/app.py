@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from talerec.errors import TalerecError
-from talerec.serve import ApiError, Settings, SharedState
+from talerec.serve import ApiError, Settings, SharedState, Tokens, TokenWatch
 from talerec.serve.http import messages
 from talerec.serve.http.access import Access
 from talerec.serve.http.messages import ClientGone, HttpRequest, Receive, Response
@@ -39,10 +39,13 @@ class App:
     """The ASGI application of one worker process of the recommendation service.
 
     folder: the folder of this run of the service, with files that all workers share. worker: the
-    index of this worker among the workers, from 0.
+    index of this worker among the workers, from 0. tokens: those that are accepted at first; None
+    for those of the settings.
     """
 
-    def __init__(self, settings: Settings, folder: Path, worker: int = 0) -> None:
+    def __init__(
+        self, settings: Settings, folder: Path, worker: int = 0, tokens: Tokens | None = None
+    ) -> None:
         self.settings = settings
         self.shared = SharedState(folder, settings.workers, worker, COUNTED_PATHS)
         self.user_state = UserState(settings, self.shared, self._served_versions)
@@ -55,8 +58,10 @@ class App:
         if settings.candidate is not None:
             candidate = self._hold_other(settings.candidate, "candidate")
             self._holders.append(candidate)
-        self.api = Api(settings, self.shared, self.user_state, self.holder, candidate)
-        self._routes, self._access = self.api.routes, Access(settings)
+        self.tokens = TokenWatch(tokens or settings.load_tokens(), settings.token_file)
+        self._access = Access(settings, self.tokens)
+        self.api = Api(settings, self.shared, self.user_state, self.holder, candidate, self._access)
+        self._routes = self.api.routes
         self._in_flight, self._request_numbers = 0, itertools.count(1)
         self._id_prefix = b"%s-" % os.urandom(4).hex().encode()  # of generated request ids
         self._logs_requests = logger.isEnabledFor(logging.DEBUG)
@@ -99,12 +104,13 @@ class App:
         return {each.current.version for each in self._holders if each.current is not None}
 
     def start(self) -> None:
-        """Start the daemon threads that poll the event store and watch for new saved models.
+        """Start the daemon threads that poll the store and watch for new models and tokens.
 
         One thread per model (main, candidate, comparison) checks the model's folder every
         `settings.watch` seconds, until `stop`.
         """
         self.user_state.start()
+        self.tokens.start(self.settings.watch, self._stop)
         options: dict[str, Any] = {"args": (self.settings.watch, self._stop), "daemon": True}
         for holder in self._holders:
             self._watch_threads.append(
@@ -318,7 +324,8 @@ class App:
             allow = ((b"allow", route.methods.encode()),)
             raise ApiError(405, "method_not_allowed", f"{path} accepts {route.methods}", allow)
         if route.is_guarded:
-            self._access.admit(http, self._in_flight)
+            writes = route.writes or method == "DELETE"
+            self._access.admit(http, self._in_flight, writes=writes)
         if http.query and self._comparison_models and route.uses_model:
             self._choose_model(http)
         return await handler(http)

@@ -1,6 +1,7 @@
 """The OpenAPI document, generated from the classes that decode requests.
 
-Its examples use items of the current model, and its limits are those of the service.
+For clients that may read, its examples use items of the current model. Its limits are those of the
+service.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import msgspec
 from talerec import __version__
 from talerec.serve import ErrorBody, Settings, is_loopback, schemas
 from talerec.serve.model import MAX_TIMESTAMP, ServedModel
-from talerec.store import MAX_ID
+from talerec.serve.users import find_id_kinds
+from talerec.store import MAX_ID, IdKinds
 
 Json = dict[str, Any]
 
@@ -20,7 +22,8 @@ _REF = "#/components/schemas/{name}"
 _STATUS_TEXT = {
     400: "The body or the query string is malformed.",
     401: "The token is missing or wrong.",
-    403: "The service was started without a token, which this request needs.",
+    403: "The token may only read, or the service was started without a token, which this request"
+    " needs.",
     404: "The item or the user is unknown, or the model has no histories.",
     408: "The body did not arrive in time.",
     409: "The new artifact was refused, an `event_id` exists with other contents, or the service"
@@ -56,6 +59,13 @@ _STORED_ID = {
     ],
     "description": f"A whole number, or text of at most {MAX_ID} characters.",
 }
+_INTEGER_ID = {
+    "anyOf": [
+        {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        {"type": "string", "pattern": "^(0|-?[1-9][0-9]{0,17})$"},
+    ],
+    "description": "A whole number, also as text: the ids of this service are whole numbers.",
+}
 _IDS = {"type": "array", "items": {"type": "string"}, "maxItems": 100}
 _CLASSES = (
     schemas.RecommendRequest, schemas.Recommendations, schemas.BatchRequest,
@@ -70,14 +80,14 @@ def build_document(settings: Settings, model: ServedModel | None) -> Json:
     """Return the OpenAPI document of this service, as a dict, with its own limits.
 
     `model` provides the items of the examples and the columns of the item table that requests may
-    name; None while none is loaded.
+    name; None while none is loaded, and for clients without a token.
     """
     _, components = msgspec.json.schema_components(_CLASSES, ref_template=_REF)
     _write_limits(components, settings, model)
     text = "Recommends the next items after a history of items. Every answer names its model."
     info = {"title": "talerec", "version": __version__, "description": text}
     parts: Json = {"schemas": components}
-    if settings.token:
+    if settings.needs_token:
         parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     paths = _build_paths(settings, model)
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": parts}
@@ -105,24 +115,27 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
     max_k = settings.max_k if model is None else min(settings.max_k, len(model.items))
     for properties in (recommend, similar):
         properties["k"] |= {"maximum": max_k, "default": min(10, max_k)}
-    columns = [] if model is None else model.rule_columns
-    for rule in (recommend["per"], recommend["boost"], explain["boost"]):
-        _write_columns(rule, columns)
+    if model is not None:
+        for rule in (recommend["per"], recommend["boost"], explain["boost"]):
+            _write_columns(rule, model.rule_columns)
     batch["requests"]["maxItems"] = settings.max_batch
-    _write_event_limits(components, settings)
+    _write_event_limits(components, settings, model)
     for name in ("RecommendRequest", "ExplainRequest"):
         components[name] = _with_history_or_user(components[name])
 
 
-def _write_event_limits(components: Json, settings: Settings) -> None:
+def _write_event_limits(components: Json, settings: Settings, model: ServedModel | None) -> None:
     """Write the limits of events and of their ids into JSON schemas, in place.
 
     `components` maps names of request classes to schemas; "EventsRequest" and "NewEvent" change. An
-    id that the event store accepts is not blank and not too long.
+    id that the event store accepts is not blank and not too long, and an integer where the ids of
+    `model` are (None: any kind is described).
     """
     components["EventsRequest"]["properties"]["events"]["maxItems"] = settings.max_events
     event = components["NewEvent"]["properties"]
-    event |= {"user_id": _STORED_ID, "item_id": _STORED_ID}
+    kinds = IdKinds() if model is None else find_id_kinds(settings, model)
+    user_id, item_id = (_INTEGER_ID if kind == "integer" else _STORED_ID for kind in kinds)
+    event |= {"user_id": user_id, "item_id": item_id}
     event["event_id"] = {"anyOf": [_STORED_ID, _NULL]}
     event["event"]["anyOf"][0]["pattern"] = _VISIBLE_CHARACTER
     description = f"{_TIME['description']} At most a day in the future; the default is now."
@@ -244,7 +257,7 @@ def _build_paths(settings: Settings, model: ServedModel | None) -> Json:
     Only a service with an event store has the operations that write events and delete users. The
     examples use items of `model`, None while none is loaded.
     """
-    examples = _build_examples(model)
+    examples = _build_examples(settings, model)
     paths: Json = {}
     for operation in (*_OPERATIONS, *(_STORE_OPERATIONS if settings.store else ())):
         built = _build_operation(operation, settings, examples)
@@ -252,16 +265,23 @@ def _build_paths(settings: Settings, model: ServedModel | None) -> Json:
     return paths
 
 
-def _build_examples(model: ServedModel | None) -> Json:
+def _build_examples(settings: Settings, model: ServedModel | None) -> Json:
     """Return an example of each request body, by the name of its schema.
 
     The item ids are those of the first items of the model; without a model, the history is empty.
+    The ids of the event are integers or text, as the service takes them.
     """
     ids = [] if model is None else model.catalogue.ids.take([*range(min(3, len(model.items)))])
     history = [{"item_id": item_id} for item_id in ids]
     item_id = ids[0] if ids else "A17"
     recommend = {"history": history, "k": 1, "hide_seen": True}
-    event = {"user_id": "ann", "item_id": "A17", "event": "view", "event_id": "7f3a"}
+    kinds = IdKinds() if model is None else find_id_kinds(settings, model)
+    event = {
+        "user_id": 12 if kinds.user == "integer" else "ann",
+        "item_id": 17 if kinds.item == "integer" else "A17",
+        "event": "view",
+        "event_id": "7f3a",
+    }
     return {
         "RecommendRequest": recommend,
         "BatchRequest": {"requests": [recommend]},
@@ -283,7 +303,9 @@ def _build_operation(operation: _Operation, settings: Settings, examples: Json) 
     if settings.host_names or is_loopback(settings.host):
         errors.add(421)
     if not is_public:
-        errors |= {code for code, on in ((401, settings.token), (429, settings.per_client)) if on}
+        errors |= {
+            code for code, on in ((401, settings.needs_token), (429, settings.per_client)) if on
+        }
     if operation.access == "model" and settings.beside:
         errors |= {400, 422}
         names = {"enum": [path.stem for path in settings.beside]}
@@ -302,7 +324,7 @@ def _build_operation(operation: _Operation, settings: Settings, examples: Json) 
         examples = {"one": {"value": examples[operation.request]}}
         media = {"schema": _schema_reference(operation.request), "examples": examples}
         built["requestBody"] = {"required": True, "content": {"application/json": media}}
-    if settings.token and not is_public:
+    if settings.needs_token and not is_public:
         built["security"] = [{"token": []}]
     return built
 

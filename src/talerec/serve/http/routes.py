@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from talerec.errors import TalerecError
-from talerec.serve import ApiError, Settings, SharedState, busy, encode, schemas
+from talerec.serve import ApiError, RestartCounters, Settings, SharedState, busy, encode, schemas
 from talerec.serve import page as static
 from talerec.serve.http import messages
+from talerec.serve.http.access import Access
 from talerec.serve.http.messages import HttpRequest, Response, read_json, tag_response
 from talerec.serve.http.openapi import build_document
 from talerec.serve.http.recommend_queue import RecommendQueue
@@ -47,6 +48,7 @@ class Route(NamedTuple):
     is_guarded: bool = True  # needs the token, and counts towards the limit of concurrent requests
     uses_model: bool = True  # answers from a model, which the query may choose (`beside=NAME`)
     delete: Handler | None = None  # of DELETE requests; None if the path does not accept them
+    writes: bool = False  # `handler` changes something: it needs a token that may write
 
     @property
     def methods(self) -> str:
@@ -65,15 +67,16 @@ class Api:
 
     `holder` has the main model; `candidate` has the model that answers a share of the users, None
     if there is none. Both reload their model when its saved files change. `shared` has the metrics
-    of all workers, `user_state` the users' histories and events.
+    of all workers, `user_state` the users' histories and events, `access` the accepted tokens.
     """
 
     def __init__(
         self, settings: Settings, shared: SharedState, user_state: UserState,
-        holder: ModelHolder, candidate: ModelHolder | None,
+        holder: ModelHolder, candidate: ModelHolder | None, access: Access,
     ) -> None:  # fmt: skip
         self._settings, self._shared = settings, shared
-        self._holder, self.candidate = holder, candidate
+        self._restarts = RestartCounters(shared.folder)
+        self._holder, self.candidate, self._access = holder, candidate, access
         self.is_draining = False  # whether to report that the service is about to stop
         self.unread_bytes = 0  # of large responses that their clients have not read yet
         self.users = UserRoutes(settings, shared, user_state, candidate, self.run_in_thread)
@@ -97,10 +100,10 @@ class Api:
             "/v1/items": Route("GET", self._search_items),
             "/v1/users": Route("GET", self._search_users),
             USER: Route("GET", self.users.get_user, delete=self.users.delete_user),
-            "/v1/events": Route("POST", self.users.add_events, uses_model=False),
+            "/v1/events": Route("POST", self.users.add_events, uses_model=False, writes=True),
             "/v1/stats": Route("GET", self.users.get_stats, uses_model=False),
             "/v1/model": Route("GET", self._model_card),
-            "/v1/reload": Route("POST", self._reload, uses_model=False),
+            "/v1/reload": Route("POST", self._reload, uses_model=False, writes=True),
             "/health/live": Route("GET", self._report_live, False, False),
             "/health/ready": Route("GET", self._report_ready, False, False),
             "/metrics": Route("GET", self._metrics, uses_model=False),
@@ -301,7 +304,7 @@ class Api:
         403 without a token, 409 if the saved model is refused, 503 if it takes longer than the
         setting `timeout`.
         """
-        if self._settings.token is None:
+        if not self._settings.needs_token:
             message = "a reload needs a token, and this service was started without one"
             raise ApiError(403, "no_token", message)
         try:
@@ -338,17 +341,23 @@ class Api:
     async def _metrics(self, http: HttpRequest) -> Response:
         """Handle GET /metrics: return the metrics of all workers in Prometheus' text format.
 
-        Included are the times of this worker process's model, the state of background fits, and the
-        metrics of online evaluation (the served models on new events).
+        Included are the times of this worker process's model, the state of background fits, the
+        number of replaced workers, and the metrics of online evaluation (the served models on new
+        events).
         """
         times = None if http.current is None else http.current.times()
         online_lines = prometheus_lines(await self.users.online_summary())
-        text = self._shared.prometheus_text(times, self.users.learning_metrics(), online_lines)
+        values = {**self.users.learning_metrics(), **self._restarts.metrics()}
+        text = self._shared.prometheus_text(times, values, online_lines)
         return Response(text, (messages.TEXT, messages.NO_STORE))
 
     async def _openapi(self, http: HttpRequest) -> Response:
-        """Handle GET /openapi.json: return the OpenAPI document of this service."""
-        return tag_response(http, encode(build_document(self._settings, http.current)))
+        """Handle GET /openapi.json: return the OpenAPI document of this service.
+
+        Without a valid token, it has nothing of the model: no ids, columns or number of items.
+        """
+        model = None if self._access.find_right(http) is None else http.current
+        return tag_response(http, encode(build_document(self._settings, model)))
 
 
 def _page_handler(page: static.Page) -> Handler:

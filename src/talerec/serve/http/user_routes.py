@@ -126,7 +126,7 @@ class UserRoutes:
 
         Called before users' histories are read or written.
         """
-        if self._settings.token is None and not is_local(self._settings):
+        if not self._settings.needs_token and not is_local(self._settings):
             message = "users' histories need a token, and this service was started without one"
             raise ApiError(403, "no_token", message)
 
@@ -179,7 +179,8 @@ class UserRoutes:
     async def add_events(self, http: HttpRequest) -> Response:
         """Handle POST /v1/events: store events; respond with 202 once they are on disk.
 
-        The response counts the events stored now, and the duplicates. More than 1,000 events are
+        The response counts the events stored now, the duplicates, and, if there are any, events
+        from before the deletion of their user, which are ignored. More than 1,000 events are
         validated in a thread, fewer in the event loop. `unit` is the time unit of the training log.
         """
         self.check_privacy()
@@ -194,7 +195,10 @@ class UserRoutes:
         else:
             events = validate_events(*arguments)
         added = await self._user_state.append(events)
-        return Response(encode(schemas.EventsAdded(added.accepted, added.duplicates)), status=202)
+        counts = schemas.EventsAdded(
+            added.accepted, added.duplicates, added.deleted or schemas.ABSENT
+        )
+        return Response(encode(counts), status=202)
 
     # -- statistics --
 

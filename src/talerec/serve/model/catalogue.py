@@ -12,10 +12,11 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
+from talerec.data import DAY, Log
 from talerec.models.core import RECENT_DAYS, Fitted
 from talerec.runtime import Array
 from talerec.serve import ABSENT, Absent
-from talerec.store import RecentCounts
+from talerec.store import RecentCounts, limit_repeats
 
 _MAX_LIST = 200_000  # items: up to here, lists of ids and titles take little memory
 _NAMES = (columns.ITEM, columns.TITLES[0])
@@ -81,11 +82,10 @@ class Catalogue:
 
         {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more.
         """
-        return (
-            {}
-            if self._json_columns is None
-            else {c.name: _describe_column(c) for c in self._json_columns}
-        )
+        info, shown = self._fitted.info, self._json_columns
+        if info is None or shown is None:
+            return {}
+        return {c.name: _describe_column(c, info.schema[c.name]) for c in shown}
 
     def position(self, item_id: int | str) -> int:
         """Return the position of an external item id; -1 if the model does not know it."""
@@ -187,11 +187,17 @@ def _to_json(column: pl.Series) -> pl.Series | None:
     return column.cast(pl.String).str.slice(0, _MAX_TITLE)
 
 
-def _describe_column(column: pl.Series) -> dict[str, Any]:
+def _describe_column(column: pl.Series, dtype: pl.DataType) -> dict[str, Any]:
     """Return a description of a column of the item table for the model card.
 
-    {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more.
+    {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more, and for
+    values that no condition (`where`) can name. column: as JSON shows it; dtype: its type in the
+    item table.
     """
+    if dtype in (pl.Time, pl.Duration):
+        return {}
+    if dtype == pl.Decimal:
+        column = column.cast(pl.Float64)
     if column.dtype.is_numeric():
         return {"min": column.min(), "max": column.max()}
     values = column.drop_nulls().unique()
@@ -225,8 +231,9 @@ def _to_list(values: pl.Series) -> list[Any]:
 class PopularItems:
     """All items of a model, the most frequent of the last days first, and their counts.
 
-    With events, the last days end at the latest event; rows of the training log count if they fall
-    into these days, and events count at once. Items without rows there follow in the order of the
+    Of a user's rows with one item, three count at most, so that nobody leads by sending often. With
+    events, the last days end at the latest event; rows of the training log count if they fall into
+    these days, and events count at once. Items without rows there follow in the order of the
     log's last days, then of the whole log. Ties are in the order of positions. `fitted` is the
     fitted state of the model, with the training log if it was saved.
     """
@@ -319,6 +326,9 @@ class PopularItems:
 
         A float array by item position. An item's position is its number in the vocabulary.
         """
+        log = self._fitted.log
+        if log is not None and log.rows:
+            return _count_rows(log, int(log.time.max()) - round(RECENT_DAYS * DAY))
         counts = self._fitted.recent_counts
         return np.zeros(len(self._fitted.items)) if counts is None else counts
 
@@ -363,6 +373,18 @@ class PopularItems:
         if log is None:  # the artifact has only the counts of the log's last days
             is_recent = self._fitted.training.get("last_time", 0) >= since
             return self._recent_log_counts if is_recent else np.zeros_like(self._recent_log_counts)
-        is_counted = log.time >= since
-        weight = None if log.weight is None else log.weight[is_counted]
-        return np.bincount(log.item[is_counted], weight, len(log.items)).astype(np.float64)
+        return _count_rows(log, since)
+
+
+def _count_rows(log: Log, since: int) -> Array:
+    """Return the (weighted) rows of each item since a time, at most three of each user.
+
+    `since` is in microseconds since 1970; the result is a float array by item position (its number
+    in the vocabulary).
+    """
+    rows = np.flatnonzero(log.time >= since)
+    item = log.item[rows]
+    users = np.searchsorted(log.ptr, rows, "right").astype(np.int64)  # rows are sorted by user
+    is_counted = limit_repeats(users * len(log.items) + item)
+    weight = None if log.weight is None else log.weight[rows][is_counted]
+    return np.bincount(item[is_counted], weight, len(log.items)).astype(np.float64)

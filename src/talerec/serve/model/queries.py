@@ -39,6 +39,7 @@ MAX_TIMESTAMP = 9e18  # later than any date, in any unit
 _MAX_CACHED = 64  # values of `where`, `per` and `boost` whose filters are cached,
 _MAX_CACHE_BYTES = 2**26  # as long as they take no more memory than this
 _LONG_LIST = 1000  # ids: finding the positions of fewer takes a fraction of a millisecond
+_LONG_CONDITION = 1_000_000  # characters times items: fewer take about a millisecond
 _HIDE_SEEN = ItemFilter(hide_seen=True)
 _NO_RULES = (None,) * 6  # allow, deny, where, per, boost and as_of of a plain request
 
@@ -153,18 +154,19 @@ class ModelQuery(NamedTuple):
         """Does the request name a user (`rows` is not None) who has no rows?"""
         return self.rows is not None and not len(self.rows)
 
-    @property
-    def has_slow_filter(self) -> bool:
+    def has_slow_filter(self, n_items: int) -> bool:
         """Would building the item filter delay other requests in the event loop noticeably?
 
         True with `per` (a limit of items by column value), `boost` (changes of scores by column
-        value), or more than 1,000 ids in `allow` and `deny`.
+        value), more than 1,000 ids in `allow` and `deny`, or a long condition (`where`) on an item
+        table with many rows (`n_items`).
         """
         options = self.options
         if not options.has_item_rules:
             return False
         n_ids = len(options.allow or ()) + len(options.deny or ())
-        return bool(options.per or options.boost) or n_ids > _LONG_LIST
+        is_long = n_ids > _LONG_LIST or len(options.where or "") * n_items > _LONG_CONDITION
+        return is_long or bool(options.per or options.boost)
 
     @property
     def group_key(self) -> tuple[int, bool, bool] | None:

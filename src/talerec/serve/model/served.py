@@ -97,7 +97,7 @@ class ServedModel:
 
     @property
     def rule_columns(self) -> list[str]:
-        """Return the columns of the item table that `where`, `per` and `boost` can name.
+        """Return the columns of the item table that `per` and `boost` can name.
 
         `info` is the item table; empty without one. Columns of lists or structs are left out.
         """
@@ -113,7 +113,7 @@ class ServedModel:
         """
         n_rows = query.n_rows
         work = self._weights_per_row * n_rows + 20 * query.options.k * n_rows
-        return work > _MAX_FAST_WORK or query.has_slow_filter
+        return work > _MAX_FAST_WORK or query.has_slow_filter(len(self.items))
 
     def recommend(self, query: ModelQuery) -> schemas.Recommendations:
         """Return the next items with reasons; trending items if no history item is known.

@@ -144,8 +144,9 @@ class OnlineEvaluator:
     def _evaluate(self, rows: list[StoredRow], progress: MeasurementProgress, now: float) -> int:
         """Rank the events among `rows` and store the ranks, for about a second; return rows done.
 
-        Events that are too old, in the future, or of users outside the share are passed over. For
-        deleted users, earlier measurements are deleted. If the lease is lost, nothing is stored.
+        Events that are too old, in the future, or of users outside the share are passed over. Of
+        deleted users, earlier measurements no longer count. If the lease is lost, nothing is
+        stored.
         """
         now_us = int(1e6 * now)
         valid_times = range(now_us - self._max_age, now_us + _MAX_CLOCK_SKEW)
@@ -165,7 +166,7 @@ class OnlineEvaluator:
             if time.monotonic() > end:
                 break
         after = MeasurementProgress(rows[n_read - 1].seq, progress.left_out)
-        is_saved = self._store.save(self._holder, measurements, after, deleted_users)
+        is_saved = self._store.save(self._holder, measurements, after)
         self._progress = after if is_saved else None  # None: another process has the lease
         if is_saved and (measurements or deleted_users):
             recent = self._recent.filter(~pl.col("user").is_in(deleted_users))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter
 
 import numpy as np
 
@@ -14,7 +15,16 @@ from talerec.models.core import RECENT_DAYS
 from talerec.serve.model import ServedModel
 from talerec.serve.online.metrics import LIST_LENGTH
 from talerec.serve.users import UserHistories, find_rows, trained_seq
-from talerec.store import MAX_BACKLOG, EventTail, Exclusion, Store, StoredRow, start_of_days
+from talerec.store import (
+    MAX_BACKLOG,
+    MAX_PER_USER,
+    EventTail,
+    Exclusion,
+    Store,
+    StoredRow,
+    limit_repeats,
+    start_of_days,
+)
 
 _MAX_EVENTS = 500_000  # events that are counted as popular, the latest ones
 _READ_ROWS = 5000  # rows read at a time
@@ -84,7 +94,8 @@ class EarlierPopularity:
     """The items that were most popular right before an event, which unknown users are shown.
 
     Counted are rows of the training log and events of the store that the model was not trained on,
-    as the service counts them; but only those before the event, in time and in the store.
+    as the service counts them: at most three of a user and an item, and only those before the
+    event, in time and in the store.
 
     model: the model whose items are counted
     store: the store
@@ -95,6 +106,9 @@ class EarlierPopularity:
         self._model, self._store, self._trained_seq = model, store, seq
         self._seq = seq  # of the last row that was read
         self._times, self._items = array("q"), array("i")  # of events, sorted by time
+        self._pairs = array("q")  # a hash of user and item of each event
+        self._pair_counts: Counter[int] = Counter()
+        self._has_repeats = False  # whether a user has more events of an item than count
 
     def top_before(self, event: StoredRow, k: int) -> list[int]:
         """Return the positions of the k items that were most popular right before an event."""
@@ -103,6 +117,8 @@ class EarlierPopularity:
         since = start_of_days(self._times[stop - 1], RECENT_DAYS) if stop else None
         start = 0 if since is None else bisect_left(self._times, since)
         items = np.array(self._items[start:stop], np.int64)
+        if self._has_repeats:
+            items = items[limit_repeats(np.array(self._pairs[start:stop], np.int64))]
         return self._model.popular.top_before(event.time, since, items, k)
 
     def _read_until(self, seq: int) -> None:
@@ -113,7 +129,8 @@ class EarlierPopularity:
         """
         if seq <= self._seq:  # an earlier event than the last one: its measurement was not saved
             self._seq = self._trained_seq
-            del self._times[:], self._items[:]
+            del self._times[:], self._items[:], self._pairs[:]
+            self._pair_counts.clear()
         if not self._times:
             self._seq = max(self._seq, seq - 1 - MAX_BACKLOG)
         while self._seq < seq - 1:
@@ -121,7 +138,9 @@ class EarlierPopularity:
             rows = self._store.read_after(self._seq, limit)
             self._add([row for row in rows if row.seq < seq and row.item is not None])
             self._seq = min(rows[-1].seq, seq - 1) if len(rows) == limit else seq - 1
-        del self._times[:-_MAX_EVENTS], self._items[:-_MAX_EVENTS]
+        for pair in self._pairs[:-_MAX_EVENTS]:
+            self._pair_counts[pair] -= 1
+        del self._times[:-_MAX_EVENTS], self._items[:-_MAX_EVENTS], self._pairs[:-_MAX_EVENTS]
 
     def _add(self, events: list[StoredRow]) -> None:
         """Insert events at their places by time."""
@@ -130,3 +149,7 @@ class EarlierPopularity:
             index = bisect_right(self._times, event.time)
             self._times.insert(index, event.time)
             self._items.insert(index, position)
+            pair = hash((event.user, event.item))
+            self._pairs.insert(index, pair)
+            self._pair_counts[pair] += 1
+            self._has_repeats |= self._pair_counts[pair] > MAX_PER_USER

@@ -79,13 +79,20 @@ export function recommendRequest(k, asOf = state.asOf) {
   return request;
 }
 
+// A value as a literal of the column's type, which the model card tells.
+function literal(name, value) {
+  const about = state.card?.columns?.[name];
+  if (typeof about?.max === "number") return Number(value);
+  return typeof about?.values?.[0] === "boolean" ? value === "true" : `'${value.replaceAll("'", "''")}'`;
+}
+
 // The column filters as a condition on the item table; items without a value pass.
 function condition() {
   const column = (name) => `"${name.replaceAll('"', '""')}"`;
   const without = state.without.map((pair) => {
     const at = pair.indexOf("=");
-    const [name, value] = [column(pair.slice(0, at)), pair.slice(at + 1).replaceAll("'", "''")];
-    return `(${name} IS NULL OR CAST(${name} AS VARCHAR) <> '${value}')`;
+    const [name, value] = [pair.slice(0, at), pair.slice(at + 1)];
+    return `(${column(name)} IS NULL OR ${column(name)} <> ${literal(name, value)})`;
   });
   const most = Object.entries(state.most).map(([name, value]) => `(${column(name)} IS NULL OR ${column(name)} <= ${Number(value)})`);
   return [...without, ...most].join(" AND ");

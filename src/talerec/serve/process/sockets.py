@@ -1,8 +1,9 @@
-"""The sockets on which workers listen, and their TLS certificate."""
+"""The sockets on which workers listen, their number, and their TLS certificate."""
 
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import ssl
 from contextlib import suppress
@@ -10,6 +11,9 @@ from pathlib import Path
 
 from talerec.errors import TalerecError
 from talerec.serve import Settings
+
+_OTHER_FILES = 128  # open files of a worker that are not connections
+_MIN_CONNECTIONS = 16  # with fewer, a service does not start
 
 
 def reserve_address(settings: Settings) -> socket.socket:
@@ -50,6 +54,24 @@ def bind_worker(settings: Settings, address: socket.socket | int) -> socket.sock
     if isinstance(address, socket.socket):
         return address
     return _bind_port(settings.host, address, is_shared=True)
+
+
+def allow_connections(settings: Settings) -> int:
+    """Return how many connections a worker process may hold open at the same time.
+
+    That is the setting `connections`, or less if the system allows fewer open files; the limit of
+    this process and of those that it starts is raised as far as possible. TalerecError if fewer
+    than 16 are left.
+    """
+    n_files = _raise_file_limit()
+    limit = min(settings.connections, n_files - _OTHER_FILES)
+    if limit < min(settings.connections, _MIN_CONNECTIONS):
+        least = _OTHER_FILES + _MIN_CONNECTIONS
+        raise TalerecError(
+            f"the system allows only {n_files} open files: set its limit (`ulimit -n`) to at least"
+            f" {least}, better {_OTHER_FILES + settings.connections}"
+        )
+    return limit
 
 
 def load_tls(settings: Settings) -> ssl.SSLContext | None:
@@ -115,3 +137,15 @@ def _remove_unused(path: Path) -> None:
         probe.connect(str(path))
         return
     path.unlink(missing_ok=True)
+
+
+def _raise_file_limit() -> int:
+    """Raise this process's limit of open files as far as the system allows; return the limit.
+
+    An unlimited number is returned as 2^20.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft if soft != resource.RLIM_INFINITY else 2**20

@@ -6,30 +6,29 @@ The supervisor loads no model and answers no request, so no client and no model 
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import multiprocessing
 import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from talerec.errors import TalerecError, require_extra
 from talerec.runtime import open_regular
-from talerec.serve import Settings, is_local
+from talerec.serve import RestartCounters, Settings, Tokens, TokenWatch, is_local
 from talerec.serve.model import learnable
 from talerec.serve.process import sockets
+from talerec.serve.process.heartbeats import HeartMonitor
+from talerec.serve.process.logs import configure_logging
 
 logger = logging.getLogger("talerec")
 
@@ -39,7 +38,6 @@ _RUN_PREFIX = "talerec-"
 _RESTART_DELAY_S = 0.5  # seconds: a worker that cannot run is not restarted in a tight loop
 _EVALUATOR_DELAY_S = 5.0  # seconds until online evaluation is restarted
 _BACKGROUND_NICENESS = 10  # of background processes: requests come first
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -66,9 +64,13 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
     """
     check_installed()
     sockets.load_tls(settings)  # checks the certificate
+    max_connections = sockets.allow_connections(settings)
     if settings.learn is not None:
         learnable.check_learnable(settings.path)
     configure_logging(settings)
+    if max_connections < settings.connections:
+        text = "a worker accepts only %d connections: the system allows no more open files"
+        logger.warning(text, max_connections)
     with _run_folder(settings) as folder, sockets.reserve_address(settings) as reserved:
         url = sockets.describe_address(settings, reserved)
         address = reserved if settings.unix is not None else reserved.getsockname()[1]
@@ -77,7 +79,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
             """Tell users the version, URL and number of workers, and warn if there is no token."""
             workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
             say(f"model {version} at {url} ({workers})")
-            if not is_local(settings) and settings.token is None:
+            if not is_local(settings) and not settings.needs_token:
                 say("no token is set: everybody who can reach this machine can use the service")
 
         try:
@@ -111,6 +113,10 @@ class Supervisor:
         self._evaluator_start_at = 0.0  # by `time.monotonic`; 0 while the evaluator runs
         self._stop_signals: list[int] = []  # received so far
         self._is_ready = False  # whether all workers have begun to serve
+        self._hearts = HeartMonitor(settings)
+        self._tokens = TokenWatch(settings.load_tokens(), settings.token_file, reports=True)
+        self._tokens.start(settings.watch, threading.Event())
+        self._restarts = RestartCounters(folder)
 
     def run(self, on_ready: Callable[[str], None]) -> None:
         """Start the workers and run until a stop signal, replacing processes that end.
@@ -126,6 +132,7 @@ class Supervisor:
             while not self._stop_signals:
                 wait([worker.sentinel for worker in self._workers], 1.0 if self._is_ready else 0.05)
                 self._report_ready(on_ready)
+                self._kill_silent_workers()
                 self._replace_ended_worker()
                 if self._is_ready and not self._stop_signals:
                     self._keep_learner_running()
@@ -169,7 +176,12 @@ class Supervisor:
 
     def _start_worker(self, worker: int) -> BaseProcess:
         """Start the process that answers requests as the worker with this index, from 0."""
-        return self._start_process(_run_worker, self._address, worker)
+        receiver, sender = _SPAWN.Pipe(duplex=False)
+        with sender:  # the worker has a copy of its own
+            tokens = self._tokens.current
+            process = self._start_process(_run_worker, self._address, worker, sender, tokens)
+        self._hearts.follow(worker, receiver)
+        return process
 
     def _report_ready(self, on_ready: Callable[[str], None]) -> None:
         """Call `on_ready`, once, when every worker has written its version to its ready file.
@@ -183,6 +195,19 @@ class Supervisor:
         if all(file.exists() for file in files):
             self._is_ready = True
             on_ready(files[0].read_text())
+
+    def _kill_silent_workers(self) -> None:
+        """Kill the workers that gave no sign of life for too long; they are replaced like others.
+
+        Each kill is logged and counted. Nothing happens after a stop signal.
+        """
+        for worker, seconds in self._hearts.find_silent().items():
+            process = self._workers[worker]
+            if process.is_alive() and not self._stop_signals:
+                logger.error("worker %d gives no sign of life for %.0f s: killed", worker, seconds)
+                self._restarts.increment("workers_hung")
+                process.kill()
+                process.join()
 
     def _replace_ended_worker(self) -> None:
         """Replace the first worker that ended; during the start, raise the error that ended it.
@@ -198,6 +223,7 @@ class Supervisor:
             raise TalerecError(error.read_text())
         n, code = ended[0], self._workers[ended[0]].exitcode
         logger.warning("worker %d ended with exit code %s and is replaced", n, code)
+        self._restarts.increment("workers_replaced")
         time.sleep(_RESTART_DELAY_S)
         if not self._stop_signals:
             self._workers[n] = self._start_worker(n)
@@ -257,16 +283,20 @@ class Supervisor:
 # -- what the processes run ------------------------------------------------------------------------
 
 
-def _run_worker(settings: Settings, folder: Path, address: socket.socket | int, index: int) -> None:
+def _run_worker(
+    settings: Settings, folder: Path, address: socket.socket | int, index: int,
+    sender: Connection, tokens: Tokens | None,
+) -> None:  # fmt: skip
     """Run the worker with this index, from 0, in this process; it answers requests.
 
     Heavy modules are imported only here. `folder` is the folder of the run, `address` the Unix
-    socket or the TCP port.
+    socket or the TCP port; `sender` takes signs of life to the supervisor; `tokens` are accepted
+    until their file changes.
     """
     from talerec.serve.process.worker import run_worker
 
     configure_logging(settings)
-    run_worker(settings, folder, address, index)
+    run_worker(settings, folder, address, index, sender, tokens)
 
 
 def _run_learner(settings: Settings, folder: Path) -> None:
@@ -317,36 +347,6 @@ def _set_up_background(settings: Settings) -> None:
             os._exit(0)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-# -- the log ---------------------------------------------------------------------------------------
-
-
-class JsonLines(logging.Formatter):
-    """Formats a record as one line of JSON: time, level, message, process and extra fields.
-
-    Extra fields are those that the caller passed as `extra={"fields": ...}`.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the log record as one line of JSON, with the traceback of an exception."""
-        created = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line: dict[str, Any] = {
-            "time": created, "level": record.levelname.lower(), "message": record.getMessage(),
-            "process": record.process, **getattr(record, "fields", {}),
-        }  # fmt: skip
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
-
-
-def configure_logging(settings: Settings) -> None:
-    """Log to standard error at the level of the settings; of other libraries, only warnings."""
-    is_json = settings.log_format == "json"
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if is_json else logging.Formatter(_LOG_FORMAT))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("talerec").setLevel(settings.log_level.upper())
 
 
 # -- the folder of a run ---------------------------------------------------------------------------

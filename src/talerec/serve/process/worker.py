@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -13,36 +12,38 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from talerec.errors import TalerecError
-from talerec.serve import Settings
+from talerec.serve import Settings, Tokens
 from talerec.serve.http import App
 from talerec.serve.process.draining_server import DrainingServer
+from talerec.serve.process.heartbeats import send_heartbeats
 from talerec.serve.process.http_protocol import ConnectionLimits
-from talerec.serve.process.sockets import bind_worker, load_tls
-
-_OTHER_FILES = 128  # open files of a worker that are not connections
+from talerec.serve.process.sockets import allow_connections, bind_worker, load_tls
 
 
-def run_worker(settings: Settings, folder: Path, address: socket.socket | int, worker: int) -> None:
+def run_worker(
+    settings: Settings, folder: Path, address: socket.socket | int, worker: int,
+    sender: Connection, tokens: Tokens | None,
+) -> None:  # fmt: skip
     """Run one worker process until a stop signal: load the models and serve HTTP.
 
     `folder` is that of the run, which all processes of the service share, `address` the Unix socket
-    or the TCP port, `worker` its index from 0. An error that prevents its start is written to the
-    file `error` in `folder`, and the process exits with 2; the version of its model goes to the
-    file `ready-N` once it serves.
+    or the TCP port, `worker` its index from 0; `sender` takes signs of life to the supervisor from
+    when the worker serves, and `tokens` are accepted until their file changes. An error that
+    prevents its start is written to the file `error` in `folder`, and the process exits with 2; the
+    version of its model goes to the file `ready-N` once it serves.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until uvicorn installs its handlers
         signal.signal(number, lambda *_: stopping.set())
     threading.Thread(target=_end_with_parent, args=(settings, folder), daemon=True).start()
-    max_connections = min(settings.connections, _raise_file_limit() - _OTHER_FILES)
+    max_connections = allow_connections(settings)
     try:
-        app = App(settings, folder, worker)
+        app = App(settings, folder, worker, tokens)
         if not _load_models(app, stopping):
             _remove_if_orphaned(folder)
             sys.stderr.flush()
@@ -55,7 +56,11 @@ def run_worker(settings: Settings, folder: Path, address: socket.socket | int, w
     limits = ConnectionLimits(max_connections, settings.timeout, on_drop)
 
     def on_started() -> bool:
-        """Write the served version to the ready file; return whether a stop signal came before."""
+        """Write the served version to the ready file; return whether a stop signal came before.
+
+        Signs of life begin here too.
+        """
+        send_heartbeats(sender, settings)
         if app.holder.current is not None:
             (folder / f"ready-{worker}").write_text(app.holder.current.version)
         return stopping.is_set()
@@ -78,18 +83,6 @@ def _load_models(app: App, stopping: threading.Event) -> bool:
             return False
     loading.result()
     return True
-
-
-def _raise_file_limit() -> int:
-    """Raise this process's limit of open files as far as the system allows; return the limit.
-
-    An unlimited number is returned as 2^20.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    return soft if soft != resource.RLIM_INFINITY else 2**20
 
 
 def _remove_if_orphaned(folder: Path) -> None:

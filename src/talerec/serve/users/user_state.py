@@ -1,4 +1,4 @@
-"""The users and events of one worker: histories, the writer thread, deletions, validation.
+"""The users and events of one worker: histories, writer thread, deletions, kinds of ids.
 
 Threads: "poll" reads new rows of the store, "write" commits new events. The event loop uses the
 cache; only a SQLite file is read in the loop itself.
@@ -7,9 +7,7 @@ cache; only a SQLite file is read in the loop itself.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -17,12 +15,15 @@ from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
-from talerec.data import DAY
 from talerec.errors import TalerecError
 from talerec.serve import ApiError, Settings, SharedState, busy, schemas, store_unavailable
-from talerec.serve.model import ServedModel, parse_time
+from talerec.serve.model import ServedModel
 from talerec.serve.users.histories import UserHistories, trained_seq
+from talerec.serve.users.maintenance import StoreMaintenance
+from talerec.serve.users.saved_deletions import SavedDeletions
+from talerec.serve.users.validation import find_id_kinds
 from talerec.store import (
     AppendResult,
     ConflictError,
@@ -34,8 +35,6 @@ from talerec.store import (
     StoreDamagedError,
     StoreError,
     WriteRequest,
-    find_kind,
-    validate_id,
 )
 
 logger = logging.getLogger("talerec")
@@ -43,7 +42,6 @@ logger = logging.getLogger("talerec")
 _DELETION_WAIT_S = 1.0  # seconds to wait until all workers have read a deletion
 _DELETION_POLL_S = 0.01
 _STORE_FILE = "store"  # in the folder of a run: the id of the store that answered at the start
-_MAX_CLOCK_SKEW = DAY  # by how much the clock of a client may be ahead of ours
 
 
 class UserState:
@@ -66,14 +64,16 @@ class UserState:
         self, settings: Settings, shared: SharedState, versions: Callable[[], Collection[str]]
     ) -> None:
         self._settings, self._shared = settings, shared
-        self._saved_deletion = -1  # the seq of the last deletion that was saved
+        self._saved_deletions = SavedDeletions(shared.folder, shared.worker)
+        self._models: WeakSet[ServedModel] = WeakSet()  # all that are in use
         self.tail: EventTail | None = None
         if (store := settings.store) is not None:
             options: dict[str, Any] = {"known_store": read_known_store(shared.folder)}
             options["on_poll"] = self._on_poll
             self.tail = EventTail(store, settings.max_history, **options)
             (shared.folder / _STORE_FILE).write_text(self.tail.store)
-            self._restore_deletions(self.tail)
+            self.tail.subscribe(self._saved_deletions.collect)
+            self._saved_deletions.restore(self.tail)
             self._on_poll(self.tail)
         self.histories = UserHistories(self.tail, settings.max_history, versions)
         self._writer: EventWriter | None = None
@@ -85,9 +85,10 @@ class UserState:
     def prepare_model(self, model: ServedModel) -> None:
         """Count the store's events after a model's training for its popular items.
 
-        Called with each loaded model; later events are counted as they arrive. Does nothing without
-        an event store (`tail`, its cache, is None).
+        Called with each loaded model; later events are counted as they arrive. Nothing is counted
+        without an event store (`tail`, its cache, is None).
         """
+        self._models.add(model)
         if self.tail is not None:
             follow_events(self.tail, model)
 
@@ -97,44 +98,11 @@ class UserState:
         Called after each poll of the store by `tail`, the cache of recent events that polls it. The
         number of that row (`tail.seq`, negative before the first answer) goes to the state that all
         worker processes share, so that the worker that deletes a user can wait until all have read
-        the deletion. `_saved_deletion` is the row number of the last saved deletion.
+        the deletion.
         """
-        if tail.seq >= 0 and tail.last_deletion != self._saved_deletion:
-            self._save_deletions(tail)
+        if tail.seq >= 0:
+            self._saved_deletions.save(tail)
         self._shared.set_seq(tail.seq)
-
-    def _save_deletions(self, tail: EventTail) -> None:
-        """Save the deleted users to a file of this worker, for workers that start later.
-
-        `tail` is this worker's cache of recent events, kept up to date by polling the store. The
-        file `deletions-N` (N: the worker's index), in the folder that all worker processes share,
-        is JSON: "store" (id of the store) and "deleted" (user id -> seq, the number of the deletion
-        in the store). A worker needs it if the store is down. A failure is logged and tried again
-        after the next poll.
-        """
-        last_deletion = tail.last_deletion
-        path = self._shared.folder / f"deletions-{self._shared.worker}"
-        part = path.with_suffix(".part")
-        try:
-            part.write_text(json.dumps({"store": tail.store, "deleted": tail.deleted}))
-            os.replace(part, path)
-            self._saved_deletion = last_deletion
-        except OSError as error:
-            logger.warning("deletions could not be saved outside the store: %s", error)
-
-    def _restore_deletions(self, tail: EventTail) -> None:
-        """Read the deleted users that workers saved, so that none is lost if the store is down.
-
-        The files `deletions-N` lie in the folder that all worker processes of the service share;
-        each is JSON: "store" (id of the store) and "deleted" (user id -> seq, the deletion's number
-        in the store). `tail`, this worker's cache of the store, uses them until the store has
-        answered.
-        """
-        for file in sorted(self._shared.folder.glob("deletions-*")):
-            if not file.suffix:
-                with suppress(OSError, ValueError):
-                    saved = json.loads(file.read_text())
-                    tail.restore_deletions(saved["store"], saved["deleted"])
 
     def start(self) -> None:
         """Start the threads that write to the store and poll it; nothing without a store.
@@ -148,6 +116,9 @@ class UserState:
             run, stop = self.tail.run, (self._stop,)
             self._poll_thread = threading.Thread(target=run, args=stop, name="poll", daemon=True)
             self._poll_thread.start()
+            keep = self._settings.keep_events
+            work = StoreMaintenance(self.tail, keep, self._shared.worker == 0)
+            threading.Thread(target=work.run, args=stop, name="maintain", daemon=True).start()
 
     def stop(self) -> None:
         """Commit the waiting events, stop both threads, and close the connections to the store.
@@ -177,18 +148,14 @@ class UserState:
         ApiError 503 if the store does not answer.
         """
         assert self.tail is not None
-        log, ids = model.model.fitted.log, self._settings.ids
-        kinds = IdKinds(ids, ids)
-        if ids is None:
-            users = None if log is None else find_kind(log.users.ids)
-            kinds = IdKinds(users, find_kind(model.items.ids))
+        kinds, ids = find_id_kinds(self._settings, model), self._settings.ids
         sent = (event.user_id, event.item_id)
         first = IdKinds(*("integer" if isinstance(value, int) else "text" for value in sent))
         try:
             with self.tail.open_writer() as store:
                 recorded = store.settle_id_kinds(kinds.or_else(first), is_final=ids is not None)
         except StoreError as error:
-            raise store_unavailable(str(error)) from None
+            raise self._note_failure(error) from None
         if ids is None:
             pairs = zip(kinds, recorded, strict=True)
             kinds = IdKinds(*("text" if "text" in pair else "integer" for pair in pairs))
@@ -214,13 +181,23 @@ class UserState:
         """Delete a user and return the seq of the deletion, its row number in the event store.
 
         On return the deletion is on disk, and all worker processes have read it, or a second has
-        passed. ApiError if the store fails.
+        passed. Nothing is recorded of a user whom neither the store nor a model in use knows.
+        ApiError if the store fails.
         """
-        seq: int = await self._write(WriteRequest(deleted_user=user))
+        request = WriteRequest(deleted_user=user, always_record=self._is_in_a_model(user))
+        seq: int = await self._write(request)
         end = time.monotonic() + _DELETION_WAIT_S
         while not self._shared.is_read_by_all(seq) and time.monotonic() < end:
             await asyncio.sleep(_DELETION_POLL_S)
         return seq
+
+    def _is_in_a_model(self, user: str) -> bool:
+        """May a model in use have rows of this user in its training log?
+
+        True for a model saved without its log, because nobody can say.
+        """
+        logs = [model.model.fitted.log for model in list(self._models)]
+        return any(log is None or log.users.text_positions([user])[0] >= 0 for log in logs)
 
     async def _write(self, request: WriteRequest) -> Any:
         """Queue a write request, wait for its commit and return its result.
@@ -244,15 +221,19 @@ class UserState:
         except ConflictError as error:
             raise ApiError(409, "conflict", str(error)) from None
         except StoreError as error:
-            self._shared.increment("store_failures")
-            if self.tail is not None and isinstance(error, StoreDamagedError):
-                self.tail.note_failure(error)
-            raise store_unavailable(str(error)) from None
+            raise self._note_failure(error) from None
         except TimeoutError:
             message = "the store is slow: the events may still be stored later; send them again"
             raise store_unavailable(message) from None
         finally:
             self._count_commits(writer)
+
+    def _note_failure(self, error: StoreError) -> ApiError:
+        """Count a failure of the store, report damage of its file, and return the error 503."""
+        self._shared.increment("store_failures")
+        if self.tail is not None and isinstance(error, StoreDamagedError):
+            self.tail.note_failure(error)
+        return store_unavailable(str(error))
 
     def _count_commits(self, writer: EventWriter) -> None:
         """Add the writer's commits and their seconds since the last call to the shared metrics.
@@ -340,58 +321,3 @@ def _set_results(requests: list[WriteRequest]) -> None:
             future.set_exception(StoreError("the store failed; see the log"))
         else:
             future.set_result(result)
-
-
-# -- validation ------------------------------------------------------------------------------------
-
-
-def validate_events(
-    request: schemas.EventsRequest, unit: str, max_events: int, kinds: IdKinds
-) -> list[Event]:
-    """Return the events of a request; ApiError (422) names the first one that is invalid.
-
-    `unit` is the unit of small numeric timestamps: that of the model's log; `kinds` says whether
-    user and item ids must be integers. More than `max_events` are refused too.
-    """
-    if len(request.events) > max_events:
-        message = f"there are {len(request.events)} events; the limit is {max_events}"
-        raise ApiError(422, "too_many_events", message)
-    now = time.time_ns() // 1000
-    events = []
-    for index, event in enumerate(request.events):
-        try:
-            events.append(_validate_event(event, unit, now, kinds))
-        except TalerecError as error:
-            raise ApiError(422, "invalid_event", f"events[{index}]: {error}") from None
-    return events
-
-
-def _validate_event(event: schemas.NewEvent, unit: str, now: int, kinds: IdKinds) -> Event:
-    """Return one event of a request; TalerecError if a field is invalid.
-
-    `now`, in microseconds since 1970, is the time of an event without a timestamp; `unit` is that
-    of small numeric timestamps. Times may be from 1970 to a day after `now`. `kinds` says whether
-    user and item ids must be integers.
-    """
-    if event.event is not None:
-        validate_id(event.event, "event")
-    user = validate_id(event.user_id, "user_id", kinds.user)
-    item = validate_id(event.item_id, "item_id", kinds.item)
-    event_id = None if event.event_id is None else validate_id(event.event_id, "event_id")
-    time_us = now if event.timestamp is None else parse_time(event.timestamp, unit)
-    if time_us < 0:
-        raise TalerecError(f"timestamp {event.timestamp!r} is before 1970")
-    if time_us > now + _MAX_CLOCK_SKEW:
-        raise TalerecError(f"timestamp {event.timestamp!r} is in the future")
-    return Event(user, item, time_us, event.event, event_id, event.timestamp is not None)
-
-
-def validate_user_id(value: schemas.Id) -> str:
-    """Return the id of a user as text; ApiError (422) if it is blank or cannot be stored.
-
-    `value` is an integer or text from a request.
-    """
-    try:
-        return validate_id(value, "user_id")
-    except TalerecError as error:
-        raise ApiError(422, "invalid", str(error)) from None

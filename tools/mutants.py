@@ -81,7 +81,7 @@ def run_faults(faults: list[Fault], package: Path, options: argparse.Namespace) 
         if time.monotonic() > deadline:
             break
         plan = chooser.choose(fault, options.budget)
-        trial = try_fault(fault, package, plan, options.limit)
+        trial = try_fault(fault, package, plan, options.limit, options.loop)
         trials[fault] = trial
         write_trial(options.out, trial)
         print(f"{trial.outcome:<10} {trial.seconds:>6} s  {fault.name}  {trial.by}", flush=True)
@@ -125,6 +125,7 @@ def main() -> int:
     parser.add_argument("--retry", action="store_true", help="try unseen faults once more")
     parser.add_argument("--budget", type=float, default=240, help="recorded seconds per fault")
     parser.add_argument("--limit", type=float, default=1200, help="real seconds per fault")
+    parser.add_argument("--loop", type=float, default=120, help="processor seconds of a hung test")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no fault after so many")
     parser.add_argument("--least", type=float, default=0.0, help="share that has to be seen")
     options = parser.parse_args()

@@ -16,7 +16,7 @@ from kinds import NEURAL, need_torch
 from logs import histories_of, logs, quick, rows_of
 from talerec.errors import TalerecError
 from talerec.models import MODELS
-from talerec.repro import chapters, experiments, measures, pages, paper
+from talerec.repro import blocks, chapters, experiments, measures, pages, paper
 
 DAY = 86_400_000_000
 
@@ -220,3 +220,17 @@ def test_what_is_not_there_is_named(tmp_path):
         experiments.run(tmp_path, tmp_path / "out", [])
     with pytest.raises(TalerecError, match="no data set 'books'"):
         experiments.run(tmp_path, tmp_path / "out", ["books"])
+
+
+@pytest.mark.parametrize(
+    ("ours", "published", "cells"),
+    [
+        (0.0873, 0.09, ["0.0873", "0.0900", "-3.0%"]),
+        (11.0, 10.0, ["11", "10", "+10.0%"]),
+        (0.5, 0.0, ["0.5000", "0.0000", "–"]),
+        (None, 0.5, ["–", "0.5000", "–"]),
+        (12.34, None, ["12.3", "–", "–"]),
+    ],
+)
+def test_a_difference_is_in_percent_of_the_papers_figure(ours, published, cells):
+    assert blocks.compare_figures(ours, published) == cells

@@ -59,8 +59,9 @@ class OrderedTests:
 
     The plan is a JSON object: `order` lists the ids of tests to run, `skip` those to leave out.
     Tests in neither list, which are new since calls were recorded, run first. `seconds` has the
-    recorded duration of tests. After `limit` seconds no further test starts. A test that uses
-    ten times its duration and a twentieth of `limit` of processor time is killed by a signal.
+    recorded duration of tests. After `limit` seconds no further test starts. A test that uses ten
+    times its duration and `loop` seconds of processor time is killed by a signal: kernels may have
+    to be compiled, but a loop may never end.
     `started` is the path of the file that gets the ids; its last line is "end" once all tests ran.
     """
 
@@ -69,8 +70,8 @@ class OrderedTests:
         self.order = {test: place for place, test in enumerate(plan["order"])}
         self.skip = set(plan["skip"])
         self.seconds: dict[str, float] = plan["seconds"]
-        self.limit = float(plan["limit"])
-        self.deadline = time.monotonic() + self.limit
+        self.loop = float(plan["loop"])
+        self.deadline = time.monotonic() + float(plan["limit"])
         self.started = Path(plan["started"])
 
     @pytest.hookimpl(trylast=True)
@@ -85,7 +86,7 @@ class OrderedTests:
         if time.monotonic() > self.deadline:
             pytest.exit("the time for this fault is over", returncode=0)
         self._note(item.nodeid)
-        self._limit_processor_time(self.limit / 20 + 10 * self.seconds.get(item.nodeid, 10))
+        self._limit_processor_time(self.loop + 10 * self.seconds.get(item.nodeid, 0.0))
         result = yield
         self._limit_processor_time(0)
         return result

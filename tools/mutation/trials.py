@@ -78,8 +78,11 @@ def record_calls(package: Path, paths: list[str], file: Path) -> int:
         return _run_pytest(paths, copy, variables, None)
 
 
-def try_fault(fault: Fault, package: Path, plan: Plan, limit: float) -> Trial:
-    """Run the tests of a plan on a copy of the package with a fault, for `limit` seconds."""
+def try_fault(fault: Fault, package: Path, plan: Plan, limit: float, loop: float) -> Trial:
+    """Run the tests of a plan on a copy of the package with a fault, for `limit` seconds.
+
+    A test that needs `loop` seconds of processor time more than expected counts as failed.
+    """
     if not plan.order:
         return Trial(fault, "unfinished", 0, "", 0.0)
     start = time.monotonic()
@@ -89,7 +92,7 @@ def try_fault(fault: Fault, package: Path, plan: Plan, limit: float) -> Trial:
         target.unlink()
         target.write_text(fault.plant(text), encoding="utf-8")
         orders, started = copy.parent / "plan.json", copy.parent / "started"
-        fields = asdict(plan) | {"limit": limit, "started": str(started)}
+        fields = asdict(plan) | {"limit": limit, "loop": loop, "started": str(started)}
         orders.write_text(json.dumps(fields), encoding="utf-8")
         started.touch()
         variables = {PLAN: str(orders), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -98,6 +101,7 @@ def try_fault(fault: Fault, package: Path, plan: Plan, limit: float) -> Trial:
     by, outcome = "", "unfinished"
     if status not in (0, 5):  # 5: nothing was collected
         by, outcome = [note for note in notes if note != "end"][-1], "seen"
+        by += f" (signal {-status})" if status < 0 else ""
     elif plan.is_complete and notes[-1] == "end":
         outcome = "survived"
     return Trial(fault, outcome, len(plan.order), by, round(time.monotonic() - start, 1))

@@ -11,9 +11,9 @@ from talerec.models.core import TopItems
 from talerec.models.ranker.candidates import CandidateItems, FirstStage, Requests
 from talerec.models.ranker.trees import Trees
 from talerec.ranking import Mask, rank_queries, score_items
-from talerec.runtime import Array, kernel, sized_chunks
+from talerec.runtime import Array, kernel, run_chunks, sized_chunks
 
-_BLOCK = 1024  # histories at a time: memory does not grow with the number of users
+_BLOCK = 256  # histories that a thread takes at a time
 _TIE = 1e-6  # of the first part's relative score, which orders candidates of equal leaves
 _START = 0.7  # weight of the first part's log rank, with which learning starts
 _UNRANKED = 300.0  # rank of an item that the first part does not rank
@@ -47,14 +47,20 @@ class SecondStage(NamedTuple):
         n = len(requests.now)
         items, scores = np.full((n, k), -1, np.int32), np.full((n, k), np.nan)
         counts, ranks = np.zeros(n, np.int64), np.zeros(0 if targets is None else n, np.int64)
-        for a, b in sized_chunks(n, _BLOCK):
+
+        def work(a: int, b: int) -> None:
             rows = np.arange(a, b)
-            some, part = requests.take(rows), select_mask(mask, rows)
+            some, shown = requests.take(rows), select_mask(mask, rows)
             block_targets = None if targets is None else targets[a:b]
-            block = self._rank_block(some, part, k, block_targets)
+            block = self._rank_block(some, shown, k, block_targets)
             items[a:b], scores[a:b], counts[a:b] = block[:3]
             if targets is not None:
                 ranks[a:b] = block[3]
+
+        if n == 1:  # needs no chunks, threads or progress bars
+            work(0, 1)
+        else:
+            run_chunks("rank", work, sized_chunks(n, _BLOCK))
         return items, scores, counts, ranks
 
     def _rank_block(

@@ -23,25 +23,26 @@ def _fill(
 ) -> None:  # fmt: skip
     """Write score, rank and score over the first score of each part, then two joint features.
 
-    The first score is that of an unseen item for candidates with a rank among unseen items. joined:
-    sum of 1 / (rank + 10) over parts; n_lists: parts that rank the candidate at all. See
-    `FeatureFamily` for the arguments.
+    A part is a first-stage model. Its first score is the highest of all items, or of unseen items
+    if the candidate is not in the history; the ratio is NaN if that is not above 0. joined: sum of
+    1 / (rank + 10) over parts; n_lists: parts that rank the candidate at all. See `FeatureFamily`
+    for the arguments.
     """
     scores, ranks, tops = inputs.parts.scores, inputs.parts.ranks, inputs.parts.tops
     n_parts = len(scores)
     for q in range(a, b):
         for c in range(inputs.counts[q]):
             row = indptr[q] + c
-            seen = 1
+            is_unseen = 1  # also the column of `tops`
             for r in range(inputs.start[q], inputs.stop[q]):
                 if inputs.item[r] == inputs.candidates[q, c]:
-                    seen = 0
+                    is_unseen = 0
                     break
             joined, n_lists = 0.0, 0
             for p in range(n_parts):
                 at, score, rank = column + 3 * p, scores[p, q, c], ranks[p, q, c]
                 out[row, at], out[row, at + 1] = score, rank
-                top = tops[p, q, seen]
+                top = tops[p, q, is_unseen]
                 out[row, at + 2] = score / top if top > 0 else np.nan
                 if not np.isnan(rank):
                     joined += 1.0 / (rank + _JOINED)

@@ -62,7 +62,8 @@ class FirstStage(NamedTuple):
         """Return up to `size` candidates of each history that a mask allows.
 
         They are the items with the largest sum of 1 / (rank + 10) over the first 100 of each part's
-        list (ranks from 0), and over the newest items of the history if users repeat items.
+        list (ranks from 0). If users repeat items and the mask does not hide seen ones, the newest
+        50 items of the history (which the mask carries) are one more list.
         """
         queries = [part.query(histories) for part in self.parts]
         n_items = self.parts[0].fitted.weights.items
@@ -79,8 +80,10 @@ class FirstStage(NamedTuple):
     ) -> tuple[Array, Array, PartScores]:
         """Return indptr and a row of features per candidate (float32), and the parts' scores.
 
-        The features of a candidate depend on the request and the item alone, and not on the filter
-        by which the candidates were chosen.
+        Candidates of request q have the rows indptr[q]..indptr[q + 1]; the parts' scores have an
+        array per first-stage model. Features depend on the request (its history, its time `now`,
+        and `known_until`, the end of the rows that the models know), on the item, and on
+        `self.log`, the times of all rows by item; not on the filter that chose the candidates.
         """
         histories = requests.histories
         parts = self._score_parts(histories, candidates)

@@ -18,13 +18,14 @@ _K = 10  # ranks that count
 
 
 class Examples(NamedTuple):
-    """Held-out queries of one kind, asked with seen items hidden or not.
+    """Held-out queries and their candidates with features, from which trees learn an order.
 
-    A query of which the target is no candidate has no rows: no order of candidates finds it.
+    All are of one kind (current or delayed), with seen items either hidden or allowed. A query of
+    which the target is no candidate has no rows: no order of candidates finds it.
     """
 
-    user: Array  # of each query
-    part_gain: Array  # query x part: NDCG@10 of the part's own list
+    user: Array  # the user's position in the log, of each query
+    part_gain: Array  # query x part (a first-stage model): NDCG@10 of the part's own list
     row_ptr: Array  # query q has the rows row_ptr[q]..row_ptr[q + 1], one per candidate
     rows: Array  # float32, candidates x features
     is_target: Array  # per row: whether the candidate is the item that came next

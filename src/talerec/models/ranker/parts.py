@@ -42,7 +42,7 @@ def build_parts(text: str) -> list[Model]:
 
 
 def name_parts(parts: list[Model]) -> list[str]:
-    """Return a name for each part, in order: its model's, with a number from the second on."""
+    """Return a name for each part, in order: that of its model; the second ease is "ease2"."""
     names: list[str] = []
     for number, part in enumerate(parts):
         n_before = sum(other.name == part.name for other in parts[:number])

@@ -11,9 +11,9 @@ from talerec.models.core import TopItems
 from talerec.models.ranker.candidates import CandidateItems, FirstStage, Requests
 from talerec.models.ranker.trees import Trees
 from talerec.ranking import Mask, rank_queries, score_items
-from talerec.runtime import Array, kernel, sized_chunks
+from talerec.runtime import Array, kernel, run_chunks, sized_chunks
 
-_BLOCK = 1024  # histories at a time: memory does not grow with the number of users
+_BLOCK = 256  # histories that a thread takes at a time
 _TIE = 1e-6  # of the first part's relative score, which orders candidates of equal leaves
 _START = 0.7  # weight of the first part's log rank, with which learning starts
 _UNRANKED = 300.0  # rank of an item that the first part does not rank
@@ -47,14 +47,20 @@ class SecondStage(NamedTuple):
         n = len(requests.now)
         items, scores = np.full((n, k), -1, np.int32), np.full((n, k), np.nan)
         counts, ranks = np.zeros(n, np.int64), np.zeros(0 if targets is None else n, np.int64)
-        for a, b in sized_chunks(n, _BLOCK):
+
+        def work(a: int, b: int) -> None:
             rows = np.arange(a, b)
-            some, part = requests.take(rows), select_mask(mask, rows)
+            some, shown = requests.take(rows), select_mask(mask, rows)
             block_targets = None if targets is None else targets[a:b]
-            block = self._rank_block(some, part, k, block_targets)
+            block = self._rank_block(some, shown, k, block_targets)
             items[a:b], scores[a:b], counts[a:b] = block[:3]
             if targets is not None:
                 ranks[a:b] = block[3]
+
+        if n == 1:  # needs no chunks, threads or progress bars
+            work(0, 1)
+        else:
+            run_chunks("rank", work, sized_chunks(n, _BLOCK))
         return items, scores, counts, ranks
 
     def _rank_block(
@@ -75,9 +81,10 @@ class SecondStage(NamedTuple):
         return items[:, :k], scores[:, :k], np.minimum(counts, k), ranks
 
     def score(self, requests: Requests, candidates: CandidateItems) -> tuple[Array, Array]:
-        """Return candidates' scores (request x column, -inf beyond) and the first part's highest.
+        """Return the trees' scores of candidates, and the highest score of the first part.
 
-        The latter has one number per request, over all items; NaN if the part scores none.
+        The scores are request x column, -inf beyond the candidates of a request. The highest score
+        that the first of the models below gives any item is one number per request; NaN without.
         """
         _, rows, parts = self.first.build_features(requests, candidates)
         scores = np.full(candidates.items.shape, -np.inf)
@@ -121,7 +128,12 @@ class SecondStage(NamedTuple):
         tops: Array,
         k: int,
     ) -> TopItems:
-        """Return lists of up to k items: candidates, then the first part's other items in order."""
+        """Return lists of up to k items: candidates, then the first part's other items in order.
+
+        items, scores: the candidates of each request (rows), best first, and the trees' scores.
+        tops: the highest score of the first part, per request. Scores of the other items are those
+        of the first part, shifted below `floor`, the lowest score that trees can give.
+        """
         part, query = self.first.parts[0], candidates.queries[0]
         weights = part.fitted.weights
         depth = min(k + items.shape[1], weights.items)

@@ -139,8 +139,9 @@ def store(
 ) -> Weights:
     """Return the weights of a ranker: the stacked blocks of its fitted parts, and its arrays.
 
-    text: names of the parts. log: the rows that the parts know. repeats: whether users repeat
-    items. trained: trees and verdicts.
+    text: the parts as the parameter `parts` names them. log: the rows that the parts know.
+    repeats: whether users repeat items. trained: trees, and verdicts (whether trees or the best
+    part answer, per kind of query). The arrays are saved with the model; nothing is written here.
     """
     stacked = stack_parts(parts, np.ones(len(parts)), True)
     times = ItemTimes.from_log(log)

@@ -53,15 +53,14 @@ class Trees(NamedTuple):
     @property
     def lowest(self) -> float:
         """A score that no sum of leaves is below."""
-        bounds = zip(self.leaf_ptr[:-1], self.leaf_ptr[1:], strict=True)
-        return float(sum(self.leaf_value[a:b].min() for a, b in bounds))
+        return float(np.minimum.reduceat(self.leaf_value, self.leaf_ptr[:-1]).sum())
 
     @property
     def expected(self) -> float:
         """The mean score of the training rows: the sum of the trees' mean leaf values."""
-        bounds = zip(self.leaf_ptr[:-1], self.leaf_ptr[1:], strict=True)
-        means = (np.average(self.leaf_value[a:b], weights=self.leaf_count[a:b]) for a, b in bounds)
-        return float(sum(means))
+        starts = self.leaf_ptr[:-1]
+        counts = np.add.reduceat(self.leaf_count, starts)
+        return float((np.add.reduceat(self.leaf_value * self.leaf_count, starts) / counts).sum())
 
     def predict(self, rows: Array) -> Array:
         """Return the score of each row of features (float64): the sum of its leaves' values."""

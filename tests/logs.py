@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,3 +74,14 @@ def rows(draw: st.DrawFn, max_users: int = 5, max_items: int = 5, max_rows: int 
 def logs(max_users: int = 5, max_items: int = 5, max_rows: int = 30) -> st.SearchStrategy[Log]:
     """Logs of such rows; every time lies inside 1970 to 2100."""
     return rows(max_users, max_items, max_rows).map(log_of)
+
+
+def described(log: Log) -> Log:
+    """Return the log with an item table for models of content: a direction for each id.
+
+    Ids are whole numbers below 128. Items without rows are unknown, as without the table.
+    """
+    ids = log.items.ids
+    vectors = [[float(number == item) for number in range(128)] for item in ids.to_list()]
+    table = pl.DataFrame({"item_id": ids, "vector": vectors})
+    return replace(log.with_items(table), catalogue=None)

@@ -14,7 +14,7 @@ import pytest
 
 import talerec as tr
 from kinds import maker
-from logs import tiny_log
+from logs import described, tiny_log
 from talerec.data import Histories
 from talerec.errors import TalerecError
 from talerec.models import MODELS
@@ -32,12 +32,6 @@ def loop_log(users: int = 40, items: int = 8, rows: int = 6):
         [(u, (u + s) % items, 1.6e9 + u + 86_400 * s) for u in range(users) for s in range(rows)]
     )
     return described(log)
-
-
-def described(log):
-    """Return the log with an item table in which every item has a direction of its own."""
-    vectors = pl.DataFrame({"item_id": log.items.ids, "vector": np.eye(len(log.items))})
-    return log.with_items(vectors)
 
 
 #: Every model as it comes (neural ones small), and those that have more than one kind of weights.

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinds import maker
-from logs import START, Row, at, histories_of, log_of, logs, quick, rows_of, tiny_log
+from logs import START, Row, at, described, histories_of, log_of, logs, quick, rows_of, tiny_log
 from talerec.data import DAY, Log, order_ties
 from talerec.data.split import Cases, Split, SplitPlan, leave_one_out, time_split
 from talerec.data.split.splits import rolling_split
@@ -138,7 +138,7 @@ def test_rows_of_the_future_change_no_answer(name, plan):
     planted = [*walk(), *((u, 99, last + 1 + u) for u in range(12, 30))]
     answers = []
     for rows in (walk(), planted):
-        splits = list(SplitPlan(plan).splits(tiny_log(rows)))
+        splits = list(SplitPlan(plan).splits(described(tiny_log(rows))))
         answers.append([ranks(maker(name)(), split) for split in splits])
     assert answers[0] == answers[1]
 
@@ -156,7 +156,7 @@ def test_held_out_rows_of_leave_one_out_do_not_affect_the_model(name):
     asked_of = [[1, 2], [3], [4, 5, 6]]
     answers = []
     for rows in (walk(), held):
-        split = leave_one_out(tiny_log(rows))
+        split = leave_one_out(described(tiny_log(rows)))
         answers.append(maker(name)().fit(split.train).recommend_histories(asked_of, k=5))
     assert answers[0].equals(answers[1])
 

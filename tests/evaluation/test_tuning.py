@@ -16,7 +16,7 @@ from test_comparison import walk
 
 import talerec as tr
 from kinds import maker
-from logs import tiny_log
+from logs import described, tiny_log
 from talerec.data import Vocabulary
 from talerec.data.split import SplitPlan
 from talerec.errors import TalerecError
@@ -66,8 +66,8 @@ def test_test_rows_play_no_part():
 def test_what_is_kept_from_one_fit_serves_the_next_only_where_it_is_the_same(name, monkeypatch):
     """Every searched parameter in turn, up and back: the same ranks with and without a cache."""
     kind = maker(name)
-    split = tr.leave_one_out(walk(users=40, items=9))
-    other = tr.leave_one_out(walk(users=40, items=9, seed=8))
+    split = tr.leave_one_out(described(walk(users=40, items=9)))
+    other = tr.leave_one_out(described(walk(users=40, items=9, seed=8)))
     cache, values = FitCache(), {}
     settings = [dict(values)]
     for field in param_fields(MODELS[name]):

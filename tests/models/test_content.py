@@ -268,6 +268,9 @@ def test_the_command_fits_recommends_and_explains(tmp_path: Path) -> None:
     words = ["--item", "25", "--history", "1,5", "--json"]
     rows = talerec("explain", saved, *words).json["contributions"]
     assert rows[0]["shared"].startswith("same brand")
+    pytest.importorskip("optuna")
+    tuned = talerec("tune", *files, "--trials", 1, "--set", "dims=4")
+    assert f"--items {tmp_path}/items.csv" in tuned.out.replace("\n", " ")
     result = talerec("evaluate", *files, "--json").json
     assert set(result["groups"]["item_rows"]) == {"none", "few", "many"}
 
@@ -401,3 +404,13 @@ def test_items_without_rows_are_not_popular(tmp_path: Path) -> None:
         assert fitted.training["unseen_items"] == 16
         popular = PopularItems(fitted)
         assert sorted(popular.ranked()[0].tolist()) == [*range(24)]
+
+
+def test_a_table_of_ids_alone_is_refused() -> None:
+    with pytest.raises(TalerecError, match="says nothing of the log's items"):
+        tr.Content().fit(shop_log().with_items(shop_table().select("item_id")))
+
+
+def test_an_item_in_log_and_catalogue_is_in_the_vocabulary_once() -> None:
+    log = replace(shop(), catalogue=shop_table())
+    assert tr.Content().fit(log).item_ids.to_list() == [*range(30)]

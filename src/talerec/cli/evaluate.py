@@ -248,7 +248,8 @@ def tune(
         if path is not None:
             result.save(path)
         _write_report(report, "tuning", result, source.name)
-    _print_result("tuning", result, json, path, source.format_arguments(ties))
+    arguments = f"{source.format_arguments(ties)} {table.format_arguments()}".strip()
+    _print_result("tuning", result, json, path, arguments)
 
 
 @command(

@@ -49,6 +49,11 @@ class ItemTableOptions:
         str | None, option("--item-skip", "COLUMN,...", "Columns that models ignore.", _TABLE)
     ] = None
 
+    def format_arguments(self) -> str:
+        """Return the options that are set as words of a shell command; "" without any."""
+        options = {part.name: getattr(self, part.name) for part in fields(self)}
+        return " ".join(format_option(name, v) for name, v in options.items() if v is not None)
+
     def check(self) -> None:
         """Raise TalerecError if an option of the item table is set without --items, its file."""
         for part in fields(self):

@@ -382,9 +382,11 @@ class Log:
 
     @cached_property
     def _extended(self) -> Log:
-        """The log whose items are those of this log and then those of `catalogue`."""
+        """The log whose items are those of this log and then the others of `catalogue`."""
         assert self.info is not None
         assert self.catalogue is not None
-        ids = pl.concat([self.items.ids, self.catalogue[columns.ITEM].alias("id")])
-        info = pl.concat([self.info, self.catalogue])
+        is_known = pl.col(columns.ITEM).is_in(self.items.ids.implode())  # since an update
+        others = self.catalogue.filter(~is_known)
+        ids = pl.concat([self.items.ids, others[columns.ITEM].alias("id")])
+        info = pl.concat([self.info, others])
         return replace(self, items=Vocabulary(ids), info=info, catalogue=self.catalogue.clear())

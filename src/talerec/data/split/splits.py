@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec import columns
 from talerec.data import Histories, Log, TimeLike, Vocabulary, as_log
 from talerec.data.split import windows
 from talerec.data.split.windows import TEST, VALIDATION, NoCasesError, TimeWindow
@@ -332,9 +331,7 @@ def _training_log(log: Log, train: Array) -> tuple[Log, RowItems]:
     renumber[np.unique(log.item[train])] = np.arange(len(training.items), dtype=np.int32)
     if training.catalogue is None:
         return training, RowItems(renumber[log.item])
-    codes = Vocabulary(training.catalogue[columns.ITEM]).codes(log.items.ids)
-    is_described = (renumber < 0) & (codes >= 0)
-    extended = np.where(is_described, len(training.items) + codes, renumber).astype(np.int32)
+    extended = training.with_catalogue().items.codes(log.items.ids)
     return training, RowItems(renumber[log.item], extended[log.item])
 
 

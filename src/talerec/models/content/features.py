@@ -21,7 +21,7 @@ from talerec.data import (
 from talerec.models.content.words import N_BUCKETS, hash_rows, import_sklearn
 from talerec.runtime import Array, sized_chunks, sparse
 
-_MIN_ITEMS = 2  # items that must have a word or category
+_MIN_ITEMS = 2  # items that must have a word; a new item can share any category
 _STOP_SHARE, _MIN_STOP_ITEMS = 0.4, 20  # a word of more items than this share, and number, is none
 _MAX_TERMS = 2**17  # words and categories that are used: the most frequent
 _MAX_SVD_ITEMS = 200_000  # items that the reduction is computed from
@@ -160,13 +160,14 @@ class ItemEncoder:
 def _weigh_terms(counts: Any) -> tuple[Array, Array]:
     """Return the buckets of words and categories that count, ascending, and their weights.
 
-    counts: how often each item has each bucket (words, then categories). Terms of one item and
+    counts: how often each item has each bucket (words, then categories). Words of one item and
     words of most items do not count; of the others, the 131,072 of most items.
     """
     n_items = counts.shape[0]
     terms, items = np.unique(counts.indices, return_counts=True)
     is_stop_word = (terms < N_BUCKETS) & (items > max(_STOP_SHARE * n_items, _MIN_STOP_ITEMS))
-    used = np.flatnonzero((items >= _MIN_ITEMS) & ~is_stop_word)
+    is_rare_word = (terms < N_BUCKETS) & (items < _MIN_ITEMS)
+    used = np.flatnonzero(~is_rare_word & ~is_stop_word)
     if len(used) > _MAX_TERMS:
         used = np.sort(used[np.argsort(-items[used], kind="stable")[:_MAX_TERMS]])
     idf = 1 + np.log((1 + n_items) / (1 + items[used]))

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 import talerec as tr
 from command import PYTHONPATH, RUN, run_on_terminal, talerec, works, write_log
 from talerec.cli import terminal
-from talerec.models.core import Model
+from talerec.models.core import RecommenderModel
 
 
 def test_json_has_neither_nan_nor_infinity(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,16 +99,24 @@ def test_help_loads_no_heavy_library() -> None:
 def test_every_model_can_be_fitted_and_queried_from_the_command_line(
     log: Path, tmp_path: Path
 ) -> None:
+    ids = tr.read_log(log).items.ids
+    words = ["tea pot", "green tea", "coffee", "coffee pot", "cup"]
+    texts = pl.Series("text", [words[n % 5] for n in range(len(ids))])
+    items = tmp_path / "items.csv"
+    pl.DataFrame([ids.alias("item_id"), texts]).write_csv(items)
     for name, kind in tr.MODELS.items():
         folder = tmp_path / f"{name}.tale"
-        if kind.extra == "torch" and os.environ.get("EXTRAS") != "all":
+        if kind.extra and os.environ.get("EXTRAS") != "all":
             continue
-        quick = [part for setting in ("epochs=2", "dim=8") for part in ("--set", setting)]
-        works("fit", log, "-o", folder, "--model", name, *(quick if kind.extra else []))
+        options = {
+            "torch": ["--set", "epochs=2", "--set", "dim=8"], "content": ["--items", items],
+            "rank": ["--set", "parts=markov,ease"],
+        }  # fmt: skip
+        works("fit", log, "-o", folder, "--model", name, *options.get(kind.extra, []))
         (result,) = talerec("recommend", folder, "--users", "1", "-k", 2, "--json").json
         loaded = tr.load(folder)
         assert isinstance(loaded, kind)
-        assert isinstance(loaded, Model)
+        assert isinstance(loaded, RecommenderModel)
         assert [item["item_id"] for item in result["items"]] == loaded.recommend([1], 2)[
             "item_id"
         ].to_list()

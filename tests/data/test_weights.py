@@ -224,7 +224,7 @@ def test_weight_zero_equals_the_log_without_the_row(name: str) -> None:
     assert whole.fitted.training == less.fitted.training
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - {*TAKES}))
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {*TAKES, "content"}))  # it takes them, too
 def test_other_models_refuse_weights_by_name(name: str) -> None:
     log = tr.Log.from_frame(weighed_frame(), weight="rating")
     with pytest.raises(TalerecError, match=f"^{name} takes no weights of rows"):
@@ -416,7 +416,10 @@ def test_evaluate_predicts_purchases_and_counts_users_without_any(tmp_path: Path
 @pytest.mark.parametrize(
     "name",
     sorted(
-        set(MODELS) - {"tale", "tempo", "trending", "sknn", "stan", "blend", "ranker"} - set(NEURAL)
+        set(MODELS)
+        - {"tale", "tempo", "trending", "sknn", "stan", "blend", "ranker"}
+        - {"content"}  # it needs an item table
+        - set(NEURAL)
     ),
 )
 def test_models_that_need_no_time_are_fitted_without(name: str, tmp_path: Path) -> None:

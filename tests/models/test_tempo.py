@@ -15,7 +15,7 @@ from scipy import sparse
 import oracle
 import talerec as tr
 from logs import DAY, START, log_of, logs, quick, tiny_log
-from talerec.data import Histories
+from talerec.data import Histories, median_interval
 from talerec.gram import simultaneous_weight
 from talerec.models.tempo import TimedRows, log_statistics, tie_order
 from talerec.models.tempo.popularity import build_default_horizon
@@ -35,7 +35,7 @@ def by_hand_interval(log):
 @quick
 @given(logs())
 def test_the_median_interval_equals_a_computation_by_hand(log):
-    assert log_statistics.median_interval(log) == pytest.approx(by_hand_interval(log), rel=1e-12)
+    assert median_interval(log) == pytest.approx(by_hand_interval(log), rel=1e-12)
 
 
 def bucket_by_hand(place):

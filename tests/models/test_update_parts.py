@@ -16,6 +16,7 @@ from test_updating import all_rows, assert_same, settled_by_hand, two_parts
 import talerec as tr
 from command import refusal, works, write_log
 from logs import DAY, Row, log_of, logs, quick, rows_of
+from talerec.data import median_interval
 from talerec.gram import TaleWeighting, tale_columns
 from talerec.gram.builders import tale_gram
 from talerec.models.tempo import log_statistics, tie_order
@@ -113,7 +114,7 @@ def tempo_by_hand(model: tr.Tempo, first: tr.Log, whole: tr.Log) -> np.ndarray:
     """Return item weights of all rows, with the statistics and reverse share of the first."""
     ties = "ordered" if tie_order.find_tie_order(first).is_ordered else "joint"
     weighing = {
-        "decay": model.pace * log_statistics.median_interval(first), "floor": model.floor,
+        "decay": model.pace * median_interval(first), "floor": model.floor,
         "window": model.window, "trend": model.trend, "trend_side": "both",
         "max_history": model.max_history, "same_time": ties,
     }  # fmt: skip

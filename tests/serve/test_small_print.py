@@ -20,7 +20,7 @@ from talerec.models.core import RecommendOptions
 from talerec.serve import Settings, schemas
 from talerec.serve.http.user_routes import UserRoutes
 from talerec.serve.model.learnable import write_learning_state
-from talerec.serve.model.queries import ModelQuery
+from talerec.serve.model.queries import FilterCache
 
 TOKEN = "a-token-for-tests-alone"
 
@@ -179,5 +179,5 @@ def test_metrics_of_background_fits_are_zero_before_the_first(tmp_path, learned)
     ],
 )
 def test_long_lists_of_ids_and_limits_are_slow_filters(options, is_slow):
-    query = SimpleNamespace(options=RecommendOptions(**options))
-    assert ModelQuery.has_slow_filter.fget(query) is is_slow
+    model = SimpleNamespace(fitted=SimpleNamespace(items=range(100)))
+    assert FilterCache(model).is_slow(RecommendOptions(**options)) is is_slow

@@ -94,7 +94,9 @@ def test_an_evaluation_passes_few_files():
     command = [sys.executable, str(ROOT / "tools" / "walk.py"), "--source", str(ROOT / "src")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "  cli/main.py\n" in done.stdout
-    assert int(done.stdout.splitlines()[-1].split(" files; ")[0]) <= 85
+    files, _, rest = done.stdout.splitlines()[-1].partition(" files; ")
+    assert int(files) <= 90
+    assert int(rest.split()[0]) <= 76  # files in which a function runs
 
 
 def test_a_request_is_walked_from_the_application_to_the_ranking():

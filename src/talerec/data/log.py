@@ -19,7 +19,6 @@ import polars as pl
 from talerec import columns
 from talerec.data.frames import as_polars, clean_ids
 from talerec.data.item_rows import described_rows, match_items
-from talerec.data.items import check_column_names
 from talerec.data.times import days_to_microseconds, parse_time_column
 from talerec.data.vocabulary import Vocabulary
 from talerec.data.weights import normalize_by_mean, read_weights
@@ -367,6 +366,8 @@ class Log:
         like, and that models ignore. InvalidLogError without the column of ids. How many items the
         table describes is written to the program's log.
         """
+        from talerec.data.items import check_column_names  # most logs have no item table
+
         info, catalogue = match_items(table, self.items)
         check_column_names(info, text, skip)
         names = (tuple(text), tuple(skip))

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 
 from talerec.data.item_rows import described_rows
-from talerec.data.items import describe_items, detect_columns
 from talerec.data.log import Log, as_log
 from talerec.data.preprocessing import duplicate_mask
 from talerec.data.times import DAY
@@ -75,6 +74,8 @@ def _describe_item_table(log: Log) -> dict[str, Any]:
     """Return {"item_table": its description}, or an empty dict if the log has no item table."""
     if log.info is None or log.catalogue is None:
         return {}
+    from talerec.data.items import describe_items, detect_columns  # most logs have no table
+
     table = pl.concat([described_rows(log.info), log.catalogue])
     types = detect_columns(table, text=log.item_text, skip=log.item_skip)
     return {"item_table": describe_items(log.items.ids, table, types)}

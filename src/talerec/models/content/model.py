@@ -63,7 +63,7 @@ class Content(Model):
     """
 
     name = "content"
-    summary = "Items that nobody has taken yet, by their text, categories, numbers and vectors"
+    summary = "New items, by texts and categories of the item table"
     extra = "content"
     supports_update = False
     sources_are_items = False

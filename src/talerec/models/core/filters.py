@@ -13,7 +13,6 @@ import polars as pl
 from talerec.data import TimeLike, time_to_microseconds
 from talerec.errors import TalerecError
 from talerec.models.core.boosts import BoostSpec, ItemBoosts, build_boosts
-from talerec.models.core.conditions import match_rows
 from talerec.models.core.persistence import Fitted
 from talerec.runtime import Array
 
@@ -156,6 +155,8 @@ def matching_items(model: HasFit, where: str) -> Array:
     where: a condition such as "price < 100" (`conditions`). TalerecError if it is not valid, or if
     the model has no item table.
     """
+    from talerec.models.core.conditions import match_rows  # most lists have no condition
+
     return match_rows(item_table(model, "where"), where)
 
 

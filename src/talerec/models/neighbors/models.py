@@ -36,7 +36,7 @@ class SKNN(Model):
     """
 
     name = "sknn"
-    summary = "Sessions that resemble earlier ones; nothing is solved"
+    summary = "Sessions that resemble earlier ones; no solve"
     paper = (
         "When Recurrent Neural Networks meet the Neighborhood for Session-Based Recommendation, "
         "RecSys 2017"

@@ -17,11 +17,6 @@ class IdKinds(NamedTuple):
     user: str | None = None
     item: str | None = None
 
-    @property
-    def is_settled(self) -> bool:
-        """Return whether the kinds of user ids and of item ids are both settled."""
-        return None not in self
-
     def or_else(self, other: IdKinds) -> IdKinds:
         """Return these kinds, with the kinds of `other` where these are not settled."""
         return IdKinds(self.user or other.user, self.item or other.item)

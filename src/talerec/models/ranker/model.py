@@ -52,7 +52,7 @@ class Ranker(_RankerState):
     """
 
     name = "ranker"
-    summary = "The most accurate: trees over lists of other models"
+    summary = "Trees that order the lists of other models"
     extra = "rank"
     needs_time = True
 

@@ -23,7 +23,7 @@ LIMITS = [
     ("serving", "`--start-timeout` seconds (900)", "serve.settings", "Settings.start_timeout", 900),
     ("serving", "the last 64 conditions", "serve.model.queries", "_MAX_CACHED", 64),
     ("data", "at most 2,000 characters", "models.core.conditions", "MAX_CONDITION", 2_000),
-    ("data", "2,000 characters, 200 tests", "models.core.conditions", "_MAX_TESTS", 200),
+    ("data", "2,000 characters, 64 tests", "models.core.conditions", "_MAX_TESTS", 64),
     ("data", "32 brackets and `not`", "models.core.conditions", "_MAX_DEPTH", 32),
     ("data", "16 uses of `like` and `has`", "models.core.conditions", "_MAX_SEARCHES", 16),
     ("data", "with 32 `%`", "models.core.conditions", "_MAX_ANY_TEXTS", 32),

@@ -49,7 +49,7 @@ from talerec.models.core.condition_values import (
 from talerec.runtime import Array
 
 MAX_CONDITION = 2000  # characters
-_MAX_TESTS = 200
+_MAX_TESTS = 64
 _MAX_DEPTH = 32  # brackets and `not` inside each other
 _MAX_SEARCHES = 16  # uses of `like` and `has` in a condition
 _MAX_ANY_TEXTS = 32  # % in all patterns of a condition

@@ -1,11 +1,13 @@
 """Accuracy and costs of the ranker beside its parts, log by log: resumable, one column at a time.
 
     python benchmarks/ranker.py DATA [--on validation] [--only beauty] [--split loo] [-o FILE]
-    python benchmarks/ranker.py DATA --speed --only retail
+    python benchmarks/ranker.py DATA --speed [--parts] --only retail
+    python benchmarks/ranker.py DATA --growth 0.1,1,5
 
 DATA is the folder with the logs. NDCG@10, all items ranked, ties in random order; "loo" is
 leave-one-out, "at" a split by time with 80 % of the rows before it. Every finished column is a line
-of FILE (JSON), and is not computed again.
+of FILE (JSON), and is not computed again. `ranker_speed.py` has --speed (seconds, memory, answers a
+second, and where the time goes) and --growth (synthetic logs of so many million rows).
 """
 
 from __future__ import annotations
@@ -18,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
+import ranker_speed
 import talerec as tr
-from talerec.data import Histories
-from talerec.models.core import rank_top, rank_with_reasons
 from talerec.runtime import peak_rss_mb
 
 #: Logs: file, core, and whether seen items are allowed (where users repeat items).
@@ -73,26 +74,6 @@ def measure(split: tr.Split, on: str) -> dict[str, Any]:
     return column
 
 
-def measure_speed(split: tr.Split) -> dict[str, Any]:
-    """Return milliseconds per answer, with reasons and without, and users a second in lists."""
-    log = split.train
-    model = tr.Ranker().fit(log)
-    histories = Histories.of_users(log)
-    rank_top(model, histories.slice(0, 1), 10)
-    rank_with_reasons(model, histories.slice(0, 1), 10)
-    times: dict[str, list[float]] = {"answer_ms": [], "reasons_ms": []}
-    for user in range(min(300, len(histories))):
-        history = histories.slice(user, user + 1)
-        for name, ask in (("answer_ms", rank_top), ("reasons_ms", rank_with_reasons)):
-            begun = time.perf_counter()
-            ask(model, history, 10)
-            times[name].append(1e3 * (time.perf_counter() - begun))
-    begun = time.perf_counter()
-    rank_top(model, histories, 10)
-    speed: dict[str, Any] = {name: float(np.median(values)) for name, values in times.items()}
-    return speed | {"users_per_s": len(histories) / (time.perf_counter() - begun)}
-
-
 def show(key: str, column: dict[str, Any]) -> None:
     """Print one column."""
     name = key.split()[0]
@@ -119,15 +100,21 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(LOGS))
     parser.add_argument("--split", default="loo,at")
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--parts", action="store_true", help="with --speed: each part's fit, too")
+    parser.add_argument("--growth", help="million rows of synthetic logs, such as 0.1,1,5")
     parser.add_argument("-o", "--out", type=Path, default=Path("ranker.jsonl"))
     options = parser.parse_args()
+    if options.growth:
+        ranker_speed.print_growth([float(size) for size in options.growth.split(",")])
+        return
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     done = {key: column for line in lines for key, column in json.loads(line).items()}
     for name in options.only.split(","):
         for split in options.split.split(","):
             key = f"{name} {split} {options.on}"
             if options.speed:
-                print(name, measure_speed(read_split(options.data, name, split, options.on)))
+                log = read_split(options.data, name, split, options.on).train
+                ranker_speed.print_speed(name, log, parts=options.parts)
                 continue
             if key not in done:
                 done[key] = measure(read_split(options.data, name, split, options.on), options.on)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from talerec.data import Log
-from talerec.runtime import Array, template
+from talerec.runtime import Array
 
 
 class ItemTimes(NamedTuple):
@@ -27,16 +27,3 @@ class ItemTimes(NamedTuple):
         counts = np.bincount(log.item, minlength=len(log.items))
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         return cls(indptr, log.time[order], np.sort(log.time))
-
-
-@template
-def count_before(times: Array, low: int, high: int, when: int) -> int:
-    """Return how many of times[low:high], which ascend, are strictly before `when`."""
-    first = low
-    while low < high:
-        middle = (low + high) // 2
-        if times[middle] < when:
-            low = middle + 1
-        else:
-            high = middle
-    return low - first

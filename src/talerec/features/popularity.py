@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from talerec.features.inputs import DAY, HOUR, FeatureFamily, FeatureInputs, known_end
-from talerec.features.item_times import count_before
-from talerec.runtime import Array, kernel
+from talerec.runtime import Array, count_before, kernel
 
 #: Windows before the request, in microseconds, and their names.
 _WINDOWS = (6 * HOUR, DAY, 7 * DAY, 30 * DAY, 180 * DAY)
@@ -41,8 +40,9 @@ def _fill(
             row, item = indptr[q] + c, inputs.candidates[q, c]
             low, high = log.indptr[item], log.indptr[item + 1]
             count = count_before(log.times, low, high, end)
-            for w in range(n_windows):
-                older = count_before(log.times, low, low + count, end - _WINDOWS[w])
+            older = 0
+            for w in range(n_windows - 1, -1, -1):  # the longest window has the fewest older rows
+                older += count_before(log.times, low + older, low + count, end - _WINDOWS[w])
                 out[row, column + w] = (count - older) / max(totals[w], 1.0)
             at = column + n_windows
             out[row, at] = count / max(totals[n_windows], 1.0)

@@ -6,8 +6,7 @@ import numpy as np
 
 from talerec.data import UNTIMED
 from talerec.features.inputs import DAY, FeatureFamily, FeatureInputs, known_end
-from talerec.features.item_times import count_before
-from talerec.runtime import Array, kernel
+from talerec.runtime import Array, count_before, kernel
 
 _RECENT = 20  # newest rows of a history that describe the user's taste
 

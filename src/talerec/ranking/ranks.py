@@ -143,7 +143,7 @@ def rank_with_dense_scores(
         if len(targets):
             seen_above = count_seen_above(get_dense, store, target, mask, q, seen)
         top = TopK(borrow(out.items[q]), borrow(out.scores[q]))
-        if _is_cheaper_by_rows(weights, sources, len(store.scores)):
+        if is_cheaper_by_rows(weights, sources, len(store.scores)):
             state = _scan_rows(weights.blocks, sources, store, target, top, flags)
         else:
             state = _scan_all(store, target, top, flags)
@@ -278,7 +278,7 @@ def _scan_all(store: DenseScores, target: ScoredTarget, top: TopK, flags: ItemFl
 
 
 @template
-def _is_cheaper_by_rows(weights: KernelWeights, sources: Array, items: int) -> bool:
+def is_cheaper_by_rows(weights: KernelWeights, sources: Array, items: int) -> bool:
     """Return whether to read the scores of items in the sources' rows alone, not of all items.
 
     sources: numbers of the rows of the weights B in one query. items: the number of all items. The

@@ -34,6 +34,7 @@ from talerec.runtime.jit import unsigned_range as unsigned_range
 from talerec.runtime.kernels import address as address
 from talerec.runtime.kernels import borrow as borrow
 from talerec.runtime.kernels import copy_range as copy_range
+from talerec.runtime.kernels import count_before as count_before
 from talerec.runtime.kernels import float32_at as float32_at
 from talerec.runtime.kernels import float64_at as float64_at
 from talerec.runtime.kernels import int32_at as int32_at

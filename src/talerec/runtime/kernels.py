@@ -138,3 +138,16 @@ def kth_smallest(values: Array, k: int) -> float:
         else:
             break
     return work[k]  # type: ignore[no-any-return]
+
+
+@template
+def count_before(values: Array, low: int, high: int, limit: int) -> int:
+    """Return how many of values[low:high], which ascend, are below `limit`."""
+    first = low
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] < limit:
+            low = middle + 1
+        else:
+            high = middle
+    return low - first

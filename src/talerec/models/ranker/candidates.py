@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from talerec.data import Histories
 from talerec.features import FeatureInputs, ItemTimes, PartScores, build_features
-from talerec.models.core import Model, TopItems
-from talerec.ranking import Mask, Query, score_items, top_items
-from talerec.runtime import Array, as_readonly, kernel
+from talerec.models.core import Model
+from talerec.ranking import (
+    ItemFlags,
+    Mask,
+    Query,
+    StackQueries,
+    StackScratch,
+    StackTable,
+    TopK,
+    WeightsStack,
+    borrow_mask,
+    borrow_scratch,
+    borrow_stack,
+    clear_model,
+    hide_values,
+    is_listable,
+    list_top,
+    mark_seen,
+    model_score,
+    push_item,
+    rank_target,
+    score_model,
+    sort_top_k,
+)
+from talerec.runtime import Array, as_readonly, kernel, template
 
 _LIST = 100  # items of each part's list that may become candidates
 _RANKED = 200  # items of each part's list whose rank is a feature
 _JOINED = 10.0  # rank at which an entry of a list counts half as much as the first one
 _RECENT = 50  # different items of a history, newest first, that may become candidates
+_NO_TARGETS = np.empty(0, np.int64)
 
 
 class Requests(NamedTuple):
@@ -34,18 +59,33 @@ class Requests(NamedTuple):
 
 
 class CandidateItems(NamedTuple):
-    """Candidate items of each request, in the order in which the parts' lists were joined.
+    """Candidate items of each request, and what the parts (first-stage models) say of them.
 
-    items: int32, request x column; the first counts[q] of a row are the candidates of request q.
-    queries: each part's query of all requests, from which scores are computed.
+    items: int32, request x column; the first counts[q] of a row are the candidates of request q, in
+    the order in which the parts' lists were joined. target_ranks, target_scores: request x part, of
+    one target per request in the part's own list: rank from 1, 0 for none, and score, NaN for none;
+    no rows without targets. first_query: the queries of the first part.
     """
 
     items: Array
     counts: Array
-    queries: list[Query]
+    parts: PartScores
+    target_ranks: Array
+    target_scores: Array
+    first_query: Query
+
+    def take(self, which: Array) -> CandidateItems:
+        """Return the candidates of the requests `which` (positions), without targets.
+
+        The queries of the first part stay those of all requests.
+        """
+        parts = PartScores(*(np.take(array, which, axis=1) for array in self.parts))
+        none = self.target_ranks[:0], self.target_scores[:0]
+        return CandidateItems(self.items[which], self.counts[which], parts, *none, self.first_query)
 
 
-class FirstStage(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class FirstStage:
     """The fitted models whose lists are joined (parts), and the times of the rows they know.
 
     names: of the parts, each once. joins_history: whether recent items of a history are candidates
@@ -58,151 +98,251 @@ class FirstStage(NamedTuple):
     joins_history: bool
     size: int
 
-    def find_candidates(self, histories: Histories, mask: Mask) -> CandidateItems:
+    @cached_property
+    def _stack(self) -> WeightsStack:
+        """The weights of all parts, for kernels."""
+        return WeightsStack([part.fitted.weights for part in self.parts])
+
+    def find_candidates(
+        self, histories: Histories, mask: Mask, targets: Array | None = None
+    ) -> CandidateItems:
         """Return up to `size` candidates of each history that a mask allows.
 
         They are the items with the largest sum of 1 / (rank + 10) over the first 100 of each part's
         list (ranks from 0). If users repeat items and the mask does not hide seen ones, the newest
-        50 items of the history (which the mask carries) are one more list.
+        50 items of the history (which the mask carries) are one more list. targets: an item
+        position per history, -1 for none, whose ranks in the parts' lists are computed.
+        """
+        n_items = self._stack.items
+        n_recent = _RECENT if self.joins_history and not mask.hide else 0
+        size, k = min(self.size, n_items), min(_LIST, n_items)
+        items, counts = np.full((len(histories), size), -1, np.int32), np.zeros(len(histories), int)
+        limits = _Limits(k, min(_RANKED, n_items), n_recent)
+        return self._score_parts(histories, mask, items, counts, targets, limits)
+
+    def score_candidates(self, histories: Histories, items: Array, counts: Array) -> CandidateItems:
+        """Return given items of each history as its candidates, with what the parts say of them.
+
+        items: int32, history x column, of which the first counts[h] of row h are candidates.
+        """
+        limits = _Limits(0, min(_RANKED, self._stack.items), 0)
+        mask = Mask.make(histories, hide_seen=False)
+        return self._score_parts(histories, mask, items, counts, None, limits)
+
+    def _score_parts(
+        self, histories: Histories, mask: Mask, items: Array, counts: Array,
+        targets: Array | None, limits: _Limits,
+    ) -> CandidateItems:  # fmt: skip
+        """Return candidates with their scores and ranks by each part.
+
+        items, counts: the candidates, which are found, and written, if limits.listed is above 0.
         """
         queries = [part.query(histories) for part in self.parts]
-        n_items = self.parts[0].fitted.weights.items
-        k = min(_LIST, n_items)
-        lists = np.empty((len(self.parts), len(histories), k), np.int32)
-        for part, query, items in zip(self.parts, queries, lists, strict=True):
-            items[:] = top_items(part.fitted.weights, query, mask, k)[0]
-        n_recent = _RECENT if self.joins_history and not mask.hide else 0
-        size = min(self.size, n_items)
-        return CandidateItems(*_join_lists(lists, mask, n_items, n_recent, size), queries)
+        n_parts, n_targets = len(self.parts), 0 if targets is None else len(histories)
+        shape = (n_parts, *items.shape)
+        parts = PartScores(
+            np.full(shape, np.nan), np.full(shape, np.nan, np.float32),
+            np.full((n_parts, len(histories), 2), np.nan),
+        )  # fmt: skip
+        ranks = np.zeros((n_targets, n_parts), np.int64)
+        scores = np.full(ranks.shape, np.nan)
+        candidates = CandidateItems(items, counts, parts, ranks, scores, queries[0])
+        _join_parts(
+            self._stack.table, StackQueries.join(queries), mask,
+            _NO_TARGETS if targets is None else targets.astype(np.int64, copy=False), limits,
+            self._stack.scratch(), _Output(*candidates[:-1]),
+        )  # fmt: skip
+        return candidates
 
-    def build_features(
-        self, requests: Requests, candidates: CandidateItems
-    ) -> tuple[Array, Array, PartScores]:
-        """Return indptr and a row of features per candidate (float32), and the parts' scores.
+    def build_features(self, requests: Requests, candidates: CandidateItems) -> tuple[Array, Array]:
+        """Return indptr and a row of features per candidate (float32).
 
-        Candidates of request q have the rows indptr[q]..indptr[q + 1]; the parts' scores have an
-        array per first-stage model. Features depend on the request (its history, its time `now`,
-        and `known_until`, the end of the rows that the models know), on the item, and on
-        `self.log`, the times of all rows by item; not on the filter that chose the candidates.
+        Candidates of request q have the rows indptr[q]..indptr[q + 1]. Features depend on the
+        request (its history, its time `now`, and `known_until`, the end of the rows that the models
+        know), on the item, and on `self.log`, the times of all rows by item; not on the filter that
+        chose the candidates.
         """
         histories = requests.histories
-        parts = self._score_parts(histories, candidates)
         inputs = FeatureInputs(
             histories.start, histories.stop, as_readonly(histories.item),
             as_readonly(histories.time), requests.now, requests.known_until,
-            candidates.items, candidates.counts, parts,
+            candidates.items, candidates.counts, candidates.parts,
             ItemTimes(*map(as_readonly, self.log)),
         )  # fmt: skip
-        return *build_features(inputs, self.names), parts
+        return build_features(inputs, self.names)
 
-    def _score_parts(self, histories: Histories, candidates: CandidateItems) -> PartScores:
-        """Return each part's scores and ranks of the candidates, and its highest scores."""
-        items, counts, queries = candidates
-        shape = (len(self.parts), *items.shape)
-        scores, ranks = np.empty(shape), np.full(shape, np.nan, np.float32)
-        tops = np.full((len(self.parts), len(histories), 2), np.nan)
-        everything = Mask.make(histories, hide_seen=False)
-        for p, (part, query) in enumerate(zip(self.parts, queries, strict=True)):
-            weights = part.fitted.weights
-            k = min(_RANKED, weights.items)
-            lists = TopItems(*top_items(weights, query, everything, k))
-            scores[p] = score_items(weights, query, items, counts)
-            _look_up_ranks(items, counts, lists, everything, weights.items, ranks[p], tops[p])
-        return PartScores(scores, ranks, tops)
+
+class _Limits(NamedTuple):
+    """Lengths of lists: items that may become candidates, items with ranks, history items.
+
+    listed 0: candidates are given, and none are looked for.
+    """
+
+    listed: int
+    ranked: int
+    recent: int
+
+
+class _Output(NamedTuple):
+    """The arrays of `CandidateItems` that the kernel fills."""
+
+    items: Array
+    counts: Array
+    parts: PartScores
+    target_ranks: Array
+    target_scores: Array
+
+
+class _Lists(NamedTuple):
+    """Lists of one request, part x rank, and work space to join them.
+
+    ranked, scores, n_ranked: the list of all items. listed, n_listed: that of allowed items. sums:
+    of 1 / (rank + 10) by item, 0 between requests; touched: the items with a sum; order: an entry
+    per candidate; rank_of: by item, NaN between parts.
+    """
+
+    ranked: Array
+    scores: Array
+    n_ranked: Array
+    listed: Array
+    n_listed: Array
+    sums: Array
+    touched: Array
+    order: Array
+    rank_of: Array
 
 
 @kernel
-def _join_lists(
-    lists: Array, mask: Mask, n_items: int, n_recent: int, size: int
-) -> tuple[Array, Array]:
-    """Return the `size` items of each request that rank best in several lists, and counts.
+def _join_parts(
+    table: StackTable, queries: StackQueries, mask: Mask, targets: Array, limits: _Limits,
+    scratch: StackScratch, out: _Output,
+) -> None:  # fmt: skip
+    """Find candidates of each request unless they are given, and score and rank them by parts.
 
-    lists: part x request x rank, item positions, -1 for none. n_recent: newest different items of
-    the history that are one more list, as far as `mask` allows them. Items are ordered by the sum
-    of 1 / (rank + 10), equal sums by position.
+    table, queries: the weights and the queries of all parts. mask: the items that may be
+    candidates, and the histories. targets: an item per request, or none. limits: lengths of lists;
+    listed 0: candidates are given. scratch: the thread's work space, without scores before and
+    after. out: `CandidateItems` as arrays, filled here.
     """
-    n_parts, n, k = lists.shape
-    out, counts = np.full((n, size), -1, np.int32), np.zeros(n, np.int64)
-    sums = np.zeros(n_items)
-    touched = np.empty(n_parts * k + n_recent, np.int32)
-    for q in range(n):
-        end = 0
+    table, scratch, mask = borrow_stack(table), borrow_scratch(scratch), borrow_mask(mask)
+    n_parts, n_items, seen = len(table.base_row), len(scratch.seen), scratch.seen
+    flags = ItemFlags(mask.allowed, seen[: n_items if mask.hide else 0])
+    lists = _Lists(
+        np.empty((n_parts, limits.ranked), np.int32), np.empty((n_parts, limits.ranked)),
+        np.zeros(n_parts, np.int64), np.empty((n_parts, limits.listed), np.int32),
+        np.zeros(n_parts, np.int64), np.zeros(n_items),
+        np.empty(n_parts * limits.listed + limits.recent, np.int32), np.empty(out.items.shape[1]),
+        np.full(n_items, np.nan),
+    )  # fmt: skip
+    spare = np.empty(limits.listed)
+    for q in range(len(out.counts)):
+        mark_seen(mask, q, seen, 1)
         for p in range(n_parts):
-            for r in range(k):
-                item = lists[p, q, r]
-                if item < 0:
-                    break
-                if sums[item] == 0.0:
-                    touched[end] = item
-                    end += 1
-                sums[item] += 1.0 / (r + _JOINED)
-        end = _join_recent(mask, q, n_recent, sums, touched, end)
-        items = np.sort(touched[:end])
-        order = np.argsort(-sums[items], kind="mergesort")
-        counts[q] = min(end, size)
-        for c in range(counts[q]):
-            out[q, c] = items[order[c]]
-        for c in range(end):
-            sums[items[c]] = 0.0
-    return out, counts
+            score_model(table, queries, p, q, scratch)
+            _list_part(scratch, p, flags, limits, lists, spare)
+            if len(targets):
+                out.target_ranks[q, p] = rank_target(scratch, p, flags, targets[q])
+                if targets[q] >= 0:
+                    out.target_scores[q, p] = model_score(scratch, p, targets[q])
+        if limits.listed > 0:
+            _join_lists(lists, mask, q, limits, seen, out)
+        for p in range(n_parts):
+            _look_up_candidates(scratch, p, q, lists, out)
+            clear_model(scratch, p)
+        mark_seen(mask, q, seen, 0)
 
 
-@kernel
-def _join_recent(mask: Mask, q: int, n_recent: int, sums: Array, touched: Array, end: int) -> int:
-    """Add the newest items of history q to the sums, each once; return the end of `touched`.
+@template
+def _list_part(
+    scratch: StackScratch, p: int, flags: ItemFlags, limits: _Limits, lists: _Lists, spare: Array
+) -> None:
+    """Write the lists of part p, which was scored last: of all items, and of the allowed ones.
 
-    sums: of 1 / (rank + 10) by item; touched[:end]: the items with a sum above 0.
+    flags: which items are allowed. The second list is the beginning of the first one without the
+    items that are not allowed, or else is ranked apart. spare: work space, as long as a list.
     """
-    rank, r, first = 0, mask.stop[q] - 1, mask.start[q]
-    while rank < n_recent and r >= first:
-        item, is_new = mask.item[r], True
-        for s in range(r + 1, mask.stop[q]):
-            if mask.item[s] == item:
-                is_new = False
-                break
-        if item >= 0 and is_new and (len(mask.allowed) == 0 or mask.allowed[item] != 0):
-            if sums[item] == 0.0:
-                touched[end] = item
-                end += 1
-            sums[item] += 1.0 / (rank + _JOINED)
-            rank += 1
+    every = ItemFlags(flags.allowed[:0], flags.hidden[:0])
+    n = list_top(scratch, p, every, TopK(lists.ranked[p], lists.scores[p]))
+    lists.n_ranked[p], size = n, 0
+    for r in range(n):
+        if size == limits.listed:
+            break
+        if is_listable(flags, lists.ranked[p, r]):
+            lists.listed[p, size] = lists.ranked[p, r]
+            size += 1
+    if size < limits.listed and n == limits.ranked:
+        hide_values(scratch, p, flags)
+        size = list_top(scratch, p, flags, TopK(lists.listed[p], spare))
+    lists.n_listed[p] = size
+
+
+@template
+def _join_lists(
+    lists: _Lists, mask: Mask, q: int, limits: _Limits, seen: Array, out: _Output
+) -> None:
+    """Write the items of request q that rank best in several lists, and their number.
+
+    Items are ordered, best first, by the sum of 1 / (rank + 10) over the parts' lists and, if
+    limits.recent is not 0, over the newest different items of the history; equal sums by position.
+    seen: not 0 for items of the history.
+    """
+    end = 0
+    for p in range(len(lists.n_listed)):
+        for r in range(lists.n_listed[p]):
+            end = _add_entry(lists, lists.listed[p, r], r, end)
+    rank, r = 0, mask.stop[q] - 1
+    while rank < limits.recent and r >= mask.start[q]:
+        item = mask.item[r]
+        if item >= 0 and seen[item] == 1:
+            seen[item] = 2  # so that it counts once
+            if is_listable(ItemFlags(mask.allowed, seen[:0]), item):
+                end = _add_entry(lists, item, rank, end)
+                rank += 1
         r -= 1
+    best, size = TopK(out.items[q], lists.order), 0
+    every = ItemFlags(mask.allowed[:0], seen[:0])
+    for x in range(end):
+        item = lists.touched[x]
+        size = push_item(best, size, item, lists.sums[item], every)
+        lists.sums[item] = 0.0
+    out.counts[q] = sort_top_k(best, size)
+
+
+@template
+def _add_entry(lists: _Lists, item: int, rank: int, end: int) -> int:
+    """Add an item at a rank (from 0) of a list to the sums; return how many items have one.
+
+    end: how many items had a sum before.
+    """
+    if lists.sums[item] == 0.0:
+        lists.touched[end] = item
+        end += 1
+    lists.sums[item] += 1.0 / (rank + _JOINED)
     return end
 
 
-@kernel
-def _look_up_ranks(
-    items: Array, counts: Array, lists: TopItems, histories: Mask, n_items: int, ranks: Array,
-    tops: Array,
-) -> None:  # fmt: skip
-    """Write the ranks of candidates in one part's lists, and the part's highest scores.
+@template
+def _look_up_candidates(scratch: StackScratch, p: int, q: int, lists: _Lists, out: _Output) -> None:
+    """Write scores and ranks of request q's candidates by part p, and its highest scores.
 
-    items, counts: the candidates. lists: the part's lists of all items. An unseen candidate's rank
-    counts unseen items only, that of a seen one all items. tops: per request, the highest score of
-    all items, and of unseen ones.
+    An unseen candidate's rank counts unseen items only, that of a seen one all items. The highest
+    scores are those of all items, and of unseen ones.
     """
-    listed, scores, lengths = lists.items, lists.scores, lists.counts
-    rank_of, is_seen = np.full(n_items, np.nan), np.zeros(n_items, np.uint8)
-    for q in range(len(items)):
-        for r in range(histories.start[q], histories.stop[q]):
-            if histories.item[r] >= 0:
-                is_seen[histories.item[r]] = 1
-        n_unseen = 0
-        for r in range(lengths[q]):
-            item = listed[q, r]
-            if r == 0:
-                tops[q, 0] = scores[q, 0]
-            if is_seen[item]:
-                rank_of[item] = r
-            else:
-                if n_unseen == 0:
-                    tops[q, 1] = scores[q, r]
-                rank_of[item] = n_unseen
-                n_unseen += 1
-        for c in range(counts[q]):
-            ranks[q, c] = rank_of[items[q, c]]
-        for r in range(lengths[q]):
-            rank_of[listed[q, r]] = np.nan
-        for r in range(histories.start[q], histories.stop[q]):
-            if histories.item[r] >= 0:
-                is_seen[histories.item[r]] = 0
+    ranks, tops, n_unseen = out.parts.ranks, out.parts.tops, 0
+    for r in range(lists.n_ranked[p]):
+        item = lists.ranked[p, r]
+        if r == 0:
+            tops[p, q, 0] = lists.scores[p, 0]
+        if scratch.seen[item]:
+            lists.rank_of[item] = r
+        else:
+            if n_unseen == 0:
+                tops[p, q, 1] = lists.scores[p, r]
+            lists.rank_of[item] = n_unseen
+            n_unseen += 1
+    for c in range(out.counts[q]):
+        item = out.items[q, c]
+        out.parts.scores[p, q, c] = model_score(scratch, p, item)
+        ranks[p, q, c] = lists.rank_of[item]
+    for r in range(lists.n_ranked[p]):
+        lists.rank_of[lists.ranked[p, r]] = np.nan

@@ -9,11 +9,12 @@ import numpy as np
 from talerec.data import Histories
 from talerec.features import feature_names
 from talerec.models.core import HoldoutQueries
-from talerec.models.ranker.candidates import CandidateItems, FirstStage, Requests
+from talerec.models.ranker.candidates import FirstStage, Requests
 from talerec.models.ranker.queries import QueryRound
-from talerec.ranking import Mask, rank_queries
-from talerec.runtime import Array
+from talerec.ranking import Mask
+from talerec.runtime import Array, run_chunks, sized_chunks
 
+_BLOCK = 256  # queries that a thread takes at a time
 _K = 10  # ranks that count
 
 
@@ -64,42 +65,37 @@ def build_examples(
     which: numbers of the queries. hide_seen: whether the candidates leave out the history's items.
     """
     queries = take_queries(held_out.queries, which)
-    if not len(queries):
-        no_gain = np.zeros((0, len(stage.parts)))
-        return _no_examples(queries.user, no_gain, len(feature_names(stage.names)))
-    histories = queries.histories
-    assert histories.now is not None
-    known_until = np.full(len(queries), held_out.known_until, np.int64)
-    requests = Requests(histories, histories.now, known_until)
-    mask = Mask.make(histories, hide_seen=hide_seen)
-    candidates = stage.find_candidates(histories, mask)
+    assert queries.histories.now is not None
+    chunks = sized_chunks(len(queries), _BLOCK)
     part_gain = np.empty((len(queries), len(stage.parts)))
-    for p, (part, query) in enumerate(zip(stage.parts, candidates.queries, strict=True)):
-        ranks = rank_queries(part.fitted.weights, query, mask, 0, queries.target).ranks
-        part_gain[:, p] = gain_at_rank(ranks[:, int(hide_seen)])
-    is_target = candidates.items == queries.target[:, None]
-    hit = np.flatnonzero(is_target.any(axis=1))
-    if not hit.size:
-        return _no_examples(queries.user, part_gain, len(feature_names(stage.names)))
-    chosen = requests.take(hit)
-    shown = CandidateItems(
-        candidates.items[hit], candidates.counts[hit],
-        [part.query(chosen.histories) for part in stage.parts],
-    )  # fmt: skip
-    indptr, rows, _ = stage.build_features(chosen, shown)
-    labels = np.zeros(len(rows), np.int8)
-    labels[indptr[:-1] + is_target[hit].argmax(axis=1)] = 1
     sizes = np.zeros(len(queries), np.int64)
-    sizes[hit] = shown.counts
+    blocks: list[tuple[Array, Array] | None] = [None] * len(chunks)
+
+    def work(a: int, b: int) -> None:
+        some = take_queries(queries, np.arange(a, b))
+        mask = Mask.make(some.histories, hide_seen=hide_seen)
+        candidates = stage.find_candidates(some.histories, mask, some.target)
+        part_gain[a:b] = gain_at_rank(candidates.target_ranks)
+        is_target = candidates.items == some.target[:, None]
+        hit = np.flatnonzero(is_target.any(axis=1))
+        known_until = np.full(len(some), held_out.known_until, np.int64)
+        assert some.histories.now is not None
+        requests = Requests(some.histories, some.histories.now, known_until)
+        indptr, rows = stage.build_features(requests.take(hit), candidates.take(hit))
+        labels = np.zeros(len(rows), np.int8)
+        labels[indptr[:-1] + is_target[hit].argmax(axis=1)] = 1
+        sizes[a + hit] = candidates.counts[hit]
+        blocks[a // _BLOCK] = rows, labels
+
+    run_chunks("features", work, chunks)
     row_ptr = np.concatenate([[0], np.cumsum(sizes)])
+    rows = np.empty((row_ptr[-1], len(feature_names(stage.names))), np.float32)
+    labels = np.empty(len(rows), np.int8)
+    for number, (a, b) in enumerate(chunks):
+        block, blocks[number] = blocks[number], None  # freed when it is copied
+        assert block is not None
+        rows[row_ptr[a] : row_ptr[b]], labels[row_ptr[a] : row_ptr[b]] = block
     return Examples(queries.user, part_gain, row_ptr, rows, labels)
-
-
-def _no_examples(user: Array, part_gain: Array, n_features: int) -> Examples:
-    """Return the examples of queries of which no target is a candidate: they have no rows."""
-    row_ptr = np.zeros(len(user) + 1, np.int64)
-    rows = np.zeros((0, n_features), np.float32)
-    return Examples(user, part_gain, row_ptr, rows, np.zeros(0, np.int8))
 
 
 def take_queries(queries: HoldoutQueries, which: Array) -> HoldoutQueries:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from talerec.features import FAMILIES, feature_families
 from talerec.models.core import TopItems
 from talerec.models.ranker.candidates import CandidateItems, FirstStage, Requests
+from talerec.models.ranker.tree_shap import TreeExplainer
 from talerec.models.ranker.trees import Trees
-from talerec.ranking import Mask, rank_queries, score_items
+from talerec.ranking import Mask, rank_queries
 from talerec.runtime import Array, kernel, run_chunks, sized_chunks
 
 _BLOCK = 256  # histories that a thread takes at a time
@@ -19,7 +21,8 @@ _START = 0.7  # weight of the first part's log rank, with which learning starts
 _UNRANKED = 300.0  # rank of an item that the first part does not rank
 
 
-class SecondStage(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class SecondStage:
     """Trees that order the candidates of the first stage.
 
     The score of a candidate (`score_rows`) does not depend on filters. Other items follow in the
@@ -30,7 +33,12 @@ class SecondStage(NamedTuple):
     first: FirstStage
     trees: Trees
 
-    @property
+    @cached_property
+    def _explainer(self) -> TreeExplainer:
+        """What explanations of the trees' scores need; computed for the first one."""
+        return TreeExplainer.build(self.trees)
+
+    @cached_property
     def floor(self) -> float:
         """A score below that of every candidate, from which the scores of other items go down."""
         return float(self.trees.lowest - _START * np.log(_UNRANKED + 3.0)) - 1.0
@@ -67,7 +75,7 @@ class SecondStage(NamedTuple):
         self, requests: Requests, mask: Mask, k: int, targets: Array | None
     ) -> tuple[Array, Array, Array, Array]:
         """Return (items, scores, counts, ranks) as `rank` does, of a limited number of requests."""
-        candidates = self.first.find_candidates(requests.histories, mask)
+        candidates = self.first.find_candidates(requests.histories, mask, targets)
         score, tops = self.score(requests, candidates)
         order = _order_candidates(candidates.items, candidates.counts, score)
         items = np.take_along_axis(candidates.items, order, axis=1)
@@ -75,7 +83,7 @@ class SecondStage(NamedTuple):
         counts = candidates.counts
         ranks = np.zeros(0, np.int64)
         if targets is not None:
-            ranks = self._rank_targets(mask, candidates, items, targets)
+            ranks = _rank_targets(candidates, items, targets)
         if k > items.shape[1] or (counts < k).any():
             items, scores, counts = self._append_others(mask, candidates, items, scores, tops, k)
         return items[:, :k], scores[:, :k], np.minimum(counts, k), ranks
@@ -86,38 +94,11 @@ class SecondStage(NamedTuple):
         The scores are request x column, -inf beyond the candidates of a request. The highest score
         that the first of the models below gives any item is one number per request; NaN without.
         """
-        _, rows, parts = self.first.build_features(requests, candidates)
+        _, rows = self.first.build_features(requests, candidates)
         scores = np.full(candidates.items.shape, -np.inf)
         is_candidate = np.arange(candidates.items.shape[1]) < candidates.counts[:, None]
         scores[is_candidate] = score_rows(self.trees, rows)
-        return scores, parts.tops[0, :, 0]
-
-    def _rank_targets(
-        self, mask: Mask, candidates: CandidateItems, ordered: Array, targets: Array
-    ) -> Array:
-        """Return the rank of each target among the items that the mask lists, from 1; 0: none.
-
-        ordered: the candidates, best first. A target that is no candidate ranks behind all
-        candidates, and behind the other items that the first part ranks before it.
-        """
-        is_target = ordered == targets[:, None]
-        position = is_target.argmax(axis=1)
-        is_found = is_target[np.arange(len(targets)), position] & (targets >= 0)
-        part, query = self.first.parts[0], candidates.queries[0]
-        weights, column = part.fitted.weights, int(mask.hide)
-        rank = rank_queries(weights, query, mask, 0, targets).ranks[:, column]
-        with_target = np.concatenate([candidates.items, targets[:, None].astype(np.int32)], axis=1)
-        with_target[:, -1] = np.maximum(with_target[:, -1], 0)
-        sizes = np.full(len(targets), with_target.shape[1])
-        safe = np.where(with_target >= 0, with_target, 0)
-        scores = score_items(weights, query, safe, sizes)
-        score, others = scores[:, -1:], scores[:, :-1]
-        is_candidate = np.arange(others.shape[1]) < candidates.counts[:, None]
-        is_tie = (others == score) & (candidates.items < targets[:, None])
-        n_before = (is_candidate & ((others > score) | is_tie)).sum(axis=1)
-        behind = np.where(rank > 0, candidates.counts + rank - n_before, 0)
-        ranks: Array = np.where(is_found, position + 1, np.where(targets >= 0, behind, 0))
-        return ranks
+        return scores, candidates.parts.tops[0, :, 0]
 
     def _append_others(
         self,
@@ -134,8 +115,7 @@ class SecondStage(NamedTuple):
         tops: the highest score of the first part, per request. Scores of the other items are those
         of the first part, shifted below `floor`, the lowest score that trees can give.
         """
-        part, query = self.first.parts[0], candidates.queries[0]
-        weights = part.fitted.weights
+        weights, query = self.first.parts[0].fitted.weights, candidates.first_query
         depth = min(k + items.shape[1], weights.items)
         ranked = rank_queries(weights, query, mask, depth)
         shifted = ranked.scores - tops[:, None] + self.floor
@@ -154,17 +134,35 @@ class SecondStage(NamedTuple):
         last column is what no family adds; rows add up to the scores. Ranks: part x item.
         """
         history = requests.histories
-        queries = [part.query(history) for part in self.first.parts]
         grid = np.ascontiguousarray(items[None, :], np.int32)
-        candidates = CandidateItems(grid, np.array([len(items)]), queries)
-        _, rows, parts = self.first.build_features(requests, candidates)
+        candidates = self.first.score_candidates(history, grid, np.array([len(items)]))
+        _, rows = self.first.build_features(requests, candidates)
         families = feature_families(self.first.names)
-        by_feature = self.trees.contributions(rows)
+        by_feature = self._explainer.contributions(rows)
         sums = [by_feature[:, families == f].sum(axis=1) for f in range(len(FAMILIES))]
         sums[0] = sums[0] + start_scores(rows)
         scores = score_rows(self.trees, rows)
         rest = scores - np.sum(sums, axis=0)
-        return np.column_stack([*sums, rest]), scores, parts.ranks[:, 0, :]
+        return np.column_stack([*sums, rest]), scores, candidates.parts.ranks[:, 0, :]
+
+
+def _rank_targets(candidates: CandidateItems, ordered: Array, targets: Array) -> Array:
+    """Return the rank of each target among the items that a mask lists, from 1; 0: none.
+
+    candidates: those of the mask, with ranks of the targets in the parts' lists. ordered: their
+    items, best first. A target that is no candidate ranks behind all candidates, and behind the
+    other items that the first part ranks before it.
+    """
+    is_target = ordered == targets[:, None]
+    position = is_target.argmax(axis=1)
+    is_found = is_target[np.arange(len(targets)), position] & (targets >= 0)
+    rank, score = candidates.target_ranks[:, 0], candidates.target_scores[:, :1]
+    others = candidates.parts.scores[0]  # NaN beyond the candidates of a request
+    is_tie = (others == score) & (candidates.items < targets[:, None])
+    n_before = ((others > score) | is_tie).sum(axis=1)
+    behind = np.where(rank > 0, candidates.counts + rank - n_before, 0)
+    ranks: Array = np.where(is_found, position + 1, np.where(targets >= 0, behind, 0))
+    return ranks
 
 
 def start_scores(rows: Array) -> Array:

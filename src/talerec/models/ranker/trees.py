@@ -66,13 +66,6 @@ class Trees(NamedTuple):
         """Return the score of each row of features (float64): the sum of its leaves' values."""
         return _predict(self, rows)
 
-    def contributions(self, rows: Array) -> Array:
-        """Return what each feature (column) adds to the score of each row (TreeSHAP, float64).
-
-        With `expected`, the contributions of a row add up to its score.
-        """
-        return _contributions(self, rows)
-
 
 # -- the text of LightGBM --------------------------------------------------------------------------
 
@@ -223,7 +216,7 @@ def _parse_integers(section: dict[str, str], name: str, count: int) -> Array:
 
 
 @template
-def _goes_left(value: float, threshold: float, decision: int) -> bool:
+def goes_left(value: float, threshold: float, decision: int) -> bool:
     """Return whether a row goes to a node's left child, by LightGBM's rules.
 
     value: of the node's feature. decision: bit 1 set: missing values go left; decision >> 2: 0 if
@@ -253,101 +246,7 @@ def _predict(trees: Trees, rows: Array) -> Array:
             while child >= 0:
                 node = first + child
                 value = np.float64(rows[r, feature[node]])
-                is_left = _goes_left(value, threshold[node], decision[node])
+                is_left = goes_left(value, threshold[node], decision[node])
                 child = left[node] if is_left else right[node]
             out[r] += leaf_value[first_leaf - 1 - child]
     return out
-
-
-@kernel
-def _contributions(trees: Trees, rows: Array) -> Array:
-    """Return the Shapley values of features (rows x features), by paths to leaves.
-
-    A path has, for each different feature on it, `ratio`, the share of training rows that follow it
-    if the feature is not known, and `follows`: whether the row follows it. For a leaf of value v,
-    feature i gets v (follows_i - ratio_i) times the mean, over orders of the other features, of the
-    product of follows (features before i) and ratio (after i). The sum over subsets is a
-    polynomial, from which the factor of i is divided out.
-    """
-    out = np.zeros(rows.shape)
-    n_features = rows.shape[1]  # as many different ones can be on a path
-    features = np.empty(n_features, np.int64)
-    ratio, follows = np.empty(n_features), np.empty(n_features)
-    poly = np.empty(n_features + 1)
-    for t in range(len(trees.leaf_ptr) - 1):
-        first, first_leaf = trees.node_ptr[t], trees.leaf_ptr[t]
-        for r in range(len(rows)):
-            for leaf in range(first_leaf, trees.leaf_ptr[t + 1]):
-                n = _leaf_path(
-                    trees, rows[r], first, leaf, leaf - first_leaf, features, ratio, follows
-                )
-                if n == 0:
-                    continue
-                _path_polynomial(ratio, follows, n, poly)
-                value = trees.leaf_value[leaf]
-                for i in range(n):
-                    if follows[i] != ratio[i]:
-                        share = _without_feature(poly, ratio[i], follows[i], n)
-                        out[r, features[i]] += value * (follows[i] - ratio[i]) * share
-    return out
-
-
-@template
-def _leaf_path(
-    trees: Trees, row: Array, first: int, leaf: int, number: int, features: Array, ratio: Array,
-    follows: Array,
-) -> int:  # fmt: skip
-    """Write the different features on the path to a leaf, with `ratio` and `follows` of each.
-
-    Returns their number. first: the tree's first node. number: of the leaf in its tree.
-    """
-    n, node, child = 0, trees.leaf_parent[leaf], -1 - number
-    count = trees.leaf_count[leaf]
-    while node >= 0:
-        at = first + node
-        feature = trees.feature[at]
-        value = np.float64(row[feature])
-        is_left = _goes_left(value, trees.threshold[at], trees.decision[at])
-        step = 1.0 if is_left == (trees.left[at] == child) else 0.0
-        x = 0
-        while x < n and features[x] != feature:
-            x += 1
-        if x == n:
-            features[x], ratio[x], follows[x] = feature, 1.0, 1.0
-            n += 1
-        ratio[x] *= count / trees.node_count[at]
-        follows[x] *= step
-        count, child, node = trees.node_count[at], node, trees.parent[at]
-    return n
-
-
-@template
-def _path_polynomial(ratio: Array, follows: Array, n: int, poly: Array) -> None:
-    """Write the coefficients of the product of (ratio_k + follows_k y), k < n, to `poly`."""
-    poly[0] = 1.0
-    for k in range(n):
-        poly[k + 1] = poly[k] * follows[k]
-        for d in range(k, 0, -1):
-            poly[d] = poly[d] * ratio[k] + poly[d - 1] * follows[k]
-        poly[0] *= ratio[k]
-
-
-@template
-def _without_feature(poly: Array, ratio: float, follows: float, n: int) -> float:
-    """Return the weighted sum of the coefficients of poly / (ratio + follows y).
-
-    Coefficient s of the quotient has the weight s! (n - 1 - s)! / n!: the share of orders in which
-    s given features come before feature i and the others after it.
-    """
-    total, weight = 0.0, 1.0 / n  # s = n - 1: (n - 1)! 0! / n!
-    if follows != 0.0:
-        quotient = 0.0
-        for s in range(n - 1, -1, -1):
-            quotient = (poly[s + 1] - ratio * quotient) / follows
-            total += weight * quotient
-            weight *= (n - s) / max(s, 1)
-        return total
-    for s in range(n - 1, -1, -1):
-        total += weight * poly[s] / ratio
-        weight *= (n - s) / max(s, 1)
-    return total

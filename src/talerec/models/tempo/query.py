@@ -37,7 +37,7 @@ from talerec.ranking import (
     latest_lags,
     make_block,
 )
-from talerec.runtime import Array, Arrays, as_readonly, kernel, template
+from talerec.runtime import Array, Arrays, as_readonly, count_before, kernel, template
 
 POPULARITY_BLOCK = 2  # number of the block of snapshots, after item-item weights and repeats
 
@@ -304,14 +304,8 @@ def _latest(times: Array, low: int, high: int, now: int) -> int:
 
     times[low:high] must ascend.
     """
-    first = low
-    while low < high:
-        middle = (low + high) // 2
-        if times[middle] < now:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1 if low > first else -1
+    count = count_before(times, low, high, now)
+    return low + count - 1 if count else -1
 
 
 @kernel

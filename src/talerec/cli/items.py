@@ -332,16 +332,13 @@ def print_explanation(
 def _print_families(families: pl.DataFrame) -> None:
     """Print what each family of features adds to an item's score, as a table.
 
-    `families` has the columns family, reason, contribution and share; its last row is the score of
-    an average candidate, which has no share.
+    `families` has the columns family, reason, contribution and share.
     """
     adds = families[columns.SHARE].to_list()
     decimals = count_decimals([*adds, sum(adds)])
-    shares = ["" if share is None else f"{100 * share:+.0f} %" for share in families["share"]]
-    names = zip(families["reason"], families["family"], strict=True)
     cells = [
-        [f"{reason} ({family})", share, f"{number:+.{decimals}f}"]
-        for (reason, family), share, number in zip(names, shares, adds, strict=True)
+        [f"{reason} ({family})", f"{100 * share:+.0f} %", f"{number:+.{decimals}f}"]
+        for family, reason, number, share in families.iter_rows()
     ]
     cells.append(["score", "", f"{sum(adds):+.{decimals}f}"])
     print_table("The same score by families of features", _FAMILY_HEADER, cells, has_total=True)

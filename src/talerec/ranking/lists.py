@@ -28,15 +28,12 @@ _NO_TARGETS = np.empty(0, np.int32)
 
 
 class FamilyShare(NamedTuple):
-    """What a family of features adds to an item's score, for models that sum over families.
-
-    The last entry of an item has no share: it is the score that every item has.
-    """
+    """What a family of features adds to an item's score, for models that sum over families."""
 
     family: str  # "repeats"
     reason: str  # in words: "the user has it at this hour"
     contribution: float  # in units of the score
-    share: float | None  # contribution over the sum of all families' absolute contributions
+    share: float  # contribution over the sum of all families' absolute contributions
 
 
 class ExplainedLists(NamedTuple):

@@ -103,14 +103,13 @@ class Reason(Struct, gc=False):
 class ReasonFamily(Struct, gc=False):
     """What a family of features adds to a score, for models that rank by such families.
 
-    The contributions of an item's families add up to its score. The last one, "average", is the
-    score of an average candidate and has no share.
+    The contributions of an item's families add up to its score, without boosts.
     """
 
     family: str  # such as "repeats"
     reason: str  # in words, such as "the user has it at this hour"
     contribution: float  # in units of the score
-    share: float | UnsetType = UNSET  # of the sum of the families' absolute contributions
+    share: float  # of the sum of the families' absolute contributions
 
 
 class Item(Struct, omit_defaults=True):

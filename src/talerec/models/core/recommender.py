@@ -161,9 +161,8 @@ class Recommender(Scorer):
         polars.DataFrame
             Columns item_id, contribution; the contributions sum to the score. With `boost`, also a
             column boost with the column and the value: brand=X. By families: columns family,
-            reason, contribution and share (of the sum of absolute contributions; null in the last
-            row, the score of an average candidate), largest first; they sum to the score without
-            boosts. No rows if the score is no sum over families.
+            reason, contribution and share (of the sum of absolute contributions), largest first;
+            they sum to the score without boosts. No rows if the score is no sum over families.
         """
         options = RecommendOptions(1, hide_seen, allow, deny, where, None, boost, as_of, unknown)
         rows = self._encode_histories([history], options)

@@ -52,9 +52,6 @@ def append_boosts(frame: pl.DataFrame, boosts: list[tuple[str, Any, float]]) -> 
 
 
 def families_frame(families: list[FamilyShare]) -> pl.DataFrame:
-    """Return what families of features add to a score as a frame, largest first.
-
-    The last entry, the score of an average candidate, stays last.
-    """
-    ordered = sorted(families[:-1], key=lambda each: -abs(each.contribution)) + families[-1:]
+    """Return what families of features add to a score as a frame, largest first."""
+    ordered = sorted(families, key=lambda each: -abs(each.contribution))
     return pl.DataFrame(ordered, _FAMILY_COLUMNS, orient="row")

@@ -14,7 +14,6 @@ from talerec.runtime import Array
 
 _FAMILY_NAMES = [family.name for family in FAMILIES]
 _PARTS, _REPEATS = _FAMILY_NAMES.index("parts"), _FAMILY_NAMES.index("repeats")
-_AVERAGE = ("average", "an average candidate")
 
 
 class ItemExplanations(NamedTuple):
@@ -66,10 +65,9 @@ def explain_by_part(rows: Array) -> ItemExplanations:
 
 
 def list_families(groups: ReasonGroups, contributions: Array) -> list[FamilyShare]:
-    """Return what each family adds to one item's score, and last an average candidate's.
+    """Return what each family adds to one item's score, from what each group of features adds.
 
-    contributions: of each group of features, then of the average candidate. The reason of a family
-    is that of its group that adds most to what the family adds.
+    The reason of a family is that of its group that adds most to what the family adds.
     """
     by_family = _sum_by_family(groups, contributions[None])[0]
     whole = max(float(np.abs(by_family).sum()), 1e-300)
@@ -79,11 +77,11 @@ def list_families(groups: ReasonGroups, contributions: Array) -> list[FamilyShar
         strongest = max(members, key=lambda g: contributions[g] * (1 if total >= 0 else -1))
         reason = groups.groups[strongest].reason
         shares.append(FamilyShare(_FAMILY_NAMES[number], reason, total, total / whole))
-    return [*shares, FamilyShare(*_AVERAGE, float(contributions[-1]), None)]
+    return shares
 
 
 def _sum_by_family(groups: ReasonGroups, contributions: Array) -> Array:
-    """Return contributions (item x groups, and more) summed by family: item x family."""
+    """Return contributions of groups of features (item x group) by family: item x family."""
     sums = np.zeros((len(contributions), len(FAMILIES)))
     for group, family in enumerate(groups.family):
         sums[:, family] += contributions[:, group]

@@ -34,7 +34,7 @@ class SecondStage(NamedTuple):
     @property
     def floor(self) -> float:
         """A score below that of every candidate, from which the scores of other items go down."""
-        return self.trees.lowest + _LOWEST_START - 1.0
+        return self.trees.lowest - self.trees.expected - 1.0
 
     def rank(
         self, requests: Requests, mask: Mask, k: int, targets: Array | None = None
@@ -151,24 +151,21 @@ class SecondStage(NamedTuple):
     def explain(self, requests: Requests, items: Array) -> tuple[Array, Array, Array]:
         """Return contributions of groups of features to one request's items, scores, part ranks.
 
-        items: item positions, all treated as candidates. Contributions: item x group, of which the
-        last column is what no group adds; rows add up to the scores. Ranks: part x item. The start
-        score belongs to the first group, as far as it is above that of an unranked item.
+        items: item positions, all treated as candidates. Contributions: item x group; rows add up
+        to the scores. Ranks: part x item.
         """
         history = requests.histories
         queries = [part.query(history) for part in self.first.parts]
         grid = np.ascontiguousarray(items[None, :], np.int32)
         candidates = CandidateItems(grid, np.array([len(items)]), queries)
         _, rows, parts = self.first.build_features(requests, candidates)
-        sums = self.sum_by_group(rows)
-        scores = score_rows(self.trees, rows)
-        rest = scores - sums.sum(axis=1)
-        return np.column_stack([sums, rest]), scores, parts.ranks[:, 0, :]
+        return self.sum_by_group(rows), score_rows(self.trees, rows), parts.ranks[:, 0, :]
 
     def sum_by_group(self, rows: Array) -> Array:
         """Return what each group of features adds to the score of each row of features.
 
-        The result is row x group, without what all candidates share.
+        The result is row x group. The start score belongs to the first group, as far as it is above
+        that of an unranked item.
         """
         groups = feature_groups(self.first.names)
         sums = groups.sum_columns(self.trees.contributions(rows))
@@ -189,8 +186,11 @@ def start_scores(rows: Array) -> Array:
 
 
 def score_rows(trees: Trees, rows: Array) -> Array:
-    """Return the score of each row of features: the sum of its leaves and its start score."""
-    return trees.predict(rows) + start_scores(rows)
+    """Return the score of each row of features: the sum of its leaves and its start score.
+
+    It is 0 for the mean leaves of training rows and an item that the first part does not rank.
+    """
+    return trees.predict(rows) + start_scores(rows) - (trees.expected + _LOWEST_START)
 
 
 def select_mask(mask: Mask, rows: Array) -> Mask:

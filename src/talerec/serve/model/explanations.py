@@ -37,7 +37,7 @@ def explain_item(
 
     target: an item position. boost: column -> value -> fraction of the list's score range, with the
     filter of that list; None: no boosts. If the score is a sum over families of features, shares
-    are of the sum of their absolute contributions: such a score may be below 0.
+    are of the sum of their absolute contributions: such a score may be about 0 or below.
     """
     (contributions,) = next(model.explain_targets(history, [np.array([target])]))
     base, families = model.base_score(history, target), model.explain_families(history, target)
@@ -47,7 +47,7 @@ def explain_item(
         boosts = [schemas.AppliedBoost(*each) for each in applied]
     added = sum(each.contribution for each in boosts)
     score = float(contributions.sum()) + (base or 0.0) + added
-    whole = score if families is None else sum(abs(each.contribution) for each in families[:-1])
+    whole = score if families is None else sum(abs(each.contribution) for each in families)
     weights = model.row_weights(history)
     rows = [
         (
@@ -66,7 +66,4 @@ def families_json(families: list[FamilyShare] | None) -> list[schemas.ReasonFami
     """Return what families of features add to an item's score, as JSON; ABSENT for None."""
     if families is None:
         return ABSENT
-    return [
-        schemas.ReasonFamily(*each[:3], ABSENT if each.share is None else each.share)
-        for each in families
-    ]
+    return [schemas.ReasonFamily(*each) for each in families]

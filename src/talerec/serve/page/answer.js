@@ -107,7 +107,7 @@ function reasons(item) {
 
 // What families of features say for an item: "the user has it at this hour 41 %, popular today 12 %".
 function familyLine(families) {
-  const strong = (families ?? []).filter((one) => (one.share ?? 0) >= LEAST_FAMILY).sort((a, b) => b.share - a.share);
+  const strong = (families ?? []).filter((one) => one.share >= LEAST_FAMILY).sort((a, b) => b.share - a.share);
   if (!strong.length) return null;
   return element("p", { className: "about families" }, strong.map((one) => `${one.reason} ${percent(one.share)}`).join(", "));
 }
@@ -162,7 +162,7 @@ async function whyTable(item) {
   if (found.families) {
     lines.unshift(cells("Not from the history", "–", shortNumber(found.base ?? 0), "–", "–"));
     const families = found.families.map((one) =>
-      cells(one.reason, one.share === undefined ? "–" : percent(one.share), shortNumber(one.contribution), "–", "–"));
+      cells(one.reason, percent(one.share), shortNumber(one.contribution), "–", "–"));
     lines.push(cells("The same score by families:", "", shortNumber(found.score), "", ""), ...families);
   } else if (found.base !== undefined) {
     lines.unshift(cells("Popular at the time", share(found.base), shortNumber(found.base), "–", "–"));

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import re
+import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
 import talerec as tr
-from command import works
+from command import refusal, works
 from logs import tiny_log
 from talerec.artifact import Bundle, read_artifact, write_artifact
 from talerec.data import Histories
@@ -268,6 +271,10 @@ def damaged(model: tr.Ranker, path, name: str, change) -> None:
         ("ranker_parts", lambda a: np.frombuffer(b"popular,markov,ease", np.uint8)),
         ("ranker_verdicts", lambda a: a + 7),
         ("ranker_verdicts", lambda a: a[:1]),
+        ("ranker_verdicts", lambda a: np.where(a > 400, np.inf, a)),  # infinitely many users
+        ("ranker_verdicts", lambda a: np.where(a > 2, np.nan, a)),
+        ("ranker_shares", lambda a: a * np.nan),
+        ("ranker_repeats", lambda a: a[:0]),
         ("ranker_shares", lambda a: a[:, :2]),
         ("ranker_item_indptr", lambda a: a[:-1]),
         ("ranker_item_indptr", lambda a: a * 3),
@@ -281,6 +288,56 @@ def test_a_damaged_ranker_is_refused(model, tmp_path, name, change):
     damaged(model, tmp_path / "r.tale", name, change)
     with pytest.raises(ArtifactError):
         tr.load(tmp_path / "r.tale", verify=True)
+
+
+def save_forever(models: list[tr.Ranker], path: Path) -> None:
+    """Save models to one place in turn, until the process is killed."""
+    while True:
+        for model in models:
+            model.save(path)
+
+
+def test_a_ranker_killed_while_it_is_saved_leaves_a_whole_one(model, tmp_path):
+    other = model.with_params(candidates=20)
+    path = model.save(tmp_path / "r.tale")
+    expected = {each.candidates: each.recommend([3], k=15) for each in (model, other)}
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        process = multiprocessing.get_context("fork").Process(
+            target=save_forever, args=([other, model], path)
+        )
+        process.start()
+        time.sleep(float(rng.uniform(0.02, 0.3)))
+        process.kill()
+        process.join()
+        loaded = tr.load(path, verify=True)
+        assert loaded.recommend([3], k=15).equals(expected[loaded.candidates])
+    model.save(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["r.tale"]
+
+
+def test_a_filter_that_leaves_no_candidate_gives_an_empty_list(model, log):
+    assert not len(model.recommend([5], k=3, where="color = 'green'"))
+    seen = log.items.ids.gather(log.item[log.ptr[5] : log.ptr[6]]).unique().to_list()
+    assert not len(model.recommend([5], k=3, allow=seen, hide_seen=True))
+    assert len(model.recommend([5], k=3, allow=seen)) == len(seen)
+    item_filter = RecommendOptions(3, where="color = 'green'").build_filter(model)
+    lists, _ = rank_with_reasons(model, Histories.of_users(log, np.arange(4)), 3, item_filter)
+    assert lists.counts == [0, 0, 0, 0]
+    assert not lists.families
+    nobody = Histories.of_users(log, np.arange(0))
+    assert not len(rank_top(model, nobody, 3).items)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [("user_id,item_id\n1,2\n1,3\n", "timestamp"), ("user_id,item_id,timestamp\n", "empty")],
+)
+def test_a_log_that_cannot_be_ranked_is_refused_in_one_line(rows, message, tmp_path):
+    (tmp_path / "log.csv").write_text(rows)
+    line = refusal("fit", tmp_path / "log.csv", "-o", tmp_path / "r.tale", "--model", "ranker")
+    assert message in line
+    assert [each.name for each in tmp_path.iterdir()] == ["log.csv"]
 
 
 def test_an_update_teaches_the_parts_and_keeps_the_trees(log):
